@@ -1,0 +1,64 @@
+"""The command line: argument parsing and printing only. Heavy imports happen inside the commands.
+
+`tailrace --help` is printed from `catalogue` without importing any command. Each command is one module with a
+Typer `app`; it raises `InputError` for bad input, and this module turns that into one sentence and exit code 2.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from tailrace.cli.catalogue import COMMANDS, render_help
+
+EXIT_DONE = 0
+EXIT_ANSWER = 1
+"""The answer is the one that `--fail-on` named."""
+EXIT_INPUT = 2
+EXIT_INCONCLUSIVE = 3
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of the `tailrace` command; always leaves through `SystemExit`."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help", "help"):
+        sys.stdout.write(render_help())
+        raise SystemExit(EXIT_DONE)
+    if args[0] in ("-V", "--version"):
+        from tailrace import __version__
+
+        sys.stdout.write(f"tailrace {__version__}\n")
+        raise SystemExit(EXIT_DONE)
+    name, rest = args[0], args[1:]
+    command = COMMANDS.get(name)
+    if command is None:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"Did you mean `tailrace {near[0]}`?" if near else "`tailrace --help` lists the commands."
+        sys.stderr.write(f"tailrace: there is no command {name!r}. {hint}\n")
+        raise SystemExit(EXIT_INPUT)
+    _run(name, command.module, rest)
+
+
+def _run(name: str, module: str, rest: list[str]) -> None:
+    import importlib
+
+    from tailrace.model.errors import InputError, TailraceError
+
+    try:
+        app = importlib.import_module(module).app
+        app(args=rest, prog_name=f"tailrace {name}")
+    except InputError as error:
+        sys.stderr.write(f"tailrace {name}: {error}\n")
+        raise SystemExit(EXIT_INPUT) from None
+    except TailraceError as error:
+        sys.stderr.write(f"tailrace {name}: {error}\n")
+        raise SystemExit(EXIT_ANSWER) from None
+    except BrokenPipeError:
+        # The reader of our output has left (`| head`); there is nobody to tell.
+        sys.stderr.close()
+        raise SystemExit(EXIT_DONE) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    raise SystemExit(EXIT_DONE)

@@ -1,0 +1,93 @@
+"""Summaries of a load test and of a comparison: the contracts that `bench` and `compare` print."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class MetricSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric over a run, milliseconds. Percentiles that `n` cannot support are `None`."""
+
+    n: int
+    mean: float | None = None
+    min: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    p999: float | None = None
+    max: float | None = None
+    p99_ci: list[float | None] | None = None
+    """95 % order-statistic interval of p99, `[lo, hi]`; `None` in a place where it is unbounded."""
+    reason: str | None = None
+    """Why the metric cannot be known, when `n` is 0."""
+
+
+class ClientHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the load generator says about itself. `limited` forbids a verdict."""
+
+    limited: bool = False
+    why: str = ""
+    loop_lag_p99_ms: float | None = None
+    late_send_p99_ms: float | None = None
+    late_sends: int = 0
+    cpu_share: float | None = None
+    connections_opened: int = 0
+    run_queue_wait_share: float | None = None
+
+
+class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tailrace bench --json` prints. `metrics` count from the send, `from_schedule` from the intended time."""
+
+    schema: int = 1
+    run: str
+    n: int
+    requests_per_s: float
+    tokens_per_s: float
+    goodput_per_s: float
+    errors: dict[str, int]
+    client: ClientHealth
+    metrics: dict[str, MetricSummary]
+    from_schedule: dict[str, MetricSummary] = {}
+    mix: dict[str, int] = {}
+    """Requests by class."""
+
+
+class Verdict(StrEnum):
+    """The four answers that a comparison may give."""
+
+    IMPROVED = "improved"
+    REGRESSED = "regressed"
+    NO_DIFFERENCE = "no_difference"
+    INCONCLUSIVE = "inconclusive"
+
+
+class MetricDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """One statistic of one metric in both arms (ms), its change in percent with a 95 % interval."""
+
+    a: float | None
+    b: float | None
+    delta_pct: float | None
+    ci_pct: list[float | None]
+    n_a: int = 0
+    n_b: int = 0
+    verdict: Verdict = Verdict.INCONCLUSIVE
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tailrace compare --json` prints."""
+
+    schema: int = 1
+    verdict: Verdict
+    summary: str = ""
+    metrics: dict[str, MetricDelta]
+    same_work: dict[str, Any]
+    trade_offs: list[str]
+    min_detectable_pct: float | None
+    n_a: int = 0
+    n_b: int = 0
+    refused: list[str] = []
+    """Why no verdict was given, where none was: client limited, too few requests, drops."""

@@ -1,0 +1,4 @@
+"""Pure functions on numbers: exponential histogram, quantiles with intervals, tests, bootstrap.
+
+No knowledge of requests or records; numpy and scipy only.
+"""
