@@ -1,13 +1,15 @@
-"""The error tree. Each error carries, as data, the stage it belongs to, an HTTP status hint and whether a retry is safe.
+"""The error tree. Each error carries, as data, its stage, an HTTP status hint and whether a retry is safe.
 
-TailraceError
-├── InputError            bad usage, configuration or file: exit code 2; names the place and the remedy
-│   ├── ConfigError       a key or value of the configuration
-│   ├── RunFileError      a run file that cannot be read whole
-│   └── TargetError       a URL that is no OpenAI-compatible server, or that nobody answers
-├── RefusedError          admission refused the request (429 or 503)
-├── UpstreamError         the engine failed, closed or spoke nonsense
-└── StoreError            records could not be written or read
+::
+
+    TailraceError
+    ├── InputError            bad usage, configuration or file: exit code 2; names the place and the remedy
+    │   ├── ConfigError       a key or value of the configuration
+    │   ├── RunFileError      a run file that cannot be read whole
+    │   └── TargetError       a URL that is no OpenAI-compatible server, or that nobody answers
+    ├── RefusedError          admission refused the request (429 or 503)
+    ├── UpstreamError         the engine failed, closed or spoke nonsense
+    └── StoreError            records could not be written or read
 """
 
 from __future__ import annotations
