@@ -43,11 +43,22 @@ TIMING_FIELDS: Final = ("metrics", "timings")
 _END: Final = b"[DONE]"
 
 
+class _Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct, gc=False):
+    function: _Function | None = None
+    custom: Any = None
+
+
 class _Delta(msgspec.Struct, gc=False):
     content: Any = None
     role: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
+    tool_calls: list[_ToolCall] | None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -148,6 +159,19 @@ def _tool_length(delta: dict[str, Any]) -> int:
         for key in ("name", "arguments", "input"):
             value = function.get(key)
             total += len(value) if isinstance(value, str) else 1 if value else 0
+    return total
+
+
+def _typed_tool_length(delta: _Delta | None) -> int:
+    """Characters of the tool calls of a plain delta; 0 where there are none, or any that the types do not hold."""
+    if delta is None or not delta.tool_calls or delta.role:
+        return 0
+    total = 0
+    for call in delta.tool_calls:
+        function = call.function
+        if function is None or call.custom is not None:
+            return 0
+        total += len(function.name or "") + len(function.arguments or "")
     return total
 
 
@@ -258,14 +282,36 @@ class OpenAIChat:
             if not text:
                 text = delta.reasoning_content or delta.reasoning
                 kind = _REASONING
-        if not text or type(text) is not str:
-            return self._read_odd(data)
         tokens = chunk.usage
+        if not text or type(text) is not str:
+            length = _typed_tool_length(delta)
+            if not length or text or choice.finish_reason is not None or tokens is not None:
+                return self._read_odd(data)
+            return Meaning(_TOOL, length, chunk.id)
         if choice.finish_reason is not None:
             return self._read_odd(data)
         if tokens is None:
             return Meaning(kind, len(text), chunk.id)
         return Meaning(kind, len(text), chunk.id, "", Usage(tokens.prompt_tokens, tokens.completion_tokens))
+
+    def plain_text(self, event: bytes | None, data: bytes) -> str:
+        """See `Dialect.plain_text`."""
+        if event is not None and event != b"message":
+            return ""
+        meaning = self.read(event, data)
+        if meaning.finish_reason or meaning.usage is not None or meaning.timings is not None or meaning.has_content:
+            return ""
+        try:
+            choices = _decode_chunk(data).choices
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return ""
+        if not choices:
+            return ""
+        choice = choices[0]
+        delta = choice.delta
+        text = choice.text if delta is None else delta.content or delta.reasoning_content or delta.reasoning
+        # Only what the hot path of `read` took whole: another field with text would make the lengths differ.
+        return text if isinstance(text, str) and len(text) == meaning.text else ""
 
     def read_body(self, body: bytes) -> Meaning:
         """See `Dialect.read_body`."""
@@ -364,6 +410,11 @@ class OpenAIResponses:
             length = text_length(head.delta)
             return Meaning(kind, length) if length else Meaning(_EMPTY)
         return self._read_control(event, data, head.type)
+
+    def plain_text(self, event: bytes | None, data: bytes) -> str:
+        """See `Dialect.plain_text`. Every event carries a running number, so no two are alike."""
+        _ = event, data
+        return ""
 
     def read_body(self, body: bytes) -> Meaning:
         """See `Dialect.read_body`."""
