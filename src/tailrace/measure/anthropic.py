@@ -127,7 +127,7 @@ class AnthropicMessages:
             return kind, len(name) if isinstance(name, str) else 0
         return kind, text_length(block.get("text") or block.get("thinking") or block.get("data"))
 
-    def _read_control(self, event: bytes | None, data: bytes, kind: str) -> Meaning:
+    def _read_control(self, event: bytes | None, data: bytes, kind: str) -> Meaning:  # noqa: PLR0911  (one a type)
         obj = decode_leniently(data)
         if not isinstance(obj, dict):
             return Meaning(EventKind.OTHER)

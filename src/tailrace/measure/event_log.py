@@ -42,8 +42,10 @@ class EventLog:
     into the next survivor. The first and the last events, and the longest gaps of the stream, are always there.
     """
 
-    __slots__ = ("_kept_at", "_kept_merged", "_kept_what", "_last_settled", "_settled", "_stride", "at", "gaps", "limit",
-                 "others", "room", "thinned", "what")  # fmt: skip
+    __slots__ = (
+        "_kept_at", "_kept_merged", "_kept_what", "_last_settled", "_settled", "_stride", "at", "gaps", "limit",
+        "others", "room", "thinned", "what",
+    )  # fmt: skip
 
     def __init__(self, limit: int) -> None:
         if limit < MIN_LIMIT:
@@ -201,7 +203,7 @@ class EventLog:
 
 
 def _longest(gaps: list[int], count: int) -> list[int]:
-    """Indices of the `count` longest gaps at most, the longest one always among them. Ties at the bound are left out."""
+    """Indices of the `count` longest gaps at most, the longest always among them. Ties at the bound are left out."""
     if not gaps:
         return []
     if len(gaps) <= count:

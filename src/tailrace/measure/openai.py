@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.measure.dialect import EngineFault, Meaning, Usage
-from tailrace.measure.fault import find_fault, named_fault
+from tailrace.measure.fault import abort_fault, find_fault, named_fault
 from tailrace.model.timeline import EventKind
 
 _CONTENT: Final = EventKind.CONTENT
@@ -183,13 +183,20 @@ def _finish(value: Any) -> str:
     return ""
 
 
+def _member(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
 def read_timings(obj: dict[str, Any]) -> dict[str, Any] | None:
     """The engine's per-request timings, tagged with the field they came from."""
     for field in TIMING_FIELDS:
         value = obj.get(field)
         if isinstance(value, dict) and value:
             return {**value, "_field": field}
-    return None
+    choices = obj.get("choices")
+    # SGLang with `return_meta_info` puts them beside the text.
+    meta = _member(choices[0], "meta_info") if isinstance(choices, list) and choices else None
+    return {**meta, "_field": "meta_info"} if isinstance(meta, dict) and meta else None
 
 
 def _read_choices(choices: list[Any], member: str) -> tuple[EventKind, int, str, bool]:
@@ -228,8 +235,11 @@ def _read_object(obj: dict[str, Any]) -> Meaning:
     choices = obj.get("choices")
     usage = read_usage(obj.get("usage"))
     timings = read_timings(obj)
+    aborted: EngineFault | None = None
     if isinstance(choices, list) and choices:
         kind, length, finish, answer = _read_choices(choices, "delta")
+        if finish:
+            aborted = next(filter(None, (abort_fault(_member(choice, "finish_reason")) for choice in choices)), None)
     else:
         kind, length, finish, answer = (_USAGE if usage or timings else _OTHER), 0, "", False
     if kind > _REFUSAL and isinstance(obj.get("prompt_progress"), dict):
@@ -242,7 +252,8 @@ def _read_object(obj: dict[str, Any]) -> Meaning:
         finish,
         usage,
         usage is not None and (kind is _USAGE or bool(finish)),
-        timings=timings,
+        aborted,
+        timings,
         has_content=answer,
     )
 
@@ -253,7 +264,7 @@ class OpenAIChat:
     def __init__(self, name: str = "openai.chat") -> None:
         self.name = name
 
-    def read(self, event: bytes | None, data: bytes) -> Meaning:
+    def read(self, event: bytes | None, data: bytes) -> Meaning:  # noqa: PLR0911  (the hot path leaves early)
         """See `Dialect.read`."""
         if event is not None and event != b"message":
             return self._read_named(event, data)
@@ -447,7 +458,7 @@ class OpenAIResponses:
         return Meaning(_DONE, done=True) if data.strip() == _END else Meaning(_OTHER)
 
     @staticmethod
-    def _read_control(event: bytes | None, data: bytes, kind: str) -> Meaning:
+    def _read_control(event: bytes | None, data: bytes, kind: str) -> Meaning:  # noqa: PLR0911  (one a type)
         obj = decode_leniently(data)
         if not isinstance(obj, dict):
             return Meaning(_OTHER)
