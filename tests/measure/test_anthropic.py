@@ -49,7 +49,10 @@ def test_ping_is_a_comment_and_stop_the_end() -> None:
 
 def test_whole_life_through_the_meter() -> None:
     events = [
-        typed("message_start", message={"id": "msg_1", "usage": {"input_tokens": 4, "cache_read_input_tokens": 6, "output_tokens": 1}}),
+        typed(
+            "message_start",
+            message={"id": "msg_1", "usage": {"input_tokens": 4, "cache_read_input_tokens": 6, "output_tokens": 1}},
+        ),
         typed("content_block_start", index=0, content_block={"type": "text", "text": ""}),
         typed("ping"),
         typed("content_block_delta", index=0, delta={"type": "text_delta", "text": "He"}),

@@ -72,7 +72,9 @@ def test_100_000_tokens_stay_bounded_and_true(tokens: int, pings: int) -> None:
     assert len(stamps) + line.thinned == len(truth)
     assert sum(line.merged) == line.thinned
     if tokens > 0:
-        assert sum(count for count, kind in zip(line.tokens, line.kind, strict=True) if kind == C) == tokens * len(truth)
+        assert sum(count for count, kind in zip(line.tokens, line.kind, strict=True) if kind == C) == tokens * len(
+            truth
+        )
     else:
         assert set(line.tokens) == {-1}
 

@@ -25,7 +25,11 @@ VLLM = EngineTimings(
 
 def ledger(**stamps_ms: Any) -> RequestLedger:
     """A ledger with stamps given in milliseconds after its start."""
-    fields = {name: round(at * MS) + 1_000_000_000 for name, at in stamps_ms.items() if isinstance(at, int | float) and at is not False}
+    fields = {
+        name: round(at * MS) + 1_000_000_000
+        for name, at in stamps_ms.items()
+        if isinstance(at, int | float) and at is not False
+    }
     rest = {name: value for name, value in stamps_ms.items() if name not in fields}
     return RequestLedger(request_id="r", start_unix_ns=5, received=1_000_000_000, **fields, **rest)
 
@@ -277,7 +281,9 @@ def test_stages_always_balance(data: st.DataObject) -> None:
     for start, stop in draw(intervals):
         book.client_blocked(start, stop)
     for stage, when in draw(
-        st.lists(st.tuples(st.sampled_from(["queue", "preprocess", "encode", "prefill"]), st.integers(-50, 500)), max_size=4)
+        st.lists(
+            st.tuples(st.sampled_from(["queue", "preprocess", "encode", "prefill"]), st.integers(-50, 500)), max_size=4
+        )
     ):
         book.passage(stage, when)
     timings = EngineTimings(

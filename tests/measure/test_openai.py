@@ -98,7 +98,13 @@ def test_usage_details_may_be_anything(details: Any) -> None:
     ("event", "body", "message", "kind", "code"),
     [
         (None, {"error": {"message": "m", "type": "t", "code": 503}}, "m", "t", 503),
-        (None, {"error": {"object": "error", "message": "m", "type": "SERVICE_UNAVAILABLE", "code": "503"}}, "m", "SERVICE_UNAVAILABLE", 503),
+        (
+            None,
+            {"error": {"object": "error", "message": "m", "type": "SERVICE_UNAVAILABLE", "code": "503"}},
+            "m",
+            "SERVICE_UNAVAILABLE",
+            503,
+        ),
         (None, {"object": "error", "message": "m", "type": "503", "code": 503}, "m", "503", 503),
         (None, {"object": "error", "message": "m", "type": "503"}, "m", "503", 503),
         (None, {"error": "m"}, "m", "", None),
@@ -165,7 +171,9 @@ def test_a_token_that_ends_inside_a_character_is_still_a_token() -> None:
     assert (meaning.kind, meaning.text) == (K.CONTENT, 3)
 
 
-@pytest.mark.parametrize("junk", [b"", b"x", b"[]", b"1", b'"a"', b"{", b'{"choices": 3}', b'{"choices": [null]}', b"\xff"])
+@pytest.mark.parametrize(
+    "junk", [b"", b"x", b"[]", b"1", b'"a"', b"{", b'{"choices": 3}', b'{"choices": [null]}', b"\xff"]
+)
 @pytest.mark.parametrize("dialect", [CHAT, COMPLETIONS, RESPONSES, MESSAGES], ids=lambda d: d.name)
 def test_nonsense_is_no_token(dialect: Any, junk: bytes) -> None:
     assert dialect.read(None, junk).kind > K.REFUSAL
@@ -174,14 +182,35 @@ def test_nonsense_is_no_token(dialect: Any, junk: bytes) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            ["choices", "delta", "content", "usage", "error", "type", "tool_calls", "function", "finish_reason",
-             "message", "completion_tokens", "response", "output", "id", "object", "detail", "audio", "code", "text"]
-        ),  # fmt: skip
-        inner,
-        max_size=4,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "choices",
+                    "delta",
+                    "content",
+                    "usage",
+                    "error",
+                    "type",
+                    "tool_calls",
+                    "function",
+                    "finish_reason",
+                    "message",
+                    "completion_tokens",
+                    "response",
+                    "output",
+                    "id",
+                    "object",
+                    "detail",
+                    "audio",
+                    "code",
+                    "text",
+                ]
+            ),  # fmt: skip
+            inner,
+            max_size=4,
+        )
     ),
     max_leaves=25,
 )
@@ -215,9 +244,31 @@ def test_plain_text_is_the_text_that_the_meaning_counts(name: str, data: st.Data
 @pytest.mark.parametrize(
     ("body", "kind", "finish", "completion"),
     [
-        ({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}, K.CONTENT, "stop", 1),
-        ({"choices": [{"message": {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}, "finish_reason": "tool_calls"}]}, K.TOOL, "tool_calls", None),
-        ({"choices": [{"text": "hi", "finish_reason": "length"}], "usage": {"completion_tokens": 2}}, K.CONTENT, "length", 2),
+        (
+            {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 1}},
+            K.CONTENT,
+            "stop",
+            1,
+        ),
+        (
+            {
+                "choices": [
+                    {
+                        "message": {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]},
+                        "finish_reason": "tool_calls",
+                    }
+                ]
+            },
+            K.TOOL,
+            "tool_calls",
+            None,
+        ),
+        (
+            {"choices": [{"text": "hi", "finish_reason": "length"}], "usage": {"completion_tokens": 2}},
+            K.CONTENT,
+            "length",
+            2,
+        ),
         ({"object": "list", "data": [], "usage": {"prompt_tokens": 3}}, K.USAGE, "", None),
     ],
 )

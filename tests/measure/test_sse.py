@@ -59,7 +59,9 @@ def by_the_grammar(body: bytes) -> list[Block]:
 
 @pytest.mark.parametrize("eol", [b"\n", b"\r\n", b"\r"])
 def test_every_field_and_line_end(eol: bytes) -> None:
-    body = eol.join([b": hi", b"event: e", b"id: 7", b"retry: 250", b"data: a", b"data:b", b"data", b"other: x", b"", b""])
+    body = eol.join(
+        [b": hi", b"event: e", b"id: 7", b"retry: 250", b"data: a", b"data:b", b"data", b"other: x", b"", b""]
+    )
     framer = SseFramer()
     (event,) = framer.feed(body)
     assert (event.event, event.data) == (b"e", b"a\nb\n")
@@ -124,7 +126,22 @@ def test_the_end_gives_an_event_without_its_blank_line() -> None:
 
 pieces_of_stream = st.lists(
     st.sampled_from(
-        [b"\n", b"\r", b"\r\n", b"data", b":", b" ", b"data: ", b"event: ", b"id: 1", b"x", b"\xef\xbb\xbf", b"\xe6\xbc", b"\xa2", b"\0"]
+        [
+            b"\n",
+            b"\r",
+            b"\r\n",
+            b"data",
+            b":",
+            b" ",
+            b"data: ",
+            b"event: ",
+            b"id: 1",
+            b"x",
+            b"\xef\xbb\xbf",
+            b"\xe6\xbc",
+            b"\xa2",
+            b"\0",
+        ]
     ),
     max_size=40,
 )
