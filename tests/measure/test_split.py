@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.measure.meter import StreamMeter
 from tailrace.model.record import broken_invariants
-from tests.measure.transcripts import EOLS, STREAMS, record_of, wire
+from tests.measure.transcripts import EOLS, ODD, STREAMS, Event, delta, record_of, wire
 
 
 @pytest.mark.parametrize("eol", EOLS, ids=["lf", "crlf", "cr"])
@@ -39,6 +39,23 @@ def test_any_split_gives_the_same_record(name: str, eol: str, data: st.DataObjec
     assert not broken_invariants(expected)
     assert record_of(split, now + 7) == expected
     assert record_of(single, now + 7) == expected
+
+
+@pytest.mark.parametrize("eol", EOLS, ids=["lf", "crlf", "cr"])
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [pytest.param(name, event, id=f"{name}-{at}") for name in ODD for at, event in enumerate(ODD[name])],
+)
+def test_every_odd_event_reads_alike_whole_and_byte_by_byte(name: str, event: Event, eol: str) -> None:
+    dialect, _ = STREAMS[name]
+    whole, single = StreamMeter(dialect, origin_ns=0), StreamMeter(dialect, origin_ns=0)
+    first = wire((None, delta(content="x")), eol)
+    for at, body in enumerate([first, wire(event, eol), wire(event, eol)], 1):
+        whole.feed(body, at)
+        for byte in body:
+            single.feed(bytes([byte]), at)
+    assert record_of(whole, 9) == record_of(single, 9)
+    assert whole.summary() == single.summary()
 
 
 @given(junk=st.lists(st.binary(max_size=40), max_size=12), cut=st.integers(0, 400))
