@@ -83,10 +83,28 @@ class EngineKnobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                     place=name,
                     remedy=f"Start the engine with --{name.replace('_', '-')}.",
                 )
-        merged = {**msgspec.structs.asdict(self), **changes}
-        try:
-            return msgspec.convert(merged, EngineKnobs)
-        except msgspec.ValidationError as error:
-            # msgspec ends its message with the path: "Expected `int`, got `str` - at `$.max_num_seqs`".
-            text, _, path = str(error).partition(" - at ")
-            raise InputError(text, place=path.strip("`").removeprefix("$.") or "knobs") from None
+        return _converted({**msgspec.structs.asdict(self), **changes})
+
+
+def knobs_from(base: EngineKnobs, given: Mapping[str, Any]) -> EngineKnobs:
+    """`base` with those of `given` that are not `None`, all of them settable: for an engine that is to be started.
+
+    Raises:
+        InputError: a wrong type or a value out of range.
+    """
+    changes = {name: value for name, value in given.items() if value is not None}
+    if "max_num_seqs" not in changes and changes.get("max_num_batched_tokens", base.max_num_seqs) < base.max_num_seqs:
+        # A small budget asks for a small batch; only a contradiction that was typed is an error.
+        changes["max_num_seqs"] = changes["max_num_batched_tokens"]
+    return _converted({**msgspec.structs.asdict(base), **changes})
+
+
+def _converted(values: dict[str, Any]) -> EngineKnobs:
+    try:
+        return msgspec.convert(values, EngineKnobs)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, InputError):
+            raise error.__cause__ from None
+        # msgspec ends its message with the path: "Expected `int`, got `str` - at `$.max_num_seqs`".
+        text, _, path = str(error).partition(" - at ")
+        raise InputError(text, place=path.strip("`").removeprefix("$.") or "knobs") from None
