@@ -60,7 +60,9 @@ def test_it_installs_and_runs_in_a_new_environment(tmp_path):
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
 
     def run(*command, **options):
-        done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, cwd=tmp_path, **options)
+        done = subprocess.run(
+            [*map(str, command)], capture_output=True, text=True, check=False, cwd=tmp_path, **options
+        )
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout
 
