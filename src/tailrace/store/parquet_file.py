@@ -201,7 +201,9 @@ def copy_to_parquet(
     final.parent.mkdir(parents=True, exist_ok=True)
     on_step("before_write")
     target = str(temporary).replace("'", "''")
-    connection.execute(f"COPY ({select}) TO '{target}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION v2)")
+    connection.execute(
+        f"COPY ({select}) TO '{target}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION v2)"
+    )
     on_step("after_write")
     _fsync(temporary)
     before_rename()

@@ -51,9 +51,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     skipped: bool = False
 
 
-def seal_range(
-    hot: Path, name: SegmentName, segments: Path, on_step: Callable[[str], None] = ignore_step
-) -> bool:
+def seal_range(hot: Path, name: SegmentName, segments: Path, on_step: Callable[[str], None] = ignore_step) -> bool:
     """Step 2 of the protocol: write the batches of `name` as a segment, and nothing else.
 
     False, and nothing written, when the seal log does not wait for that segment (any more).
