@@ -21,6 +21,7 @@ from tailrace.gateway.trace import Trace, continue_trace
 from tailrace.gateway.work import BodyError, Work, read_work, with_fields
 from tailrace.govern.admission import Decision, DecisionKind
 from tailrace.govern.lane import RequestFacts
+from tailrace.measure.dialect import EngineFault
 from tailrace.measure.dialects import dialect_for
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.meter import StreamMeter, summarise_body
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 NEVER: Final = 1 << 62
 MAX_READ_BODY: Final = 4 * 1024 * 1024
 """An unstreamed answer is read up to this size; a larger one is relayed and timed only."""
+MAX_ERROR_TEXT: Final = 300
 SMALL_UPLOAD: Final = 64 * 1024
 """A refused request's body up to this size is read to its end, which keeps the connection; a larger one costs it."""
-_NO_CUT: Final[frozenset[EventKind]] = frozenset()
 
 
 _ABORTED: Final = frozenset({"abort", "error"})
@@ -128,6 +129,7 @@ class GatewayExchange:
         self._deadline_at: int | None = None
         self._hold_until = NEVER
         self._stripper: FrameStripper | None = None
+        self._cut_kinds: frozenset[EventKind] = frozenset()
         self._read: list[bytes] | None = None
         self._read_size = 0
         self._unblocked_at = 0
@@ -280,8 +282,11 @@ class GatewayExchange:
             self._refuse(self._lane_refusal(decision), now)
             return
         self.budgets = desk.policy(decision.lane).budgets
-        fields = self.gateway.additions(work) if work.stream else {}
-        self._request = self._forwarded(with_fields(body, work, fields))
+        if work.stream:
+            added = self.gateway.engine.additions(self.route.endpoint, work)
+            self._cut_kinds = added.cut
+            body = with_fields(body, work, added.body)
+        self._request = self._forwarded(body)
         if decision.kind is DecisionKind.WAIT:
             self.phase = Phase.QUEUED
             self._lane_place = "waiting"
@@ -303,7 +308,9 @@ class GatewayExchange:
             why = f"{limits.running} requests are running and {limits.queued} are waiting, which is its limit"
         else:
             budget = limits.budgets.queue_ns / 1e9
-            why = f"the predicted wait of {(predicted or 0) / 1e9:.1f} s is longer than its queue budget of {budget:g} s"
+            why = (
+                f"the predicted wait of {(predicted or 0) / 1e9:.1f} s is longer than its queue budget of {budget:g} s"
+            )
         return Refusal(
             status=decision.http_status,
             message=f"lane {decision.lane!r} is full: {why}. Try again in {decision.retry_after_s} s.",
@@ -350,7 +357,7 @@ class GatewayExchange:
 
     def _admitted(self, now: int) -> None:
         self.ledger.admitted = now
-        self.gateway.note_admission(self.ledger, now)
+        self.ledger.at_admission = self.gateway.engine.watch.state(now)
         self._dispatch(now, fresh=False)
 
     def _dispatch(self, now: int, *, fresh: bool) -> None:
@@ -377,7 +384,7 @@ class GatewayExchange:
 
     def upstream_unreachable(self, error: str, now: int) -> None:
         """Nobody answers at the engine's address."""
-        self.gateway.engine_unreachable(error)
+        self.gateway.engine.watch.unreachable()
         text = f"the engine cannot be reached: {error}"
         verdict = Verdict(OutcomeKind.FAILED, Reason.ENGINE_UNREACHABLE, stage="ingress", error=text)
         self._fail_before(now, verdict, 503, retry_after_s=1)
@@ -394,6 +401,7 @@ class GatewayExchange:
     def upstream_head(self, status: int, headers: list[Header], now: int) -> None:
         """The status line. Nothing leaves yet."""
         self.ledger.headers = now
+        self.gateway.engine.watch.answers()
         kind = encoding = b""
         for name, value in headers:
             key = name.lower()
@@ -401,6 +409,8 @@ class GatewayExchange:
                 kind = value.partition(b";")[0].strip().lower()
             elif key == b"content-encoding":
                 encoding = value.strip().lower()
+            elif key == b"server":
+                self.gateway.engine.saw_server(value)
         readable = encoding in (b"", b"identity")
         sse = kind == b"text/event-stream" and 200 <= status < 300
         self.answer.ours = self._our_headers(now)
@@ -414,7 +424,7 @@ class GatewayExchange:
                 thresholds=gateway.thresholds,
                 timeline_limit=gateway.timeline_limit,
                 max_event_bytes=gateway.max_event_bytes,
-                cut=gateway.cuts(self.work) if self.work.stream else _NO_CUT,
+                cut=self._cut_kinds,
             )
             self._stripper = FrameStripper(self.meter)
         elif readable and (kind.endswith(b"json") or status >= 400):
@@ -444,7 +454,7 @@ class GatewayExchange:
         answer = self.answer
         if first and meter.first_token_ns is not None:
             self.phase = Phase.STREAMING
-            self.gateway.note_first_token(self.ledger, now)
+            self.ledger.at_first_token = self.gateway.engine.watch.state(now)
             self.next_check = self._next_check()
             answer.body(ready)
             answer.release()
@@ -509,7 +519,8 @@ class GatewayExchange:
             if answer.head_sent:
                 answer.body(rest)
                 answer.end()
-                self._ends(now, self._fault_verdict())
+                seen = meter.first_token_ns is not None
+                self._ends(now, self._fault_verdict(meter.fault, tokens_seen=seen))
             else:
                 self._first_frame_error(now)
         elif meter.finish_reason in _ABORTED:
@@ -540,13 +551,15 @@ class GatewayExchange:
         read, self._read = self._read, None
         body = b"".join(read) if read else b""
         if status >= 400:
-            self._ends(now, self.gateway.judge_status(status, body))
+            ending = self.gateway.engine.judge_status(status, body, self.route.endpoint)
+            text = body[:MAX_ERROR_TEXT].decode("utf-8", "replace")
+            self._ends(now, Verdict(ending.outcome, ending.reason, ending.stage, text))
             return
         if self.route.kind is RouteKind.READ and body:
             meaning = dialect_for(self.route.endpoint).read_body(body)
             self._body_summary = summarise_body(meaning, origin_ns=self.received, now=now)
             if meaning.fault is not None:  # Triton: a 200 whose body is an error
-                self._ends(now, self.gateway.judge_fault(meaning.fault, started=False))
+                self._ends(now, self._fault_verdict(meaning.fault, tokens_seen=False))
                 return
         self._ends(now, COMPLETED)
 
@@ -556,7 +569,7 @@ class GatewayExchange:
         assert meter is not None
         assert meter.fault is not None
         fault = meter.fault
-        verdict = self.gateway.judge_fault(fault, started=False)
+        verdict = self._fault_verdict(fault, tokens_seen=False)
         status = fault.code if fault.code is not None and 400 <= fault.code <= 599 else 500
         self._drop_upstream()
         self._leave_lane(now)
@@ -572,11 +585,9 @@ class GatewayExchange:
         self.answer.refuse(status, error_body(self.route.endpoint, refusal), retry_after_s=refusal.retry_after_s)
         self._ends(now, verdict)
 
-    def _fault_verdict(self) -> Verdict:
-        meter = self.meter
-        assert meter is not None
-        assert meter.fault is not None
-        return self.gateway.judge_fault(meter.fault, started=meter.first_token_ns is not None)
+    def _fault_verdict(self, fault: EngineFault, *, tokens_seen: bool) -> Verdict:
+        ending = self.gateway.engine.judge_fault(fault, tokens_seen=tokens_seen)
+        return Verdict(ending.outcome, ending.reason, ending.stage, fault.message)
 
     def upstream_lost(self, error: str, *, untouched: bool, now: int) -> None:
         """The connection ended before the message did."""
@@ -596,7 +607,8 @@ class GatewayExchange:
                 self.ledger.upstream_end = now
                 self.answer.release()
                 self.answer.end()
-                self._ends(now, COMPLETED if self.meter.fault is None else self._fault_verdict())
+                fault, seen = self.meter.fault, self.meter.first_token_ns is not None
+                self._ends(now, COMPLETED if fault is None else self._fault_verdict(fault, tokens_seen=seen))
                 return
         self._cut(now, error)
 
@@ -616,9 +628,7 @@ class GatewayExchange:
         answer = self.answer
         meter = self.meter
         if not answer.head_sent and (meter is None or not meter.token_events):
-            answer.refuse(
-                refusal.status, error_body(self.route.endpoint, refusal), retry_after_s=refusal.retry_after_s
-            )
+            answer.refuse(refusal.status, error_body(self.route.endpoint, refusal), retry_after_s=refusal.retry_after_s)
         elif answer.sse:
             answer.release()
             glue = b"\n\n" if meter is None or meter.protocol_fault else b""
@@ -728,7 +738,7 @@ class GatewayExchange:
         """The stage that the request is in, as far as anybody can know."""
         phase = self.phase
         if phase is Phase.WAITING:
-            return self.gateway.stage_before_first_token(self.ledger, self.meter, now)
+            return self.gateway.engine.stage_before_first_token(self.ledger, self.meter, now)
         if phase is Phase.CONNECTING:
             return Phase.QUEUED.value
         if phase is Phase.STREAMING and self.meter is not None and (self.meter.finish_reason or self.meter.done):
@@ -769,7 +779,9 @@ class GatewayExchange:
         )
         self._ends(
             now,
-            Verdict(OutcomeKind.REJECTED, Reason(refusal.reason), stage=refusal.stage or "ingress", error=refusal.message),
+            Verdict(
+                OutcomeKind.REJECTED, Reason(refusal.reason), stage=refusal.stage or "ingress", error=refusal.message
+            ),
         )
 
     def _fail_before(self, now: int, verdict: Verdict, status: int, *, retry_after_s: int | None) -> None:

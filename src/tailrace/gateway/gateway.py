@@ -156,7 +156,7 @@ class Gateway:
         self.started_unix_ns = time_ns()
         self._due = monotonic_ns() + SWEEP_NS
         self._tick = loop.call_later(SWEEP_NS / 1e9, self._sweep)
-        self.engine.start()
+        self.engine.watch.start()
 
     @property
     def url(self) -> str:
@@ -189,7 +189,7 @@ class Gateway:
             connection.abort()
         if self._tick is not None:
             self._tick.cancel()
-        await self.engine.close()
+        await self.engine.watch.close()
         await self.pool.close()
         await asyncio.sleep(0)
         return len(left)
@@ -247,9 +247,7 @@ class Gateway:
         """What came is no request."""
         nowhere = Route(RouteKind.MALFORMED, "")
         exchange = self._exchange(connection, b"", b"", nowhere, version, [], {}, received=received, now=now)
-        exchange.refuse_head(
-            Refusal(status=error.status, message=str(error), reason=Reason.BAD_REQUEST), close=True
-        )
+        exchange.refuse_head(Refusal(status=error.status, message=str(error), reason=Reason.BAD_REQUEST), close=True)
         return exchange
 
     def _exchange(
@@ -456,7 +454,9 @@ def bind_error(error: OSError, address: str, option: str) -> InputError:
             remedy=f"Stop whatever listens there, or choose another with {option} HOST:PORT (port 0 takes a free one).",
         )
     return InputError(
-        f"cannot listen there: {error.strerror or error}", place=address, remedy=f"Choose another with {option} HOST:PORT."
+        f"cannot listen there: {error.strerror or error}",
+        place=address,
+        remedy=f"Choose another with {option} HOST:PORT.",
     )
 
 

@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections import deque
 from time import monotonic_ns
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import httptools
 
@@ -144,8 +144,8 @@ class ClientConnection(asyncio.Protocol):
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports have the methods and not the base class.
+        transport = self.transport = cast("asyncio.Transport", transport)
         self.last_activity = monotonic_ns()
         set_no_delay(transport)
         sock = transport.get_extra_info("socket")

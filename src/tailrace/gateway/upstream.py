@@ -8,7 +8,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -83,8 +83,8 @@ class UpstreamConnection(asyncio.Protocol):
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports have the methods and not the base class.
+        transport = self.transport = cast("asyncio.Transport", transport)
         set_no_delay(transport)
         self._pool.opened(self)
 

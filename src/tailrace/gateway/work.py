@@ -38,6 +38,7 @@ class _Body(msgspec.Struct):
     prompt: str | list[str | int | list[int]] | None = None
     input: str | list[msgspec.Raw] | None = None
     text_input: str | None = None
+    return_progress: bool | None = None
     text: str | list[str] | msgspec.UnsetType | None = msgspec.UNSET
     tools: msgspec.Raw = msgspec.Raw()
     response_format: dict[str, msgspec.Raw] | None = None
@@ -66,6 +67,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     usage_asked: bool = False
     """The client itself asked for the usage frame."""
     has_stream_options: bool = False
+    progress_asked: bool = False
+    """The client itself asked for llama.cpp's progress frames."""
 
 
 class BodyError(Exception):
@@ -153,6 +156,7 @@ def read_work(body: bytes) -> Work:
             )
         ),
         usage_asked=bool(options and options.include_usage),
+        progress_asked=bool(asked.return_progress),
         has_stream_options=options is not None,
     )
 
@@ -176,6 +180,7 @@ def _read_leniently(body: bytes) -> Work:
         prompt_tokens=-(-len(body) // BYTES_PER_TOKEN),
         max_tokens=limit,
         usage_asked=isinstance(options, dict) and options.get("include_usage") is True,
+        progress_asked=raw.get("return_progress") is True,
         has_stream_options="stream_options" in raw,
     )
 
