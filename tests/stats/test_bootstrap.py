@@ -67,7 +67,7 @@ def test_a_queue_without_change_is_rarely_called_changed():
         block = block_length(a, b, residence)
         change = compare_quantiles(a, b, [0.95], block_s=block, rng=rng, resamples=400)[0]
         alarms += change.low > 0 or change.high < 0
-    assert alarms / 120 <= 0.12
+    assert alarms / 120 <= 0.11
 
 
 def test_resampling_single_requests_would_alarm_more_often():
@@ -96,8 +96,8 @@ def test_dependence_is_seen():
     arm = independent(rng)
     assert dependence_length(arm) <= 1.0
     slow_wave = Arm(1 + np.sin(arm.at_s / 5) + 0.1 * rng.random(2000), arm.at_s)
-    assert dependence_length(slow_wave) > 3.0
-    assert block_length(arm, arm, residence_s=4.0) == 8.0
+    assert dependence_length(slow_wave) >= 3.0
+    assert block_length(arm, arm, residence_s=4.0) == 32.0
 
 
 def test_many_values_are_binned_without_moving_the_answer():
