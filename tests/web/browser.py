@@ -144,6 +144,7 @@ class Browser:
                 "--headless=new",
                 "--no-sandbox",
                 "--disable-gpu",
+                "--hide-scrollbars",
                 "--disable-dev-shm-usage",
                 "--no-first-run",
                 "--disable-background-networking",

@@ -35,7 +35,9 @@ _BAD = (
 )
 
 
-def realistic_records(n: int, *, seed: int = 1, now_unix_ns: int | None = None, span_s: float = 280) -> list[RequestRecord]:
+def realistic_records(
+    n: int, *, seed: int = 1, now_unix_ns: int | None = None, span_s: float = 280
+) -> list[RequestRecord]:
     """Short chats and a few long documents on an engine whose prefill is not chunked; about 3 % do not complete."""
     rng = np.random.default_rng(seed)
     now = time.time_ns() if now_unix_ns is None else now_unix_ns
@@ -95,7 +97,9 @@ def realistic_records(n: int, *, seed: int = 1, now_unix_ns: int | None = None, 
             **{f"{name}_ns": value for name, value in stages.items()},
             queue_gateway_ns=gateway_wait,
             queue_engine_ns=engine_wait or None,
-            stage_sources={name: SOURCES[name] for name in (*stages, "queue.gateway", *(["queue.engine"] * bool(engine_wait)))},
+            stage_sources={
+                name: SOURCES[name] for name in (*stages, "queue.gateway", *(["queue.engine"] * bool(engine_wait)))
+            },
             e2e_ns=e2e,
             e2e_last_token_ns=first + stages["decode"] if tokens else None,
             ttft_ns=first if tokens else None,

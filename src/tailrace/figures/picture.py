@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tailrace.figures.palette import GROUND, Theme
+from tailrace.figures.palette import GROUND, Theme, stage_color, stage_pattern
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -79,3 +79,20 @@ def axis(theme: Theme, title: str = "", **more: Any) -> dict[str, Any]:
         out["title"] = {"text": title, "font": {"color": ground["faint"], "size": 12}, "standoff": 8}
     out.update(more)
     return out
+
+
+def stage_marker(stage: str, theme: Theme) -> dict[str, Any]:
+    """How a bar of a stage is filled: its colour, its hatch, and a hairline of the paper between neighbours."""
+    paper = GROUND[theme]["paper"]
+    color = stage_color(stage, theme)
+    marker: dict[str, Any] = {"color": color, "line": {"color": paper, "width": 1}}
+    hatch = stage_pattern(stage)
+    if hatch:
+        marker["pattern"] = {"shape": hatch, "fgcolor": paper, "fgopacity": 0.45, "bgcolor": color, "size": 7,
+                             "solidity": 0.25}  # fmt: skip
+    return marker
+
+
+def legend() -> dict[str, Any]:
+    """A legend in one or more lines below the figure (the page draws its own)."""
+    return {"orientation": "h", "y": -0.3, "x": 0, "traceorder": "normal", "yanchor": "top"}

@@ -16,6 +16,7 @@ NOT_KEPT: Final = (
     "This request's timeline was not kept: slow, failed, cancelled, timed-out and refused requests keep theirs, of "
     "the others a sample does."
 )
+_HEIGHT: Final = 300
 NO_TOKENS: Final = "No token was seen in this request's stream, so there are no gaps to show."
 
 
@@ -44,7 +45,8 @@ def timeline_picture(
     ]
     layout = base_layout(
         theme,
-        xaxis=axis(theme, "milliseconds since the request was received", rangemode="tozero"),
+        height=_HEIGHT,
+        xaxis=axis(theme, "since the request was received, ms", rangemode="tozero", tickformat=",~r"),
         yaxis=axis(theme, "gap before the token, ms", rangemode="tozero", fixedrange=True),
         legend={"orientation": "h", "y": 1.02, "x": 0, "yanchor": "bottom"},
         showlegend=True,

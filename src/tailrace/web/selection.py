@@ -23,7 +23,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     window: str = "5m"
     lane: str = ""
     """Empty: every lane."""
-    metric: str = "e2e"
+    metric: str = ""
+    """Empty: what fits the traffic."""
     theme: Theme = "light"
 
     @classmethod
@@ -32,8 +33,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         window = query.get("window", "5m")
         if window not in WINDOWS_S:
             raise InputError(f"no window {window[:40]!r}", remedy=f"Choose {', '.join(WINDOWS_S)}.")
-        metric = query.get("metric", "e2e")
-        if metric not in METRICS:
+        metric = query.get("metric", "")
+        if metric and metric not in METRICS:
             raise InputError(f"no metric {metric[:40]!r}", remedy=f"Choose {', '.join(METRICS)}.")
         theme: Theme = "dark" if query.get("theme") == "dark" else "light"
         lane = query.get("lane", "")

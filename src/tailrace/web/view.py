@@ -11,9 +11,14 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from tailrace.analyze.bench_summary import completed as completed_rows
+from tailrace.analyze.bench_summary import summarise_values
+from tailrace.analyze.buckets import tail_by_length
+from tailrace.analyze.decompose import stage_columns
+from tailrace.analyze.failures import failures_by_stage
+from tailrace.analyze.stage_groups import split_queue, stage_groups
 from tailrace.figures.decomposition import decomposition_picture
 from tailrace.figures.failures import failures_picture
-from tailrace.figures.interim import decompose, failures, stage_columns, tail_by_length
 from tailrace.figures.palette import Theme
 from tailrace.figures.picture import Picture
 from tailrace.figures.tail_by_length import tail_picture
@@ -22,7 +27,7 @@ from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
 from tailrace.model.stage import QUEUE_ENGINE, QUEUE_GATEWAY
 from tailrace.model.thresholds import MS, S
-from tailrace.stats.quantiles import needed, quantile, supported
+from tailrace.stats.quantiles import needed
 from tailrace.store.table import RecordTable
 from tailrace.web.selection import METRICS, WINDOWS_S, Selection
 
@@ -79,15 +84,16 @@ def build_view(
     lanes = sorted(set(table.column("lane").tolist()))
     if chosen.lane:
         table = table.where(table.column("lane") == chosen.lane)
-    outcome = table.column("outcome")
-    completed = table.where(outcome == OutcomeKind.COMPLETED.value)
-    cancelled = int((outcome == OutcomeKind.CANCELLED.value).sum())
+    completed = table.where(completed_rows(table))
+    cancelled = int((table.column("outcome") == OutcomeKind.CANCELLED.value).sum())
+    metric = chosen.metric or default_metric(completed)
+    cells = tail_by_length(table, metric)
     span_s = _span_s(table, chosen, now_unix_ns, uptime_s, limited=limited)
     tokens = float(np.nansum(table.column("output_tokens"))) if len(table) else 0.0
     return View(
         window=chosen.window,
         lane=chosen.lane,
-        metric=chosen.metric,
+        metric=metric,
         n=len(table),
         limited_to=limit if limited else None,
         requests_per_s=len(table) / span_s if span_s else None,
@@ -99,11 +105,11 @@ def build_view(
         lanes=lanes,
         models=sorted(set(map(_short, table.column("model").tolist())) - {""})[:8],
         pictures=[
-            decomposition_picture(decompose(table), chosen.theme),
-            tail_picture(tail_by_length(table, chosen.metric), chosen.theme),
-            failures_picture(failures(table), chosen.theme),
+            decomposition_picture(stage_groups(completed, "ttft" if metric == "ttft" else "e2e"), chosen.theme),
+            tail_picture(cells, metric, chosen.theme, unknown=len(completed) - sum(cell.n for cell in cells)),
+            failures_picture(failures_by_stage(table), len(table), chosen.theme),
         ],
-        slowest=_slowest(table, chosen.metric),
+        slowest=_slowest(table, metric),
     )
 
 
@@ -194,20 +200,22 @@ def _span_s(
     return min(float(seconds), max(uptime_s or 0.0, kept_s))
 
 
+def default_metric(completed: RecordTable) -> str:
+    """TTFT where most answers were streamed (it is what a reader waits for), end-to-end time otherwise."""
+    seen = int((~np.isnan(completed.ms("ttft"))).sum())
+    return "ttft" if seen * 2 >= len(completed) else "e2e"
+
+
 def _metric(completed: RecordTable, name: str) -> MetricNow:
-    values = completed.ms(name)
-    values = values[~np.isnan(values)]
-    n = len(values)
-    if not n:
-        return MetricNow(n=0, p99_needs=needed(0.99))
-    at = {p: quantile(values, p) if supported(p, n) else None for p in (0.5, 0.95, 0.99)}
+    # No interval: the page shows none, and it would load scipy for it.
+    summary = summarise_values(completed.ms(name), independent=False)
     return MetricNow(
-        n=n,
-        p50=at[0.5],
-        p95=at[0.95],
-        p99=at[0.99],
-        max=float(values.max()),
-        p99_needs=0 if at[0.99] is not None else needed(0.99),
+        n=summary.n,
+        p50=summary.p50,
+        p95=summary.p95,
+        p99=summary.p99,
+        max=summary.max,
+        p99_needs=0 if summary.p99 is not None else needed(0.99),
     )
 
 
@@ -223,7 +231,7 @@ def _slowest(table: RecordTable, metric: str) -> list[dict[str, Any]]:
     known = np.flatnonzero(~np.isnan(values))
     rows = known[np.argsort(-values[known], kind="stable")[:SLOWEST]]
     picked = table.where(rows)
-    stages = stage_columns(picked) if len(picked) else {}
+    stages = split_queue(picked, stage_columns(picked)[0]) if len(picked) else {}
     fields = {name: picked.column(name).tolist() for name in _ROW_FIELDS}
     return [
         _row(

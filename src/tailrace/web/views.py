@@ -112,9 +112,7 @@ class Views:
         assert len(self._tables) <= len(WINDOWS_S)
         return table
 
-    def _work(
-        self, table: RecordTable, chosen: Selection, now: int, uptime_s: float | None
-    ) -> tuple[Asset, float]:
+    def _work(self, table: RecordTable, chosen: Selection, now: int, uptime_s: float | None) -> tuple[Asset, float]:
         began = time.thread_time()
         view = build_view(table, chosen, now_unix_ns=now, limit=self._rows, uptime_s=uptime_s)
         # Level 1: half a millisecond; a view lives for seconds.

@@ -4,7 +4,7 @@ import { showDetail, showLive, showNumbers, showSlowest } from "./tables.js";
 import { byId, clock, count, element, say } from "./text.js";
 
 const TIMEOUT_MS = 8000;
-const choice = { window: "5m", lane: "", metric: "e2e" };
+const choice = { window: "5m", lane: "", metric: "" };
 const state = { refreshMs: 2000, lostSince: null, page: null, busy: false, again: false, timer: 0, token: "" };
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -55,6 +55,7 @@ async function refresh() {
     showLive(live);
     showNumbers(view);
     showLanes(view.lanes, Object.keys(live.lanes || {}));
+    byId("metric").value = view.metric;
     showSlowest(view);
     showStatus(live, view);
     await Promise.all(view.pictures.map((picture) => draw(picture)));

@@ -37,14 +37,21 @@ export async function draw(picture, prefix = picture.name) {
   drawn.set(prefix, key);
 }
 
+// What a phone's width cannot hold: second lines in cells, the colour bar, labels of slender segments.
 function shrink(picture) {
-  for (const note of picture.layout.annotations || []) note.font = { ...note.font, size: 10 };
+  const layout = picture.layout;
+  for (const note of layout.annotations || []) {
+    note.text = note.text.replace(/(^|<br>)p9[59] [^<]*<br>/, "$1");
+    note.font = { ...note.font, size: 10 };
+  }
+  const full = layout.xaxis && layout.xaxis.range ? layout.xaxis.range[1] : Infinity;
   for (const trace of picture.data) {
     if (trace.colorbar) trace.showscale = false;
     if (trace.textfont) trace.textfont.size = 10;
+    if (trace.type === "bar" && full < Infinity) trace.text = trace.text.map((text, place) => (trace.x[place] / full < 0.13 ? "" : text));
   }
   for (const name of ["xaxis", "yaxis"]) {
-    const axis = picture.layout[name];
+    const axis = layout[name];
     if (axis) axis.tickfont = { ...axis.tickfont, size: 11 };
   }
 }

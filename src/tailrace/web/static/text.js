@@ -2,17 +2,19 @@
 
 const DASH = "–";
 
+const NB = "\u00a0"; // no line break between a number and its unit
+
 export function duration(ms) {
   if (ms === null || ms === undefined || Number.isNaN(ms)) return DASH;
   if (ms >= 120000) {
     const seconds = Math.round(ms / 1000);
-    return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+    return `${Math.floor(seconds / 60)}${NB}min${NB}${seconds % 60}${NB}s`;
   }
-  if (ms >= 9995) return `${(ms / 1000).toFixed(1)} s`;
-  if (ms >= 999.5) return `${(ms / 1000).toFixed(2)} s`;
-  if (ms >= 9.95) return `${ms.toFixed(0)} ms`;
-  if (ms >= 0.995) return `${ms.toFixed(1)} ms`;
-  return ms ? `${ms.toFixed(2)} ms` : "0 ms";
+  if (ms >= 9995) return `${(ms / 1000).toFixed(1)}${NB}s`;
+  if (ms >= 999.5) return `${(ms / 1000).toFixed(2)}${NB}s`;
+  if (ms >= 9.95) return `${ms.toFixed(0)}${NB}ms`;
+  if (ms >= 0.995) return `${ms.toFixed(1)}${NB}ms`;
+  return ms ? `${ms.toFixed(2)}${NB}ms` : `0${NB}ms`;
 }
 
 export function count(number) {
@@ -26,8 +28,8 @@ export function rate(perSecond) {
 
 export function percent(share) {
   const value = share * 100;
-  if (value && value < 0.1) return "< 0.1 %";
-  return value < 10 ? `${value.toFixed(1)} %` : `${value.toFixed(0)} %`;
+  if (value && value < 0.1) return `<${NB}0.1${NB}%`;
+  return `${value.toFixed(value < 9.95 ? 1 : 0)}${NB}%`;
 }
 
 export function clock(unixMs) {
