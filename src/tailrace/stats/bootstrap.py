@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.stats.quantiles import Floats, quantile
+from tailrace.stats.quantiles import Floats, quantile, weighted_quantile
 
 __all__ = [
     "FEW_BLOCKS",
@@ -51,6 +51,8 @@ class Arm(NamedTuple):
 
     values: Floats
     at_s: Floats
+    weights: Floats | None = None
+    """How much each value counts, 1 without it; used to give one arm the traffic mix of the other."""
 
 
 class QuantileChange(NamedTuple):
@@ -189,6 +191,7 @@ def _resampled(
     cell = np.minimum(((arm.at_s - start) / max(length, 1e-12) * _CELLS_A_BLOCK).astype(np.int64), cells - 1)
     order = np.argsort(arm.values, kind="stable")
     values, cell = arm.values[order], cell[order]
+    weight = None if arm.weights is None else arm.weights[order]
     n = int(values.size)
     # Ranks are binned, ten times finer in the top 5 %: a resample then costs one row of a matrix product, however
     # many values there are, and with up to a thousand values nothing is lost.
@@ -207,17 +210,20 @@ def _resampled(
     levels = values[last]
     rank_bin = np.searchsorted(last, np.arange(n), side="left")
     per_cell = (
-        np.bincount(cell * last.size + rank_bin, minlength=cells * last.size)
+        np.bincount(cell * last.size + rank_bin, weights=weight, minlength=cells * last.size)
         .reshape(cells, last.size)
         .astype(np.float32)
     )
     cumulative = np.cumsum(weights @ per_cell, axis=1, dtype=np.float64)
     full = np.cumsum(per_cell.sum(axis=0), dtype=np.float64)
     total = cumulative[:, -1:]
-    exact = [float(np.quantile(values, p)) for p in ps]
+    if weight is None:
+        exact = [float(np.quantile(values, p)) for p in ps]
+    else:
+        exact = [weighted_quantile(values, weight, p) for p in ps]
     grid, draws = [], []
     for p in ps:
-        grid.append(float(levels[min(int(np.searchsorted(full, p * n - 1e-6)), last.size - 1)]))
+        grid.append(float(levels[min(int(np.searchsorted(full, p * full[-1] - 1e-6)), last.size - 1)]))
         place = np.minimum((cumulative < p * total - 1e-6).sum(axis=1), last.size - 1)
         resampled = levels[place].astype(np.float64)
         # A resample that drew only empty cells says nothing: it keeps the estimate instead of inventing one.
