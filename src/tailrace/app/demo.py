@@ -60,10 +60,10 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SCENES: Final[dict[str, Scene]] = {
-    # A prompt of 12,000 tokens is one step of about 0.85 s on the A100 preset; with 2 % of the requests such
-    # documents, the engine stands still for the others about a fifth of the time, and mean and median hide it.
+    # A prompt of 10,000 tokens is one step of about 0.67 s on the A100 preset; with 2 % of the requests such
+    # documents, the engine stands still for all others about a sixth of the time, and mean and median hide it.
     SIMULATED: Scene(
-        mix="chat=250/40:0.98,document=12000/60:0.02",
+        mix="chat=250/40:0.98,document=10000/60:0.02",
         rate=13.0,
         duration_ns=42 * S,
         document_tokens=2000,
@@ -87,7 +87,12 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     llamacpp_batch: int
 
 
-_CHUNK: Final = Remedy(knobs={"enable_chunked_prefill": True, "max_num_batched_tokens": 512}, llamacpp_batch=64)
+# The threshold matters as much as chunking itself: without it the document, which came first, fills the whole budget
+# of each step, and short prompts behind it still wait for all of it.
+_CHUNK: Final = Remedy(
+    knobs={"enable_chunked_prefill": True, "max_num_batched_tokens": 1024, "long_prefill_token_threshold": 256},
+    llamacpp_batch=64,
+)
 REMEDIES: Final[dict[str, Remedy]] = {
     "SCHED_PREFILL_STEALS_DECODE": _CHUNK,
     "SCHED_HOL_LONG_PREFILL": _CHUNK,
@@ -304,7 +309,8 @@ class _Engine:
             flag = "--no-chunked-prefill" if options.fault else "--chunked-prefill"
             arguments = ["--preset", options.preset, "--port", "0", "--seed", str(options.seed), flag]
             if not options.fault:
-                arguments += ["--max-num-batched-tokens", str(_CHUNK.knobs["max_num_batched_tokens"])]
+                for knob in ("max_num_batched_tokens", "long_prefill_token_threshold"):
+                    arguments += [f"--{knob.replace('_', '-')}", str(_CHUNK.knobs[knob])]
             self._child = stack.enter_context(
                 Child.tailrace("simulated engine", "engine", *arguments, "--max-model-len", "16384")
             )
