@@ -113,7 +113,9 @@ class Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
         self._body: list[bytes] = []
-        self._saw_byte = self._saw_head = self._complete = self._until_eof = self._ours = self._extra = self._keep = False
+        self._saw_byte = self._saw_head = self._complete = self._until_eof = self._ours = self._extra = self._keep = (
+            False
+        )
         self._stamp = 0
         self.lost = False
         self.why = "the server closed the connection"
