@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -51,10 +52,11 @@ class TruthServer:
         for _ in range(200):
             try:
                 self.get("/health")
-                return
             except OSError:
                 assert self.process.poll() is None, "the truth server did not start"
                 time.sleep(0.05)
+            else:
+                return
         raise AssertionError("the truth server stays silent")
 
     def get(self, path: str) -> bytes:
@@ -102,7 +104,7 @@ def observed(record: RequestRecord) -> dict:
         done = [at for at, kind in zip(line.at_ns, line.kind, strict=True) if kind == EventKind.DONE]
         out |= {
             "token_events": len(stamps),
-            "gaps_ms": [(b - a) / MS for a, b in zip(stamps, stamps[1:], strict=False)],
+            "gaps_ms": [(b - a) / MS for a, b in pairwise(stamps)],
             "ttft_ms": record.ttft_ns and record.ttft_ns / MS,
             "ttft_content_ms": record.ttft_content_ns and record.ttft_content_ns / MS,
             "e2e_last_token_ms": record.e2e_last_token_ns and record.e2e_last_token_ns / MS,
