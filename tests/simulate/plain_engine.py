@@ -306,7 +306,7 @@ class PlainEngine:
                 self.one_step()
 
     def change(self, knobs: EngineKnobs) -> None:
-        if knobs.policy == "priority":
+        if "priority" in (knobs.policy, self.knobs.policy):
             self.waiting.sort(key=lambda r: (r.priority, r.arrival, r.order))
         self.knobs = knobs
 
