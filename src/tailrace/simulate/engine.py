@@ -115,6 +115,12 @@ class Engine:
         done = {request for request, chunk in self._chunks if request.computed + chunk == request.target}
         return [r for r in self._running if (r.state == _DECODE and r not in starved) or r in done]
 
+    def oldest_token_step(self) -> int:
+        """The earliest step in which a request that has not ended got a token; later steps are still needed."""
+        live = [r.first_step for r in self._running if r.first_step]
+        live += [r.first_step for r in self._waiting if r.first_step]
+        return min(live, default=self.step + 1)
+
     def planned_tokens(self) -> int:
         """Tokens computed in (each step of) the planned step."""
         return self._decodes - len(self._starved) + sum(chunk for _, chunk in self._chunks)
