@@ -24,9 +24,7 @@ def arrivals(seed, *, rate, n, long_share, long_tokens=(5000, 7500), short_token
     for i in range(n):
         long = rng.random() < long_share
         low, high = long_tokens if long else short_tokens
-        out.append(
-            ("long" if long else "short", int(rng.integers(low, high)), int(rng.integers(*output)), int(at[i]))
-        )
+        out.append(("long" if long else "short", int(rng.integers(low, high)), int(rng.integers(*output)), int(at[i])))
     return out
 
 
@@ -44,10 +42,12 @@ def served(seed=1, rate=6.0, n=600, long_share=0.1, preset="a100-llama3-8b", spe
 def serve(work, *, preset="a100-llama3-8b", speed=1.0, **knobs):
     chosen = PRESETS[preset]
     changed = {name: value for name, value in knobs.items()}
-    engine_knobs = type(chosen.knobs)(**{
-        **{name: getattr(chosen.knobs, name) for name in chosen.knobs.__struct_fields__},
-        **changed,
-    })
+    engine_knobs = type(chosen.knobs)(
+        **{
+            **{name: getattr(chosen.knobs, name) for name in chosen.knobs.__struct_fields__},
+            **changed,
+        }
+    )
     engine = Engine(engine_knobs, chosen.cost(speed=speed))
     for i, (label, prompt, output, at) in enumerate(work):
         engine.submit(SimRequest(label, prompt, output, at, tag=i))
