@@ -13,7 +13,11 @@ function metric(id, now) {
   const text = parts.map(([name, value]) => `${name}${duration(value)}`).join();
   if (place.dataset.text !== text) {
     place.dataset.text = text;
-    place.replaceChildren(...parts.flatMap(([name, value]) => [element("small", `${name} `), element("span", duration(value)), " "]));
+    place.replaceChildren(...parts.flatMap(([name, value]) => {
+      const pair = element("span", null, { class: "pair-of" });
+      pair.append(element("small", `${name} `), duration(value));
+      return [pair, " "];
+    }));
   }
   say(`${id}-note`, now.p99_needs ? `n ${count(now.n)}; a p99 needs n ≥ ${count(now.p99_needs)}` : `n ${count(now.n)}, longest ${duration(now.max)}`);
 }
