@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.figures.wording import count, duration, percent, plain
+from tailrace.figures.wording import ABSENT, count, duration, percent, plain
 
 
 @pytest.mark.parametrize(
     ("ms", "text"),
     [
-        (None, "–"),
-        (math.nan, "–"),
-        (0, "0 ms"),
+        (None, ABSENT),
+        (math.nan, ABSENT),
+        (0, "0.00 ms"),
         (0.004, "0.00 ms"),
         (0.424, "0.42 ms"),
         (0.999, "1.0 ms"),

@@ -115,11 +115,11 @@ def test_a_view_answers_first_and_revalidates():
             async with http.get(f"{url}/page/view?window=5m") as answer:
                 view = await answer.json()
                 tag = answer.headers["ETag"]
-            assert view["n"] == len([r for r in source.records if r])  # all ended within 280 s
+            assert view["summary"]["n"] == len([r for r in source.records if r])  # all ended within 280 s
             assert view["metric"] == "ttft"
-            assert view["metrics"]["ttft"]["n"] > 1300
-            assert view["metrics"]["ttft"]["p99"] > view["metrics"]["ttft"]["p50"]
-            assert view["requests_per_s"] == pytest.approx(1500 / 300, rel=0.01)
+            assert view["summary"]["metrics"]["ttft"]["n"] > 1300
+            assert view["summary"]["metrics"]["ttft"]["p99"] > view["summary"]["metrics"]["ttft"]["p50"]
+            assert view["summary"]["requests_per_s"] == pytest.approx(1500 / 300, rel=0.01)
             assert [picture["name"] for picture in view["pictures"]] == ["stages", "lengths", "failures"]
             assert view["lanes"] == ["interactive", "long_document"]
             slowest = [row["ttft_ms"] for row in view["slowest"]]
@@ -142,11 +142,11 @@ def test_windows_and_lanes_choose():
             counts = {}
             for window in ("1m", "5m", "1h", "all"):
                 async with http.get(f"{url}/page/view?window={window}") as answer:
-                    counts[window] = (await answer.json())["n"]
+                    counts[window] = (await answer.json())["summary"]["n"]
             assert counts == {"1m": 300, "5m": 300, "1h": 500, "all": 500}
             async with http.get(f"{url}/page/view?window=all&lane=long_document&metric=e2e") as answer:
                 view = await answer.json()
-            assert view["n"] == sum(record.lane == "long_document" for record in old + new)
+            assert view["summary"]["n"] == sum(record.lane == "long_document" for record in old + new)
             assert {row["lane"] for row in view["slowest"]} == {"long_document"}
             # The filter must not take away the other choices.
             assert view["lanes"] == ["interactive", "long_document"]
@@ -159,8 +159,8 @@ def test_a_quiet_gateway_is_not_an_error():
         async with served(ListSource([], {})) as url, session() as http:
             async with http.get(f"{url}/page/view") as answer:
                 view = await answer.json()
-            assert view["n"] == 0
-            assert view["metrics"]["ttft"] == {
+            assert view["summary"]["n"] == 0
+            assert view["summary"]["metrics"]["ttft"] == {
                 "n": 0, "p50": None, "p95": None, "p99": None, "max": None, "p99_needs": 500,
             }  # fmt: skip
             assert all(picture["empty"] for picture in view["pictures"])
@@ -286,11 +286,14 @@ def test_views_are_built_off_the_loop(monkeypatch):
 def test_rows_left_out_are_said():
     async def scenario() -> None:
         source = ListSource(realistic_records(300))
-        async with served(source, rows=100) as url, session() as http:
-            async with http.get(f"{url}/page/view?window=all") as answer:
-                view = await answer.json()
+        async with (
+            served(source, rows=100) as url,
+            session() as http,
+            http.get(f"{url}/page/view?window=all") as answer,
+        ):
+            view = await answer.json()
         assert view["limited_to"] == 100
-        assert view["n"] == 100
+        assert view["summary"]["n"] == 100
 
     asyncio.run(scenario())
 
@@ -300,9 +303,8 @@ def test_only_the_oldest_requests_in_flight_travel():
     live["streams"] = [{"request_id": str(age), "age_ms": float(age)} for age in range(5000)]
 
     async def scenario() -> None:
-        async with served(ListSource([], live)) as url, session() as http:
-            async with http.get(f"{url}/page/live") as answer:
-                body = await answer.json()
+        async with served(ListSource([], live)) as url, session() as http, http.get(f"{url}/page/live") as answer:
+            body = await answer.json()
         assert [stream["age_ms"] for stream in body["streams"]] == [4999.0 - n for n in range(12)]
         assert body["in_flight"] == 31
 

@@ -34,7 +34,7 @@ def view(records: list[RequestRecord], window: str = "1m", uptime_s: float | Non
 
 def test_a_request_that_started_before_the_window_and_ended_in_it_counts():
     found = view([record(1, 59), record(2, 61)])
-    assert found.n == 1
+    assert found.summary.n == 1
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_a_request_that_started_before_the_window_and_ended_in_it_counts():
 )
 def test_the_rate_is_over_the_time_that_was_watched(window, uptime_s, seconds):
     found = view([record(number, number) for number in range(31)], window, uptime_s)
-    assert found.requests_per_s == pytest.approx(31 / seconds)
-    assert found.tokens_per_s == pytest.approx(310 / seconds)
+    assert found.summary.requests_per_s == pytest.approx(31 / seconds)
+    assert found.summary.tokens_per_s == pytest.approx(310 / seconds)
 
 
 def test_without_records_the_rate_is_zero_only_when_somebody_watched():
-    assert view([], "1m", 1000.0).requests_per_s == 0
-    assert view([], "1m", None).requests_per_s == 0
-    assert view([], "all", None).requests_per_s is None
+    assert view([], "1m", 1000.0).summary.requests_per_s == 0
+    assert view([], "1m", None).summary.requests_per_s == 0
+    assert view([], "all", None).summary.requests_per_s is None
 
 
 def test_cancelled_requests_are_no_errors():
@@ -67,8 +67,8 @@ def test_cancelled_requests_are_no_errors():
         record(5, 1, outcome=OutcomeKind.FAILED, reason=Reason.STREAM_CUT),
     ]
     found = view(rows)
-    assert (found.n, found.failed, found.cancelled) == (5, 3, 1)
-    assert found.metrics["e2e"].n == 1  # only completed requests make percentiles
+    assert (found.summary.n, found.summary.failed, found.summary.cancelled) == (5, 3, 1)
+    assert found.summary.metrics["e2e"].n == 1  # only completed requests make percentiles
 
 
 def test_the_metric_fits_the_traffic():
@@ -84,10 +84,10 @@ def test_foreign_text_is_shortened():
 
 
 def test_percentiles_that_n_cannot_support_are_absent():
-    few = view([record(number, 1, ttft_ns=S) for number in range(50)]).metrics["ttft"]
+    few = view([record(number, 1, ttft_ns=S) for number in range(50)]).summary.metrics["ttft"]
     assert few.p50 == 1000
     assert few.p99 is None
     assert few.p99_needs == 500
-    many = view([record(number, 1, ttft_ns=S) for number in range(500)]).metrics["ttft"]
+    many = view([record(number, 1, ttft_ns=S) for number in range(500)]).summary.metrics["ttft"]
     assert many.p99 == 1000
     assert many.p99_needs == 0
