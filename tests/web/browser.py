@@ -76,14 +76,13 @@ class Tab:
             raise RuntimeError(f"{expression}: {result['exceptionDetails']}")
         return result["result"].get("value")
 
-    async def until(self, expression: str, seconds: float = 20.0) -> Any:
+    async def until(self, expression: str, seconds: float = 20.0) -> None:
         """Wait until the expression is truthy; fails with the page's text where it never is."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
             with contextlib.suppress(RuntimeError):
-                value = await self.ask(expression)
-                if value:
-                    return value
+                if await self.ask(f"Boolean({expression})"):
+                    return
             if asyncio.get_running_loop().time() > deadline:
                 text = await self.ask("document.body ? document.body.innerText : ''")
                 raise AssertionError(f"never became true: {expression}\n{self.problems}\n{text[:2000]}")
