@@ -8,6 +8,7 @@ A scripted upstream in a process of its own plays every scenario and stamps what
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import tempfile
 import time
@@ -107,17 +108,21 @@ class _KeptRecords:
 
     def __init__(self) -> None:
         self.by_client_id: dict[str, RequestRecord] = {}
+        self._news = asyncio.Event()
 
     def put(self, record: RequestRecord) -> bool:
         self.by_client_id[record.client_request_id] = record
+        self._news.set()
         return True
 
     async def wait_for(self, ids: Iterable[str]) -> None:
         """A record is made when the client has drained its answer, a moment after the client saw the end."""
         wanted = list(ids)
-        until = time.monotonic() + _PATIENCE_S
-        while any(one not in self.by_client_id for one in wanted) and time.monotonic() < until:
-            await asyncio.sleep(0.01)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                while any(one not in self.by_client_id for one in wanted):
+                    self._news.clear()
+                    await self._news.wait()
 
 
 async def _run(
