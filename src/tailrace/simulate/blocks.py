@@ -82,7 +82,7 @@ class BlockPool:
         if unit.refs:
             return unit.full
         left = self.left(unit.position, unit.count)
-        return min(unit.full, left)
+        return left if left < unit.full else unit.full
 
     def revive(self, unit: Unit, wanted: int) -> None:
         """Take a unit that nobody holds out of the queue, with its first `wanted` blocks; the caller now owns it."""

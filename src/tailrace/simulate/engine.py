@@ -214,7 +214,8 @@ class Engine:
         while True:
             if not self._running and not waiting.count:
                 if arrivals:
-                    self.now = max(self.now, arrivals[0].arrival)
+                    if arrivals[0].arrival > self.now:
+                        self.now = arrivals[0].arrival
                 elif not aborts:
                     return False
                 else:

@@ -10,7 +10,7 @@ import numpy as np
 class StepLog:
     """Steps are counted from 1; step `k` of a run that began at `start` ends at `start + k*first + grow*k*(k-1)/2`."""
 
-    __slots__ = ("_first", "_grow", "_start", "_step", "enabled", "end_step")
+    __slots__ = ("_first", "_grow", "_start", "_step", "end_step", "enabled")
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled
