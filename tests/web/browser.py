@@ -1,3 +1,4 @@
+# ruff: noqa: ASYNC240  (a test reads two small files)
 """Headless Chromium, driven over its DevTools WebSocket: just enough for looking at our own page."""
 
 from __future__ import annotations
@@ -5,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,15 +15,6 @@ import aiohttp
 
 START_S = 30.0
 """A cold Chromium on a busy two-core machine needs several seconds."""
-
-
-def chromium() -> str | None:
-    """The browser's path, `None` where none is installed."""
-    for name in ("chromium", "chromium-browser", "google-chrome", "chrome"):
-        path = shutil.which(name)
-        if path:
-            return path
-    return None
 
 
 class Tab:
@@ -85,14 +76,13 @@ class Tab:
             raise RuntimeError(f"{expression}: {result['exceptionDetails']}")
         return result["result"].get("value")
 
-    async def until(self, expression: str, seconds: float = 20.0) -> Any:
+    async def until(self, expression: str, seconds: float = 20.0) -> None:
         """Wait until the expression is truthy; fails with the page's text where it never is."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
             with contextlib.suppress(RuntimeError):
-                value = await self.ask(expression)
-                if value:
-                    return value
+                if await self.ask(f"Boolean({expression})"):
+                    return
             if asyncio.get_running_loop().time() > deadline:
                 text = await self.ask("document.body ? document.body.innerText : ''")
                 raise AssertionError(f"never became true: {expression}\n{self.problems}\n{text[:2000]}")
@@ -113,6 +103,16 @@ class Tab:
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,
                 text="\r" if key == "Enter" and kind == "keyDown" else "",
             )  # fmt: skip
+
+    async def drag(self, x: float, y: float, to_x: float) -> None:
+        """Press at (x, y), move sideways to `to_x`, let go."""
+        for kind, at in (
+            ("mousePressed", x),
+            ("mouseMoved", (x + to_x) / 2),
+            ("mouseMoved", to_x),
+            ("mouseReleased", to_x),
+        ):
+            await self.call("Input.dispatchMouseEvent", type=kind, x=at, y=y, button="left", buttons=1, clickCount=1)
 
     async def picture(self, path: Path) -> None:
         """A screenshot of the whole document."""
@@ -135,9 +135,7 @@ class Browser:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def started(cls) -> AsyncIterator[Self]:
-        path = chromium()
-        assert path is not None
+    async def started(cls, path: str) -> AsyncIterator[Self]:
         with tempfile.TemporaryDirectory(prefix="tailrace-browser-", ignore_cleanup_errors=True) as profile:
             process = await asyncio.create_subprocess_exec(
                 path,

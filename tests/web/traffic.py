@@ -153,18 +153,23 @@ def busy_live() -> LiveNow:
         "uptime_s": 4000.0,
         "loop_lag_ms": 0.8,
         "lanes": {
-            "interactive": {"running": 24, "running_limit": 64, "queued": 0, "queued_limit": 128, "oldest_wait_ms": 0.0},
-            "long_document": {"running": 4, "running_limit": 4, "queued": 3, "queued_limit": 32, "oldest_wait_ms": 1830.0},
+            "interactive": {"running": 24, "running_limit": 64, "queued": 0, "queued_limit": 128},
+            "long_document": {
+                "running": 4, "running_limit": 4, "queued": 3, "queued_limit": 32, "oldest_wait_ms": 1830.0,
+            },
         },
         "streams": [
             {"request_id": f"req-live-{n:08x}", "lane": "long_document" if n % 3 == 0 else "interactive",
-             "stage": stages[n % 6], "age_ms": 9400 / (n + 1), "tokens": 400 - 30 * n if stages[n % 6] == "decode" else 0}
+             "stage": stages[n % 6], "age_ms": 9400 / (n + 1),
+             "tokens": 400 - 30 * n if stages[n % 6] == "decode" else 0}
             for n in range(12)
         ],
         "dropped": {"normal": 0, "slow": 0},
-        "engine": "vllm",
-        "engine_version": "0.11.0",
+        "engine": {
+            "engine": "vllm",
+            "version": "0.11.0",
+            "reachable": True,
+            "state": {"running": 28, "waiting": 3, "kv_usage": 0.62},
+        },
         "simulated": True,
-        "upstream_ok": True,
-        "engine_state": {"running": 28, "waiting": 3, "kv_usage": 0.62},
     }  # fmt: skip

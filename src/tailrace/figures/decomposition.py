@@ -35,7 +35,7 @@ def decomposition_picture(analysis: StageGroups, theme: Theme = "light") -> Pict
         height=_HEIGHT,
         barmode="stack",
         bargap=0.3,
-        xaxis=axis(theme, f"{metric}, ms", rangemode="tozero", range=[0, longest * 1.12], tickformat=",~r"),
+        xaxis=axis(theme, f"{metric}, ms", rangemode="tozero", tickformat=",~r"),
         yaxis=axis(theme, fixedrange=True, tickfont={"color": ink, "size": 12}, showgrid=False),
         legend=legend(),
         annotations=[
@@ -53,7 +53,7 @@ def decomposition_picture(analysis: StageGroups, theme: Theme = "light") -> Pict
     )
     return Picture(
         name=NAME,
-        title=_title(analysis, metric),
+        title=_title(analysis),
         note=_note(analysis, metric),
         data=[_stage_trace(stage, groups, analysis, longest, theme) for stage in stages],
         layout=layout,
@@ -106,7 +106,7 @@ def _sources(analysis: StageGroups, stage: str) -> str:
     return "<br>".join(f"{plain(source)}: {percent(number / total)}" for source, number in ranked[:3])
 
 
-def _title(analysis: StageGroups, metric: str) -> str:
+def _title(analysis: StageGroups) -> str:
     groups = {group.name: group for group in analysis.groups}
     tail, middle = analysis.groups[-1], groups.get("p50")
     if not tail.stages_ms or not tail.total_ms:

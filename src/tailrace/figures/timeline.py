@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Final
 
 from tailrace.figures.palette import GROUND, Theme, stage_color
@@ -32,7 +33,7 @@ def timeline_picture(
         return Picture(name="timeline", title="Gaps between tokens", empty=NO_TOKENS, layout=base_layout(theme))
     limit = (thresholds or SlowThresholds()).gap_ns / MS
     at = [stamp / MS for stamp in stamps]
-    gaps = [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(at)]
     ground = GROUND[theme]
     data = [
         _stems([(x, gap) for x, gap in zip(at[1:], gaps, strict=True) if gap <= limit], "gap", _decode(theme)),

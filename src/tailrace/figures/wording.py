@@ -28,24 +28,22 @@ _SPACE: Final = "\u00a0"
 """No line break between a number and its unit."""
 
 
+ABSENT: Final = "–"  # noqa: RUF001  (a dash is how a table says "not there")
+_SCALE: Final = ((9_995, 1000, 1, "s"), (999.5, 1000, 2, "s"), (9.95, 1, 0, "ms"), (0.995, 1, 1, "ms"), (0, 1, 2, "ms"))
+"""From this many ms: divisor, digits after the point, unit. Three digits at most."""
+
+
 def duration(ms: float | None) -> str:
-    """Milliseconds as a person reads them, three digits at most: `0.42 ms`, `81 ms`, `1.24 s`, `2 min 5 s`."""
+    """Milliseconds as a person reads them: `0.42 ms`, `81 ms`, `1.24 s`, `2 min 5 s`."""
     if ms is None or math.isnan(ms):
-        return "–"
+        return ABSENT
     if ms < 0:
         return f"-{duration(-ms)}"
     if ms >= 120_000:
         minutes, seconds = divmod(round(ms / 1000), 60)
         return f"{minutes}{_SPACE}min{_SPACE}{seconds}{_SPACE}s"
-    if ms >= 9_995:
-        return f"{ms / 1000:.1f}{_SPACE}s"
-    if ms >= 999.5:
-        return f"{ms / 1000:.2f}{_SPACE}s"
-    if ms >= 9.95:
-        return f"{ms:.0f}{_SPACE}ms"
-    if ms >= 0.995:
-        return f"{ms:.1f}{_SPACE}ms"
-    return f"{ms:.2f}{_SPACE}ms" if ms else f"0{_SPACE}ms"
+    divisor, digits, unit = next(rest for least, *rest in _SCALE if ms >= least)
+    return f"{ms / divisor:.{digits}f}{_SPACE}{unit}"
 
 
 def count(number: int) -> str:

@@ -185,7 +185,6 @@ class GatewayExchange:
     def start(self, now: int) -> None:
         """It is this request's turn on its connection."""
         self.started = True
-        self.ledger.parsed = now
         self.ledger.prompt_bytes = self._size
         if self.refusal is not None:
             self._refuse(self.refusal, now)
@@ -195,8 +194,11 @@ class GatewayExchange:
         if self.route.kind is RouteKind.READ:
             if not self._read_request(body, now):
                 return
+            # Not the read's stamp: decoding a long prompt takes its time, and that time is ingress.
+            self.ledger.parsed = now = monotonic_ns()
             self._enter_lane(body, now)
         else:
+            self.ledger.parsed = now
             self.ledger.stream = False
             self._request = self._forwarded(body)
             self._admitted(now)
@@ -392,8 +394,9 @@ class GatewayExchange:
     def _send(self, connection: UpstreamConnection, now: int) -> None:
         self._upstream = connection
         self.phase = Phase.WAITING
-        connection.send(self, self._request, without_body=self.method == b"HEAD")
+        # Before the write: on a busy machine the engine may have the request before we are back.
         self._sent_at = self.ledger.sent = monotonic_ns()
+        connection.send(self, self._request, without_body=self.method == b"HEAD")
         self.next_check = self._next_check()
 
     # -- the engine's answer
@@ -758,7 +761,7 @@ class GatewayExchange:
             "stage": self._stage(now),
             "age_ms": (now - self.received) / 1e6,
             "prompt_tokens": self.work.prompt_tokens,
-            "output_tokens": meter.tokens if meter is not None else 0,
+            "tokens": meter.tokens if meter is not None else 0,
             "ttft_ms": (meter.first_token_ns - self.received) / 1e6
             if meter is not None and meter.first_token_ns is not None
             else None,

@@ -120,6 +120,7 @@ class Gateway:
         self.port = 0
         self.host = ""
         self.closing = False
+        self._hurry = False
         self._server: asyncio.Server | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._due = 0
@@ -176,7 +177,7 @@ class Gateway:
             connection.close_when_idle()
         loop = asyncio.get_running_loop()
         until = loop.time() + drain_s
-        while self.in_flight and loop.time() < until:
+        while self.in_flight and loop.time() < until and not self._hurry:
             await asyncio.sleep(0.02)
         now = monotonic_ns()
         left = list(self.in_flight.values())
@@ -193,6 +194,10 @@ class Gateway:
         await self.pool.close()
         await asyncio.sleep(0)
         return len(left)
+
+    def cut_now(self) -> None:
+        """A drain that is under way ends at once."""
+        self._hurry = True
 
     # -- the connections' host
 

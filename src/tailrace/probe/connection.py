@@ -34,8 +34,8 @@ class Receiver(Protocol):
     def on_end(self, stamp: int) -> None:
         """The reply was read to its end; the connection is already free again."""
 
-    def on_lost(self, stamp: int, why: str) -> None:
-        """The reply will not be completed: the connection broke, or what came is no HTTP."""
+    def on_lost(self, stamp: int, why: str, *, garbled: bool = False) -> None:
+        """The reply will not be completed: the connection ended, or (`garbled`) what came is no HTTP."""
 
 
 class Inbox:
@@ -113,7 +113,9 @@ class Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
         self._body: list[bytes] = []
-        self._saw_byte = self._saw_head = self._complete = self._until_eof = self._ours = self._extra = self._keep = False
+        self._saw_byte = self._saw_head = self._complete = self._until_eof = self._ours = self._extra = self._keep = (
+            False
+        )
         self._stamp = 0
         self.lost = False
         self.why = "the server closed the connection"
@@ -194,8 +196,9 @@ class Connection(asyncio.Protocol):
         """Parse one read that arrived at `stamp`."""
         receiver = self._receiver
         if receiver is None:
-            # Nobody asked: bytes after a reply's end. The connection cannot be trusted with another request.
-            self._close("unexpected bytes")
+            if not self._ours:
+                # Nobody asked: bytes after a reply's end. The connection cannot be trusted with another request.
+                self._close("unexpected bytes")
             return
         self._stamp = stamp
         if not self._saw_byte:
@@ -252,7 +255,7 @@ class Connection(asyncio.Protocol):
         receiver, self._receiver = self._receiver, None
         self._close(why)
         if receiver is not None:
-            receiver.on_lost(stamp, why)
+            receiver.on_lost(stamp, why, garbled=True)
 
     # -- httptools callbacks
 

@@ -165,8 +165,8 @@ def _trailer(driver: Driver, health: HealthSampler, pool: ConnectionPool, counts
         n=driver.done,
         client=client,
         duration_s=max(0, driver.last_end - driver.began) / S if driver.done else 0.0,
+        interrupted=driver.interrupted,
         counters={
-            "interrupted": float(driver.interrupted),
             "sent": float(driver.sent),
             "warm_up": float(driver.warmed_up),
             "not_sent": float(driver.not_sent),

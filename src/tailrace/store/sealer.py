@@ -32,8 +32,11 @@ SEAL_ROWS: Final = 25_000
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`seal` writes one pending segment of a living writer; `adopt` seals away a hot file that was left behind;
-    `tidy` compacts and prunes."""
+    """What to do, by `kind`.
+
+    `seal` writes one pending segment of a living writer, `adopt` seals away a hot file that was left behind, `tidy`
+    compacts and prunes.
+    """
 
     kind: str
     root: str

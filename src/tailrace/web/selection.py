@@ -7,12 +7,12 @@ from typing import Final, Self
 
 import msgspec
 
+from tailrace.analyze.window import METRICS
 from tailrace.figures.palette import Theme
 from tailrace.model.errors import InputError
 from tailrace.model.thresholds import S
 
 WINDOWS_S: Final[dict[str, int | None]] = {"1m": 60, "5m": 300, "1h": 3600, "all": None}
-METRICS: Final = ("e2e", "ttft", "tpot")
 LANE_LIMIT: Final = 200
 """Characters of a lane's name; keeps the keys of the cache small."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, TypedDict
 
 from tailrace.model.record import RequestRecord
@@ -29,6 +30,16 @@ class StreamNow(TypedDict, total=False):
     tokens: int
 
 
+class EngineNow(TypedDict, total=False):
+    """The engine behind the gateway, as the admin port's `/backends` spells it."""
+
+    engine: str
+    version: str
+    reachable: bool | None
+    state: dict[str, Any] | None
+    """`running`, `waiting`, `kv_usage` of the last scrape, where there was one."""
+
+
 class LiveNow(TypedDict, total=False):
     """The state of this moment. Every key may be absent: what is not known is shown as not known, never as 0."""
 
@@ -40,15 +51,14 @@ class LiveNow(TypedDict, total=False):
     loop_lag_ms: float | None
     """The largest lag of the event loop in the last seconds."""
     uptime_s: float
-    engine: str
-    engine_version: str
+    engine: EngineNow
     simulated: bool
     """The engine is Tailrace's model of one: the page says so beside its name."""
-    upstream: str
-    """Where requests go, as the operator configured it."""
-    upstream_ok: bool | None
-    engine_state: dict[str, Any]
-    """`running`, `waiting`, `kv_usage` of the last scrape, where there was one."""
+
+
+def dropped_by_class(counters: Mapping[str, int]) -> dict[str, int]:
+    """The `dropped.CLASS` counters of a record writer, by class."""
+    return {name.removeprefix("dropped."): n for name, n in counters.items() if name.startswith("dropped.")}
 
 
 class PageSource(Protocol):

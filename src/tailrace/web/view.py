@@ -11,42 +11,29 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from tailrace.analyze.bench_summary import completed as completed_rows
-from tailrace.analyze.bench_summary import summarise_values
+from tailrace.analyze.bench_summary import completed
 from tailrace.analyze.buckets import tail_by_length
 from tailrace.analyze.decompose import stage_columns
 from tailrace.analyze.failures import failures_by_stage
 from tailrace.analyze.stage_groups import split_queue, stage_groups
+from tailrace.analyze.window import WindowSummary, default_metric, ended_since, summarise_window
 from tailrace.figures.decomposition import decomposition_picture
 from tailrace.figures.failures import failures_picture
 from tailrace.figures.palette import Theme
 from tailrace.figures.picture import Picture
 from tailrace.figures.tail_by_length import tail_picture
 from tailrace.figures.timeline import timeline_picture
-from tailrace.model.outcome import OutcomeKind
+from tailrace.figures.wording import ABSENT
 from tailrace.model.record import RequestRecord
 from tailrace.model.stage import QUEUE_ENGINE, QUEUE_GATEWAY
-from tailrace.model.thresholds import MS, S
-from tailrace.stats.quantiles import needed
+from tailrace.model.thresholds import MS
 from tailrace.store.table import RecordTable
-from tailrace.web.selection import METRICS, WINDOWS_S, Selection
+from tailrace.web.selection import WINDOWS_S, Selection
 
 SLOWEST: Final = 15
 TEXT_LIMIT: Final = 120
 """Characters of any foreign text (model, error) that a table row carries."""
 SCHEMA: Final = 1
-
-
-class MetricNow(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of the completed requests in the window (ms). What n cannot support is absent."""
-
-    n: int
-    p50: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-    max: float | None = None
-    p99_needs: int = 0
-    """The n that a p99 needs, where this one does not have it."""
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,16 +43,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     window: str
     lane: str
     metric: str
-    n: int
     limited_to: int | None
     """The page reads at most so many records; set where older ones of the window were left out."""
-    requests_per_s: float | None
-    tokens_per_s: float | None
-    metrics: dict[str, MetricNow]
-    failed: int
-    """Failed, timed out or refused."""
-    cancelled: int
-    slow: int
+    summary: WindowSummary
     lanes: list[str]
     models: list[str]
     pictures: list[Picture]
@@ -75,38 +55,32 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 def build_view(
     table: RecordTable, chosen: Selection, *, now_unix_ns: int, limit: int, uptime_s: float | None = None
 ) -> View:
-    """Answer one selection from the records that ended in its window."""
+    """Answer one selection from the newest `limit` records."""
     limited = len(table) >= limit
-    ended = table.column("start_unix_ns") + table.column("e2e_ns")
-    since = chosen.since_unix_ns(now_unix_ns)
-    if since is not None:
-        table = table.where(ended >= since)
+    table = ended_since(table, chosen.since_unix_ns(now_unix_ns))
     lanes = sorted(set(table.column("lane").tolist()))
     if chosen.lane:
         table = table.where(table.column("lane") == chosen.lane)
-    completed = table.where(completed_rows(table))
-    cancelled = int((table.column("outcome") == OutcomeKind.CANCELLED.value).sum())
-    metric = chosen.metric or default_metric(completed)
+    done = table.where(completed(table))
+    metric = chosen.metric or default_metric(done)
     cells = tail_by_length(table, metric)
-    span_s = _span_s(table, chosen, now_unix_ns, uptime_s, limited=limited)
-    tokens = float(np.nansum(table.column("output_tokens"))) if len(table) else 0.0
     return View(
         window=chosen.window,
         lane=chosen.lane,
         metric=metric,
-        n=len(table),
         limited_to=limit if limited else None,
-        requests_per_s=len(table) / span_s if span_s else None,
-        tokens_per_s=tokens / span_s if span_s else None,
-        metrics={name: _metric(completed, name) for name in METRICS},
-        failed=len(table) - len(completed) - cancelled,
-        cancelled=cancelled,
-        slow=sum(map(bool, table.column("slow").tolist())),
+        summary=summarise_window(
+            table,
+            now_unix_ns=now_unix_ns,
+            window_s=WINDOWS_S[chosen.window],
+            uptime_s=uptime_s,
+            limited=limited,
+        ),
         lanes=lanes,
-        models=sorted(set(map(_short, table.column("model").tolist())) - {""})[:8],
+        models=sorted({_short(model) for model in set(table.column("model").tolist())} - {""})[:8],
         pictures=[
-            decomposition_picture(stage_groups(completed, "ttft" if metric == "ttft" else "e2e"), chosen.theme),
-            tail_picture(cells, metric, chosen.theme, unknown=len(completed) - sum(cell.n for cell in cells)),
+            decomposition_picture(stage_groups(done, "ttft" if metric == "ttft" else "e2e"), chosen.theme),
+            tail_picture(cells, metric, chosen.theme, unknown=len(done) - sum(cell.n for cell in cells)),
             failures_picture(failures_by_stage(table), len(table), chosen.theme),
         ],
         slowest=_slowest(table, metric),
@@ -176,47 +150,11 @@ def _counted(number: int | None, source: str) -> str:
 def _pair(running: int | None, waiting: int | None) -> str:
     if running is None and waiting is None:
         return ""
-    return f"{'–' if running is None else running} / {'–' if waiting is None else waiting}"
+    return " / ".join(ABSENT if number is None else str(number) for number in (running, waiting))
 
 
 def _short(text: object) -> str:
     return str(text)[:TEXT_LIMIT]
-
-
-def _span_s(
-    table: RecordTable, chosen: Selection, now_unix_ns: int, uptime_s: float | None, *, limited: bool
-) -> float | None:
-    """Seconds that the rate is over: the window, or less where the gateway is younger or rows were left out."""
-    seconds = WINDOWS_S[chosen.window]
-    if not len(table):
-        return float(seconds) if seconds and (uptime_s is None or uptime_s >= seconds) else uptime_s
-    starts = table.column("start_unix_ns")
-    kept_s = max((now_unix_ns - int(starts.min())) / S, 1e-3)
-    if limited:
-        return kept_s
-    if seconds is None:
-        return kept_s
-    # A gateway that restarted keeps its older records: the rows may reach back further than its uptime.
-    return min(float(seconds), max(uptime_s or 0.0, kept_s))
-
-
-def default_metric(completed: RecordTable) -> str:
-    """TTFT where most answers were streamed (it is what a reader waits for), end-to-end time otherwise."""
-    seen = int((~np.isnan(completed.ms("ttft"))).sum())
-    return "ttft" if seen * 2 >= len(completed) else "e2e"
-
-
-def _metric(completed: RecordTable, name: str) -> MetricNow:
-    # No interval: the page shows none, and it would load scipy for it.
-    summary = summarise_values(completed.ms(name), independent=False)
-    return MetricNow(
-        n=summary.n,
-        p50=summary.p50,
-        p95=summary.p95,
-        p99=summary.p99,
-        max=summary.max,
-        p99_needs=0 if summary.p99 is not None else needed(0.99),
-    )
 
 
 _ROW_FIELDS: Final = (

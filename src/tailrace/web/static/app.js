@@ -53,7 +53,7 @@ async function refresh() {
     state.page = live.page;
     state.refreshMs = live.refresh_ms;
     showLive(live);
-    showNumbers(view);
+    showNumbers(view.summary);
     showLanes(view.lanes, Object.keys(live.lanes || {}));
     byId("metric").value = view.metric;
     showSlowest(view);

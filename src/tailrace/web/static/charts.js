@@ -44,11 +44,12 @@ function shrink(picture) {
     note.text = note.text.replace(/(^|<br>)p9[59] [^<]*<br>/, "$1");
     note.font = { ...note.font, size: 10 };
   }
-  const full = layout.xaxis && layout.xaxis.range ? layout.xaxis.range[1] : Infinity;
+  const bars = picture.data.filter((trace) => trace.type === "bar");
+  const full = Math.max(0, ...(bars.length ? bars[0].x : []).map((_, place) => bars.reduce((sum, bar) => sum + bar.x[place], 0)));
   for (const trace of picture.data) {
     if (trace.colorbar) trace.showscale = false;
     if (trace.textfont) trace.textfont.size = 10;
-    if (trace.type === "bar" && full < Infinity) trace.text = trace.text.map((text, place) => (trace.x[place] / full < 0.13 ? "" : text));
+    if (trace.type === "bar") trace.text = trace.text.map((text, place) => (trace.x[place] / full < 0.13 ? "" : text));
   }
   for (const name of ["xaxis", "yaxis"]) {
     const axis = layout[name];

@@ -13,26 +13,31 @@ function metric(id, now) {
   const text = parts.map(([name, value]) => `${name}${duration(value)}`).join();
   if (place.dataset.text !== text) {
     place.dataset.text = text;
-    place.replaceChildren(...parts.flatMap(([name, value]) => [element("small", `${name} `), element("span", duration(value)), " "]));
+    place.replaceChildren(...parts.flatMap(([name, value]) => {
+      const pair = element("span", null, { class: "pair-of" });
+      pair.append(element("small", `${name} `), duration(value));
+      return [pair, " "];
+    }));
   }
   say(`${id}-note`, now.p99_needs ? `n ${count(now.n)}; a p99 needs n ≥ ${count(now.p99_needs)}` : `n ${count(now.n)}, longest ${duration(now.max)}`);
 }
 
-export function showNumbers(view) {
-  say("rate", `${rate(view.requests_per_s)} /s`);
-  say("rate-note", `${count(view.n)} ended, ${rate(view.tokens_per_s)} tokens/s`);
-  metric("ttft", view.metrics.ttft);
-  metric("tpot", view.metrics.tpot);
-  say("errors", view.n ? percent(view.failed / view.n) : "–");
-  say("errors-note", `${count(view.failed)} failed, timed out or refused; ${count(view.cancelled)} cancelled`);
+export function showNumbers(summary) {
+  say("rate", `${rate(summary.requests_per_s)} /s`);
+  say("rate-note", `${count(summary.n)} ended, ${rate(summary.tokens_per_s)} tokens/s`);
+  metric("ttft", summary.metrics.ttft);
+  metric("tpot", summary.metrics.tpot);
+  say("errors", summary.n ? percent(summary.failed / summary.n) : "–");
+  say("errors-note", `${count(summary.failed)} failed, timed out or refused; ${count(summary.cancelled)} cancelled`);
 }
 
 export function showLive(live) {
   say("in-flight", count(live.in_flight));
-  const engine = live.engine_state || {};
+  const engine = live.engine || {};
+  const now = engine.state || {};
   const seen = [];
-  if (engine.running !== undefined && engine.running !== null) seen.push(`engine runs ${count(engine.running)}, ${count(engine.waiting)} wait`);
-  if (engine.kv_usage !== undefined && engine.kv_usage !== null) seen.push(`KV ${percent(engine.kv_usage)}`);
+  if (typeof now.running === "number") seen.push(`engine runs ${count(now.running)}, ${count(now.waiting)} wait`);
+  if (typeof now.kv_usage === "number") seen.push(`KV ${percent(now.kv_usage)}`);
   say("in-flight-note", seen.join(", ") || "engine gives no metrics");
   const lanes = Object.entries(live.lanes || {});
   const known = lanes.filter(([, lane]) => lane.queued !== undefined);
@@ -43,8 +48,8 @@ export function showLive(live) {
   say("dropped", count(dropped.reduce((sum, [, number]) => sum + number, 0)));
   say("dropped-note", `${dropped.map(([name, number]) => `${name} ${count(number)}`).join(", ")}: what is shown is incomplete`);
   say("target", live.title || "");
-  const engineName = [live.engine, live.engine_version].filter(Boolean).join(" ");
-  say("engine", live.upstream_ok === false ? `${engineName} does not answer`.trim() : engineName);
+  const engineName = [engine.engine === "unknown" ? "" : engine.engine, engine.version].filter(Boolean).join(" ");
+  say("engine", engine.reachable === false ? `${engineName || "the engine"} does not answer` : engineName);
   byId("simulated").hidden = !live.simulated;
   showLanes(lanes);
   showStreams(live);
