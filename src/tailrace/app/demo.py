@@ -12,12 +12,13 @@ import contextlib
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from tailrace.analyze.bench_summary import summarise
 from tailrace.analyze.compare import compare
 from tailrace.analyze.decompose import TailStages, tail_stages
 from tailrace.app import llamacpp_engine
@@ -141,6 +142,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     page: str = ""
     seconds: float = 0.0
     summary: BenchSummary | None = None
+    by_class: dict[str, BenchSummary] = {}
     stages: TailStages | None = None
     diagnosis: Diagnosis | None = None
     comparison: Comparison | None = None
@@ -203,7 +205,7 @@ class _Story:
 
     async def run(self, page: str) -> DemoResult:
         baseline = await self._arm("baseline")
-        diagnosis = await self._diagnose("baseline")
+        diagnosis = await self._diagnose()
         result = DemoResult(
             engine=self._engine.name,
             simulated=self._options.engine == SIMULATED,
@@ -234,9 +236,7 @@ class _Story:
         self._tell(Step(name="loading", arm=arm, seconds=scene.duration_ns / S, text=scene.mix))
         spec = BenchSpec(
             url=str(self._gateway.ready["url"]),
-            workload=Workload(
-                arrivals=Arrivals(kind=ArrivalKind.POISSON, rate=scene.rate), mix=parse_mix(scene.mix)
-            ),
+            workload=Workload(arrivals=Arrivals(kind=ArrivalKind.POISSON, rate=scene.rate), mix=parse_mix(scene.mix)),
             seed=self._options.seed,
             duration_ns=scene.duration_ns,
             warmup_requests=scene.warmup,
@@ -245,24 +245,22 @@ class _Story:
             notes=[arm],
         )
         summary = await run_bench(spec, out=self._run_file(arm), on_progress=self._on_progress, stop=self._stop)
-        stages = await asyncio.to_thread(self._stages, arm)
-        self._tell(Step(name="measured", arm=arm, summary=summary, stages=stages))
+        stages, by_class = await asyncio.to_thread(self._look, arm)
+        self._tell(Step(name="measured", arm=arm, summary=summary, by_class=by_class, stages=stages))
         return summary
 
-    def _since(self, arm: str) -> int:
-        return read_run(self._run_file(arm)).header.started_unix_ns
+    def _look(self, arm: str) -> tuple[TailStages | None, dict[str, BenchSummary]]:
+        """Where the tail's time went, by the gateway's records of this arm; and the arm by class."""
+        run = read_run(self._run_file(arm))
+        gateway = RecordStore(self._folder / "records").table(since_unix_ns=run.header.started_unix_ns)
+        stages = tail_stages(gateway, p=0.99) if len(gateway) else None
+        table = run.table()
+        classes = [one.name for one in parse_mix(self._scene.mix)]
+        return stages, {name: summarise(table.where(table.column("lane") == name)) for name in classes}
 
-    def _stages(self, arm: str) -> TailStages | None:
-        """Where the tail's time went, by the gateway's records of this arm."""
-        table = RecordStore(self._folder / "records").table(since_unix_ns=self._since(arm))
-        return tail_stages(table, 0.99) if len(table) else None
-
-    async def _diagnose(self, arm: str) -> Diagnosis:
-        diagnosis = await asyncio.to_thread(
-            diagnose_sources,
-            [str(self._run_file(arm)), str(self._folder / "records")],
-            since_unix_ns=self._since(arm),
-        )
+    async def _diagnose(self) -> Diagnosis:
+        # The gateway's records: they know the engine's own stages, the load generator's do not.
+        diagnosis = await asyncio.to_thread(diagnose_sources, [str(self._folder / "records")])
         self._tell(Step(name="diagnosed", diagnosis=diagnosis))
         return diagnosis
 

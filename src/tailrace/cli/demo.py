@@ -31,7 +31,9 @@ def demo(
         bool, typer.Option(help="--no-fault starts the engine as the fix would leave it: nothing to find.")
     ] = True,
     leave: Annotated[bool, typer.Option("--exit", help="End when the story is told; close the page.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object; implies --exit.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; implies --exit.")
+    ] = False,
     json_schema: Annotated[
         bool, typer.Option("--json-schema", help="Print the JSON Schema of that object, and end.")
     ] = False,
@@ -46,8 +48,8 @@ def demo(
     """
     from tailrace.app.contracts import schema_of
     from tailrace.app.demo import DemoOptions, DemoResult, run_demo
-    from tailrace.cli.durations import parse_span
     from tailrace.app.interrupt import run_until_interrupted
+    from tailrace.cli.durations import parse_span
 
     if json_schema:
         import json

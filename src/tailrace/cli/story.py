@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tailrace.cli.bench_print import LiveProgress
 from tailrace.model.finding import Diagnosis, Finding
-from tailrace.model.measurement import BenchSummary, Comparison, Verdict
+from tailrace.model.measurement import BenchSummary, Comparison, MetricSummary, Verdict
 
 if TYPE_CHECKING:
     from tailrace.analyze.decompose import TailStages
@@ -70,7 +70,7 @@ class Storyteller:
             self._live.__exit__(None, None, None)
             self._live = None
         assert step.summary is not None
-        self._print_arm(step.summary)
+        self._print_arm(step.summary, step.by_class)
         if step.stages is not None:
             self._print_stages(step.stages)
 
@@ -100,21 +100,19 @@ class Storyteller:
             textwrap.fill(text, width, initial_indent=f"  {mark} ", subsequent_indent="    "), markup=False
         )
 
-    def _print_arm(self, summary: BenchSummary) -> None:
+    def _print_arm(self, summary: BenchSummary, by_class: dict[str, BenchSummary]) -> None:
         console = self._console
         failed = sum(summary.errors.values())
         console.print(
             f"{summary.n} requests, {failed} not completed, {summary.tokens_per_s:.0f} tokens/s, "
             f"goodput {summary.goodput_per_s:.1f} of {summary.requests_per_s:.1f} requests/s"
         )
-        console.print(f"  {'ms':14} {'n':>7} {'mean':>8} {'p50':>8} {'p90':>8} {'p99':>8} {'max':>8}")
-        for key, label in (("ttft_ms", "TTFT"), ("chunk_gap_ms", "chunk gap"), ("e2e_ms", "E2E")):
-            metric = summary.metrics[key]
-            cells = " ".join(
-                f"{'-' if value is None else f'{value:.0f}':>8}"
-                for value in (metric.mean, metric.p50, metric.p90, metric.p99, metric.max)
-            )
-            console.print(f"  {label:14} {metric.n:>7} {cells}")
+        console.print(f"  {'ms':18} {'n':>7} {'mean':>8} {'p50':>8} {'p90':>8} {'p99':>8} {'max':>8}")
+        self._row("TTFT", summary.metrics["ttft_ms"])
+        for name, one in by_class.items() if len(by_class) > 1 else ():
+            self._row(f"  of {name}", one.metrics["ttft_ms"])
+        self._row("chunk gap", summary.metrics["chunk_gap_ms"])
+        self._row("E2E", summary.metrics["e2e_ms"])
         ttft = summary.metrics["ttft_ms"]
         if ttft.p50 and ttft.p99 is not None and ttft.p99 > 5 * ttft.p50:
             console.print(
@@ -123,6 +121,11 @@ class Storyteller:
             )
         if summary.client.limited:
             console.print(f"  [bold red]The load generator was the limit[/]: {summary.client.why}", soft_wrap=True)
+
+    def _row(self, label: str, metric: MetricSummary) -> None:
+        values = (metric.mean, metric.p50, metric.p90, metric.p99, metric.max)
+        cells = " ".join(f"{'-' if value is None else f'{value:.0f}':>8}" for value in values)
+        self._console.print(f"  {label:18} {metric.n:>7} {cells}", markup=False)
 
     def _print_stages(self, stages: TailStages) -> None:
         console = self._console
