@@ -54,7 +54,8 @@ class HealthSampler:
         self._due = 0
         self._began = self._ended = 0
         self._cpu = self._cpu_spent = 0.0
-        self._wait = self._wait_spent = None  # type: int | None
+        self._wait: int | None = None
+        self._wait_spent: int | None = None
 
     def start(self) -> None:
         """Begin to sample; forgets what was sampled before."""
