@@ -182,6 +182,21 @@ def test_headers_and_extra_body_go_with_every_request(tmp_path: Path):
     assert len({call.body["messages"][0]["content"][:20] for call in server.calls}) == 3
 
 
+def test_a_class_that_does_not_fit_the_model_is_told_before(tmp_path: Path):
+    async def models(call: Call) -> None:
+        await call.send(
+            whole(200, {"data": [{"id": "m", "max_model_len": 2048}]})
+            if call.path.endswith("models")
+            else error(404, "no")
+        )
+
+    with serving(RawServer(Call.answer, on_get=models)) as server:
+        notes = run(spec_for(server.url, model=None, mix="a=100/5,b=2000/100"), tmp_path).run.header.notes
+    assert [note for note in notes if "2048" in note] == [
+        "class b reaches beyond the model's 2048 tokens; the server will refuse such requests"
+    ]
+
+
 # -- what is no target
 
 

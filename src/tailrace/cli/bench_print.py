@@ -21,6 +21,9 @@ _PLAIN_EVERY_S = 5.0
 _SILENT_S = 2.0
 """Runs that are over by then show no progress."""
 
+_LENGTH_TOLERANCE = 0.02
+"""Prompts off by more than this share are worth a line."""
+
 _NAMES = {
     "ttft_ms": "TTFT",
     "ttft_content_ms": "TTFT content",
@@ -146,7 +149,8 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
     counters = run.trailer.counters if run.trailer else {}
     if counters.get("counted_prompt_tokens"):
         share = counters["counted_prompt_tokens"] / counters["planned_prompt_tokens"]
-        console.print(f"Note: prompts had {share:.1%} of the planned tokens, as the server counts")
+        if abs(share - 1) > _LENGTH_TOLERANCE:
+            console.print(f"Note: prompts had {share:.1%} of the planned tokens, as the server counts")
     console.print(f"Run file: {path}", soft_wrap=True, markup=False)
 
 
@@ -173,6 +177,8 @@ def _table(console: Console, title: str, metrics: dict[str, MetricSummary]) -> N
         if not metric.n:
             unknown.append(f"{name}: {metric.reason}")
             continue
+        if key == "ttft_content_ms" and metric == metrics.get("ttft_ms"):
+            continue  # no reasoning came before the text: the same numbers twice
         values = [getattr(metric, column) for column in _COLUMNS]
         short = short or None in values
         interval = metric.p99_ci
