@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 if TYPE_CHECKING:
-    from tailrace.store.query import Answer, RecordStore
+    from tailrace.store.query import RecordStore
     from tailrace.store.table import RecordTable
 
 app = typer.Typer(
