@@ -32,6 +32,7 @@ class Plain:
     private: list = field(default_factory=list)
     remains: list = field(default_factory=list)
     remains_full: int = 0
+    in_prompt: bool = False
     stamps: list = field(default_factory=list)
     scheduled_at: int | None = None
     cached: int | None = None
@@ -242,7 +243,7 @@ class PlainEngine:
             granted[request] = tokens
             budget -= tokens
             i += 1
-        prompts = any(n > 1 or r.computed < r.prompt + r.generated - 1 for r, n in granted.items() if self.is_prompt(r))
+        prompts = any(self.is_prompt(r) for r in granted)
         while not preempted and self.waiting and budget > 0 and len(self.running) < knobs.max_num_seqs:
             if knobs.policy == "priority":
                 self.waiting.sort(key=lambda r: (r.priority, r.arrival, r.order))
@@ -273,7 +274,7 @@ class PlainEngine:
         return granted
 
     def is_prompt(self, request: Plain) -> bool:
-        return getattr(request, "in_prompt", False)
+        return request.in_prompt
 
     # time
 
@@ -299,9 +300,10 @@ class PlainEngine:
                     request.ended_at = request.arrival
                     continue
                 self.waiting.append(request)
-            for request in [*self.waiting, *self.running]:
-                if request.abort_at is not None and request.abort_at <= self.now:
-                    self.leave(request)
+            here = [*self.waiting, *self.running]
+            leaving = [r for r in here if r.abort_at is not None and r.abort_at <= self.now]
+            for request in sorted(leaving, key=lambda r: (r.abort_at, r.order)):
+                self.leave(request)
             if self.running or self.waiting:
                 self.one_step()
 

@@ -161,7 +161,7 @@ class Engine:
         """Decide the next step; returns when it ends, or `None` when there is nothing to do.
 
         With `skip`, a run of pure decode steps counts as one; it ends at the first boundary at or after `until`.
-        An idle engine does not wait for an arrival after `until`.
+        An idle engine does not wait for an arrival at or after `until`.
         """
         if not self._ingest(until):
             return None
@@ -230,8 +230,8 @@ class Engine:
         while True:
             if not self._running and not waiting.count:
                 if arrivals:
-                    if until is not None and arrivals[0].arrival > until:
-                        self.now = max(self.now, until)
+                    if until is not None and arrivals[0].arrival >= until > self.now:
+                        self.now = until
                         return False
                     if arrivals[0].arrival > self.now:
                         self.now = arrivals[0].arrival

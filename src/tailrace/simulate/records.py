@@ -215,8 +215,8 @@ class RecordBuilder:
             slow.append("tpot")
         ordered = np.sort(gaps)
         values["chunk_gap_count"] = count - 1
-        values["chunk_gap_p50_ns"] = _quantile(ordered, count - 1, 50)
-        values["chunk_gap_p95_ns"] = _quantile(ordered, count - 1, 95)
+        values["chunk_gap_p50_ns"] = _quantile(ordered, 0.5)
+        values["chunk_gap_p95_ns"] = _quantile(ordered, 0.95)
         values["chunk_gap_max_ns"] = int(ordered[-1])
         values["chunk_gap_method"] = "exact"
         if not calm:
@@ -237,11 +237,13 @@ class RecordBuilder:
         slow += [rule for rule in ("stall", "gap") if rule in watch.by_rule]
 
 
-def _quantile(ordered: Stamps, count: int, percent: int) -> int:
-    """Linear interpolation between order statistics, rounded, in integers."""
-    at, part = divmod((count - 1) * percent, 100)
+def _quantile(ordered: Stamps, q: float) -> int:
+    """As `measure.gaps.exact_quantile` computes it, without turning the array into a list."""
+    position = (len(ordered) - 1) * q
+    at = int(position)
     low = int(ordered[at])
-    return low + ((int(ordered[at + 1]) - low) * part + 50) // 100 if part else low
+    part = position - at
+    return round(low + (int(ordered[at + 1]) - low) * part) if part else low
 
 
 def _timeline(stamps: Stamps | None, arrival: int, *, finished: bool) -> Timeline:
