@@ -413,11 +413,12 @@ def test_a_slow_metrics_endpoint_delays_no_request() -> None:
         await incoming.stream()
 
     async def test() -> None:
-        async with stand(script) as s:
-            s.gateway.engine.watch._url = f"{s.engine.url}/slow"
+        async with stand(script, metrics_path="/slow", scrape={"timeout": "10s"}) as s:
+            await s.until(lambda: any(incoming.target == "/slow" for incoming in s.engine.requests))
             began = time.monotonic()
             assert (await s.ask(request(chat_body()))).status == 200
             assert time.monotonic() - began < 1.0
+            assert s.gateway.engine.watch.scrapes == 1
 
     run(test())
 

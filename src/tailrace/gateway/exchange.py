@@ -86,6 +86,7 @@ class GatewayExchange:
         self._sent_at: int | None = None
         self._deadline_at: int | None = None
         self._unblocked_at = 0
+        self._client_dropped = False
         self._verdict: Verdict | None = None
         """How it ended, once that is known and only the client still drains."""
 
@@ -482,7 +483,7 @@ class GatewayExchange:
         text = f"the {budget} budget of {self._budget_ns(budget) / 1e9:g} s is over in stage {stage}"
         if draining:
             # Everything is said; only the client does not take it.
-            self.connection.abort()
+            self._drop_client()
         else:
             wait = self.gateway.lanes.predicted_wait_ns(self.lane, now) if queued else None
             self._tell(
@@ -504,7 +505,11 @@ class GatewayExchange:
         if not self.answer.head_sent:
             self.answer.ours = self.our_headers(monotonic_ns())
         if not self.transit.break_off(msgspec.structs.replace(refusal, request_id=self.ledger.request_id)):
-            self.connection.abort()
+            self._drop_client()
+
+    def _drop_client(self) -> None:
+        self._client_dropped = True
+        self.connection.abort()
 
     def _budget_ns(self, budget: str) -> int:
         if budget == "deadline":
@@ -575,14 +580,14 @@ class GatewayExchange:
                 Refusal(status=503, message=verdict.error, reason=verdict.reason, stage=verdict.stage, retry_after_s=1)
             )
         else:
-            self.connection.abort()
+            self._drop_client()
         self._close(now, verdict)
 
     def ends(self, now: int, verdict: Verdict) -> None:
         """Everything is written; the record waits only for the client to take it."""
         if self.phase is Phase.DONE:
             return
-        if self.connection.blocked_since is None:
+        if self.connection.blocked_since is None or self._client_dropped:
             self._close(now, verdict)
             return
         self._verdict = verdict

@@ -242,7 +242,8 @@ class Gateway:
         if expect and expect != b"100-continue":
             refusal = Refusal(status=417, message=f"cannot meet the expectation {expect!r}", reason=Reason.BAD_REQUEST)
         if refusal is not None:
-            exchange.refuse_head(refusal, close=length > SMALL_UPLOAD or bool(expect))
+            too_much = length > min(SMALL_UPLOAD, self.max_body_bytes)
+            exchange.refuse_head(refusal, close=too_much or bool(expect))
         else:
             exchange.expects_continue = bool(expect) and version != "1.0"
         return exchange

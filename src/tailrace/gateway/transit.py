@@ -110,7 +110,7 @@ class Transit:
                 self.overhead_ns += answer.body(ready) - now
         else:
             ready = stripper.feed(data, now)
-            if meter.fault is not None and not answer.head_sent:
+            if meter.fault is not None and not answer.head_sent and not meter.token_events:
                 self._first_frame_error(meter, meter.fault, now)
                 return
             answer.body(ready)
@@ -148,7 +148,7 @@ class Transit:
             return
         meter.end(now, clean=True)
         rest = self._stripper.finish()
-        if meter.fault is not None and not answer.head_sent:
+        if meter.fault is not None and not answer.head_sent and not meter.token_events:
             self._first_frame_error(meter, meter.fault, now)
             return
         verdict = self._judge(meter)

@@ -47,6 +47,10 @@ class Receiver(Protocol):
         """The connection ended before the message did. `untouched`: reused, and not one byte of an answer came."""
 
 
+class HttpSurplusError(Exception):
+    """More came than was asked for."""
+
+
 class UpstreamConnection(asyncio.Protocol):
     """One connection. Between two requests it lies in its pool."""
 
@@ -141,6 +145,11 @@ class UpstreamConnection(asyncio.Protocol):
         )
 
     # -- llhttp
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            # A second answer to one request: whatever it is, it is nobody's, least of all the next request's.
+            raise HttpSurplusError
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name, value))
