@@ -1,4 +1,4 @@
-"""The bounded queue between the request path and the writer: never waits, and gives up normal records before slow ones."""
+"""The bounded queue between request path and writer: never waits, gives up normal records before slow ones."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class Backlog:
         """
         kind = record_class(record)
         events = 0 if record.timeline is None else len(record.timeline.at_ns)
-        if len(self) >= self.capacity or self._events + events > self.event_capacity:
-            if kind == NORMAL or not self._make_room(events):
-                self.count_drop(kind)
-                return False
+        full = len(self) >= self.capacity or self._events + events > self.event_capacity
+        if full and (kind == NORMAL or not self._make_room(events)):
+            self.count_drop(kind)
+            return False
         self._events += events
         (self._normal if kind == NORMAL else self._notable).append(record)
         return True

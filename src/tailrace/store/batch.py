@@ -46,7 +46,10 @@ def encode_batch(records: Sequence[RequestRecord]) -> bytes:
     columns = list(zip(*map(_row_of, records), strict=True))
     # The ends are compared first: most columns that vary differ there, and counting them is saved.
     return _encode(
-        [(column[0],) if column[0] == column[-1] and column.count(column[0]) == len(column) else column for column in columns]
+        [
+            (column[0],) if column[0] == column[-1] and column.count(column[0]) == len(column) else column
+            for column in columns
+        ]
     )
 
 

@@ -21,13 +21,13 @@ import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
 from tailrace.model.errors import StoreError
 from tailrace.store.batch import LAYOUT
-from tailrace.store.segment import SegmentName
+from tailrace.store.segment import SegmentName, list_segments
 
 __all__ = ["HotBatch", "HotFile", "HotReader", "ignore_step"]
 
@@ -169,8 +169,11 @@ class HotFile:
 
     def recover(self, segments: Path) -> None:
         """Complete or forget the seals that a crash left pending. The caller holds the file's locks."""
+        listing = list_segments(segments)
+        # A segment may have been merged into another since; its rows are on disk all the same.
+        sealed = {*listing.names, *listing.replaced}
         for name in self.pending():
-            if name.path(segments).exists():
+            if name in sealed:
                 self.finish_seal(name)
             else:
                 name.temporary(segments).unlink(missing_ok=True)
@@ -259,7 +262,7 @@ class HotReader:
         """Let the snapshot go."""
         self._db.close()
 
-    def __enter__(self) -> HotReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:

@@ -18,12 +18,20 @@ import numpy as np
 
 from tailrace.store.batch import Columns, Constant
 from tailrace.store.hot import ignore_step
-from tailrace.store.table import FIELDS, KINDS, ColumnKind, RecordTable, build_column
+from tailrace.store.table import FIELDS, KINDS, ColumnKind, RecordTable, build_column, default_of
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["SQL_TYPES", "TIMELINE_TYPES", "connect", "copy_to_parquet", "register_columns", "register_table"]
+__all__ = [
+    "SQL_TYPES",
+    "TIMELINE_TYPES",
+    "connect",
+    "copy_to_parquet",
+    "register_columns",
+    "register_table",
+    "select_segments",
+]
 
 SQL_TYPES: Final[dict[str, str]] = {
     name: {
@@ -57,8 +65,7 @@ def connect(*, threads: int | None = None) -> duckdb.DuckDBPyConnection:
     settings: dict[str, str | bool | int | float | list[str]] = {"autoinstall_known_extensions": False}
     if threads is not None:
         settings["threads"] = threads
-    connection = duckdb.connect(":memory:", config=settings)
-    return connection
+    return duckdb.connect(":memory:", config=settings)
 
 
 def _literal(value: Any, sql_type: str) -> str:
@@ -185,12 +192,40 @@ def _register(
     return f"SELECT {', '.join(chosen)}, {_TIMELINE_SELECT} FROM {view} {join}"  # noqa: S608
 
 
+def select_segments(connection: duckdb.DuckDBPyConnection, paths: Sequence[Path]) -> str:
+    """The SELECT that reads segments as one relation with the columns of today's record.
+
+    A file written before a field was added lacks its column; the field's default stands in, as it does for a record.
+    """
+    files = "[" + ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths) + "]"
+    in_files = dict(
+        connection.execute(
+            f"SELECT name, count(DISTINCT file_name) FROM parquet_schema({files}) GROUP BY name"  # noqa: S608
+        ).fetchall()
+    )
+    chosen: list[str] = []
+    for name, sql_type in SQL_TYPES.items():
+        default = _literal(default_of(name), sql_type)
+        found = in_files.get(name, 0)
+        if found == len(paths) or (found and KINDS[name] in _NULLABLE):
+            chosen.append(f'"{name}"')
+        elif found:
+            chosen.append(f'coalesce("{name}", {default}) AS "{name}"')
+        else:
+            chosen.append(f'{default} AS "{name}"')
+    for name, sql_type in TIMELINE_TYPES.items():
+        chosen.append(f'"{name}"' if in_files.get(name) else f'NULL::{sql_type} AS "{name}"')
+    by_name = ", union_by_name = true" if len(paths) > 1 else ""
+    return f"SELECT {', '.join(chosen)} FROM read_parquet({files}{by_name})"  # noqa: S608
+
+
 def copy_to_parquet(
     connection: duckdb.DuckDBPyConnection,
     select: str,
     temporary: Path,
     final: Path,
     *,
+    new_directory: bool = True,
     before_rename: Callable[[], None] = lambda: None,
     on_step: Callable[[str], None] = ignore_step,
 ) -> None:
@@ -201,7 +236,9 @@ def copy_to_parquet(
     final.parent.mkdir(parents=True, exist_ok=True)
     on_step("before_write")
     target = str(temporary).replace("'", "''")
-    connection.execute(f"COPY ({select}) TO '{target}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION v2)")
+    connection.execute(
+        f"COPY ({select}) TO '{target}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION v2)"
+    )
     on_step("after_write")
     _fsync(temporary)
     before_rename()
@@ -209,8 +246,9 @@ def copy_to_parquet(
     temporary.rename(final)
     on_step("after_rename")
     _fsync(final.parent)
-    # A day directory may be new itself; its own entry must last as well.
-    _fsync(final.parent.parent)
+    if new_directory:
+        # A day directory may be new itself; its own entry must last as well.
+        _fsync(final.parent.parent)
     on_step("after_fsync")
 
 

@@ -32,8 +32,11 @@ SEAL_ROWS: Final = 25_000
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`seal` writes one pending segment of a living writer; `adopt` seals away a hot file that was left behind;
-    `tidy` compacts and prunes."""
+    """What to do, by `kind`.
+
+    `seal` writes one pending segment of a living writer, `adopt` seals away a hot file that was left behind, `tidy`
+    compacts and prunes.
+    """
 
     kind: str
     root: str
@@ -51,9 +54,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     skipped: bool = False
 
 
-def seal_range(
-    hot: Path, name: SegmentName, segments: Path, on_step: Callable[[str], None] = ignore_step
-) -> bool:
+def seal_range(hot: Path, name: SegmentName, segments: Path, on_step: Callable[[str], None] = ignore_step) -> bool:
     """Step 2 of the protocol: write the batches of `name` as a segment, and nothing else.
 
     False, and nothing written, when the seal log does not wait for that segment (any more).

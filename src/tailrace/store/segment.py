@@ -10,7 +10,7 @@ renamed into place. A reader that sees `X` therefore knows what to ignore, and o
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -49,7 +49,7 @@ class SegmentName(msgspec.Struct, frozen=True, order=True):
     @property
     def day(self) -> str:
         """The directory: the day (UTC) of the earliest start."""
-        epoch = datetime.datetime.fromtimestamp(self.min_ns // 1_000_000_000, tz=datetime.UTC)
+        epoch = dt.datetime.fromtimestamp(self.min_ns // 1_000_000_000, tz=dt.UTC)
         return epoch.strftime("%Y-%m-%d")
 
     def path(self, segments: Path) -> Path:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -184,7 +184,7 @@ class RecordWriter:
             for record in (*self._in_hand, *self._backlog.take(self.options.capacity)):
                 self._backlog.count_drop(record_class(record))
 
-    def __enter__(self) -> RecordWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
