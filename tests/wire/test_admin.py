@@ -233,7 +233,10 @@ def test_what_is_wired_answers() -> None:
         def diagnose(records: list[RequestRecord]) -> dict[str, int]:
             return {"n": len(records)}
 
-        parts = {"diagnose": diagnose, "metrics": lambda: (b"up 1\n", "text/plain; version=0.0.4; charset=utf-8")}
+        parts = {
+            "diagnose": diagnose,
+            "metrics": lambda accept: (b"up 1\n", "text/plain; version=0.0.4; charset=utf-8"),
+        }
         async with stand() as s, admin_of(s.gateway, **parts) as admin:
             await s.ask(request(chat_body()))
             assert (await admin.get("/diagnosis"))[1] == {"n": 1}

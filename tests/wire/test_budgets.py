@@ -71,9 +71,7 @@ def test_the_engine_says_that_it_is_still_queued() -> None:
 
     async def test() -> None:
         side = {"/metrics": metrics}
-        async with stand(
-            script, side=side, budgets=_budgets(first_token="200ms"), scrape={"period": "50ms"}
-        ) as s:
+        async with stand(script, side=side, budgets=_budgets(first_token="200ms"), scrape={"period": "50ms"}) as s:
             await s.until(lambda: s.gateway.engine.name == "vllm")
             reply = await s.ask(request(chat_body()))
             assert reply.json["error"]["stage"] == "queue"

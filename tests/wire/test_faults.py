@@ -225,7 +225,7 @@ def test_a_200_whose_body_is_an_error_failed() -> None:
 )
 def test_an_error_status_passes_with_its_headers(status: int, reason: Reason) -> None:
     async def script(incoming: Incoming) -> None:
-        await incoming.reply({"error": {"message": "no"}}, status, extra=b"Retry-After: 7\r\n")
+        await incoming.reply({"error": {"message": "The model `x` does not exist."}}, status, extra=b"Retry-After: 7\r\n")
 
     async def test() -> None:
         async with stand(script) as s:
@@ -241,7 +241,9 @@ def test_an_error_status_passes_with_its_headers(status: int, reason: Reason) ->
     run(test())
 
 
-@pytest.mark.parametrize("garbage", [b"SSH-2.0-OpenSSH_9\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", b"\x00" * 50])
+@pytest.mark.parametrize(
+    "garbage", [b"SSH-2.0-OpenSSH_9\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", b"\x00" * 50]
+)
 def test_an_engine_that_speaks_no_http(garbage: bytes) -> None:
     async def script(incoming: Incoming) -> None:
         await incoming.send(garbage)

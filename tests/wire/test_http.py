@@ -80,7 +80,9 @@ def test_a_smuggled_request_behind_a_refused_one_is_never_read() -> None:
         async with stand() as s:
             client = await s.client()
             evil = request(chat_body(), path="/v1/completions")
-            await client.send(POST + b"Host: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + evil)
+            await client.send(
+                POST + b"Host: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + evil
+            )
             assert (await client.reply()).status == 400
             assert await client.closed()
             client.close()
@@ -186,9 +188,7 @@ def test_expect_is_refused_without_a_body_being_sent() -> None:
     async def test() -> None:
         async with stand(limits={"body_bytes": 100}) as s:
             client = await s.client()
-            reply = await client.ask(
-                POST + b"Host: a\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n"
-            )
+            reply = await client.ask(POST + b"Host: a\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n")
             assert reply.status == 413
             assert await client.closed()
             client.close()

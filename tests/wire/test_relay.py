@@ -364,8 +364,8 @@ def test_an_event_larger_than_the_limit_is_relayed_and_not_read() -> None:
 
 def test_every_requests_engine_state_and_timings_are_joined() -> None:
     metrics = (
-        b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} 5\n"
-        b"vllm:num_requests_waiting{engine=\"0\"} 3\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n"
+        b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0"} 5\n'
+        b'vllm:num_requests_waiting{engine="0"} 3\nvllm:kv_cache_usage_perc{engine="0"} 0.5\n'
     )
     timing = {"time_to_first_token_ms": 20.0, "queue_time_ms": 30.0, "generation_time_ms": 5.0}
 

@@ -60,7 +60,9 @@ def test_backpressure_reaches_the_engine_and_is_booked_as_response() -> None:
             assert record.client_blocked_ns > 400e6
             assert record.response_ns is not None
             assert record.response_ns > 400e6
-            assert "client blocked" in record.stage_sources["response"] or record.stage_sources["response"] == "measured"
+            assert (
+                "client blocked" in record.stage_sources["response"] or record.stage_sources["response"] == "measured"
+            )
 
     run(test())
 

@@ -416,6 +416,19 @@ class Gateway:
             return False, f"the engine at {self.backend.url} does not answer: {self.engine.error}"
         return True, ""
 
+    def over_objective(self, now: int) -> dict[str, int]:
+        """Lane -> requests in flight that have passed its TTFT objective without a token: a hang shows here first."""
+        bounds = {
+            lane: min(self.lanes.policy(lane).objectives.bounds.get("ttft", {}).values(), default=None)
+            for lane in self.lanes.snapshot(now)
+        }
+        out = {lane: 0 for lane, bound in bounds.items() if bound is not None}
+        for exchange in self.in_flight.values():
+            bound = bounds.get(exchange.lane)
+            if bound is not None and exchange.waits_for_token and now - exchange.received > bound:
+                out[exchange.lane] += 1
+        return out
+
     def live(self) -> dict[str, Any]:
         """Gauges of this moment."""
         now = monotonic_ns()
