@@ -128,7 +128,7 @@ def test_foreign_text_stays_text(chromium):
     live = busy_live()
     live["lanes"] = {EVIL: {"running": 1, "queued": 2}}
     live["streams"] = [{"request_id": EVIL, "lane": EVIL, "stage": EVIL, "age_ms": 5.0, "model": EVIL}]
-    live["engine"] = {"engine": EVIL, "version": EVIL}
+    live["engine"] = live["engine_version"] = EVIL
     source = ListSource(records, live, title=EVIL)
 
     async def look(tab: Tab) -> None:

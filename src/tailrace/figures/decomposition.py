@@ -73,12 +73,14 @@ def _stage_trace(
 ) -> dict[str, Any]:
     values = [group.stages_ms.get(stage, 0.0) for group in groups]
     shares = [_share(value, group.total_ms) for value, group in zip(values, groups, strict=True)]
+    # Beside its parts, the stage's own bar is what nobody has split.
+    label = f"{stage} (not split)" if any(name.startswith(f"{stage}.") for name in groups[0].stages_ms) else stage
     wide = [value / longest >= _LABEL_SHARE for value in values]
     return {
         "type": "bar",
         "orientation": "h",
-        "name": stage,
-        "meta": {"stage": stage},
+        "name": label,
+        "meta": {"stage": stage, "label": label},
         "y": [_label(group) for group in groups],
         "x": [round(value, 3) for value in values],
         "text": [percent(share) if shown else "" for share, shown in zip(shares, wide, strict=True)],
@@ -92,7 +94,7 @@ def _stage_trace(
             [duration(value), percent(share), _sources(analysis, stage)]
             for value, share in zip(values, shares, strict=True)
         ],
-        "hovertemplate": f"<b>{plain(stage)}</b><br>%{{customdata[0]}} · %{{customdata[1]}} of the bar"
+        "hovertemplate": f"<b>{plain(label)}</b><br>%{{customdata[0]}} · %{{customdata[1]}} of the bar"
         "<br>%{customdata[2]}<extra></extra>",
     }
 

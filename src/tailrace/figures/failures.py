@@ -71,7 +71,7 @@ def _stage_trace(
         "type": "bar",
         "orientation": "h",
         "name": f"in {plain(stage)}",
-        "meta": {"stage": stage},
+        "meta": {"stage": stage, "label": stage},
         "y": [f"{_words(reason)}<br>{_words(outcome)}" for (reason, outcome), _ in shown],
         "x": values,
         "text": [count(value) if value / highest > _LABEL_SHARE else "" for value in values],

@@ -26,7 +26,7 @@ SHARE: Final = 0.05
 """At most this share of one core, averaged, builds views."""
 KEPT: Final = 24
 """Selections kept; the least recently asked for goes first."""
-ROWS: Final = 50_000
+ROWS: Final = 20_000
 """Newest records read for one view; the page says so when a window has more."""
 SLACK_NS: Final = 120 * 1_000_000_000
 """Tables are asked for by start, windows are by end: a request may have started this much before its window."""
