@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 if TYPE_CHECKING:
-    from tailrace.store.query import Answer, RecordStore
+    from tailrace.store.query import RecordStore
     from tailrace.store.table import RecordTable
 
 app = typer.Typer(
@@ -116,7 +116,10 @@ def prune(
     data_dir: DataDir = "tailrace-data",
     as_json: Json = False,
 ) -> None:
-    """Delete old segments. Whole segments go, so a record may outlive the limit by up to a day; running gateways go on."""
+    """Delete old records, while gateways go on.
+
+    Whole segments go, so a record may outlive the limit by up to a day; unsealed records stay.
+    """
     from tailrace.store.upkeep import prune as prune_segments
 
     store = _open(data_dir)
@@ -329,7 +332,7 @@ def _print_table(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     cells = [[_cell(value) for value in row] for row in rows]
     for place, column in enumerate(columns):
-        right = all(row[place][:1] in "-0123456789–" for row in cells)
+        right = all(row[place][:1] in "-0123456789" for row in cells)
         shown.add_column(column, justify="right" if right else "left", overflow="fold")
     for row in cells:
         shown.add_row(*row)
@@ -340,7 +343,7 @@ def _print_table(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
 
 def _cell(value: Any) -> str:
     if value is None:
-        return "–"
+        return "-"
     return f"{value:,.3f}" if isinstance(value, float) else str(value)
 
 
