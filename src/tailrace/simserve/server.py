@@ -249,7 +249,9 @@ class SimulatedServer:
 
 def _cost(chosen: Preset, options: ServerOptions) -> Any:
     if options.time_scale <= 0:
-        raise InputError(f"{options.time_scale} is not above 0", place="--time-scale", remedy="1 is the preset's speed.")
+        raise InputError(
+            f"{options.time_scale} is not above 0", place="--time-scale", remedy="1 is the preset's speed."
+        )
     accelerator = chosen.accelerator
     if options.step_overhead_ms is not None:
         accelerator = msgspec.structs.replace(accelerator, step_s=options.step_overhead_ms / 1000)
