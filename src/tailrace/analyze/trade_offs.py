@@ -14,6 +14,7 @@ __all__ = ["latency_trade_offs", "rate_trade_off"]
 _WORDS: Final = {
     "longest_wait_ms": "longest wait",
     "ttft_ms": "TTFT",
+    "longest_gap_ms": "longest gap",
     "chunk_gap_ms": "chunk gap",
     "tpot_ms": "TPOT",
     "e2e_ms": "E2E",
