@@ -34,8 +34,8 @@ class Receiver(Protocol):
     def on_end(self, stamp: int) -> None:
         """The reply was read to its end; the connection is already free again."""
 
-    def on_lost(self, stamp: int, why: str) -> None:
-        """The reply will not be completed: the connection broke, or what came is no HTTP."""
+    def on_lost(self, stamp: int, why: str, *, garbled: bool = False) -> None:
+        """The reply will not be completed: the connection ended, or (`garbled`) what came is no HTTP."""
 
 
 class Inbox:
@@ -254,7 +254,7 @@ class Connection(asyncio.Protocol):
         receiver, self._receiver = self._receiver, None
         self._close(why)
         if receiver is not None:
-            receiver.on_lost(stamp, why)
+            receiver.on_lost(stamp, why, garbled=True)
 
     # -- httptools callbacks
 

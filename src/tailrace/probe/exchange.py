@@ -155,7 +155,7 @@ class Exchange:
         if self.ending is None:
             self._close(stamp, self._judge(stamp, clean=True, why=""))
 
-    def on_lost(self, stamp: int, why: str) -> None:
+    def on_lost(self, stamp: int, why: str, *, garbled: bool = False) -> None:
         """The reply will not come, or not come whole."""
         if self.ending is not None:
             return
@@ -164,7 +164,7 @@ class Exchange:
             self.connection = None
             self.desk.again(self)
             return
-        self._close(stamp, self._judge(stamp, clean=False, why=why))
+        self._close(stamp, Ending(Reason.PROTOCOL_ERROR, why) if garbled else self._judge(stamp, clean=False, why=why))
 
     # -- the run's side
 
@@ -203,7 +203,7 @@ class Exchange:
         """It could not be sent."""
         if self.ending is not None:
             return
-        self._close(monotonic_ns(), Ending(reason, why))
+        self._close(monotonic_ns(), Ending(reason, why, stage="ingress"))
 
     # -- the end
 
@@ -221,8 +221,7 @@ class Exchange:
     def _judge(self, stamp: int, *, clean: bool, why: str) -> Ending:
         """The ending that the reply itself shows, whatever its status line said."""
         if self.status is None:
-            reason = Reason.STREAM_CUT if self.first_byte is None else Reason.PROTOCOL_ERROR
-            return Ending(reason, why, stage="prefill")
+            return Ending(Reason.STREAM_CUT, why, stage="prefill")
         if self.meter is not None:
             return self._judge_stream(stamp, clean=clean, why=why)
         whole = b"".join(self._body)

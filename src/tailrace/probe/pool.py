@@ -139,7 +139,8 @@ class _Collector:
         if not self.done.done():
             self.done.set_result(None)
 
-    def on_lost(self, stamp: int, why: str) -> None:
+    def on_lost(self, stamp: int, why: str, *, garbled: bool = False) -> None:
+        del garbled  # either way there is no more of it
         self.problem = why
         self.on_end(stamp)
 
