@@ -83,10 +83,18 @@ Script = Callable[[Call], Awaitable[None]]
 class RawServer:
     """Runs `script` for each measured request; the look before the run gets a sound answer unless `look` is given."""
 
-    def __init__(self, script: Script, *, look: Script | None = None, models: tuple[str, ...] = ("m",)) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        look: Script | None = None,
+        models: tuple[str, ...] = ("m",),
+        on_get: Script | None = None,
+    ) -> None:
         self.script = script
         self.look = look
         self.models = models
+        self.on_get = on_get
         self.calls: list[Call] = []
         self.looks: list[Call] = []
         self.gets: list[str] = []
@@ -113,7 +121,9 @@ class RawServer:
             call = Call(writer, connection, 0, method, path, headers, body)
             if method == "GET":
                 self.gets.append(path)
-                if self.look is not None and path.endswith("/models"):
+                if self.on_get is not None:
+                    await self.on_get(call)
+                elif self.look is not None and path.endswith("/models"):
                     await self.look(call)
                 elif path.endswith("/models"):
                     await call.send(whole(200, {"data": [{"id": one} for one in self.models]}))

@@ -24,9 +24,9 @@ def spec_for(url: str, *, mix: str = "a=10/3", rate: float | None = None, **more
     kind = more.pop("kind", ArrivalKind.CLOSED if rate is None else ArrivalKind.CONSTANT)
     concurrency = more.pop("concurrency", 1 if rate is None else None)
     limits = Limits(**{f"{name}_ns": round(more.pop(f"{name}_ms") * MS) for name in _LIMITS if f"{name}_ms" in more})
-    given = {"model": "m", "requests": 3, "chars_per_token": 4.0, "limits": limits} | more
     workload = Workload(arrivals=Arrivals(kind=kind, rate=rate, concurrency=concurrency), mix=parse_mix(mix))
-    return BenchSpec(url=url, workload=workload, **given)
+    given = {"model": "m", "requests": 3, "chars_per_token": 4.0, "limits": limits, "workload": workload} | more
+    return BenchSpec(url=url, **given)
 
 
 _LIMITS = ("connect", "first_token", "idle", "total")

@@ -66,9 +66,7 @@ def changes(draw, start):
     for _ in range(draw(st.integers(0, 2))):
         at += draw(st.sampled_from([MS, 30 * MS, 300 * MS]))
         new = draw(knobs())
-        out.append(
-            (at, msgspec.structs.replace(new, num_gpu_blocks=start.num_gpu_blocks, block_size=start.block_size))
-        )
+        out.append((at, msgspec.structs.replace(new, num_gpu_blocks=start.num_gpu_blocks, block_size=start.block_size)))
     return out
 
 

@@ -215,7 +215,7 @@ def _run(spec: BenchSpec, path: Path, *, as_json: bool, fail_on_errors: bool) ->
     from tailrace.cli.bench_print import LiveProgress, print_summary
     from tailrace.probe.run import Interrupted
 
-    with LiveProgress(spec) as progress:
+    with LiveProgress(spec, announce=not as_json) as progress:
         try:
             result = run(spec, out=path, on_progress=progress.show)
         except Interrupted as error:

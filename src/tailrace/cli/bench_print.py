@@ -21,6 +21,9 @@ _PLAIN_EVERY_S = 5.0
 _SILENT_S = 2.0
 """Runs that are over by then show no progress."""
 
+_LENGTH_TOLERANCE = 0.02
+"""Prompts off by more than this share are worth a line."""
+
 _NAMES = {
     "ttft_ms": "TTFT",
     "ttft_content_ms": "TTFT content",
@@ -38,8 +41,9 @@ _COLUMNS = ("p50", "p90", "p95", "p99", "p999")
 class LiveProgress:
     """Shows progress about every half second on a terminal, as plain lines every five seconds elsewhere."""
 
-    def __init__(self, spec: BenchSpec) -> None:
+    def __init__(self, spec: BenchSpec, *, announce: bool) -> None:
         self._target = spec.url
+        self._announcement = announcement(spec) if announce else ""
         self._terminal = sys.stderr.isatty()
         self._live: Live | None = None
         self._began = self._printed = time.monotonic()
@@ -56,6 +60,10 @@ class LiveProgress:
     def show(self, progress: Progress) -> None:
         """Show one snapshot."""
         now = time.monotonic()
+        if self._announcement and progress.phase != "look":
+            sys.stderr.write(self._announcement + "\n")
+            sys.stderr.flush()
+            self._announcement = ""
         if self._terminal:
             if now - self._began < _SILENT_S and self._live is None:
                 return
@@ -88,6 +96,20 @@ class LiveProgress:
             f"{progress.phase:9} {progress.elapsed_s:5.1f}{whole} s  sent {progress.sent}{count}  "
             f"in flight {progress.in_flight}  done {progress.done}  errors {progress.errors}{ttft}"
         )
+
+
+def announcement(spec: BenchSpec) -> str:
+    """What is about to happen to the target, in one line."""
+    arrivals = spec.workload.arrivals
+    if arrivals.rate:
+        how = f"{arrivals.rate:g} requests/s"
+    elif arrivals.concurrency:
+        how = f"{arrivals.concurrency} requests at once"
+    else:
+        how = "a recorded trace"
+    long = f" for {spec.duration_ns / 1e9:g} s" if spec.duration_ns else ""
+    many = f", {spec.requests} in all" if spec.requests else ""
+    return f"Sending real load to {spec.url}: {how}{long}{many}. Ctrl-C ends it and keeps what was measured."
 
 
 def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interrupted: bool) -> None:
@@ -127,7 +149,8 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
     counters = run.trailer.counters if run.trailer else {}
     if counters.get("counted_prompt_tokens"):
         share = counters["counted_prompt_tokens"] / counters["planned_prompt_tokens"]
-        console.print(f"Note: prompts had {share:.1%} of the planned tokens, as the server counts")
+        if abs(share - 1) > _LENGTH_TOLERANCE:
+            console.print(f"Note: prompts had {share:.1%} of the planned tokens, as the server counts")
     console.print(f"Run file: {path}", soft_wrap=True, markup=False)
 
 
@@ -154,6 +177,8 @@ def _table(console: Console, title: str, metrics: dict[str, MetricSummary]) -> N
         if not metric.n:
             unknown.append(f"{name}: {metric.reason}")
             continue
+        if key == "ttft_content_ms" and metric == metrics.get("ttft_ms"):
+            continue  # no reasoning came before the text: the same numbers twice
         values = [getattr(metric, column) for column in _COLUMNS]
         short = short or None in values
         interval = metric.p99_ci

@@ -196,8 +196,9 @@ class Connection(asyncio.Protocol):
         """Parse one read that arrived at `stamp`."""
         receiver = self._receiver
         if receiver is None:
-            # Nobody asked: bytes after a reply's end. The connection cannot be trusted with another request.
-            self._close("unexpected bytes")
+            if not self._ours:
+                # Nobody asked: bytes after a reply's end. The connection cannot be trusted with another request.
+                self._close("unexpected bytes")
             return
         self._stamp = stamp
         if not self._saw_byte:

@@ -81,7 +81,7 @@ class Driver:
         self._tasks: asyncio.TaskGroup | None = None
         self._sweep_handle: asyncio.TimerHandle | None = None
         self._progressed = 0
-        self._phase = "measuring"
+        self._phase = "warm-up" if spec.warmup_requests or spec.warmup_ns else "measuring"
         self._sending = True
         self._empty: asyncio.Future[None] = self._loop.create_future()
         self._broken: Exception | None = None
@@ -105,6 +105,7 @@ class Driver:
             self._tasks = tasks
             watch = tasks.create_task(self._watch(stop))
             self._sweep_handle = self._loop.call_later(SWEEP_S, self._sweep)
+            self._report()
             try:
                 self._start = monotonic_ns()
                 if self._open_loop:
@@ -154,7 +155,6 @@ class Driver:
         spec = self.spec
         start = self._start
         if self._warms_up:
-            self._phase = "warm-up"
             end = start + spec.warmup_ns if spec.warmup_ns else None
             last = await self._send_on_schedule(self._plans[WARM_UP], start, end, measured=False)
             start = max(end or last, start)
@@ -190,9 +190,7 @@ class Driver:
 
     def _run_closed(self) -> None:
         workers = self.spec.workers or 0
-        if self._warms_up:
-            self._phase = "warm-up"
-        else:
+        if not self._warms_up:
             self._begin(self._start)
         for _ in range(workers):
             self._next()

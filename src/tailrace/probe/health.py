@@ -19,7 +19,7 @@ import numpy as np
 
 from tailrace.model.errors import InputError
 from tailrace.model.measurement import ClientHealth
-from tailrace.model.thresholds import MS
+from tailrace.model.thresholds import MS, S
 
 TICK_S = 0.01
 FLOOR_MS = 20.0
@@ -29,6 +29,10 @@ SHARE = 0.10
 CPU_LIMIT = 0.90
 """Of the one core that an event loop can use."""
 RUN_QUEUE_LIMIT = 0.30
+MIN_SAMPLES = 50
+"""Half a second of lag samples; fewer have no p99."""
+MIN_WALL_NS = S
+"""Shares of a shorter time say nothing: a run of ten milliseconds is all processor."""
 _SPARE_FILES = 64
 
 
@@ -50,7 +54,8 @@ class HealthSampler:
         self._due = 0
         self._began = self._ended = 0
         self._cpu = self._cpu_spent = 0.0
-        self._wait = self._wait_spent = None  # type: int | None
+        self._wait: int | None = None
+        self._wait_spent: int | None = None
 
     def start(self) -> None:
         """Begin to sample; forgets what was sampled before."""
@@ -101,13 +106,13 @@ class HealthSampler:
         why: list[str] = []
         if not_sent:
             why.append(f"{not_sent} requests were not sent: no more connections can be opened (ulimit -n)")
-        if lag is not None and lag > bound:
+        if lag is not None and lag > bound and len(self.lags_ns) >= MIN_SAMPLES:
             why.append(f"the event loop ran {lag:.0f} ms late at p99 (bound {bound:.0f} ms)")
         if late is not None and late > bound:
             why.append(f"sends were {late:.0f} ms late at p99 (bound {bound:.0f} ms)")
-        if cpu > CPU_LIMIT:
+        if cpu > CPU_LIMIT and wall >= MIN_WALL_NS:
             why.append(f"the client used {cpu:.0%} of the one core that it can use")
-        if waited is not None and waited > RUN_QUEUE_LIMIT:
+        if waited is not None and waited > RUN_QUEUE_LIMIT and wall >= MIN_WALL_NS:
             why.append(f"the client waited for a processor during {waited:.0%} of the run")
         return ClientHealth(
             limited=bool(why),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from tailrace import __version__
 from tailrace.analyze.bench_summary import summarise_run
@@ -127,11 +128,14 @@ def header_of(spec: BenchSpec, target: Target) -> RunHeader:
     arrivals = spec.workload.arrivals
     chars_per_token, overhead = target.calibration
     origin = "counted by the server" if target.calibrated else "assumed"
+    if target.options.state_prompt_tokens:
+        origin = "assumed; the simulated engine is told the planned number"
     notes = [
         *spec.notes,
         *target.notes,
         f"prompts: {chars_per_token:.2f} characters a token and {overhead:.0f} tokens of overhead ({origin})",
     ]
+    notes += _too_long(spec, target)
     if spec.part != (0, 1):
         notes.append(f"part {spec.part[0] + 1} of {spec.part[1]}")
     return RunHeader(
@@ -156,6 +160,19 @@ def header_of(spec: BenchSpec, target: Target) -> RunHeader:
     )
 
 
+def _too_long(spec: BenchSpec, target: Target) -> list[str]:
+    """A note for each class of which one request in a hundred does not fit the model."""
+    limit = target.max_model_len
+    if limit is None:
+        return []
+    high = np.array([2.33])  # the normal deviate of the 99th percentile
+    return [
+        f"class {one.name} reaches beyond the model's {limit} tokens; the server will refuse such requests"
+        for one in spec.workload.mix
+        if int(one.prompt.at(high)[0]) + int(one.output.at(high)[0]) > limit
+    ]
+
+
 def _trailer(driver: Driver, health: HealthSampler, pool: ConnectionPool, counts: dict[str, float]) -> RunTrailer:
     p99 = driver.ttft.quantile(0.99)
     client: ClientHealth = health.report(
@@ -165,8 +182,8 @@ def _trailer(driver: Driver, health: HealthSampler, pool: ConnectionPool, counts
         n=driver.done,
         client=client,
         duration_s=max(0, driver.last_end - driver.began) / S if driver.done else 0.0,
+        interrupted=driver.interrupted,
         counters={
-            "interrupted": float(driver.interrupted),
             "sent": float(driver.sent),
             "warm_up": float(driver.warmed_up),
             "not_sent": float(driver.not_sent),
