@@ -15,7 +15,7 @@ import msgspec
 
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
-from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange, Verdict
+from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
 from tailrace.gateway.head import Header, HeadError, check_head
 from tailrace.gateway.history import History
 from tailrace.gateway.lanes import LaneDesk
@@ -23,6 +23,7 @@ from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind, route
 from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.upstream import UpstreamPool
+from tailrace.gateway.verdict import Verdict
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.errors import InputError
@@ -335,7 +336,6 @@ class Gateway:
 
     def finished(
         self,
-        exchange: GatewayExchange,
         ledger: RequestLedger,
         summary: StreamSummary | None,
         verdict: Verdict,

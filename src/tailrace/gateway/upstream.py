@@ -21,14 +21,18 @@ MAX_IDLE: Final = 256
 """Idle connections kept; the engine keeps a socket and a task for each."""
 
 
-class Receiver(Protocol):
-    """Who waits for an answer. All stamps are our monotonic clock at the read (ns)."""
+class Seeker(Protocol):
+    """Who waits for a connection."""
 
     def upstream_connected(self, connection: UpstreamConnection, started: int, now: int) -> None:
         """A fresh connection is there; `started` is when connecting began."""
 
     def upstream_unreachable(self, error: str, now: int) -> None:
         """Nobody answered, or not in time."""
+
+
+class Receiver(Protocol):
+    """Who waits for an answer. All stamps are our monotonic clock at the read (ns)."""
 
     def upstream_head(self, status: int, headers: list[Header], now: int) -> None:
         """The final head (not a 1xx)."""
@@ -238,7 +242,7 @@ class UpstreamPool:
         self.limit = limit
         self.idle: deque[UpstreamConnection] = deque()
         self.open: set[UpstreamConnection] = set()
-        self._connecting: dict[Receiver, asyncio.Task[None]] = {}
+        self._connecting: dict[Seeker, asyncio.Task[None]] = {}
         self._closing = False
 
     def take(self, now: int) -> UpstreamConnection | None:
@@ -255,19 +259,19 @@ class UpstreamPool:
         """Whether no further connection may be opened."""
         return len(self.open) + len(self._connecting) >= self.limit
 
-    def connect(self, receiver: Receiver) -> None:
-        """Open a connection for `receiver`, which is told of the result; `forget` takes the wish back."""
-        task = asyncio.create_task(self._connect(receiver))  # noqa: TID251  (owned: `forget` and `close` cancel it)
-        self._connecting[receiver] = task
-        task.add_done_callback(lambda _: self._connecting.pop(receiver, None))
+    def connect(self, seeker: Seeker) -> None:
+        """Open a connection for `seeker`, which is told of the result; `forget` takes the wish back."""
+        task = asyncio.create_task(self._connect(seeker))  # noqa: TID251  (owned: `forget` and `close` cancel it)
+        self._connecting[seeker] = task
+        task.add_done_callback(lambda _: self._connecting.pop(seeker, None))
 
-    def forget(self, receiver: Receiver) -> None:
-        """The receiver no longer wants the connection that is being opened for it."""
-        task = self._connecting.pop(receiver, None)
+    def forget(self, seeker: Seeker) -> None:
+        """The seeker no longer wants the connection that is being opened for it."""
+        task = self._connecting.pop(seeker, None)
         if task is not None:
             task.cancel()
 
-    async def _connect(self, receiver: Receiver) -> None:
+    async def _connect(self, seeker: Seeker) -> None:
         started = monotonic_ns()
         error = ""
         connection: UpstreamConnection | None = None
@@ -282,14 +286,14 @@ class UpstreamPool:
         except (OSError, ssl.SSLError) as failure:
             error = failure.strerror or str(failure)
         current = asyncio.current_task()
-        wanted = self._connecting.get(receiver) is current
+        wanted = self._connecting.get(seeker) is current
         if wanted:
-            del self._connecting[receiver]
+            del self._connecting[seeker]
         if connection is None:
             if wanted:
-                receiver.upstream_unreachable(f"{self.host}:{self.port}: {error}", monotonic_ns())
+                seeker.upstream_unreachable(f"{self.host}:{self.port}: {error}", monotonic_ns())
         elif wanted:
-            receiver.upstream_connected(connection, started, monotonic_ns())
+            seeker.upstream_connected(connection, started, monotonic_ns())
         else:
             connection.abort()
 
