@@ -229,7 +229,7 @@ def metrics() -> str:
         return head + "\nThis version exports none yet.\n"
     rows = [
         (f"`{one.name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.unit, one.definition)
-        for one in found.METRIC_TABLE
+        for one in found.METRIC_TABLE.values()
     ]
     return head + "\n" + table(("metric", "type", "labels", "unit", "definition"), rows)
 
