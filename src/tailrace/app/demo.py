@@ -25,12 +25,12 @@ from tailrace.app import llamacpp_engine
 from tailrace.app.children import Child
 from tailrace.app.diagnose import diagnose_sources
 from tailrace.app.http_json import post_json
-from tailrace.model.errors import InputError
+from tailrace.model.errors import InputError, TailraceError
 from tailrace.model.finding import Diagnosis
 from tailrace.model.measurement import BenchSummary, Comparison
 from tailrace.model.thresholds import Objectives, S
 from tailrace.probe.progress import OnProgress
-from tailrace.probe.run import run_bench
+from tailrace.probe.run import Interrupted, run_bench
 from tailrace.probe.spec import BenchSpec
 from tailrace.store.query import RecordStore
 from tailrace.store.run_file import read_run
@@ -38,7 +38,7 @@ from tailrace.workload.arrivals import ArrivalKind, Arrivals
 from tailrace.workload.mix import parse_mix
 from tailrace.workload.plan import Workload
 
-__all__ = ["DemoOptions", "DemoResult", "Step", "run_demo"]
+__all__ = ["DemoInterrupted", "DemoOptions", "DemoResult", "Step", "run_demo"]
 
 SIMULATED: Final = "simulated"
 LLAMACPP: Final = "llamacpp"
@@ -152,6 +152,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 Tell = Callable[[Step], None]
 
 
+class DemoInterrupted(TailraceError):  # noqa: N818  (named for what happened)
+    """Ctrl-C or SIGTERM came before the end of the story."""
+
+
 async def run_demo(
     options: DemoOptions,
     *,
@@ -163,7 +167,7 @@ async def run_demo(
     """Tell the story once. `until`, if given, is awaited at the end while the gateway's page is still open.
 
     Raises `InputError` when an engine cannot be started. Setting `stop` ends it early: the arm under way is
-    summarised as far as it came.
+    summarised as far as it came, then `DemoInterrupted` is raised.
     """
     scene = _scene(options)
     with contextlib.ExitStack() as stack:
@@ -205,6 +209,7 @@ class _Story:
 
     async def run(self, page: str) -> DemoResult:
         baseline = await self._arm("baseline")
+        self._go_on()
         diagnosis = await self._diagnose()
         result = DemoResult(
             engine=self._engine.name,
@@ -218,15 +223,21 @@ class _Story:
         )
         first = diagnosis.findings[0].code if diagnosis.findings else ""
         remedy = REMEDIES.get(first)
-        if remedy is None or self._stop.is_set():
+        if remedy is None:
             return result
+        self._go_on()
         changes = await self._change(remedy)
         candidate = await self._arm("candidate")
+        self._go_on()
         comparison = await asyncio.to_thread(
             compare, read_run(self._run_file("baseline")), read_run(self._run_file("candidate"))
         )
         self._tell(Step(name="compared", comparison=comparison))
         return msgspec.structs.replace(result, changes=changes, candidate=candidate, comparison=comparison)
+
+    def _go_on(self) -> None:
+        if self._stop.is_set():
+            raise DemoInterrupted("stopped before the story was told")
 
     def _run_file(self, arm: str) -> Path:
         return self._folder / f"{arm}.run"
@@ -244,7 +255,10 @@ class _Story:
             objectives=Objectives(),
             notes=[arm],
         )
-        summary = await run_bench(spec, out=self._run_file(arm), on_progress=self._on_progress, stop=self._stop)
+        try:
+            summary = await run_bench(spec, out=self._run_file(arm), on_progress=self._on_progress, stop=self._stop)
+        except Interrupted:
+            raise DemoInterrupted("stopped before the first request was sent") from None
         stages, by_class = await asyncio.to_thread(self._look, arm)
         self._tell(Step(name="measured", arm=arm, summary=summary, by_class=by_class, stages=stages))
         return summary
