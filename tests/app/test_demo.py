@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from tests.children import child_env, leftovers, tailrace_command
+from tests.children import SESSION_MARK, child_env, leftovers, tailrace_command
 
 ARMS = 2 * 42
 WHOLE_STORY = pytest.mark.long("two arms of 42 s, as the story needs for n >= 500", timeout=180)
@@ -22,7 +23,12 @@ WHOLE_STORY = pytest.mark.long("two arms of 42 s, as the story needs for n >= 50
 
 def run_demo(*args: str, timeout: float) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*tailrace_command(), "demo", *args], capture_output=True, text=True, timeout=timeout, env=child_env()
+        [*tailrace_command(), "demo", *args],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=child_env(),
+        check=False,
     )
 
 
@@ -74,7 +80,7 @@ def test_the_whole_story_ends_in_time_and_its_json_keeps_the_contract():
     assert b"Tailrace" in watcher.body
 
     tell_the_story(result)
-    assert not leftovers()
+    assert not leftovers(os.environ[SESSION_MARK])
 
 
 def tell_the_story(result: dict[str, Any]) -> None:
@@ -144,7 +150,7 @@ def test_ctrl_c_ends_it_within_two_seconds_and_leaves_nothing(tmp_path):
     assert process.returncode == 130, rest
     assert "Traceback" not in rest
     assert took < 4, "two seconds, and as much again for a busy machine"
-    assert not leftovers()
+    assert not leftovers(os.environ[SESSION_MARK])
     assert list(tmp_path.iterdir()) == []
 
 
