@@ -66,9 +66,7 @@ def changes(draw, start):
     for _ in range(draw(st.integers(0, 2))):
         at += draw(st.sampled_from([MS, 30 * MS, 300 * MS]))
         new = draw(knobs())
-        out.append(
-            (at, msgspec.structs.replace(new, num_gpu_blocks=start.num_gpu_blocks, block_size=start.block_size))
-        )
+        out.append((at, msgspec.structs.replace(new, num_gpu_blocks=start.num_gpu_blocks, block_size=start.block_size)))
     return out
 
 
@@ -138,5 +136,5 @@ def test_fast_engine_agrees_with_the_plain_one(data, knobs_, workload, cost, ski
     assert engine.counters.preemptions == sum(r.preemptions for r in expected)
     assert engine.counters.generation_tokens == sum(len(r.stamps) for r in expected)
     # Drained: everything is free again.
-    assert engine.pool.free == engine.pool.total == len(plain.queue)
+    assert engine.kv.free == engine.kv.total == len(plain.queue)
     assert engine.running == engine.waiting == engine._decodes == engine._bases == sum(engine._grow) == 0

@@ -35,9 +35,7 @@ def test_resuming_without_the_prefix_cache_costs_more():
     import msgspec
 
     with_hits = Replay("RTX4090", RTX4090, table_cost("RTX4090"))
-    without = Replay(
-        "RTX4090", msgspec.structs.replace(RTX4090, enable_prefix_caching=False), table_cost("RTX4090")
-    )
+    without = Replay("RTX4090", msgspec.structs.replace(RTX4090, enable_prefix_caching=False), table_cost("RTX4090"))
     assert without.simulated["ttft"].mean() > with_hits.simulated["ttft"].mean() * 1.01
 
 

@@ -79,7 +79,7 @@ def test_tokens_in_are_tokens_out_and_every_block_comes_back():
     # Each output token but the last is computed once too; recomputation after preemption comes on top.
     needed = sum(r.prompt_tokens + r.output_tokens - 1 for r in records)
     assert counters.computed_tokens >= needed
-    assert virtual.engine.pool.free == virtual.engine.pool.total
+    assert virtual.engine.kv.free == virtual.engine.kv.total
 
 
 def test_without_preemption_nothing_is_computed_twice():
@@ -213,6 +213,7 @@ def test_unchunked_prefill_makes_rare_giant_gaps_and_chunked_many_medium_ones():
 
     off = gaps(enable_chunked_prefill=False)
     on = gaps(enable_chunked_prefill=True, long_prefill_token_threshold=256)
-    assert off.max() > 350 > 60 > on.max()
+    assert off.max() > 350
+    assert on.max() < 60
     # The stall is the same work, spread: twenty streams wait once for long, or many times a little longer.
     assert (on > 20).mean() > 10 * (off > 20).mean()

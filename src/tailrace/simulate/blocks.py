@@ -81,8 +81,7 @@ class BlockPool:
         """Blocks of the unit that a request may hit now, from its start."""
         if unit.refs:
             return unit.full
-        left = self.left(unit.position, unit.count)
-        return left if left < unit.full else unit.full
+        return min(self.left(unit.position, unit.count), unit.full)
 
     def revive(self, unit: Unit, wanted: int) -> None:
         """Take a unit that nobody holds out of the queue, with its first `wanted` blocks; the caller now owns it."""
@@ -101,6 +100,4 @@ class BlockPool:
 
     def _forget_evicted(self) -> None:
         taken = self.taken
-        self.units = {
-            key: unit for key, unit in self.units.items() if unit.refs or unit.position + unit.count > taken
-        }
+        self.units = {key: unit for key, unit in self.units.items() if unit.refs or unit.position + unit.count > taken}
