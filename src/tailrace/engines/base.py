@@ -13,6 +13,7 @@ from tailrace.engines.signals import SignalTable, read_state
 from tailrace.measure.dialect import Dialect, EngineFault
 from tailrace.measure.dialects import dialect_for
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
+from tailrace.measure.openai import decode_leniently
 from tailrace.measure.stage_account import Passage
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.engine_state import EngineState
@@ -78,6 +79,9 @@ class EngineAdapter:
     sends_done: ClassVar[bool] = True
     """Whether a whole stream ends with an end marker or a finish reason."""
     health_path: ClassVar[str] = "/health"
+    version_path: ClassVar[str | None] = None
+    """Where the engine tells its version, as JSON."""
+    version_field: ClassVar[str] = "version"
 
     # -- recognising
 
@@ -86,18 +90,25 @@ class EngineAdapter:
         _ = headers, metric_names
         return None
 
+    def version(self, body: bytes) -> str:
+        """The version in the answer of `version_path`; empty where it is not there."""
+        obj = decode_leniently(body)
+        value = obj.get(self.version_field) if isinstance(obj, dict) else None
+        return value if isinstance(value, str) else ""
+
     # -- asking
 
     def dialect(self, path: str) -> Dialect:
         """How to read answers of an API path."""
         return dialect_for(path)
 
-    def additions(self, path: str, body: Mapping[str, Any]) -> RequestAdditions:
-        """What to add to a request with this decoded JSON body.
+    def additions(self, path: str, body: Mapping[str, Any], request_id: str = "") -> RequestAdditions:
+        """What to add to a request with this decoded JSON body; `request_id` is ours.
 
         Asks for usage in streams, which every engine here understands, and cuts the extra frame if the client did not
         ask for it.
         """
+        _ = request_id
         route = path.partition("?")[0].rstrip("/")
         if not body.get("stream") or not route.endswith(GENERATING):
             return RequestAdditions()
@@ -121,6 +132,11 @@ class EngineAdapter:
     def timings(self, facts: TimingFacts, said: Mapping[str, Any] | None) -> EngineTimings:
         """The engine's stages for one request, from what it said (`StreamSummary.timings`) and our stamps."""
         _ = facts, said
+        return NO_TIMINGS
+
+    def span_timings(self, attributes: Mapping[str, Any]) -> EngineTimings:
+        """The engine's stages from the attributes of its own trace span."""
+        _ = attributes
         return NO_TIMINGS
 
     def error(self, status: int, body: bytes, *, path: str = "", tokens_seen: bool = False) -> Ending:

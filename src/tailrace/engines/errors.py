@@ -75,44 +75,62 @@ _TOO_LONG: Final = (
 )
 
 
-def _ending(reason: Reason, stage: str, status: int, *, retry: bool, seen: bool) -> Ending:
-    stage = stage or ("decode" if seen else "prefill")
-    return Ending(REASON_KIND[reason], reason, stage, retry and not seen, status)
+_ANSWERED_TOO_LONG: Final = _Row((), Reason.INPUT_TOO_LONG, "preprocess", retry=False, status=400)
+_UNKNOWN_MODEL: Final = _Row((), Reason.UNKNOWN_MODEL, "ingress", retry=False, status=404)
+_UNAUTHORIZED: Final = _Row((), Reason.UNAUTHORIZED, "ingress", retry=False, status=401)
+_RATE_LIMITED: Final = _Row((), Reason.RATE_LIMITED, "ingress", retry=True, status=429)
+_BUSY: Final = _Row((), Reason.QUEUE_FULL, "queue", retry=True, status=503)
+_RAN_OUT: Final = _Row((), Reason.ENGINE_RUN_TIMEOUT, "", retry=False, status=504)
+_CRASHED: Final = _Row((), Reason.ENGINE_CRASH, "", retry=True, status=502)
+_BROKEN: Final = _Row((), Reason.ENGINE_ERROR, "", retry=True, status=502)
+_BY_CODE: Final = {
+    401: _UNAUTHORIZED,
+    403: _UNAUTHORIZED,
+    408: _RAN_OUT,
+    429: _RATE_LIMITED,
+    # A bare 503 says "not now" without saying why; 529 is Anthropic's "overloaded".
+    503: _BUSY,
+    504: _RAN_OUT,
+    529: _BUSY,
+}
+
+
+def _row_by_status(text: str, code: int | None, *, in_stream: bool) -> _Row:
+    if code in {400, 413, 422} and any(word in text for word in _TOO_LONG):
+        return _ANSWERED_TOO_LONG
+    if code == 404 and "model" in text:
+        return _UNKNOWN_MODEL
+    found = _BY_CODE.get(code) if code is not None else None
+    if found is None and "rate_limit" in text:
+        found = _RATE_LIMITED
+    if found is None and "overloaded" in text:
+        found = _BUSY
+    if found is None and code is not None and 400 <= code < 500:
+        found = _Row((), Reason.BAD_REQUEST, "ingress", retry=False, status=code)
+    if found is None and in_stream and code is not None and code >= 500:
+        # An error frame with a 5xx inside a stream: the engine behind the API server has died.
+        found = _CRASHED
+    return found or _BROKEN
 
 
 def ending_of_error(fault: EngineFault, *, status: int | None = None, tokens_seen: bool = False) -> Ending:
     """Normalise an error. `status` is the HTTP status where the error was the whole answer, `None` inside a stream.
 
     `tokens_seen` says that text had reached us before: it decides between prefill and decode, and forbids a retry.
+    An error object in an answer of status 200 is an `engine_error`: Triton's streaming models answer so.
     """
-    code = fault.code if fault.code is not None and 400 <= fault.code <= 599 else status
-    if status is not None and status >= 400 and fault.code is None:
+    code = fault.code if fault.code is not None and 400 <= fault.code <= 599 else None
+    if code is None and status is not None and status >= 400:
         code = status
     text = f"{fault.type}\n{fault.message}".lower()
-    for row in _BY_WORDS:
-        if any(word in text for word in row.words):
-            return _ending(row.reason, row.stage, row.status, retry=row.retry, seen=tokens_seen)
-    if code in {400, 413, 422} and any(word in text for word in _TOO_LONG):
-        return _ending(Reason.INPUT_TOO_LONG, "preprocess", 400, retry=False, seen=tokens_seen)
-    if code == 404:
-        return _ending(Reason.UNKNOWN_MODEL, "ingress", 404, retry=False, seen=tokens_seen)
-    if code in {401, 403}:
-        return _ending(Reason.UNAUTHORIZED, "ingress", code, retry=False, seen=tokens_seen)
-    if code == 429 or "rate_limit" in text:
-        return _ending(Reason.RATE_LIMITED, "ingress", 429, retry=True, seen=tokens_seen)
-    if code == 529 or "overloaded" in text or code == 503:
-        # A bare 503 says "not now" without saying why.
-        return _ending(Reason.QUEUE_FULL, "queue", 503, retry=True, seen=tokens_seen)
-    if code in {408, 504}:
-        return _ending(Reason.ENGINE_RUN_TIMEOUT, "", 504, retry=False, seen=tokens_seen)
-    if code is not None and 400 <= code < 500:
-        return _ending(Reason.BAD_REQUEST, "ingress", code, retry=False, seen=tokens_seen)
-    if status is None and code is not None and code >= 500:
-        # An error frame with a 5xx inside a stream: the engine behind the API server has died.
-        return _ending(Reason.ENGINE_CRASH, "", 502, retry=True, seen=tokens_seen)
-    return _ending(Reason.ENGINE_ERROR, "", 502, retry=True, seen=tokens_seen)
+    row = next((row for row in _BY_WORDS if any(word in text for word in row.words)), None)
+    if row is None:
+        row = _row_by_status(text, code, in_stream=status is None)
+    stage = row.stage or ("decode" if tokens_seen else "prefill")
+    return Ending(REASON_KIND[row.reason], row.reason, stage, row.retry and not tokens_seen, row.status)
 
 
 def engine_unreachable() -> Ending:
     """The connection was refused, or could not be made."""
-    return _ending(Reason.ENGINE_UNREACHABLE, "ingress", 502, retry=True, seen=False)
+    reason = Reason.ENGINE_UNREACHABLE
+    return Ending(REASON_KIND[reason], reason, "ingress", retry_other=True, http_status=502)

@@ -8,10 +8,12 @@ from typing import Final
 from tailrace.engines.base import Detection, EngineAdapter
 from tailrace.engines.llamacpp import LlamaCpp
 from tailrace.engines.openai_compatible import OpenAICompatible
+from tailrace.engines.sglang import Sglang
+from tailrace.engines.triton import Triton
 from tailrace.engines.vllm import Vllm
 from tailrace.model.errors import InputError
 
-_ADAPTERS: Final[tuple[EngineAdapter, ...]] = (Vllm(), LlamaCpp(), OpenAICompatible())
+_ADAPTERS: Final[tuple[EngineAdapter, ...]] = (Vllm(), LlamaCpp(), Sglang(), Triton(), OpenAICompatible())
 ADAPTERS: Final[Mapping[str, EngineAdapter]] = {adapter.name: adapter for adapter in _ADAPTERS}
 """Name -> adapter. A new engine adds one file and one entry here."""
 

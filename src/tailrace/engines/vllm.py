@@ -6,19 +6,22 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 from tailrace.engines.base import Detection, EngineAdapter, TimingFacts
+from tailrace.engines.said import duration_ns
 from tailrace.engines.signals import SignalTable, names
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
 from tailrace.model.stage import SourceKind, source
-from tailrace.model.thresholds import MS
+from tailrace.model.thresholds import MS, S
 
 PREFIX: Final = "vllm:"
+SIMULATED: Final = "tailrace-simulated-engine"
+"""Our simulated engine speaks vLLM's form and never hides what it is: the version says it."""
 
 
-def _ms(said: Mapping[str, Any], key: str) -> int | None:
-    value = said.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        return None
-    return round(value * MS)
+_SPAN_ATTRIBUTES: Final = {
+    "queue": "gen_ai.latency.time_in_queue",
+    "prefill": "gen_ai.latency.time_in_model_prefill",
+    "decode": "gen_ai.latency.time_in_model_decode",
+}
 
 
 class Vllm(EngineAdapter):
@@ -50,8 +53,13 @@ class Vllm(EngineAdapter):
         "queue_seconds_total": names("vllm:request_queue_time_seconds_sum"),
     }
 
+    version_path: ClassVar[str | None] = "/version"
+
     def detect(self, headers: Mapping[str, str], metric_names: Collection[str]) -> Detection | None:
         """By its metric names; its `Server` header says only `uvicorn`."""
+        server = headers.get("server", "")
+        if server.startswith(SIMULATED):
+            return Detection(self.name, server, "header server: the simulated engine, which speaks vLLM", 3)
         if any(name.startswith(PREFIX) for name in metric_names):
             return Detection(self.name, "", "metric names vllm:*", 3)
         if "x-vllm-version" in headers:
@@ -67,8 +75,8 @@ class Vllm(EngineAdapter):
         _ = facts
         if said is None or said.get("_field") != "metrics":
             return NO_TIMINGS
-        queue, prefill = _ms(said, "queue_time_ms"), _ms(said, "time_to_first_token_ms")
-        decode = _ms(said, "generation_time_ms")
+        queue, prefill = duration_ns(said, "queue_time_ms", MS), duration_ns(said, "time_to_first_token_ms", MS)
+        decode = duration_ns(said, "generation_time_ms", MS)
         sources: dict[str, str] = {}
         for stage, value, key in (
             ("queue", queue, "queue_time_ms"),
@@ -78,3 +86,19 @@ class Vllm(EngineAdapter):
             if value is not None:
                 sources[stage] = source(SourceKind.REPORTED, f"metrics.{key}")
         return EngineTimings(queue_ns=queue, prefill_ns=prefill, decode_ns=decode, sources=sources)
+
+    def span_timings(self, attributes: Mapping[str, Any]) -> EngineTimings:
+        """From the attributes of its `llm_request` span, in seconds."""
+        found: dict[str, int] = {}
+        sources: dict[str, str] = {}
+        for stage, key in _SPAN_ATTRIBUTES.items():
+            value = duration_ns(attributes, key, S)
+            if value is not None:
+                found[stage] = value
+                sources[stage] = source(SourceKind.REPORTED, f"span.{key}")
+        return EngineTimings(
+            queue_ns=found.get("queue"),
+            prefill_ns=found.get("prefill"),
+            decode_ns=found.get("decode"),
+            sources=sources,
+        )

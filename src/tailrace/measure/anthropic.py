@@ -78,6 +78,19 @@ class AnthropicMessages:
             return Meaning(EventKind.EMPTY)
         return self._read_control(event, data, head.type)
 
+    def plain_text(self, event: bytes | None, data: bytes) -> str:
+        """See `Dialect.plain_text`."""
+        if event == b"error":
+            return ""
+        try:
+            head = _decode_event(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return ""
+        if head.type != "content_block_delta" or head.delta is None:
+            return ""
+        text = head.delta.text or head.delta.thinking
+        return text if isinstance(text, str) else ""
+
     def read_body(self, body: bytes) -> Meaning:
         """See `Dialect.read_body`."""
         obj = decode_leniently(body)
@@ -114,7 +127,7 @@ class AnthropicMessages:
             return kind, len(name) if isinstance(name, str) else 0
         return kind, text_length(block.get("text") or block.get("thinking") or block.get("data"))
 
-    def _read_control(self, event: bytes | None, data: bytes, kind: str) -> Meaning:
+    def _read_control(self, event: bytes | None, data: bytes, kind: str) -> Meaning:  # noqa: PLR0911  (one a type)
         obj = decode_leniently(data)
         if not isinstance(obj, dict):
             return Meaning(EventKind.OTHER)

@@ -63,5 +63,11 @@ class Dialect(Protocol):
     def read(self, event: bytes | None, data: bytes) -> Meaning:
         """What the event `data`, named `event`, means. Never raises: nonsense is of kind `OTHER`."""
 
+    def plain_text(self, event: bytes | None, data: bytes) -> str:
+        """The text of an event that is nothing but one piece of text, as the decoded string; empty for any other.
+
+        Nothing else in the event may depend on the text: the meter replaces it to recognise events alike.
+        """
+
     def read_body(self, body: bytes) -> Meaning:
         """What a whole (non-streamed) answer means. Kind `ERROR` for an error body; never raises."""

@@ -35,7 +35,7 @@ def _from_mapping(body: dict[str, Any], outer: dict[str, Any]) -> EngineFault:
     return EngineFault(message[:_LONGEST_MESSAGE], str(kind), code)
 
 
-def find_fault(obj: Any) -> EngineFault | None:
+def find_fault(obj: Any) -> EngineFault | None:  # noqa: PLR0911  (one return a shape)
     """The error in a decoded JSON value, or `None`.
 
     Shapes: `{"error": {...}}` (OpenAI, vLLM, llama.cpp, Anthropic), `{"error": "text"}` (Triton, TGI),
@@ -68,3 +68,16 @@ def named_fault(data: bytes, obj: Any) -> EngineFault:
     if isinstance(obj, dict):
         return _from_mapping(obj, obj)
     return EngineFault(data.decode("utf-8", "replace")[:_LONGEST_MESSAGE])
+
+
+def abort_fault(finish_reason: Any) -> EngineFault | None:
+    """The error in a finish reason that is an object: SGLang's `{"type": "abort", "status_code": ..., "message": ...}`.
+
+    `None` for an ordinary one, and for an abort without a message: nothing is known about that one.
+    """
+    if not isinstance(finish_reason, dict) or finish_reason.get("type") != "abort":
+        return None
+    message = finish_reason.get("message")
+    if not isinstance(message, str) or not message:
+        return None
+    return EngineFault(message[:_LONGEST_MESSAGE], "abort", _code(finish_reason.get("status_code")))

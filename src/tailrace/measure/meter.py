@@ -1,7 +1,7 @@
 """The stream meter: bytes with one timestamp a read in, what the stream did out.
 
-The hot path is one complete one-line event a read. It makes no object beyond the decoded event and its meaning; it is
-measured by `bench/meter.py`.
+The hot path is one complete event a read. An event that differs from one read before in nothing but its text is not
+parsed again (`StreamMeter._learn`); any other one-line event costs one typed decode. `bench/meter.py` measures both.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tailrace.measure.dialect import Dialect, EngineFault, Meaning, Usage
-from tailrace.measure.event_log import EventLog
+from tailrace.measure.event_log import KIND_BITS, EventLog
 from tailrace.measure.sse import MAX_EVENT_BYTES, EventTooLarge, SseFramer
 from tailrace.measure.stall import StallWatch
 from tailrace.measure.summary import StreamSummary
@@ -21,6 +21,11 @@ _CR: Final = 13
 _LAST_TOKEN_KIND: Final = int(EventKind.REFUSAL)
 _CONTENT: Final = EventKind.CONTENT
 _COMMENT: Final = int(EventKind.COMMENT)
+_NEVER: Final = b"\0"
+"""A prefix that no event has: nothing was learned yet."""
+_LESSONS: Final = 8
+_LONGEST_LESSON: Final = 4096
+_KIND_BITS: Final = KIND_BITS
 
 
 class StreamMeter:
@@ -38,11 +43,13 @@ class StreamMeter:
     """
 
     __slots__ = (
-        "_at_append", "_dead", "_dialect", "_framer", "_limit", "_log", "_open", "_read", "_thresholds", "_usage",
-        "_usage_final", "_watch", "_what_append", "blocked", "clean", "comments", "cut", "cuts", "done", "done_at",
-        "ended_at", "events", "fault", "finish_reason", "first_content_ns", "first_event_ns", "first_progress_ns",
-        "first_token_ns", "last_progress_ns", "last_token_ns", "malformed", "origin_ns", "protocol_fault",
-        "response_id", "stall", "text_chars", "timings", "token_events", "ttft_slow",
+        "_at", "_completion", "_dead", "_dialect", "_framer", "_hits", "_kind", "_lessons", "_log", "_open",
+        "_prefix", "_read", "_room", "_suffix", "_text_end", "_text_start", "_thresholds", "_usage_final", "_watch",
+        "_what_append", "blocked", "cached_tokens", "clean", "comments", "cut", "cuts", "done", "done_at", "ended_at",
+        "events", "fault", "finish_reason", "first_content_ns", "first_event_ns", "first_progress_ns",
+        "first_token_ns", "last_progress_ns", "last_token_ns", "malformed", "origin_ns", "prompt_tokens",
+        "protocol_fault", "reasoning_tokens", "response_id", "stall", "text_chars", "timings", "token_events",
+        "ttft_slow",
     )  # fmt: skip
 
     def __init__(
@@ -63,11 +70,19 @@ class StreamMeter:
         self._dead = False
         self._thresholds = thresholds or SlowThresholds()
         self._log = EventLog(timeline_limit)
-        self._limit = timeline_limit
-        self._at_append = self._log.at.append
+        self._room = self._log.room
+        self._at = self._log.at
         self._what_append = self._log.what.append
-        self._usage: Usage | None = None
+        self._prefix = self._suffix = _NEVER
+        self._text_start = self._text_end = 0
+        self._kind = _CONTENT
+        self._hits = 0
+        self._lessons = _LESSONS
+        self._completion: int | None = None
         self._usage_final = False
+        self.prompt_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        self.reasoning_tokens: int | None = None
         self.stall = StallWatch(self._thresholds)
         self._watch = self.stall.watch_ns
         self.origin_ns = origin_ns
@@ -98,31 +113,83 @@ class StreamMeter:
 
     # -- feeding
 
-    def feed(self, data: bytes, now: int) -> None:
+    def feed(self, data: bytes, now: int) -> None:  # noqa: C901  (inlined: a call costs what the budget cannot spare)
         """Bytes of one read, stamped `now`. Never raises."""
+        if self._open:
+            self._feed_pieces(data, now)
+            return
+        if data.startswith(self._prefix) and data.endswith(self._suffix):
+            # Byte for byte an event that was read before, but for its text. A text without quotes, escapes and
+            # control characters leaves everything else as it was: see `_learn`.
+            try:
+                text = data[self._text_start : self._text_end].decode()
+            except UnicodeDecodeError:
+                text = ""
+            if text.isprintable() and text and '"' not in text and "\\" not in text:
+                framer = self._framer
+                framer.offset = framer.block_start = framer.offset + len(data)
+                self._hits += 1
+                self._token(self._kind, len(text), -1, now)
+                return
         size = len(data)
-        if (
-            not self._open
-            and data.find(_LF) == size - 2
-            and data[size - 1] == _LF
-            and _CR not in data
-            and data.startswith(b"data:")
-        ):
+        if data.find(_LF) == size - 2 and data[size - 1] == _LF and _CR not in data and data.startswith(b"data:"):
             framer = self._framer
             framer.offset = end = framer.offset + size
             framer.block_start = end
             # A space after the colon is white space to the JSON reader.
             meaning = self._read(None, data[5 : size - 2])
             self._take(meaning, now)
+            if self._lessons:
+                self._learn(data, 5, size - 2, None, meaning)
             if self.cut and meaning.kind in self.cut:
                 self.cuts.append((end - size, end))
             return
-        self._feed_pieces(data, now)
+        # Several events in one read: by the rule that any split of the bytes reads alike, one at a time.
+        blank = b"\r\n\r\n" if _CR in data else b"\n\n"
+        blocks = data.split(blank)
+        rest = blocks.pop()
+        if len(blocks) > 1 or (blocks and rest):
+            for block in blocks:
+                self.feed(block + blank, now)
+            data = rest
+        if data:
+            self._feed_pieces(data, now)
+
+    def _learn(self, data: bytes, start: int, end: int, event: bytes | None, meaning: Meaning) -> None:
+        """Remember a plain token event, so that the next one like it need not be parsed.
+
+        Engines send one chunk over and over with nothing but its text changed. Where the text stands once, as a JSON
+        string, in a read that is exactly one event, any other printable text in its place gives the same event with
+        another text: neither the framing nor the JSON around it can change. Streams in which something else changes
+        too (a running number, usage) never profit; they stop being learned from after a few lessons.
+        """
+        if meaning.kind > _LAST_TOKEN_KIND:
+            return
+        if self._hits:
+            self._lessons = _LESSONS
+            self._hits = 0
+        self._lessons -= 1
+        if meaning.usage is not None or len(data) > _LONGEST_LESSON:
+            return
+        text = self._dialect.plain_text(event, data[start:end])
+        if not text or not text.isprintable() or '"' in text or "\\" in text:
+            return
+        quoted = b'"%b"' % text.encode()
+        at = data.find(quoted, start, end)
+        if at < 0 or data.find(quoted, at + 1, end) >= 0:
+            return
+        self._text_start = at + 1
+        self._text_end = at + len(quoted) - 1 - len(data)
+        self._prefix = data[: self._text_start]
+        self._suffix = data[self._text_end :]
+        self._kind = meaning.kind
 
     def _feed_pieces(self, data: bytes, now: int) -> None:
-        if self._dead:
-            return
         framer = self._framer
+        if self._dead:
+            framer.offset += len(data)
+            return
+        whole = not self._open
         try:
             events = framer.feed(data)
         except EventTooLarge as error:
@@ -139,40 +206,51 @@ class StreamMeter:
                 continue
             meaning = read(event.event, event.data)
             self._take(meaning, now)
-            if meaning.kind in cut:
+            if cut and meaning.kind in cut:
                 self.cuts.append((event.start, event.end))
+            if whole and self._lessons and event.end - event.start == len(data) and data[-1] == _LF:
+                at = data.find(event.data)
+                if at >= 0 and data.find(event.data, at + 1) < 0:
+                    self._learn(data, at, at + len(event.data), event.event, meaning)
 
     def _take(self, meaning: Meaning, now: int) -> None:
         kind = meaning.kind
         if kind > _LAST_TOKEN_KIND:
             self._take_other(meaning, now)
             return
+        usage = meaning.usage
+        tokens = -1 if usage is None else self._note_usage(usage, final=meaning.usage_final)
+        if meaning.has_content and self.first_content_ns is None:
+            self.first_content_ns = now
+        if meaning.finish_reason or meaning.timings is not None or (meaning.response_id and not self.response_id):
+            self._note_rest(meaning, now)
+        self._token(kind, meaning.text, tokens, now)
+
+    def _token(self, kind: int, chars: int, tokens: int, now: int) -> None:
         self.events += 1
-        self.text_chars += meaning.text
+        self.text_chars += chars
+        self.token_events += 1
         last = self.last_token_ns
-        tokens = -1
+        self.last_token_ns = self.last_progress_ns = now
         if last is None:
-            self._first_token(meaning, now)
-            if meaning.usage is not None:
-                tokens = self._note_usage(meaning)
+            self.first_token_ns = now
+            if self.first_event_ns is None:
+                self.first_event_ns = now
+            if now - self.origin_ns > self._thresholds.ttft_ns:
+                self.ttft_slow = True
         else:
-            if meaning.usage is not None:
-                tokens = self._note_usage(meaning)
             gap = now - last
             if gap > self._watch:
                 self.stall.judge(gap, self._log.recent_gaps(self._thresholds.window))
             elif self.stall.run:
                 self.stall.end_run()
-        self.last_token_ns = self.last_progress_ns = now
-        self.token_events += 1
-        if self.first_content_ns is None and (kind is _CONTENT or meaning.has_content):
+        if self.first_content_ns is None and not kind:
             self.first_content_ns = now
-        if meaning.finish_reason or meaning.timings is not None:
-            self._note_rest(meaning, now)
-        self._at_append(now)
-        self._what_append(kind | (tokens + 1) << 4)
-        if len(self._log.at) >= self._limit:
-            self._log.thin()
+        self._what_append(kind | (tokens + 1) << _KIND_BITS)
+        at = self._at
+        at.append(now)
+        if len(at) >= self._room:
+            self._room = self._log.fold()
 
     def _take_other(self, meaning: Meaning, now: int) -> None:
         kind = meaning.kind
@@ -189,7 +267,8 @@ class StreamMeter:
             if self.first_progress_ns is None:
                 self.first_progress_ns = now
             self.last_progress_ns = now
-        tokens = self._note_usage(meaning) if meaning.usage is not None else -1
+        usage = meaning.usage
+        tokens = -1 if usage is None else self._note_usage(usage, final=meaning.usage_final)
         if kind is EventKind.USAGE:
             # A total that comes by itself brought no token.
             tokens = -1
@@ -200,43 +279,31 @@ class StreamMeter:
         self._log_event(now, int(kind), tokens)
 
     def _log_event(self, now: int, kind: int, tokens: int) -> None:
-        self._at_append(now)
-        self._what_append(kind | (tokens + 1) << 4)
-        if len(self._log.at) >= self._limit:
-            self._log.thin()
+        self._log.others += 1
+        self._what_append(kind | (tokens + 1) << _KIND_BITS)
+        self._at.append(now)
+        if len(self._at) >= self._room:
+            self._room = self._log.fold()
 
-    def _first_token(self, meaning: Meaning, now: int) -> None:
-        self.first_token_ns = now
-        if self.first_event_ns is None:
-            self.first_event_ns = now
-        if meaning.response_id and not self.response_id:
-            self.response_id = meaning.response_id
-        if now - self.origin_ns > self._thresholds.ttft_ns:
-            self.ttft_slow = True
-
-    def _note_usage(self, meaning: Meaning) -> int:
+    def _note_usage(self, usage: Usage, *, final: bool) -> int:
         """Merge the counts; how many tokens the event brought, -1 where that cannot be known."""
-        new = meaning.usage
-        if new is None:
-            return -1
-        old = self._usage
-        before = None if old is None else old.completion
-        if meaning.usage_final:
+        if final:
             self._usage_final = True
-        if old is not None:
-            new = Usage(
-                old.prompt if new.prompt is None else new.prompt,
-                before if new.completion is None else new.completion,
-                old.cached if new.cached is None else new.cached,
-                old.reasoning if new.reasoning is None else new.reasoning,
-            )
-        self._usage = new
-        if new.completion is None:
+        if usage.prompt is not None:
+            self.prompt_tokens = usage.prompt
+        if usage.cached is not None:
+            self.cached_tokens = usage.cached
+        if usage.reasoning is not None:
+            self.reasoning_tokens = usage.reasoning
+        completion = usage.completion
+        if completion is None:
             return -1
+        before = self._completion
+        self._completion = completion
         if before is None:
             # The first count of all: it is this event's own only if no token came before it.
-            return new.completion if not self.token_events else -1
-        return max(new.completion - before, 0)
+            return -1 if self.token_events else completion
+        return completion - before if completion > before else 0
 
     def _note_rest(self, meaning: Meaning, now: int) -> None:
         if meaning.response_id and not self.response_id:
@@ -263,7 +330,10 @@ class StreamMeter:
         if clean and not self._dead:
             event = self._framer.finish()
             if event is not None and event.data is not None:
-                self._take(self._read(event.event, event.data), now)
+                meaning = self._read(event.event, event.data)
+                self._take(meaning, now)
+                if meaning.kind in self.cut:
+                    self.cuts.append((event.start, event.end))
         self.ended_at = now
         self.clean = clean
 
@@ -282,10 +352,7 @@ class StreamMeter:
     @property
     def tokens(self) -> int:
         """Output tokens so far, by the best source there is."""
-        usage = self._usage
-        if usage is not None and usage.completion is not None:
-            return usage.completion
-        return self.token_events
+        return self.token_events if self._completion is None else self._completion
 
     @property
     def error(self) -> EngineFault | None:
@@ -320,9 +387,8 @@ class StreamMeter:
     # -- at the end
 
     def _tokens_with_source(self) -> tuple[int | None, str]:
-        usage = self._usage
-        if usage is not None and usage.completion is not None:
-            return usage.completion, "usage" if self._usage_final else "chunk_usage"
+        if self._completion is not None:
+            return self._completion, "usage" if self._usage_final else "chunk_usage"
         return (self.token_events, "chunks") if self.token_events else (None, "")
 
     def _tpot(self) -> int | None:
@@ -341,7 +407,6 @@ class StreamMeter:
         origin = self.origin_ns
         first, last, content = self.first_token_ns, self.last_token_ns, self.first_content_ns
         tokens, source = self._tokens_with_source()
-        usage = self._usage or Usage()
         until_last = None if last is None else last - origin
         return StreamSummary(
             origin_at=origin,
@@ -366,9 +431,9 @@ class StreamMeter:
             token_events=self.token_events,
             output_tokens=tokens,
             output_tokens_source=source,
-            prompt_tokens=usage.prompt,
-            cached_tokens=usage.cached,
-            reasoning_tokens=usage.reasoning,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            reasoning_tokens=self.reasoning_tokens,
             text_chars=self.text_chars,
             chunk_gap_count=gaps.count,
             chunk_gap_p50_ns=gaps.quantile(0.5),

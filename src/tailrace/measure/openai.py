@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.measure.dialect import EngineFault, Meaning, Usage
-from tailrace.measure.fault import find_fault, named_fault
+from tailrace.measure.fault import abort_fault, find_fault, named_fault
 from tailrace.model.timeline import EventKind
 
 _CONTENT: Final = EventKind.CONTENT
@@ -43,11 +43,22 @@ TIMING_FIELDS: Final = ("metrics", "timings")
 _END: Final = b"[DONE]"
 
 
+class _Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct, gc=False):
+    function: _Function | None = None
+    custom: Any = None
+
+
 class _Delta(msgspec.Struct, gc=False):
     content: Any = None
     role: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
+    tool_calls: list[_ToolCall] | None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -151,6 +162,19 @@ def _tool_length(delta: dict[str, Any]) -> int:
     return total
 
 
+def _typed_tool_length(delta: _Delta | None) -> int:
+    """Characters of the tool calls of a plain delta; 0 where there are none, or any that the types do not hold."""
+    if delta is None or not delta.tool_calls or delta.role:
+        return 0
+    total = 0
+    for call in delta.tool_calls:
+        function = call.function
+        if function is None or call.custom is not None:
+            return 0
+        total += len(function.name or "") + len(function.arguments or "")
+    return total
+
+
 def _finish(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -159,13 +183,20 @@ def _finish(value: Any) -> str:
     return ""
 
 
+def _member(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
 def read_timings(obj: dict[str, Any]) -> dict[str, Any] | None:
     """The engine's per-request timings, tagged with the field they came from."""
     for field in TIMING_FIELDS:
         value = obj.get(field)
         if isinstance(value, dict) and value:
             return {**value, "_field": field}
-    return None
+    choices = obj.get("choices")
+    # SGLang with `return_meta_info` puts them beside the text.
+    meta = _member(choices[0], "meta_info") if isinstance(choices, list) and choices else None
+    return {**meta, "_field": "meta_info"} if isinstance(meta, dict) and meta else None
 
 
 def _read_choices(choices: list[Any], member: str) -> tuple[EventKind, int, str, bool]:
@@ -204,8 +235,11 @@ def _read_object(obj: dict[str, Any]) -> Meaning:
     choices = obj.get("choices")
     usage = read_usage(obj.get("usage"))
     timings = read_timings(obj)
+    aborted: EngineFault | None = None
     if isinstance(choices, list) and choices:
         kind, length, finish, answer = _read_choices(choices, "delta")
+        if finish:
+            aborted = next(filter(None, (abort_fault(_member(choice, "finish_reason")) for choice in choices)), None)
     else:
         kind, length, finish, answer = (_USAGE if usage or timings else _OTHER), 0, "", False
     if kind > _REFUSAL and isinstance(obj.get("prompt_progress"), dict):
@@ -218,7 +252,8 @@ def _read_object(obj: dict[str, Any]) -> Meaning:
         finish,
         usage,
         usage is not None and (kind is _USAGE or bool(finish)),
-        timings=timings,
+        aborted,
+        timings,
         has_content=answer,
     )
 
@@ -229,7 +264,7 @@ class OpenAIChat:
     def __init__(self, name: str = "openai.chat") -> None:
         self.name = name
 
-    def read(self, event: bytes | None, data: bytes) -> Meaning:
+    def read(self, event: bytes | None, data: bytes) -> Meaning:  # noqa: PLR0911  (the hot path leaves early)
         """See `Dialect.read`."""
         if event is not None and event != b"message":
             return self._read_named(event, data)
@@ -258,14 +293,36 @@ class OpenAIChat:
             if not text:
                 text = delta.reasoning_content or delta.reasoning
                 kind = _REASONING
-        if not text or type(text) is not str:
-            return self._read_odd(data)
         tokens = chunk.usage
+        if not text or type(text) is not str:
+            length = _typed_tool_length(delta)
+            if not length or text or choice.finish_reason is not None or tokens is not None:
+                return self._read_odd(data)
+            return Meaning(_TOOL, length, chunk.id)
         if choice.finish_reason is not None:
             return self._read_odd(data)
         if tokens is None:
             return Meaning(kind, len(text), chunk.id)
         return Meaning(kind, len(text), chunk.id, "", Usage(tokens.prompt_tokens, tokens.completion_tokens))
+
+    def plain_text(self, event: bytes | None, data: bytes) -> str:
+        """See `Dialect.plain_text`."""
+        if event is not None and event != b"message":
+            return ""
+        meaning = self.read(event, data)
+        if meaning.finish_reason or meaning.usage is not None or meaning.timings is not None or meaning.has_content:
+            return ""
+        try:
+            choices = _decode_chunk(data).choices
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return ""
+        if not choices:
+            return ""
+        choice = choices[0]
+        delta = choice.delta
+        text = choice.text if delta is None else delta.content or delta.reasoning_content or delta.reasoning
+        # Only what the hot path of `read` took whole: another field with text would make the lengths differ.
+        return text if isinstance(text, str) and len(text) == meaning.text else ""
 
     def read_body(self, body: bytes) -> Meaning:
         """See `Dialect.read_body`."""
@@ -365,6 +422,11 @@ class OpenAIResponses:
             return Meaning(kind, length) if length else Meaning(_EMPTY)
         return self._read_control(event, data, head.type)
 
+    def plain_text(self, event: bytes | None, data: bytes) -> str:
+        """See `Dialect.plain_text`. Every event carries a running number, so no two are alike."""
+        _ = event, data
+        return ""
+
     def read_body(self, body: bytes) -> Meaning:
         """See `Dialect.read_body`."""
         obj = decode_leniently(body)
@@ -396,7 +458,7 @@ class OpenAIResponses:
         return Meaning(_DONE, done=True) if data.strip() == _END else Meaning(_OTHER)
 
     @staticmethod
-    def _read_control(event: bytes | None, data: bytes, kind: str) -> Meaning:
+    def _read_control(event: bytes | None, data: bytes, kind: str) -> Meaning:  # noqa: PLR0911  (one a type)
         obj = decode_leniently(data)
         if not isinstance(obj, dict):
             return Meaning(_OTHER)

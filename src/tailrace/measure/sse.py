@@ -60,21 +60,15 @@ class SseFramer:
     """
 
     __slots__ = (
-        "_buffer",
-        "_first_block",
-        "_limit",
-        "_scanned",
-        "_skip_lf",
-        "block_start",
-        "last_id",
-        "offset",
+        "_buffer", "_first_block", "_lf_only", "_limit", "_scanned", "_skip_lf", "block_start", "last_id", "offset",
         "retry_ms",
-    )
+    )  # fmt: skip
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._limit = max_event_bytes
         self._buffer = bytearray()
         self._scanned = 0
+        self._lf_only = True
         self._skip_lf = False
         self._first_block = True
         self.offset = 0
@@ -99,41 +93,43 @@ class SseFramer:
             EventTooLarge: a block grew beyond the bound; nothing more can be read from this stream.
 
         """
+        out: list[SseEvent] = []
         start = 0
         if self._skip_lf and data:
             # The CR that ended the last block was the first half of a CRLF.
             start = 1 if data[0] == _LF else 0
             self._skip_lf = False
-        out: list[SseEvent] = []
         base = self.offset
         self.offset = base + len(data)
+        has_cr = _CR in data
         if self._buffer:
-            return self._feed_buffered(data[start:] if start else data, out)
-        only_lf = _CR not in data
+            self._feed_buffered(data[start:] if start else data, out, has_cr=has_cr)
+            return out
         size = len(data)
         while start < size:
-            if only_lf:
-                end = data.find(_LF, start)
-                # One-line events are the rule: the next LF is mostly the first half of the blank line.
-                if end >= 0 and not (end + 1 < size and data[end + 1] == _LF):
-                    end = data.find(b"\n\n", end)
-                if end < 0:
-                    break
-                after = end + 2
-            else:
+            if has_cr:
                 found = _BLANK_LINE.search(data, start)
                 if found is None:
                     break
                 end, after = found.span()
                 if after == size and data[after - 1] == _CR:
                     self._skip_lf = True
+            else:
+                end = data.find(b"\n\n", start)
+                if end < 0:
+                    break
+                after = end + 2
             self._block(data[start:end], base + after, out)
             start = after
         if start < size:
-            self._buffer += data[start:] if start else data
-            self._scanned = max(0, len(self._buffer) - _LONGEST_BLANK + 1)
-            self._check_size()
+            self._hold(data[start:] if start else data)
         return out
+
+    def _hold(self, data: bytes) -> None:
+        self._buffer += data
+        self._lf_only = _CR not in data
+        self._scanned = max(0, len(data) - _LONGEST_BLANK + 1)
+        self._check_size()
 
     def finish(self) -> SseEvent | None:
         """The event that the end of the body leaves without its blank line, if any.
@@ -149,26 +145,31 @@ class SseFramer:
         self._block(block, self.offset, out)
         return out[0] if out else None
 
-    def _feed_buffered(self, data: bytes, out: list[SseEvent]) -> list[SseEvent]:
+    def _feed_buffered(self, data: bytes, out: list[SseEvent], *, has_cr: bool) -> None:
         buffer = self._buffer
         buffer += data
-        end_offset = self.offset
+        self._lf_only = self._lf_only and not has_cr
         start = 0
         scan = self._scanned
         while True:
-            found = _BLANK_LINE.search(buffer, scan)
-            if found is None:
-                break
-            end, after = found.span()
-            if after == len(buffer) and buffer[after - 1] == _CR:
-                self._skip_lf = True
-            self._block(bytes(buffer[start:end]), end_offset - len(buffer) + after, out)
+            if self._lf_only:
+                end = buffer.find(b"\n\n", scan)
+                if end < 0:
+                    break
+                after = end + 2
+            else:
+                found = _BLANK_LINE.search(buffer, scan)
+                if found is None:
+                    break
+                end, after = found.span()
+                if after == len(buffer) and buffer[after - 1] == _CR:
+                    self._skip_lf = True
+            self._block(bytes(buffer[start:end]), self.offset - len(buffer) + after, out)
             start = scan = after
         if start:
             del buffer[:start]
         self._scanned = max(0, len(buffer) - _LONGEST_BLANK + 1)
         self._check_size()
-        return out
 
     def _check_size(self) -> None:
         if len(self._buffer) > self._limit:
@@ -183,11 +184,24 @@ class SseFramer:
             self._first_block = False
             if block.startswith(_BOM):
                 block = block[3:]
-        start = self.block_start
-        if block.startswith(b"data: ") and _LF not in block and _CR not in block:
+        event, data, seen = self._read_block(block)
+        if seen:
+            out.append(SseEvent(event, data, self.block_start, end))
             self.block_start = end
-            out.append(SseEvent(None, block[6:], start, end))
-            return
+
+    def _read_block(self, block: bytes) -> tuple[bytes | None, bytes | None, bool]:
+        """(event name, data, whether there was any line) of a block without its blank line."""
+        if _CR not in block:
+            # The two shapes that nearly every event has, without splitting lines.
+            first = block.find(_LF)
+            if first < 0 and block.startswith(b"data: "):
+                return None, block[6:], True
+            if (
+                block.startswith(b"event: ")
+                and block.startswith(b"data: ", first + 1)
+                and block.find(_LF, first + 1) < 0
+            ):
+                return block[7:first], block[first + 7 :], True
         name: bytes | None = None
         lines: list[bytes] = []
         seen = False
@@ -196,16 +210,17 @@ class SseFramer:
                 continue
             seen = True
             key, _, value = line.partition(b":")
-            if value.startswith(b" "):
-                value = value[1:]
+            value = value.removeprefix(b" ")
             if key == b"data":
                 lines.append(value)
             elif key == b"event":
                 name = value
-            elif key == b"id" and b"\0" not in value:
-                self.last_id = value
-            elif key == b"retry" and value.isdigit():
-                self.retry_ms = int(value)
-        if seen:
-            self.block_start = end
-            out.append(SseEvent(name, b"\n".join(lines) if lines else None, start, end))
+            else:
+                self._note_field(key, value)
+        return name, b"\n".join(lines) if lines else None, seen
+
+    def _note_field(self, key: bytes, value: bytes) -> None:
+        if key == b"id" and b"\0" not in value:
+            self.last_id = value
+        elif key == b"retry" and value.isdigit():
+            self.retry_ms = int(value)

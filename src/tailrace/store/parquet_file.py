@@ -225,6 +225,7 @@ def copy_to_parquet(
     temporary: Path,
     final: Path,
     *,
+    new_directory: bool = True,
     before_rename: Callable[[], None] = lambda: None,
     on_step: Callable[[str], None] = ignore_step,
 ) -> None:
@@ -245,8 +246,9 @@ def copy_to_parquet(
     temporary.rename(final)
     on_step("after_rename")
     _fsync(final.parent)
-    # A day directory may be new itself; its own entry must last as well.
-    _fsync(final.parent.parent)
+    if new_directory:
+        # A day directory may be new itself; its own entry must last as well.
+        _fsync(final.parent.parent)
     on_step("after_fsync")
 
 

@@ -82,6 +82,8 @@ class RunTrailer(msgspec.Struct, frozen=True, kw_only=True):
     """Records in the file."""
     client: ClientHealth = ClientHealth()
     duration_s: float = 0.0
+    interrupted: bool = False
+    """The run was ended early on purpose (Ctrl-C); what it has is whole."""
     counters: dict[str, float] = {}
     """Whatever the writer counted: requests not sent, drops, bytes."""
 
@@ -135,7 +137,11 @@ class RunWriter:
                 remedy="Give --out a path in an existing directory that you may write to.",
             ) from None
         self._lines.append(_encode.encode(header))
-        self.flush()
+        try:
+            self.flush()
+        except StoreError:
+            self._release()
+            raise
 
     def write(self, record: RequestRecord) -> None:
         """Append one record; on disk after at most 64 records, or with the first write half a second later."""
@@ -166,8 +172,7 @@ class RunWriter:
 
     def close(self, trailer: RunTrailer | None = None) -> None:
         """Flush, write the trailer if one is given, and close. Closing twice does nothing."""
-        file = self._file
-        if file is None:
+        if self._file is None:
             return
         try:
             if trailer is not None:
@@ -176,7 +181,11 @@ class RunWriter:
                 self._lines.append(_encode.encode(_End(trailer)))
             self.flush()
         finally:
-            self._file = None
+            self._release()
+
+    def _release(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
             # A disk that refused the flush refuses the close as well; the first error is the one to tell.
             with contextlib.suppress(OSError):
                 file.close()

@@ -92,6 +92,7 @@ def parse_length(text: str, *, place: str = "") -> Length:
     """Read `300` (fixed), `200-400` (uniform) or `300~0.5` (log-normal: median and sigma)."""
     text = text.strip()
     out: Length | None = None
+    smallest = 0
     if text.isdecimal():
         out = Fixed(int(text))
         smallest = out.tokens
