@@ -28,6 +28,7 @@ from tailrace.probe.record import record_of
 from tailrace.probe.spec import BenchSpec
 from tailrace.probe.target import Target, find_target
 from tailrace.store.run_file import Arrival, RunHeader, RunTrailer, RunWriter, read_run
+from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.length import describe
 from tailrace.workload.mix import render_mix
 from tailrace.workload.text import PromptWriter
@@ -136,6 +137,8 @@ def header_of(spec: BenchSpec, target: Target) -> RunHeader:
         f"prompts: {chars_per_token:.2f} characters a token and {overhead:.0f} tokens of overhead ({origin})",
     ]
     notes += _too_long(spec, target)
+    if arrivals.kind is ArrivalKind.GAMMA:
+        notes.append(f"gamma arrivals with burstiness {arrivals.burstiness:g}")
     if spec.part != (0, 1):
         notes.append(f"part {spec.part[0] + 1} of {spec.part[1]}")
     return RunHeader(
