@@ -27,6 +27,7 @@ from tailrace.probe.progress import OnProgress, Progress
 from tailrace.probe.record import record_of
 from tailrace.probe.spec import BenchSpec
 from tailrace.probe.target import Target, find_target
+from tailrace.stats.quantiles import quantile_interval
 from tailrace.store.run_file import Arrival, RunHeader, RunTrailer, RunWriter, read_run
 from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.length import describe
@@ -59,6 +60,8 @@ async def run_bench(
     if on_progress is not None:
         on_progress(Progress(phase="look"))
     target = await _look(spec, stop)
+    # The first interval loads scipy. Now, rather than after Ctrl-C, when somebody waits for the summary.
+    quantile_interval(np.arange(300.0), 0.99)
     found = detect(target.headers, target.metric_names)
     engine = adapter(found.name)
     header = header_of(spec, target)
