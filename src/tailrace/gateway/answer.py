@@ -25,7 +25,7 @@ class Sink(Protocol):
 class Answer:
     """The answer to one request, in the order in which its parts may leave.
 
-    `begin` or `refuse`, then any number of `body`, then `end` or `fail`. `first_write_ns` and `last_write_ns` are the
+    `begin` or `refuse`, then any number of `body`, then `end`. `first_write_ns` and `last_write_ns` are the
     instants at which a write had returned: the bytes were with the kernel, unless it was full.
     """
 
@@ -73,12 +73,16 @@ class Answer:
         self.sse = sse
         return self._head
 
-    def body(self, data: bytes) -> None:
-        """Body bytes: written, or held behind a held head."""
+    def body(self, data: bytes) -> int:
+        """Body bytes: written, or held behind a held head. Returns our clock when they were written (0: held)."""
         if not self.head_sent:
             self._held += data
-        elif data:
-            self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            return 0
+        if data:
+            self._sink.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+            self.last_write_ns = now = monotonic_ns()
+            return now
+        return self.last_write_ns or 0
 
     def release(self) -> None:
         """Let the head go, and what was held behind it."""
@@ -131,11 +135,6 @@ class Answer:
         self.status = status
         head = own_head(status, len(body), self.ours, keep_alive=self.keep_alive, retry_after_s=retry_after_s)
         self._write(head if self._head_only else head + body)
-
-    def fail(self, event: bytes) -> None:
-        """End a stream that has begun with a last event that says why."""
-        self.body(event)
-        self.end()
 
     def _write(self, data: bytes) -> None:
         self._sink.write(data)

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tailrace.engines.base import EngineAdapter, RequestAdditions, TimingFacts
-from tailrace.engines.errors import Ending
 from tailrace.engines.registry import adapter, detect
 from tailrace.gateway.config import BackendConfig, ScrapeConfig
 from tailrace.gateway.scrape import EngineWatch
 from tailrace.gateway.work import Work
-from tailrace.measure.dialect import EngineFault
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.meter import StreamMeter
@@ -65,8 +63,9 @@ class EngineLink:
             self.version, self.evidence = hit.version, hit.evidence
             self._additions.clear()
 
-    def saw_server(self, server: bytes) -> None:
-        """The `Server` header of an answer, while the engine is unknown."""
+    def answered(self, server: bytes) -> None:
+        """An answer came, with this `Server` header: somebody is there, and may have given himself away."""
+        self.watch.answers()
         if self._auto and not self._confidence and server:
             self.recognise({"server": server.decode("latin-1")})
 
@@ -109,14 +108,6 @@ class EngineLink:
             stream=ledger.stream,
         )
         return self.adapter.timings(facts, summary.timings)
-
-    def judge_status(self, status: int, body: bytes, endpoint: str) -> Ending:
-        """An answer with an error status."""
-        return self.adapter.error(status, body, path=endpoint)
-
-    def judge_fault(self, fault: EngineFault, *, tokens_seen: bool) -> Ending:
-        """An error inside a 200."""
-        return self.adapter.fault(fault, tokens_seen=tokens_seen)
 
     def stage_before_first_token(self, ledger: RequestLedger, meter: StreamMeter | None, now: int) -> str:
         """Where a request is that was sent and has no token yet: still queued in the engine, or in prefill.

@@ -6,73 +6,33 @@ takes the request out of the gateway's table. Nothing else pops it, and nothing 
 
 from __future__ import annotations
 
-from enum import Enum
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tailrace.gateway.answer import Answer
 from tailrace.gateway.forward import forward_request
 from tailrace.gateway.head import Header, HeadError
-from tailrace.gateway.refusal import Refusal, error_body, error_event
+from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind
-from tailrace.gateway.trace import Trace, continue_trace
+from tailrace.gateway.trace import continue_trace
+from tailrace.gateway.transit import NEVER, Transit
+from tailrace.gateway.verdict import Phase, Verdict
 from tailrace.gateway.work import BodyError, Work, read_work, with_fields
 from tailrace.govern.admission import Decision, DecisionKind
 from tailrace.govern.lane import RequestFacts
-from tailrace.measure.dialect import EngineFault
-from tailrace.measure.dialects import dialect_for
 from tailrace.measure.ledger import RequestLedger
-from tailrace.measure.meter import StreamMeter, summarise_body
-from tailrace.measure.strip import FrameStripper
-from tailrace.measure.summary import StreamSummary
 from tailrace.model.outcome import OutcomeKind, Reason
-from tailrace.model.thresholds import Budgets
-from tailrace.model.timeline import EventKind
+from tailrace.model.thresholds import Budgets, S
 
 if TYPE_CHECKING:
     from tailrace.gateway.gateway import Gateway
     from tailrace.gateway.server import ClientConnection
     from tailrace.gateway.upstream import UpstreamConnection
 
-NEVER: Final = 1 << 62
-MAX_READ_BODY: Final = 4 * 1024 * 1024
-"""An unstreamed answer is read up to this size; a larger one is relayed and timed only."""
-MAX_ERROR_TEXT: Final = 300
 SMALL_UPLOAD: Final = 64 * 1024
 """A refused request's body up to this size is read to its end, which keeps the connection; a larger one costs it."""
-
-
-_ABORTED: Final = frozenset({"abort", "error"})
-"""Finish reasons with which engines end an answer that nobody asked them to end."""
-
-
-class Verdict(NamedTuple):
-    """How a request ended."""
-
-    outcome: OutcomeKind
-    reason: Reason
-    stage: str = ""
-    """The stage in which it died; empty lets the ledger derive it."""
-    error: str = ""
-    budget: str = ""
-
-
-COMPLETED: Final = Verdict(OutcomeKind.COMPLETED, Reason.NONE)
-
-
-class Phase(Enum):
-    """Where a request is. The value is the stage that its time belongs to now."""
-
-    UPLOAD = "ingress"
-    QUEUED = "queue"
-    CONNECTING = "connect"
-    WAITING = "prefill"
-    """Sent; no token yet."""
-    STREAMING = "decode"
-    DRAINING = "response"
-    DONE = "done"
 
 
 class GatewayExchange:
@@ -111,15 +71,13 @@ class GatewayExchange:
         self.work = Work()
         self.lane = PASSTHROUGH_LANE
         self.budgets: Budgets = gateway.default_budgets
-        self.meter: StreamMeter | None = None
         assert connection.transport is not None
         self.answer = Answer(connection.transport, head_only=method == b"HEAD", version=version)
-        self.overhead_ns = 0
+        self.transit = Transit(self, self.answer)
         self.loop_lag_ns: int | None = None
         self._parts: list[bytes] = []
         self._size = 0
         self._request = b""
-        self._trace: Trace | None = None
         self._lane_place = ""
         """`running` while the lane counts us, `waiting` while we wait in it."""
         self._upstream: UpstreamConnection | None = None
@@ -127,13 +85,8 @@ class GatewayExchange:
         self._resent = False
         self._sent_at: int | None = None
         self._deadline_at: int | None = None
-        self._hold_until = NEVER
-        self._stripper: FrameStripper | None = None
-        self._cut_kinds: frozenset[EventKind] = frozenset()
-        self._read: list[bytes] | None = None
-        self._read_size = 0
         self._unblocked_at = 0
-        self._body_summary: StreamSummary | None = None
+        self._client_dropped = False
         self._verdict: Verdict | None = None
         """How it ended, once that is known and only the client still drains."""
 
@@ -178,7 +131,7 @@ class GatewayExchange:
         elif self._size > SMALL_UPLOAD:
             self.keep_alive = False
 
-    def upload_complete(self, now: int) -> None:
+    def upload_complete(self) -> None:
         """The request is whole."""
         self.uploaded = True
 
@@ -220,17 +173,12 @@ class GatewayExchange:
         )
         self.start(now)
 
-    def write_blocked(self, now: int) -> None:
-        """The client's side of the kernel is full; `_after_write` pauses the engine when our buffer is, too."""
-
     def write_unblocked(self, since: int, now: int) -> None:
         """The client has taken everything written so far."""
         if self.phase is Phase.DONE:
             return
         self._unblocked_at = now
         self.ledger.client_blocked(since, now)
-        if self.meter is not None:
-            self.meter.client_blocked(since, now)
         if self.phase is Phase.DRAINING:
             self._drained(now)
         elif self._upstream_paused and self._upstream is not None:
@@ -286,7 +234,7 @@ class GatewayExchange:
         self.budgets = desk.policy(decision.lane).budgets
         if work.stream:
             added = self.gateway.engine.additions(self.route.endpoint, work)
-            self._cut_kinds = added.cut
+            self.transit.cut = added.cut
             body = with_fields(body, work, added.body)
         self._request = self._forwarded(body)
         if decision.kind is DecisionKind.WAIT:
@@ -342,7 +290,7 @@ class GatewayExchange:
 
     def _forwarded(self, body: bytes) -> bytes:
         gateway = self.gateway
-        trace = self._trace = continue_trace(self.named.get(b"traceparent"))
+        trace = continue_trace(self.named.get(b"traceparent"))
         self.ledger.trace_id, self.ledger.parent_id = trace.trace_id, trace.parent_id
         pool = gateway.pool
         return forward_request(
@@ -371,7 +319,7 @@ class GatewayExchange:
         elif pool.full():
             text = f"all {pool.limit} connections to the engine are in use"
             verdict = Verdict(OutcomeKind.REJECTED, Reason.NO_BACKEND, stage="queue", error=text)
-            self._fail_before(now, verdict, 503, retry_after_s=1)
+            self._fail_before(now, verdict)
         else:
             self.phase = Phase.CONNECTING
             self.next_check = self._total_at()
@@ -389,112 +337,78 @@ class GatewayExchange:
         self.gateway.engine.watch.unreachable()
         text = f"the engine cannot be reached: {error}"
         verdict = Verdict(OutcomeKind.FAILED, Reason.ENGINE_UNREACHABLE, stage="ingress", error=text)
-        self._fail_before(now, verdict, 503, retry_after_s=1)
+        self._fail_before(now, verdict)
 
     def _send(self, connection: UpstreamConnection, now: int) -> None:
         self._upstream = connection
         self.phase = Phase.WAITING
-        connection.send(self, self._request, without_body=self.method == b"HEAD")
+        connection.send(self.transit, self._request, without_body=self.method == b"HEAD")
         self._sent_at = self.ledger.sent = monotonic_ns()
-        self.next_check = self._next_check()
+        self.next_check = self.next_budget()
 
-    # -- the engine's answer
+    # -- what its transit tells
 
-    def upstream_head(self, status: int, headers: list[Header], now: int) -> None:
-        """The status line. Nothing leaves yet."""
-        self.ledger.headers = now
-        self.gateway.engine.watch.answers()
-        kind = encoding = b""
-        for name, value in headers:
-            key = name.lower()
-            if key == b"content-type":
-                kind = value.partition(b";")[0].strip().lower()
-            elif key == b"content-encoding":
-                encoding = value.strip().lower()
-            elif key == b"server":
-                self.gateway.engine.saw_server(value)
-        readable = encoding in (b"", b"identity")
-        sse = kind == b"text/event-stream" and 200 <= status < 300
-        self.answer.ours = self._our_headers(now)
-        self.answer.begin(status, headers, sse=sse)
-        self._hold_until = now + self.gateway.header_hold_ns
-        gateway = self.gateway
-        if self.route.kind is RouteKind.READ and sse and readable:
-            self.meter = StreamMeter(
-                dialect_for(self.route.endpoint),
-                origin_ns=self.received,
-                thresholds=gateway.thresholds,
-                timeline_limit=gateway.timeline_limit,
-                max_event_bytes=gateway.max_event_bytes,
-                cut=self._cut_kinds,
-            )
-            self._stripper = FrameStripper(self.meter)
-        elif readable and (kind.endswith(b"json") or status >= 400):
-            self._read = []
-        self.next_check = self._next_check()
+    def head_seen(self, now: int) -> None:
+        """The engine's status line."""
+        self.ledger.headers = self.ledger.first_byte = now
 
-    def _our_headers(self, now: int) -> list[bytes]:
+    def our_headers(self, now: int) -> list[bytes]:
+        """The header lines that the gateway adds to every answer."""
         ledger = self.ledger
         parts = [f"ingress;dur={((ledger.parsed or now) - self.received) / 1e6:.3f}"]
         if ledger.admitted is not None and ledger.parsed is not None:
             parts.append(f"queue.gateway;dur={(ledger.admitted - ledger.parsed) / 1e6:.3f}")
         if ledger.sent is not None and ledger.headers is not None:
             parts.append(f"upstream;dur={(ledger.headers - ledger.sent) / 1e6:.3f}")
-        line = f"x-request-id: {ledger.request_id}\r\nx-tailrace-lane: {self.lane}\r\nserver-timing: {', '.join(parts)}\r\n"
+        lines = [
+            f"x-request-id: {ledger.request_id}",
+            f"x-tailrace-lane: {self.lane}",
+            f"server-timing: {', '.join(parts)}",
+        ]
         if ledger.client_request_id:
-            line += f"x-client-request-id: {ledger.client_request_id}\r\n"
-        return [line.encode("latin-1", "replace")]
+            lines.append(f"x-client-request-id: {ledger.client_request_id}")
+        return [("\r\n".join(lines) + "\r\n").encode("latin-1", "replace")]
 
-    def upstream_body(self, data: bytes, now: int) -> None:
-        """Body bytes of one read."""
-        meter, stripper = self.meter, self._stripper
-        if meter is None or stripper is None:
-            self._plain_body(data, now)
-            return
-        first = meter.first_token_ns is None
-        ready = stripper.feed(data, now)
-        answer = self.answer
-        if first and meter.first_token_ns is not None:
-            self.phase = Phase.STREAMING
-            self.ledger.at_first_token = self.gateway.engine.watch.state(now)
-            self.next_check = self._next_check()
-            answer.body(ready)
-            answer.release()
-            self.ledger.client_first_token = answer.last_write_ns
-        elif answer.head_sent:
-            if ready:
-                answer.body(ready)
-        elif meter.fault is not None:
-            self._first_frame_error(now)
-            return
-        else:
-            answer.body(ready)
-            if meter.events:
-                answer.release()
-        if answer.last_write_ns is not None and answer.last_write_ns > now:
-            self.overhead_ns += answer.last_write_ns - now
-        if self.connection.blocked_since is not None:
-            self._maybe_pause()
+    def first_token(self, now: int, written: int | None) -> None:
+        """The first token was read at `now`, and was with the client's kernel at `written`."""
+        self.phase = Phase.STREAMING
+        self.ledger.at_first_token = self.gateway.engine.watch.state(now)
+        self.ledger.client_first_token = written
+        self.next_check = self.next_budget()
 
-    def _plain_body(self, data: bytes, now: int) -> None:
-        if self.ledger.first_byte is None:
-            self.ledger.first_byte = now
-        if self._read is not None:
-            self._read_size += len(data)
-            if self._read_size > MAX_READ_BODY:
-                self._read = None
-            else:
-                self._read.append(data)
-        answer = self.answer
-        answer.body(data)
-        if not answer.head_sent and len(data) >= 65536:
-            answer.release()
-        if answer.head_sent:
-            self.overhead_ns += (answer.last_write_ns or now) - now
-        if self.connection.blocked_since is not None:
-            self._maybe_pause()
+    def engine_done(self, now: int) -> None:
+        """The engine's message is whole; its connection is back in the pool, and the lane has room."""
+        self._upstream = None
+        self.ledger.upstream_end = now
+        self._leave_lane(now)
 
-    def _maybe_pause(self) -> None:
+    def stop_engine(self, now: int) -> None:
+        """Nothing more is wanted of the engine."""
+        self._drop_upstream()
+        self.engine_done(now)
+
+    def engine_lost(self, now: int, *, untouched: bool) -> bool:
+        """The engine's connection died. True when the request is on its way again, on a fresh one."""
+        self._upstream = None
+        if untouched and not self._resent:
+            # The engine closed an idle connection while our request was on its way: it has not seen it.
+            self._resent = True
+            self.ledger.attempts += 1
+            self.ledger.retries += 1
+            self._dispatch(now, fresh=True)
+            return True
+        self._leave_lane(now)
+        return False
+
+    def cut(self, now: int, error: str) -> None:
+        """The engine's answer ended too early. What came is delivered; the end says that it is none."""
+        stage = self._stage(now)
+        self._leave_lane(now)
+        self._tell(Refusal(status=502, message=error, reason=Reason.STREAM_CUT, stage=stage))
+        self.ends(now, Verdict(OutcomeKind.FAILED, Reason.STREAM_CUT, stage, error))
+
+    def client_is_slow(self) -> None:
+        """The kernel takes no more: stop the engine once more than a buffer's worth waits here."""
         transport = self.connection.transport
         if (
             not self._upstream_paused
@@ -505,146 +419,16 @@ class GatewayExchange:
             self._upstream_paused = True
             self._upstream.pause()
 
-    def upstream_complete(self, now: int) -> None:
-        """The engine's message is whole. Whether the answer in it is, too, is judged here."""
-        self._upstream = None
-        self.ledger.upstream_end = now
-        self._leave_lane(now)
-        meter, answer = self.meter, self.answer
-        if meter is None:
-            self._plain_complete(now)
-            return
-        meter.end(now, clean=True)
-        assert self._stripper is not None
-        rest = self._stripper.finish()
-        if meter.fault is not None:
-            if answer.head_sent:
-                answer.body(rest)
-                answer.end()
-                seen = meter.first_token_ns is not None
-                self._ends(now, self._fault_verdict(meter.fault, tokens_seen=seen))
-            else:
-                self._first_frame_error(now)
-        elif meter.finish_reason in _ABORTED:
-            answer.body(rest)
-            answer.release()
-            answer.end()
-            text = f"the engine ended the answer with finish_reason {meter.finish_reason!r}"
-            self._ends(now, Verdict(OutcomeKind.FAILED, Reason.ENGINE_ABORT_UNKNOWN, error=text))
-        elif self._whole(meter):
-            answer.body(rest)
-            answer.release()
-            answer.end()
-            self._ends(now, COMPLETED)
-        else:
-            self._cut(now, "the engine ended the stream without an end marker or a finish reason")
-
-    def _whole(self, meter: StreamMeter) -> bool:
-        if meter.done or meter.finish_reason:
-            return True
-        # Triton has no end marker, and what could not be framed cannot be judged.
-        return bool(meter.protocol_fault) or (self.route.endpoint.startswith("/v2/") and meter.events > 0)
-
-    def _plain_complete(self, now: int) -> None:
-        answer = self.answer
-        answer.release()
-        answer.end()
-        status = answer.status or 0
-        read, self._read = self._read, None
-        body = b"".join(read) if read else b""
-        if status >= 400:
-            ending = self.gateway.engine.judge_status(status, body, self.route.endpoint)
-            text = body[:MAX_ERROR_TEXT].decode("utf-8", "replace")
-            self._ends(now, Verdict(ending.outcome, ending.reason, ending.stage, text))
-            return
-        if self.route.kind is RouteKind.READ and body:
-            meaning = dialect_for(self.route.endpoint).read_body(body)
-            self._body_summary = summarise_body(meaning, origin_ns=self.received, now=now)
-            if meaning.fault is not None:  # Triton: a 200 whose body is an error
-                self._ends(now, self._fault_verdict(meaning.fault, tokens_seen=False))
-                return
-        self._ends(now, COMPLETED)
-
-    def _first_frame_error(self, now: int) -> None:
-        """The stream's first event is an error and nothing has left: the client gets its real status."""
-        meter = self.meter
-        assert meter is not None
-        assert meter.fault is not None
-        fault = meter.fault
-        verdict = self._fault_verdict(fault, tokens_seen=False)
-        status = fault.code if fault.code is not None and 400 <= fault.code <= 599 else 500
-        self._drop_upstream()
-        self._leave_lane(now)
-        meter.end(now, clean=False)
-        refusal = Refusal(
-            status=status,
-            message=fault.message,
-            reason=verdict.reason,
-            stage=verdict.stage or "queue",
-            request_id=self.ledger.request_id,
-            retry_after_s=1 if status in (429, 503) else None,
-        )
-        self.answer.refuse(status, error_body(self.route.endpoint, refusal), retry_after_s=refusal.retry_after_s)
-        self._ends(now, verdict)
-
-    def _fault_verdict(self, fault: EngineFault, *, tokens_seen: bool) -> Verdict:
-        ending = self.gateway.engine.judge_fault(fault, tokens_seen=tokens_seen)
-        return Verdict(ending.outcome, ending.reason, ending.stage, fault.message)
-
-    def upstream_lost(self, error: str, *, untouched: bool, now: int) -> None:
-        """The connection ended before the message did."""
-        self._upstream = None
-        if untouched and not self._resent:
-            # The engine closed an idle connection while our request was on its way: it has not seen it.
-            self._resent = True
-            self.ledger.attempts += 1
-            self.ledger.retries += 1
-            self._dispatch(now, fresh=True)
-            return
-        self._leave_lane(now)
-        if self.meter is not None:
-            self.meter.end(now, clean=False)
-            if self.meter.done:
-                # `[DONE]` is here; that the engine hung up instead of ending its message takes nothing away.
-                self.ledger.upstream_end = now
-                self.answer.release()
-                self.answer.end()
-                fault, seen = self.meter.fault, self.meter.first_token_ns is not None
-                self._ends(now, COMPLETED if fault is None else self._fault_verdict(fault, tokens_seen=seen))
-                return
-        self._cut(now, error)
-
-    def _cut(self, now: int, error: str) -> None:
-        """The engine's answer ended too early. What came is delivered; the end says that it is none."""
-        stage = self._stage(now)
-        verdict = Verdict(OutcomeKind.FAILED, Reason.STREAM_CUT, stage=stage, error=error)
-        refusal = Refusal(
-            status=502, message=error, reason=Reason.STREAM_CUT, stage=stage, request_id=self.ledger.request_id
-        )
-        self._leave_lane(now)
-        self._break_off(refusal)
-        self._ends(now, verdict)
-
-    def _break_off(self, refusal: Refusal) -> None:
-        """Tell the client, in whatever state its answer is, that there will be no proper end."""
-        answer = self.answer
-        meter = self.meter
-        if not answer.head_sent and (meter is None or not meter.token_events):
-            answer.refuse(refusal.status, error_body(self.route.endpoint, refusal), retry_after_s=refusal.retry_after_s)
-        elif answer.sse:
-            answer.release()
-            glue = b"\n\n" if meter is None or meter.protocol_fault else b""
-            answer.fail(glue + error_event(self.route.endpoint, refusal))
-        else:
-            # Neither a length that is not reached nor a missing last chunk can be mistaken for a whole answer.
-            self.connection.abort()
-
     # -- time
 
     def _total_at(self) -> int:
-        budget = self.budgets.total_ns if self.work.stream else self.budgets.unstreamed_total_ns
+        budget = self.budgets.unstreamed_total_ns if self._in_one_piece else self.budgets.total_ns
         at = self.received + budget
         return at if self._deadline_at is None else min(at, self._deadline_at)
+
+    @property
+    def _in_one_piece(self) -> bool:
+        return self.route.kind is RouteKind.READ and not self.work.stream
 
     def _first_token_at(self) -> int:
         if not self.work.stream or self._sent_at is None:
@@ -652,15 +436,16 @@ class GatewayExchange:
         return self._sent_at + self.budgets.first_token_ns
 
     def _idle_at(self) -> int:
-        meter = self.meter
+        meter = self.transit.meter
         if meter is None or meter.last_progress_ns is None:
             return NEVER
         return max(meter.last_progress_ns, self._unblocked_at) + self.budgets.idle_ns
 
-    def _next_check(self) -> int:
+    def next_budget(self) -> int:
+        """The earliest instant at which a budget may be over."""
         at = self._total_at()
         if self.answer.holding:
-            at = min(at, self._hold_until)
+            at = min(at, self.transit.hold_until)
         if self.phase is Phase.WAITING:
             at = min(at, self._first_token_at())
         elif self.phase is Phase.STREAMING:
@@ -671,35 +456,29 @@ class GatewayExchange:
         """A budget may be over. Called by the one sweeper when `next_check` has passed."""
         if self.phase is Phase.DONE:
             return
-        if self.answer.holding and now >= self._hold_until:
-            self.answer.release()
-            self._hold_until = NEVER
+        if now >= self.transit.hold_until and self.answer.holding:
+            self.transit.let_head_go()
         blocked = self.connection.blocked_since is not None
         if now >= self._total_at():
             if self._deadline_at is not None and now >= self._deadline_at:
                 self._give_up(now, OutcomeKind.CANCELLED, Reason.DEADLINE, self._stage(now), "deadline")
             else:
-                budget = "total" if self.work.stream else "unstreamed_total"
+                budget = "unstreamed_total" if self._in_one_piece else "total"
                 self._give_up(now, OutcomeKind.TIMED_OUT, Reason.TOTAL_TIMEOUT, self._stage(now), budget)
         elif self.phase is Phase.WAITING and now >= self._first_token_at():
             stage = self._stage(now)
             self._give_up(now, OutcomeKind.TIMED_OUT, Reason.FIRST_TOKEN_TIMEOUT, stage, "first_token")
         elif self.phase is Phase.STREAMING and not blocked and now >= self._idle_at():
             self._idle_over(now)
-        if self.phase is not Phase.DONE:
-            self.next_check = max(self._next_check(), now + 1)
+        # Where it has ended nobody looks any more.
+        self.next_check = max(self.next_budget(), now + 1)
 
     def _idle_over(self, now: int) -> None:
-        meter = self.meter
+        meter = self.transit.meter
         assert meter is not None
         if meter.done or meter.finish_reason:
-            # The answer is whole; the engine only forgot to end its message. The client need not wait for that.
-            self._drop_upstream()
-            self._leave_lane(now)
-            self.ledger.upstream_end = now
-            meter.end(now, clean=False)
-            self.answer.end()
-            self._ends(now, COMPLETED)
+            # The engine only forgot to end its message. The client need not wait for that.
+            self.transit.finish_early(now)
         else:
             self._give_up(now, OutcomeKind.TIMED_OUT, Reason.IDLE_TIMEOUT, "decode", "idle")
 
@@ -708,27 +487,36 @@ class GatewayExchange:
         draining = self.phase is Phase.DRAINING
         queued = self.phase is Phase.QUEUED
         self._let_go(now)
-        if self.meter is not None:
-            self.meter.end(now, clean=False)
-        limit = self._budget_ns(budget)
-        text = f"the {budget} budget of {limit / 1e9:g} s is over in stage {stage}"
+        text = f"the {budget} budget of {self._budget_ns(budget) / 1e9:g} s is over in stage {stage}"
         if draining:
             # Everything is said; only the client does not take it.
-            self.connection.abort()
+            self._drop_client()
         else:
-            waits = self.gateway.lanes.predicted_wait_ns(self.lane, now) if queued else None
-            refusal = Refusal(
-                status=429 if queued and reason is Reason.QUEUE_TIMEOUT else 504,
-                message=text,
-                reason=reason,
-                stage=stage,
-                lane=self.lane,
-                retry_after_s=max(1, -(-waits // 1_000_000_000)) if waits is not None else (1 if queued else None),
-                predicted_wait_ms=None if waits is None else waits / 1e6,
-                request_id=self.ledger.request_id,
+            wait = self.gateway.lanes.predicted_wait_ns(self.lane, now) if queued else None
+            self._tell(
+                Refusal(
+                    # 429: there is capacity, but it is contended. 504: it was tried and took too long.
+                    status=429 if queued and reason is Reason.QUEUE_TIMEOUT else 504,
+                    message=text,
+                    reason=reason,
+                    stage=stage,
+                    lane=self.lane,
+                    predicted_wait_ms=None if wait is None else wait / 1e6,
+                    retry_after_s=max(1, -(-(wait or 0) // S)) if queued else None,
+                )
             )
-            self._break_off(refusal)
-        self._ends(now, Verdict(outcome, reason, stage=stage, error=text, budget=budget))
+        self.ends(now, Verdict(outcome, reason, stage, text, budget))
+
+    def _tell(self, refusal: Refusal) -> None:
+        """There will be no proper end: say so in whatever way the answer still allows, or drop the connection."""
+        if not self.answer.head_sent:
+            self.answer.ours = self.our_headers(monotonic_ns())
+        if not self.transit.break_off(msgspec.structs.replace(refusal, request_id=self.ledger.request_id)):
+            self._drop_client()
+
+    def _drop_client(self) -> None:
+        self._client_dropped = True
+        self.connection.abort()
 
     def _budget_ns(self, budget: str) -> int:
         if budget == "deadline":
@@ -740,16 +528,22 @@ class GatewayExchange:
         """The stage that the request is in, as far as anybody can know."""
         phase = self.phase
         if phase is Phase.WAITING:
-            return self.gateway.engine.stage_before_first_token(self.ledger, self.meter, now)
+            return self.gateway.engine.stage_before_first_token(self.ledger, self.transit.meter, now)
         if phase is Phase.CONNECTING:
             return Phase.QUEUED.value
-        if phase is Phase.STREAMING and self.meter is not None and (self.meter.finish_reason or self.meter.done):
+        meter = self.transit.meter
+        if phase is Phase.STREAMING and meter is not None and (meter.finish_reason or meter.done):
             return "postprocess"
-        return phase.value
+        return str(phase.value)
+
+    @property
+    def waits_for_token(self) -> bool:
+        """A stream whose first token has not come."""
+        return self.work.stream and self.phase in (Phase.QUEUED, Phase.CONNECTING, Phase.WAITING)
 
     def view(self, now: int) -> dict[str, Any]:
         """This request for `/streams`."""
-        meter = self.meter
+        meter = self.transit.meter
         return {
             "request_id": self.ledger.request_id,
             "client_request_id": self.ledger.client_request_id,
@@ -773,65 +567,39 @@ class GatewayExchange:
 
     def _refuse(self, refusal: Refusal, now: int) -> None:
         """Answer instead of the engine, before anything was sent to it."""
-        ledger = self.ledger
-        refusal = msgspec.structs.replace(refusal, request_id=ledger.request_id)
-        self.answer.ours = self._our_headers(now)
-        self.answer.refuse(
-            refusal.status, error_body(self.route.endpoint, refusal), retry_after_s=refusal.retry_after_s
-        )
-        self._ends(
-            now,
-            Verdict(
-                OutcomeKind.REJECTED, Reason(refusal.reason), stage=refusal.stage or "ingress", error=refusal.message
-            ),
-        )
+        self._tell(refusal)
+        stage = refusal.stage or "ingress"
+        self.ends(now, Verdict(OutcomeKind.REJECTED, Reason(refusal.reason), stage, refusal.message))
 
-    def _fail_before(self, now: int, verdict: Verdict, status: int, *, retry_after_s: int | None) -> None:
+    def _fail_before(self, now: int, verdict: Verdict) -> None:
         """Nothing reached an engine."""
         self._let_go(now)
-        refusal = Refusal(
-            status=status,
-            message=verdict.error,
-            reason=verdict.reason,
-            stage=verdict.stage,
-            retry_after_s=retry_after_s,
-            request_id=self.ledger.request_id,
+        self._tell(
+            Refusal(status=503, message=verdict.error, reason=verdict.reason, stage=verdict.stage, retry_after_s=1)
         )
-        self.answer.ours = self._our_headers(now)
-        self.answer.refuse(status, error_body(self.route.endpoint, refusal), retry_after_s=retry_after_s)
-        self._ends(now, verdict)
+        self.ends(now, verdict)
 
     def stop(self, now: int) -> None:
         """The gateway shuts down and this request's time is over."""
         if self.phase is Phase.DONE:
             return
-        stage = self._stage(now)
-        draining = self.phase is Phase.DRAINING
+        verdict = Verdict(OutcomeKind.CANCELLED, Reason.SHUTDOWN, self._stage(now), "the gateway is shutting down")
+        begun = self.phase not in (Phase.UPLOAD, Phase.DRAINING)
         self._let_go(now)
-        if self.meter is not None:
-            self.meter.end(now, clean=False)
-        text = "the gateway is shutting down"
-        if draining or self.phase is Phase.UPLOAD:
-            self.connection.abort()
-        else:
-            refusal = Refusal(
-                status=503,
-                message=text,
-                reason=Reason.SHUTDOWN,
-                stage=stage,
-                retry_after_s=1,
-                request_id=self.ledger.request_id,
+        self.keep_alive = False
+        if begun:
+            self._tell(
+                Refusal(status=503, message=verdict.error, reason=verdict.reason, stage=verdict.stage, retry_after_s=1)
             )
-            self.keep_alive = False
-            self._break_off(refusal)
-        if self.phase is not Phase.DONE:
-            self._close(now, Verdict(OutcomeKind.CANCELLED, Reason.SHUTDOWN, stage=stage, error=text))
+        else:
+            self._drop_client()
+        self._close(now, verdict)
 
-    def _ends(self, now: int, verdict: Verdict) -> None:
+    def ends(self, now: int, verdict: Verdict) -> None:
         """Everything is written; the record waits only for the client to take it."""
         if self.phase is Phase.DONE:
             return
-        if self.connection.blocked_since is None:
+        if self.connection.blocked_since is None or self._client_dropped:
             self._close(now, verdict)
             return
         self._verdict = verdict
@@ -868,21 +636,17 @@ class GatewayExchange:
             return
         self._let_go(now)
         self.phase = Phase.DONE
-        ledger, answer, meter = self.ledger, self.answer, self.meter
+        ledger, answer, transit = self.ledger, self.answer, self.transit
         end = max(now, answer.last_write_ns or now)
         ledger.client_first_write = answer.first_write_ns
         if ledger.client_last_write is None:
             ledger.client_last_write = answer.last_write_ns
         ledger.http_status = answer.status
-        ledger.gateway_overhead_ns = self.overhead_ns if answer.head_sent else None
+        ledger.gateway_overhead_ns = transit.overhead_ns if answer.head_sent else None
         ledger.loop_lag_ns = self.loop_lag_ns
         blocked = self.connection.blocked_since
         if blocked is not None:
             ledger.client_blocked(blocked, end)
-        summary = self._body_summary
-        if meter is not None:
-            meter.end(now, clean=False)
-            summary = meter.summary()
-        self.gateway.finished(self, ledger, summary, verdict, end)
+        self.gateway.finished(ledger, transit.summary(now), verdict, end)
         self._request = b""
         self.connection.answered(self, keep_alive=answer.keep_alive, now=end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections import deque
@@ -21,14 +22,18 @@ MAX_IDLE: Final = 256
 """Idle connections kept; the engine keeps a socket and a task for each."""
 
 
-class Receiver(Protocol):
-    """Who waits for an answer. All stamps are our monotonic clock at the read (ns)."""
+class Seeker(Protocol):
+    """Who waits for a connection."""
 
     def upstream_connected(self, connection: UpstreamConnection, started: int, now: int) -> None:
         """A fresh connection is there; `started` is when connecting began."""
 
     def upstream_unreachable(self, error: str, now: int) -> None:
         """Nobody answered, or not in time."""
+
+
+class Receiver(Protocol):
+    """Who waits for an answer. All stamps are our monotonic clock at the read (ns)."""
 
     def upstream_head(self, status: int, headers: list[Header], now: int) -> None:
         """The final head (not a 1xx)."""
@@ -43,6 +48,10 @@ class Receiver(Protocol):
         """The connection ended before the message did. `untouched`: reused, and not one byte of an answer came."""
 
 
+class HttpSurplusError(Exception):
+    """More came than was asked for."""
+
+
 class UpstreamConnection(asyncio.Protocol):
     """One connection. Between two requests it lies in its pool."""
 
@@ -50,8 +59,8 @@ class UpstreamConnection(asyncio.Protocol):
         "_body",
         "_complete",
         "_head_bytes",
-        "_head_due",
         "_head_done",
+        "_head_due",
         "_headers",
         "_keep_alive",
         "_parser",
@@ -83,12 +92,14 @@ class UpstreamConnection(asyncio.Protocol):
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
         # uvloop's transports have the methods and not the base class.
         transport = self.transport = cast("asyncio.Transport", transport)
         set_no_delay(transport)
         self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:
+        """Bytes of an answer; one timestamp for all of them."""
         now = monotonic_ns()
         receiver = self.receiver
         if receiver is None:
@@ -119,9 +130,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail(f"the head of the engine's answer is longer than {MAX_HEAD_BYTES} bytes", now)
 
     def eof_received(self) -> bool:
+        """The engine closed; `connection_lost` judges."""
         return False  # close our side too; connection_lost judges
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Gone: an unframed body is whole, anything else in progress is not."""
         self._pool.closed(self)
         receiver = self.receiver
         if receiver is None:
@@ -138,10 +151,18 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- llhttp
 
+    def on_message_begin(self) -> None:
+        """llhttp: an answer begins."""
+        if self._complete:
+            # A second answer to one request: whatever it is, it is nobody's, least of all the next request's.
+            raise HttpSurplusError
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        """llhttp: one header or trailer."""
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        """llhttp: the head is whole."""
         status = self._parser.get_status_code()
         if status == 101:
             self._stopped = True
@@ -163,9 +184,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._complete = True
 
     def on_body(self, data: bytes) -> None:
+        """llhttp: a piece of the body."""
         self._body.append(data)
 
     def on_message_complete(self) -> None:
+        """llhttp: the answer is whole."""
         if self._head_done:
             self._complete = True
             self._keep_alive = self._parser.should_keep_alive() and not self._without_body
@@ -238,7 +261,7 @@ class UpstreamPool:
         self.limit = limit
         self.idle: deque[UpstreamConnection] = deque()
         self.open: set[UpstreamConnection] = set()
-        self._connecting: dict[Receiver, asyncio.Task[None]] = {}
+        self._connecting: dict[Seeker, asyncio.Task[None]] = {}
         self._closing = False
 
     def take(self, now: int) -> UpstreamConnection | None:
@@ -255,19 +278,19 @@ class UpstreamPool:
         """Whether no further connection may be opened."""
         return len(self.open) + len(self._connecting) >= self.limit
 
-    def connect(self, receiver: Receiver) -> None:
-        """Open a connection for `receiver`, which is told of the result; `forget` takes the wish back."""
-        task = asyncio.create_task(self._connect(receiver))  # noqa: TID251  (owned: `forget` and `close` cancel it)
-        self._connecting[receiver] = task
-        task.add_done_callback(lambda _: self._connecting.pop(receiver, None))
+    def connect(self, seeker: Seeker) -> None:
+        """Open a connection for `seeker`, which is told of the result; `forget` takes the wish back."""
+        task = asyncio.create_task(self._connect(seeker))  # noqa: TID251  (owned: `forget` and `close` cancel it)
+        self._connecting[seeker] = task
+        task.add_done_callback(lambda _: self._connecting.pop(seeker, None))
 
-    def forget(self, receiver: Receiver) -> None:
-        """The receiver no longer wants the connection that is being opened for it."""
-        task = self._connecting.pop(receiver, None)
+    def forget(self, seeker: Seeker) -> None:
+        """The seeker no longer wants the connection that is being opened for it."""
+        task = self._connecting.pop(seeker, None)
         if task is not None:
             task.cancel()
 
-    async def _connect(self, receiver: Receiver) -> None:
+    async def _connect(self, seeker: Seeker) -> None:
         started = monotonic_ns()
         error = ""
         connection: UpstreamConnection | None = None
@@ -282,14 +305,14 @@ class UpstreamPool:
         except (OSError, ssl.SSLError) as failure:
             error = failure.strerror or str(failure)
         current = asyncio.current_task()
-        wanted = self._connecting.get(receiver) is current
+        wanted = self._connecting.get(seeker) is current
         if wanted:
-            del self._connecting[receiver]
+            del self._connecting[seeker]
         if connection is None:
             if wanted:
-                receiver.upstream_unreachable(f"{self.host}:{self.port}: {error}", monotonic_ns())
+                seeker.upstream_unreachable(f"{self.host}:{self.port}: {error}", monotonic_ns())
         elif wanted:
-            receiver.upstream_connected(connection, started, monotonic_ns())
+            seeker.upstream_connected(connection, started, monotonic_ns())
         else:
             connection.abort()
 
@@ -301,10 +324,8 @@ class UpstreamPool:
         """A connection is gone."""
         self.open.discard(connection)
         if connection.receiver is None:
-            try:
+            with contextlib.suppress(ValueError):  # it was in use or already taken out
                 self.idle.remove(connection)
-            except ValueError:
-                pass  # it was in use or already taken out
 
     def release(self, connection: UpstreamConnection, now: int) -> None:
         """A request has its whole answer; the next may use the connection."""
