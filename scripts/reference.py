@@ -133,7 +133,7 @@ def command_options(command: Any, title: str) -> str:
         if param.param_type_name == "argument":
             spelled = f"`{(param.metavar or param.name).upper()}`"
         default = param.default
-        shown = "" if default is None or callable(default) or default in ((), False) else f"`{default}`"
+        shown = "" if default is None or default is False or default == () or callable(default) else f"`{default}`"
         if shown == "``" or "UNSET" in shown.upper():
             shown = ""
         rows.append((spelled, shown, getattr(param, "help", None) or ""))
