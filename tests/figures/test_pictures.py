@@ -41,6 +41,7 @@ def valid(picture: Picture) -> str:
     """The validated figure as JSON; Plotly raises on a property that does not exist."""
     figure = picture.figure()
     assert figure.layout.title.text
+    assert bool(picture.alt) == (bool(picture.data) and picture.name != "timeline") or "Too few" in picture.title
     json.loads(msgspec.json.encode(picture))
     return figure.to_json()
 
@@ -56,7 +57,7 @@ def test_bars_add_up_to_the_analysis_and_have_the_stage_colours(table, total, th
     for place, group in enumerate(reversed(analysis.groups)):
         assert sum(trace["x"][place] for trace in picture.data) == pytest.approx(group.total_ms, abs=0.02)
     for trace in picture.data:
-        assert trace["marker"]["color"] == stage_color(trace["name"], theme)
+        assert trace["marker"]["color"] == stage_color(trace["meta"]["stage"], theme)
     tail = analysis.groups[-1]
     leader = max(tail.stages_ms, key=lambda name: tail.stages_ms[name])
     assert f"of it is {leader}" in picture.title
@@ -69,6 +70,27 @@ def test_bars_name_the_source_of_each_stage(table):
     picture = decomposition_picture(stage_groups(done(table)))
     prefill = next(trace for trace in picture.data if trace["name"] == "prefill")
     assert "reported(metrics.time_to_first_token_ms)" in prefill["customdata"][0][2]
+
+
+def test_what_is_left_of_a_split_stage_says_so(table):
+    unsplit = [
+        msgspec.structs.replace(row, queue_gateway_ns=None, queue_engine_ns=None) for row in list(table.records())[:200]
+    ]
+    mixed = RecordTable.concat([table, RecordTable.from_records(unsplit)])
+    names = [trace["name"] for trace in decomposition_picture(stage_groups(done(mixed))).data]
+    assert "queue (not split)" in names
+    alone = [
+        trace["name"] for trace in decomposition_picture(stage_groups(done(RecordTable.from_records(unsplit)))).data
+    ]
+    assert "queue" in alone
+
+
+def test_remarks_about_one_value_are_no_source_of_their_own(table):
+    rows = [
+        msgspec.structs.replace(row, stage_sources=row.stage_sources | {"prefill": f"reported(x; clamped from {n} ms)"})
+        for n, row in enumerate(table.records())
+    ]
+    assert list(stage_groups(RecordTable.from_records(rows)).sources["prefill"]) == ["reported(x)"]
 
 
 def test_too_few_requests_for_a_p99_are_called_the_slowest():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -72,7 +73,9 @@ def test_100_000_tokens_stay_bounded_and_true(tokens: int, pings: int) -> None:
     assert len(stamps) + line.thinned == len(truth)
     assert sum(line.merged) == line.thinned
     if tokens > 0:
-        assert sum(count for count, kind in zip(line.tokens, line.kind, strict=True) if kind == C) == tokens * len(truth)
+        assert sum(count for count, kind in zip(line.tokens, line.kind, strict=True) if kind == C) == tokens * len(
+            truth
+        )
     else:
         assert set(line.tokens) == {-1}
 
@@ -96,7 +99,7 @@ def test_folding_keeps_its_promises_for_any_stream(
     fill(log, events)
     log.settle()
     truth = [at for at, kind, _ in events if kind <= EventKind.REFUSAL]
-    true_gaps = [b - a for a, b in zip(truth, truth[1:], strict=False)]
+    true_gaps = [b - a for a, b in itertools.pairwise(truth)]
     line = log.timeline(0)
     assert log.gaps.count == len(true_gaps)
     assert log.gaps.max == max(true_gaps, default=None)

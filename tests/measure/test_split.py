@@ -19,7 +19,9 @@ from tests.measure.transcripts import EOLS, STREAMS, record_of, wire
 def test_any_split_gives_the_same_record(name: str, eol: str, data: st.DataObject) -> None:
     dialect, events = STREAMS[name]
     # Events that share a stamp come in one write; the bytes of a write may be cut anywhere, at equal stamps.
-    writes = data.draw(st.lists(st.tuples(st.integers(0, 400_000_000), st.lists(events, min_size=1, max_size=4)), max_size=8))
+    writes = data.draw(
+        st.lists(st.tuples(st.integers(0, 400_000_000), st.lists(events, min_size=1, max_size=4)), max_size=8)
+    )
     whole = StreamMeter(dialect, origin_ns=5)
     split = StreamMeter(dialect, origin_ns=5)
     single = StreamMeter(dialect, origin_ns=5)
@@ -59,7 +61,9 @@ def test_an_event_recognised_reads_as_one_parsed(texts: list[str], tail: bytes) 
     for index, text in enumerate(["w", "v", *texts]):
         # Raw bytes inside the JSON string: broken UTF-8 and control characters must not be waved through.
         body = wire((None, '{"choices":[{"index":0,"delta":{"content":"@"},"finish_reason":null}]}'))
-        body = body.replace(b"@", text.encode("utf-8", "replace").replace(b"\n", b"").replace(b"\r", b"") + tail[: index % 3])
+        body = body.replace(
+            b"@", text.encode("utf-8", "replace").replace(b"\n", b"").replace(b"\r", b"") + tail[: index % 3]
+        )
         recognised.feed(body, index + 1)
         alone = StreamMeter(dialect, origin_ns=0)
         for byte in body:

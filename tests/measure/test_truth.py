@@ -37,15 +37,18 @@ def plans(name: str, *, chat: bool = True) -> Iterator[Any]:
     scenario = truth_module("scenario")
     model = MODELS.get(name, name)
     for index in range(8):
-        yield scenario.parse(model, None), scenario.plan(
+        yield (
             scenario.parse(model, None),
-            7,
-            index,
-            chat=chat,
-            max_tokens=TOKENS,
-            prompt_tokens=11,
-            want_usage=True,
-            model=model,
+            scenario.plan(
+                scenario.parse(model, None),
+                7,
+                index,
+                chat=chat,
+                max_tokens=TOKENS,
+                prompt_tokens=11,
+                want_usage=True,
+                model=model,
+            ),
         )
 
 

@@ -46,7 +46,9 @@ def usage(prompt: int, completion: int) -> dict[str, int]:
 DONE: Event = (None, "[DONE]")
 
 texts = st.one_of(
-    st.sampled_from([" word", "a", "", '"', "\\", "\n", "\t", "é", "漢字", "😀", " data: x", "[DONE]", "content", "\u2028"]),
+    st.sampled_from(
+        [" word", "a", "", '"', "\\", "\n", "\t", "é", "漢字", "😀", " data: x", "[DONE]", "content", "\u2028"]
+    ),
     st.text(max_size=12),
 )
 
@@ -117,9 +119,7 @@ def _messages_events() -> st.SearchStrategy[Event]:
     def typed(kind: str, **fields: Any) -> Event:
         return kind, json.dumps({"type": kind, **fields}, ensure_ascii=False, separators=(",", ":"))
 
-    plain = texts.map(
-        lambda text: typed("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
-    )
+    plain = texts.map(lambda text: typed("content_block_delta", index=0, delta={"type": "text_delta", "text": text}))
     thinking = texts.map(
         lambda text: typed("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": text})
     )

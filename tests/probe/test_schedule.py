@@ -243,6 +243,19 @@ def test_the_scale_of_the_client_s_delay_is_what_was_measured():
     assert uvloop.run(main()) == [True, True, False]
 
 
+@pytest.mark.parametrize(("lag_ms", "waited", "limited"), [(5, 0.5, False), (15, 0.5, True), (15, 0.1, False)])
+def test_waiting_for_a_processor_counts_together_with_lag(lag_ms: int, waited: float, *, limited: bool):
+    async def main():
+        sampler = HealthSampler()
+        sampler.start()
+        sampler.stop()
+        sampler.lags_ns = [lag_ms * MS] * 100
+        sampler._began, sampler._ended, sampler._wait_spent = 1, 2 * S + 1, round(waited * 2 * S)
+        return sampler.report()
+
+    assert uvloop.run(main()).limited is limited
+
+
 def test_a_run_of_a_moment_is_not_judged_by_shares_and_percentiles():
     async def main():
         sampler = HealthSampler()

@@ -128,7 +128,7 @@ def test_foreign_text_stays_text(chromium):
     live = busy_live()
     live["lanes"] = {EVIL: {"running": 1, "queued": 2}}
     live["streams"] = [{"request_id": EVIL, "lane": EVIL, "stage": EVIL, "age_ms": 5.0, "model": EVIL}]
-    live["engine"] = {"engine": EVIL, "version": EVIL}
+    live["engine"] = live["engine_version"] = EVIL
     source = ListSource(records, live, title=EVIL)
 
     async def look(tab: Tab) -> None:
@@ -272,5 +272,25 @@ def test_a_gateway_that_goes_away_is_said_and_comes_back_by_itself(chromium):
             await tab.until("document.getElementById('lost').hidden")
             await tab.until("document.getElementById('rate-note').textContent.startsWith('250 ended')")
             assert not await tab.ask("document.body.classList.contains('stale')")
+
+    asyncio.run(scenario())
+
+
+def test_a_guarded_port_asks_for_its_token(chromium):
+    source = ListSource(realistic_records(200))
+
+    async def scenario() -> None:
+        async with served(source, token="sesame", refresh_s=REFRESH_S) as url, looking(chromium, url + "/") as tab:
+            await tab.until("!document.getElementById('token-form').hidden")
+            assert "200 ended" not in await tab.ask("document.body.textContent")
+            await tab.ask("document.getElementById('token').value = 'sesame'")
+            await tab.ask("document.querySelector('#token-form button').click()")
+            await tab.until("document.getElementById('rate-note').textContent.startsWith('200 ended')")
+            assert await tab.ask("document.getElementById('token-form').hidden")
+            # A link may carry it, out of the server's logs; the page takes it out of sight.
+            await tab.open("about:blank")
+            await tab.open(url + "/#token=sesame")
+            await tab.until("document.getElementById('rate-note')?.textContent.startsWith('200 ended')")
+            assert await tab.ask("location.hash") == ""
 
     asyncio.run(scenario())

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from tailrace.figures.palette import STAGE_COLORS
+from tailrace.model.errors import StoreError
 from tailrace.store.table import RecordTable
 from tailrace.web.assets import plotly_path
 from tests.web.serving import served
@@ -117,8 +118,8 @@ def test_a_view_answers_first_and_revalidates():
                 tag = answer.headers["ETag"]
             assert view["summary"]["n"] == len([r for r in source.records if r])  # all ended within 280 s
             assert view["metric"] == "ttft"
-            assert view["summary"]["metrics"]["ttft"]["n"] > 1300
-            assert view["summary"]["metrics"]["ttft"]["p99"] > view["summary"]["metrics"]["ttft"]["p50"]
+            assert view["summary"]["metrics"]["ttft_ms"]["n"] > 1300
+            assert view["summary"]["metrics"]["ttft_ms"]["p99"] > view["summary"]["metrics"]["ttft_ms"]["p50"]
             assert view["summary"]["requests_per_s"] == pytest.approx(1500 / 300, rel=0.01)
             assert [picture["name"] for picture in view["pictures"]] == ["stages", "lengths", "failures"]
             assert view["lanes"] == ["interactive", "long_document"]
@@ -160,7 +161,7 @@ def test_a_quiet_gateway_is_not_an_error():
             async with http.get(f"{url}/page/view") as answer:
                 view = await answer.json()
             assert view["summary"]["n"] == 0
-            assert view["summary"]["metrics"]["ttft"] == {
+            assert view["summary"]["metrics"]["ttft_ms"] == {
                 "n": 0, "p50": None, "p95": None, "p99": None, "max": None, "p99_needs": 500,
             }  # fmt: skip
             assert all(picture["empty"] for picture in view["pictures"])
@@ -307,5 +308,18 @@ def test_only_the_oldest_requests_in_flight_travel():
             body = await answer.json()
         assert [stream["age_ms"] for stream in body["streams"]] == [4999.0 - n for n in range(12)]
         assert body["in_flight"] == 31
+
+    asyncio.run(scenario())
+
+
+def test_records_that_cannot_be_read_are_said():
+    class Broken(ListSource):
+        async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
+            raise StoreError("the records directory is gone")
+
+    async def scenario() -> None:
+        async with served(Broken([])) as url, session() as http, http.get(f"{url}/page/view") as answer:
+            assert answer.status == 503
+            assert (await answer.json())["error"] == "the records directory is gone"
 
     asyncio.run(scenario())

@@ -68,7 +68,7 @@ def test_cancelled_requests_are_no_errors():
     ]
     found = view(rows)
     assert (found.summary.n, found.summary.failed, found.summary.cancelled) == (5, 3, 1)
-    assert found.summary.metrics["e2e"].n == 1  # only completed requests make percentiles
+    assert found.summary.metrics["e2e_ms"].n == 1  # only completed requests make percentiles
 
 
 def test_the_metric_fits_the_traffic():
@@ -84,10 +84,10 @@ def test_foreign_text_is_shortened():
 
 
 def test_percentiles_that_n_cannot_support_are_absent():
-    few = view([record(number, 1, ttft_ns=S) for number in range(50)]).summary.metrics["ttft"]
+    few = view([record(number, 1, ttft_ns=S) for number in range(50)]).summary.metrics["ttft_ms"]
     assert few.p50 == 1000
     assert few.p99 is None
     assert few.p99_needs == 500
-    many = view([record(number, 1, ttft_ns=S) for number in range(500)]).summary.metrics["ttft"]
+    many = view([record(number, 1, ttft_ns=S) for number in range(500)]).summary.metrics["ttft_ms"]
     assert many.p99 == 1000
     assert many.p99_needs == 0

@@ -165,11 +165,9 @@ def busy_live() -> LiveNow:
             for n in range(12)
         ],
         "dropped": {"normal": 0, "slow": 0},
-        "engine": {
-            "engine": "vllm",
-            "version": "0.11.0",
-            "reachable": True,
-            "state": {"running": 28, "waiting": 3, "kv_usage": 0.62},
-        },
+        "engine": "vllm",
+        "engine_version": "0.11.0",
+        "upstream_ok": True,
+        "engine_state": {"running": 28, "waiting": 3, "kv_usage": 0.62},
         "simulated": True,
     }  # fmt: skip

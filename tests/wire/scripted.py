@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -55,6 +55,8 @@ class Incoming:
         return json.loads(self.body)
 
     async def send(self, data: bytes) -> None:
+        if self.writer.transport.is_closing():
+            raise ConnectionResetError  # uvloop says RuntimeError
         self.writer.write(data)
         await self.writer.drain()
 
@@ -93,9 +95,7 @@ class Incoming:
                 "object": "chat.completion",
                 "model": "m",
                 "created": 1,
-                "choices": [
-                    {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-                ],
+                "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
                 "usage": {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9},
             }
         )
@@ -183,3 +183,18 @@ class ScriptedEngine:
             self.open -= 1
             self._writers.discard(writer)
             writer.close()
+
+
+@contextlib.contextmanager
+def deaf_listener() -> Iterator[str]:
+    """URL of a listener whose backlog is full: connecting to it hangs."""
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.socket())
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(("127.0.0.1", port))
+        yield f"http://127.0.0.1:{port}"

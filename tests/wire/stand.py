@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,9 +41,13 @@ class Stand:
 
     def __init__(self, gateway: Gateway, engine: ScriptedEngine, records: Records) -> None:
         self.gateway, self.engine, self.records = gateway, engine, records
+        self.clients: list[RawClient] = []
 
     async def client(self, **options: Any) -> RawClient:
-        return await RawClient.connect(self.gateway.url, **options)
+        """A connection, closed with the stand."""
+        client = await RawClient.connect(self.gateway.url, **options)
+        self.clients.append(client)
+        return client
 
     async def ask(self, data: bytes, **options: bool) -> Reply:
         """One request on a connection of its own."""
@@ -69,13 +73,17 @@ class Stand:
 
 @asynccontextmanager
 async def stand(
-    script: Script | None = None, *, side: dict[str, bytes] | None = None, **config: Any
+    script: Script | None = None,
+    *,
+    side: dict[str, bytes] | None = None,
+    metrics_path: str | None = None,
+    **config: Any,
 ) -> AsyncIterator[Stand]:
     """`config`: keys of the YAML file. Afterwards nothing may be left in any table of the gateway."""
     async with ScriptedEngine(script or _stream, side=side) as engine:
         plain = {
             "listen": "127.0.0.1:0",
-            "backends": [{"url": engine.url}],
+            "backends": [{"url": engine.url, "metrics_url": engine.url + (metrics_path or "/metrics")}],
             "scrape": {"period": "60s"},
             "records": {"sample": 1.0},
             **config,
@@ -83,9 +91,12 @@ async def stand(
         records = Records()
         gateway = Gateway(config_from(plain), records)
         await gateway.start()
+        out = Stand(gateway, engine, records)
         try:
-            yield Stand(gateway, engine, records)
+            yield out
         finally:
+            for client in out.clients:
+                client.abort()
             await gateway.close(0.2)
         assert not gateway.in_flight
         assert not gateway.connections
@@ -97,6 +108,3 @@ async def stand(
 
 async def _stream(incoming: Any) -> None:
     await incoming.stream()
-
-
-Test = Callable[[], Awaitable[None]]

@@ -364,8 +364,8 @@ def test_an_event_larger_than_the_limit_is_relayed_and_not_read() -> None:
 
 def test_every_requests_engine_state_and_timings_are_joined() -> None:
     metrics = (
-        b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine=\"0\"} 5\n"
-        b"vllm:num_requests_waiting{engine=\"0\"} 3\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n"
+        b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engine="0"} 5\n'
+        b'vllm:num_requests_waiting{engine="0"} 3\nvllm:kv_cache_usage_perc{engine="0"} 0.5\n'
     )
     timing = {"time_to_first_token_ms": 20.0, "queue_time_ms": 30.0, "generation_time_ms": 5.0}
 
@@ -413,11 +413,12 @@ def test_a_slow_metrics_endpoint_delays_no_request() -> None:
         await incoming.stream()
 
     async def test() -> None:
-        async with stand(script) as s:
-            s.gateway.engine.watch._url = f"{s.engine.url}/slow"
+        async with stand(script, metrics_path="/slow", scrape={"timeout": "10s"}) as s:
+            await s.until(lambda: any(incoming.target == "/slow" for incoming in s.engine.requests))
             began = time.monotonic()
             assert (await s.ask(request(chat_body()))).status == 200
             assert time.monotonic() - began < 1.0
+            assert s.gateway.engine.watch.scrapes == 1
 
     run(test())
 

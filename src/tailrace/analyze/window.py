@@ -39,6 +39,7 @@ class WindowSummary(msgspec.Struct, frozen=True, kw_only=True):
     """`None` when nobody knows for how long the window was watched."""
     tokens_per_s: float | None
     metrics: dict[str, WindowMetric]
+    """`ttft_ms`, `tpot_ms`, `e2e_ms`."""
     failed: int
     """Failed, timed out or refused."""
     cancelled: int
@@ -74,7 +75,7 @@ def summarise_window(
         n=len(table),
         requests_per_s=len(table) / span_s if span_s else None,
         tokens_per_s=tokens / span_s if span_s else None,
-        metrics={name: _metric(done, name) for name in METRICS},
+        metrics={f"{name}_ms": _metric(done, name) for name in METRICS},
         failed=len(table) - len(done) - cancelled,
         cancelled=cancelled,
         slow=sum(map(bool, table.column("slow").tolist())),

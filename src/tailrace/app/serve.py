@@ -10,37 +10,23 @@ import sys
 import time
 from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final, cast
 
 import msgspec
 import uvloop
 from aiohttp import web
 
+from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.admin import AdminParts, is_loopback, make_admin
-from tailrace.gateway.config import Config, check, load_config
+from tailrace.gateway.config import Config, check, load_config, parse_objectives
 from tailrace.gateway.gateway import Gateway, bind_error, split_address
 from tailrace.model.errors import ConfigError, InputError, StoreError
 from tailrace.model.record import RequestRecord
-
-try:
-    from tailrace.store.query import RecordStore
-except ImportError:
-
-    class RecordStore:
-        def __init__(self, d):
-            pass
-
-        def records(self, *a):
-            return []
-
-        def get(self, *a):
-            return None
-
-
+from tailrace.store.query import RecordStore
+from tailrace.store.table import RecordTable
 from tailrace.store.writer import RecordWriter, WriterOptions
-
-if TYPE_CHECKING:
-    from tailrace.store.table import RecordTable
+from tailrace.web.page import add_page
+from tailrace.web.source import LaneNow, LiveNow, StreamNow, dropped_by_class
 
 FLUSH_S: Final = 0.4
 """How long the last records may take to reach the disk: with the drain budget it stays under two seconds."""
@@ -122,7 +108,8 @@ class ServingGateway:
             ),
         )
         self.store = RecordStore(records.dir)
-        self.metrics = _metrics()
+        self.metrics = GatewayMetrics(parse_objectives(config.objectives))
+        self.metrics.on_render(self._set_gauges)
         self.gateway = Gateway(config, self.writer, observer=self.metrics)
         self._runner: web.AppRunner | None = None
         self.admin_url = ""
@@ -134,12 +121,12 @@ class ServingGateway:
         app = make_admin(
             gateway,
             AdminParts(
-                metrics=self._render_metrics if self.metrics is not None else None,
+                metrics=self.metrics.render,
                 history=_History(self.store),
                 store_counters=self.writer.counters,
             ),
         )
-        _mount_page(app, GatewayPage(self))
+        add_page(app, GatewayPage(self))
         runner = self._runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         host, port = split_address(self.config.admin, "admin")
@@ -170,8 +157,34 @@ class ServingGateway:
         await asyncio.to_thread(self.writer.close, FLUSH_S)
         return cut
 
-    def _render_metrics(self) -> tuple[bytes, str]:
-        return self.metrics.render()  # type: ignore[no-any-return]
+    def _set_gauges(self, metrics: GatewayMetrics) -> None:
+        """The live numbers, pulled by each scrape."""
+        gateway = self.gateway
+        now = monotonic_ns()
+        for name in ("tailrace_requests_in_flight", "tailrace_requests_queued", "tailrace_lane_limit"):
+            metrics.clear(name)
+        for lane, state in gateway.lanes.snapshot(now).items():
+            metrics.gauge("tailrace_requests_in_flight", state["running"], lane=lane)
+            metrics.gauge("tailrace_requests_queued", state["queued"], lane=lane)
+            for limit in ("running", "queued"):
+                metrics.gauge("tailrace_lane_limit", state[f"{limit}_limit"], lane=lane, limit=limit)
+        metrics.clear("tailrace_in_flight_over_objective")
+        for lane, count in gateway.over_objective(now).items():
+            metrics.gauge("tailrace_in_flight_over_objective", count, lane=lane)
+        metrics.gauge("tailrace_event_loop_lag_seconds", gateway.loop_lag_max_ns / 1e9)
+        backend = gateway.backend.name
+        metrics.gauge("tailrace_backend_up", int(gateway.engine.reachable is True), backend=backend)
+        engine = gateway.engine.watch.state(now)
+        for name, value in (
+            ("tailrace_engine_requests_running", engine.running if engine else None),
+            ("tailrace_engine_requests_waiting", engine.waiting if engine else None),
+            ("tailrace_engine_kv_usage_ratio", engine.kv_usage if engine else None),
+        ):
+            # A scrape that is too old is absent here too, not frozen at its last value.
+            metrics.clear(name)
+            if value is not None:
+                metrics.gauge(name, value, backend=backend)
+        metrics.records(self.writer.counters(), disk_ok=not self.writer.error)
 
 
 class _History:
@@ -210,17 +223,17 @@ class GatewayPage:
         found = self._serving.gateway.history.get(request_id)
         return found or await asyncio.to_thread(self._serving.store.get, request_id)
 
-    async def live(self) -> dict[str, Any]:
+    async def live(self) -> LiveNow:
         """The state of this moment."""
         gateway = self._serving.gateway
         now = monotonic_ns()
         engine = gateway.engine
         state = engine.watch.state(now)
-        out: dict[str, Any] = {
+        out: LiveNow = {
             "in_flight": len(gateway.in_flight),
-            "lanes": gateway.lanes.snapshot(now),
-            "streams": gateway.streams(),
-            "dropped": dict(self._serving.writer.dropped),
+            "lanes": cast("dict[str, LaneNow]", gateway.lanes.snapshot(now)),
+            "streams": cast("list[StreamNow]", gateway.streams()),
+            "dropped": dropped_by_class(self._serving.writer.counters()),
             "loop_lag_ms": gateway.loop_lag_max_ns / 1e6,
             "uptime_s": time.monotonic() - self._started,
             "engine": engine.name,
@@ -313,19 +326,3 @@ def _account(serving: ServingGateway, cut: int) -> None:
         )
     if serving.writer.error:
         raise StoreError(serving.writer.error)
-
-
-def _metrics() -> Any:
-    try:
-        from tailrace.export.prometheus import GatewayMetrics  # noqa: PLC0415
-    except ImportError:
-        return None
-    return GatewayMetrics()
-
-
-def _mount_page(app: web.Application, page: GatewayPage) -> None:
-    try:
-        from tailrace.web.page import add_page  # noqa: PLC0415
-    except ImportError:
-        return
-    add_page(app, page)

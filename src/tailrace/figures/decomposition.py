@@ -55,6 +55,7 @@ def decomposition_picture(analysis: StageGroups, theme: Theme = "light") -> Pict
         name=NAME,
         title=_title(analysis),
         note=_note(analysis, metric),
+        alt=_alt(analysis),
         data=[_stage_trace(stage, groups, analysis, longest, theme) for stage in stages],
         layout=layout,
     )
@@ -73,12 +74,14 @@ def _stage_trace(
 ) -> dict[str, Any]:
     values = [group.stages_ms.get(stage, 0.0) for group in groups]
     shares = [_share(value, group.total_ms) for value, group in zip(values, groups, strict=True)]
+    # Beside its parts, the stage's own bar is what nobody has split.
+    label = f"{stage} (not split)" if any(name.startswith(f"{stage}.") for name in groups[0].stages_ms) else stage
     wide = [value / longest >= _LABEL_SHARE for value in values]
     return {
         "type": "bar",
         "orientation": "h",
-        "name": stage,
-        "meta": {"stage": stage},
+        "name": label,
+        "meta": {"stage": stage, "label": label},
         "y": [_label(group) for group in groups],
         "x": [round(value, 3) for value in values],
         "text": [percent(share) if shown else "" for share, shown in zip(shares, wide, strict=True)],
@@ -92,7 +95,7 @@ def _stage_trace(
             [duration(value), percent(share), _sources(analysis, stage)]
             for value, share in zip(values, shares, strict=True)
         ],
-        "hovertemplate": f"<b>{plain(stage)}</b><br>%{{customdata[0]}} · %{{customdata[1]}} of the bar"
+        "hovertemplate": f"<b>{plain(label)}</b><br>%{{customdata[0]}} · %{{customdata[1]}} of the bar"
         "<br>%{customdata[2]}<extra></extra>",
     }
 
@@ -130,3 +133,14 @@ def _note(analysis: StageGroups, metric: str) -> str:
     if tail.name == "slowest":
         note += f" A p99 needs n ≥ 500; the {count(tail.rows)} slowest stand in its place."
     return note
+
+
+def _alt(analysis: StageGroups) -> str:
+    def stages(group: StageGroup) -> str:
+        longest_first = sorted(group.stages_ms.items(), key=lambda item: -item[1])
+        return ", ".join(f"{name} {duration(ms)}" for name, ms in longest_first if ms)
+
+    return ". ".join(
+        f"{_LABELS.get(group.name, group.name)}: {duration(group.total_ms)}, of which {stages(group)}"
+        for group in analysis.groups
+    )

@@ -53,6 +53,7 @@ def failures_picture(rows: Sequence[FailureRow], n: int, theme: Theme = "light")
         name=NAME,
         title=_title(rows, n),
         note=_note(len(ranked) - len(shown)),
+        alt=". ".join(f"{row.outcome}, {row.reason} in {row.stage}: {count(row.n)}" for row in rows[:ROWS]),
         data=[_stage_trace(stage, shown, highest, theme) for stage in order],
         layout=layout,
     )
@@ -71,7 +72,7 @@ def _stage_trace(
         "type": "bar",
         "orientation": "h",
         "name": f"in {plain(stage)}",
-        "meta": {"stage": stage},
+        "meta": {"stage": stage, "label": stage},
         "y": [f"{_words(reason)}<br>{_words(outcome)}" for (reason, outcome), _ in shown],
         "x": values,
         "text": [count(value) if value / highest > _LABEL_SHARE else "" for value in values],

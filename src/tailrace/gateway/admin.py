@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from tailrace.gateway.public import to_public
+from tailrace.export.jsonl import encode_lines, encode_public, to_public
 from tailrace.gateway.config import LaneConfig, config_from, to_plain
 from tailrace.gateway.gateway import Gateway
 from tailrace.model.errors import InputError
@@ -44,8 +44,8 @@ class RecordHistory(Protocol):
 class AdminParts(msgspec.Struct, kw_only=True):
     """What a composition adds to the gateway's own answers; each may be absent, and its call then says so."""
 
-    metrics: Callable[[], tuple[bytes, str]] | None = None
-    """Body and content type of `/metrics`."""
+    metrics: Callable[[str], tuple[bytes, str]] | None = None
+    """The scraper's `Accept` -> body and content type of `/metrics`."""
     history: RecordHistory | None = None
     store_counters: Callable[[], dict[str, Any]] | None = None
     diagnose: Callable[[list[RequestRecord]], Any] | None = None
@@ -145,21 +145,24 @@ class _Admin:
         ready, why = self._gateway.ready()
         return _json({"ready": ready, "why": why}, status=200 if ready else 503)
 
-    async def metrics(self, _: web.Request) -> web.Response:
+    async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus text."""
         if self._parts.metrics is None:
             return _json({"error": {"message": "no metrics are kept"}}, status=501)
-        body, content_type = self._parts.metrics()
+        body, content_type = self._parts.metrics(request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     # -- records
 
     async def records(self, request: web.Request) -> web.Response:
-        """JSON lines, oldest first: `since` in ms or ns of the epoch (exclusive), `limit` newest."""
+        """JSON lines, oldest first: `since` in s, ms or ns of the epoch (exclusive), the newest `limit`.
+
+        `timeline=0` leaves timelines out.
+        """
         since = _since(request.query.get("since", ""))
         limit = min(_number(request.query.get("limit", "1000"), "limit"), MAX_RECORDS)
         found = await self._recent(since, limit)
-        body = b"".join(msgspec.json.encode(to_public(record)) + b"\n" for record in found)
+        body = b"".join(encode_lines(found, timeline=request.query.get("timeline") != "0"))
         return web.Response(body=body, content_type="application/x-ndjson")
 
     async def _recent(self, since: int | None, limit: int) -> list[RequestRecord]:
@@ -210,7 +213,7 @@ class _Admin:
                 if follower.missed:
                     yield b"event: missed\ndata: %d\n\n" % follower.missed
                     follower.missed = 0
-                public = msgspec.json.encode(to_public(msgspec.structs.replace(record, timeline=None)))
+                public = encode_public(record, timeline=False)
                 yield b"event: record\nid: %b\ndata: %b\n\n" % (record.request_id.encode(), public)
 
     # -- the present
@@ -361,7 +364,7 @@ def _since(text: str) -> int | None:
 def _without_secrets(plain: dict[str, Any]) -> dict[str, Any]:
     out = dict(plain)
     if out.get("admin_token"):
-        out["admin_token"] = "***"
+        out["admin_token"] = "***"  # noqa: S105  (this is what hides it)
     out["backends"] = [
         {**backend, "api_key": "***"} if backend.get("api_key") else backend for backend in plain.get("backends", [])
     ]

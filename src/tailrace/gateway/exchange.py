@@ -86,6 +86,7 @@ class GatewayExchange:
         self._sent_at: int | None = None
         self._deadline_at: int | None = None
         self._unblocked_at = 0
+        self._client_dropped = False
         self._verdict: Verdict | None = None
         """How it ended, once that is known and only the client still drains."""
 
@@ -130,7 +131,7 @@ class GatewayExchange:
         elif self._size > SMALL_UPLOAD:
             self.keep_alive = False
 
-    def upload_complete(self, now: int) -> None:
+    def upload_complete(self) -> None:
         """The request is whole."""
         self.uploaded = True
 
@@ -171,9 +172,6 @@ class GatewayExchange:
             close=True,
         )
         self.start(now)
-
-    def write_blocked(self, now: int) -> None:
-        """The client's side of the kernel is full; `_after_write` pauses the engine when our buffer is, too."""
 
     def write_unblocked(self, since: int, now: int) -> None:
         """The client has taken everything written so far."""
@@ -356,16 +354,21 @@ class GatewayExchange:
         self.ledger.headers = self.ledger.first_byte = now
 
     def our_headers(self, now: int) -> list[bytes]:
+        """The header lines that the gateway adds to every answer."""
         ledger = self.ledger
         parts = [f"ingress;dur={((ledger.parsed or now) - self.received) / 1e6:.3f}"]
         if ledger.admitted is not None and ledger.parsed is not None:
             parts.append(f"queue.gateway;dur={(ledger.admitted - ledger.parsed) / 1e6:.3f}")
         if ledger.sent is not None and ledger.headers is not None:
             parts.append(f"upstream;dur={(ledger.headers - ledger.sent) / 1e6:.3f}")
-        line = f"x-request-id: {ledger.request_id}\r\nx-tailrace-lane: {self.lane}\r\nserver-timing: {', '.join(parts)}\r\n"
+        lines = [
+            f"x-request-id: {ledger.request_id}",
+            f"x-tailrace-lane: {self.lane}",
+            f"server-timing: {', '.join(parts)}",
+        ]
         if ledger.client_request_id:
-            line += f"x-client-request-id: {ledger.client_request_id}\r\n"
-        return [line.encode("latin-1", "replace")]
+            lines.append(f"x-client-request-id: {ledger.client_request_id}")
+        return [("\r\n".join(lines) + "\r\n").encode("latin-1", "replace")]
 
     def first_token(self, now: int, written: int | None) -> None:
         """The first token was read at `now`, and was with the client's kernel at `written`."""
@@ -420,9 +423,13 @@ class GatewayExchange:
     # -- time
 
     def _total_at(self) -> int:
-        budget = self.budgets.total_ns if self.work.stream else self.budgets.unstreamed_total_ns
+        budget = self.budgets.unstreamed_total_ns if self._in_one_piece else self.budgets.total_ns
         at = self.received + budget
         return at if self._deadline_at is None else min(at, self._deadline_at)
+
+    @property
+    def _in_one_piece(self) -> bool:
+        return self.route.kind is RouteKind.READ and not self.work.stream
 
     def _first_token_at(self) -> int:
         if not self.work.stream or self._sent_at is None:
@@ -436,6 +443,7 @@ class GatewayExchange:
         return max(meter.last_progress_ns, self._unblocked_at) + self.budgets.idle_ns
 
     def next_budget(self) -> int:
+        """The earliest instant at which a budget may be over."""
         at = self._total_at()
         if self.answer.holding:
             at = min(at, self.transit.hold_until)
@@ -456,15 +464,15 @@ class GatewayExchange:
             if self._deadline_at is not None and now >= self._deadline_at:
                 self._give_up(now, OutcomeKind.CANCELLED, Reason.DEADLINE, self._stage(now), "deadline")
             else:
-                budget = "total" if self.work.stream else "unstreamed_total"
+                budget = "unstreamed_total" if self._in_one_piece else "total"
                 self._give_up(now, OutcomeKind.TIMED_OUT, Reason.TOTAL_TIMEOUT, self._stage(now), budget)
         elif self.phase is Phase.WAITING and now >= self._first_token_at():
             stage = self._stage(now)
             self._give_up(now, OutcomeKind.TIMED_OUT, Reason.FIRST_TOKEN_TIMEOUT, stage, "first_token")
         elif self.phase is Phase.STREAMING and not blocked and now >= self._idle_at():
             self._idle_over(now)
-        if self.phase is not Phase.DONE:
-            self.next_check = max(self.next_budget(), now + 1)
+        # Where it has ended nobody looks any more.
+        self.next_check = max(self.next_budget(), now + 1)
 
     def _idle_over(self, now: int) -> None:
         meter = self.transit.meter
@@ -483,7 +491,7 @@ class GatewayExchange:
         text = f"the {budget} budget of {self._budget_ns(budget) / 1e9:g} s is over in stage {stage}"
         if draining:
             # Everything is said; only the client does not take it.
-            self.connection.abort()
+            self._drop_client()
         else:
             wait = self.gateway.lanes.predicted_wait_ns(self.lane, now) if queued else None
             self._tell(
@@ -505,7 +513,11 @@ class GatewayExchange:
         if not self.answer.head_sent:
             self.answer.ours = self.our_headers(monotonic_ns())
         if not self.transit.break_off(msgspec.structs.replace(refusal, request_id=self.ledger.request_id)):
-            self.connection.abort()
+            self._drop_client()
+
+    def _drop_client(self) -> None:
+        self._client_dropped = True
+        self.connection.abort()
 
     def _budget_ns(self, budget: str) -> int:
         if budget == "deadline":
@@ -524,6 +536,11 @@ class GatewayExchange:
         if phase is Phase.STREAMING and meter is not None and (meter.finish_reason or meter.done):
             return "postprocess"
         return str(phase.value)
+
+    @property
+    def waits_for_token(self) -> bool:
+        """A stream whose first token has not come."""
+        return self.work.stream and self.phase in (Phase.QUEUED, Phase.CONNECTING, Phase.WAITING)
 
     def view(self, now: int) -> dict[str, Any]:
         """This request for `/streams`."""
@@ -576,14 +593,14 @@ class GatewayExchange:
                 Refusal(status=503, message=verdict.error, reason=verdict.reason, stage=verdict.stage, retry_after_s=1)
             )
         else:
-            self.connection.abort()
+            self._drop_client()
         self._close(now, verdict)
 
     def ends(self, now: int, verdict: Verdict) -> None:
         """Everything is written; the record waits only for the client to take it."""
         if self.phase is Phase.DONE:
             return
-        if self.connection.blocked_since is None:
+        if self.connection.blocked_since is None or self._client_dropped:
             self._close(now, verdict)
             return
         self._verdict = verdict

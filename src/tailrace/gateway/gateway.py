@@ -242,7 +242,8 @@ class Gateway:
         if expect and expect != b"100-continue":
             refusal = Refusal(status=417, message=f"cannot meet the expectation {expect!r}", reason=Reason.BAD_REQUEST)
         if refusal is not None:
-            exchange.refuse_head(refusal, close=length > SMALL_UPLOAD or bool(expect))
+            too_much = length > min(SMALL_UPLOAD, self.max_body_bytes)
+            exchange.refuse_head(refusal, close=too_much or bool(expect))
         else:
             exchange.expects_continue = bool(expect) and version != "1.0"
         return exchange
@@ -414,6 +415,19 @@ class Gateway:
         if self.engine.reachable is False:
             return False, f"the engine at {self.backend.url} does not answer: {self.engine.error}"
         return True, ""
+
+    def over_objective(self, now: int) -> dict[str, int]:
+        """Lane -> requests in flight that have passed its TTFT objective without a token: a hang shows here first."""
+        bounds = {
+            lane: min(self.lanes.policy(lane).objectives.bounds.get("ttft", {}).values(), default=None)
+            for lane in self.lanes.snapshot(now)
+        }
+        out = {lane: 0 for lane, bound in bounds.items() if bound is not None}
+        for exchange in self.in_flight.values():
+            bound = bounds.get(exchange.lane)
+            if bound is not None and exchange.waits_for_token and now - exchange.received > bound:
+                out[exchange.lane] += 1
+        return out
 
     def live(self) -> dict[str, Any]:
         """Gauges of this moment."""

@@ -41,7 +41,7 @@ class HeadError(Exception):
 
 
 def status_line(status: int) -> bytes:
-    """`HTTP/1.1 200 OK\\r\\n`, also for a status that has no name."""
+    """The status line with its CRLF, also for a status that has no name."""
     return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Status\r\n" % status
 
 

@@ -80,6 +80,6 @@ def error_event(endpoint: str, refusal: Refusal) -> bytes:
     if endpoint == "/v1/messages":
         return b"event: error\ndata: %b\n\n" % msgspec.json.encode({"type": "error", "error": error})
     if endpoint == "/v1/responses":
-        return b"event: error\ndata: %b\n\n" % msgspec.json.encode({"type": "error", **{**error, "type": "error"}})
+        return b"event: error\ndata: %b\n\n" % msgspec.json.encode({**error, "type": "error"})
     error["code"] = refusal.status
     return b"data: %b\n\n" % msgspec.json.encode({"error": error})

@@ -116,7 +116,8 @@ class EngineWatch:
                     self._quiet_for = _BACK_OFF
                     return
                 if answer.status != 200:
-                    raise ValueError(f"status {answer.status}")
+                    self._failed(f"the engine answers {answer.status} to its metrics")
+                    return
                 body = await answer.content.read(_MAX_BYTES)
                 text = body.decode("utf-8", "replace")
                 self._state = self._parse(text, self.server, monotonic_ns())

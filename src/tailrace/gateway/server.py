@@ -39,7 +39,7 @@ class Exchange(Protocol):
     def add_body(self, data: bytes) -> None:
         """Body bytes as they come."""
 
-    def upload_complete(self, now: int) -> None:
+    def upload_complete(self) -> None:
         """The request is whole."""
 
     def start(self, now: int) -> None:
@@ -56,9 +56,6 @@ class Exchange(Protocol):
 
     def client_timed_out(self, now: int) -> None:
         """The client did not finish its request in time."""
-
-    def write_blocked(self, now: int) -> None:
-        """The kernel takes no more for this client."""
 
     def write_unblocked(self, since: int, now: int) -> None:
         """Everything written so far is with the kernel."""
@@ -144,6 +141,7 @@ class ClientConnection(asyncio.Protocol):
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
         # uvloop's transports have the methods and not the base class.
         transport = self.transport = cast("asyncio.Transport", transport)
         self.last_activity = monotonic_ns()
@@ -160,6 +158,7 @@ class ClientConnection(asyncio.Protocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
+        """Bytes of a request; one timestamp for all of them."""
         if self._deaf:
             return
         now = self._now = self.last_activity = monotonic_ns()
@@ -183,19 +182,21 @@ class ClientConnection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def eof_received(self) -> bool:
+        """The client will send nothing more: it left."""
         self._everyone_gone()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
         self._everyone_gone(write_failed=isinstance(exc, BrokenPipeError))
         self._host.disconnected(self)
 
     def pause_writing(self) -> None:
-        self.blocked_since = now = monotonic_ns()
-        if self.pipeline:
-            self.pipeline[0].write_blocked(now)
+        """The client's side of the kernel is full."""
+        self.blocked_since = monotonic_ns()
 
     def resume_writing(self) -> None:
+        """The client has taken everything."""
         since, self.blocked_since = self.blocked_since, None
         if since is not None and self.pipeline:
             self.pipeline[0].write_unblocked(since, monotonic_ns())
@@ -203,6 +204,7 @@ class ClientConnection(asyncio.Protocol):
     # -- llhttp
 
     def on_message_begin(self) -> None:
+        """llhttp: a request begins."""
         if self._replaying:
             return
         self._begun = self._now
@@ -212,16 +214,19 @@ class ClientConnection(asyncio.Protocol):
         self._in_head = True
 
     def on_url(self, part: bytes) -> None:
+        """llhttp: a piece of the target."""
         if not self._replaying:
             self._target += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """llhttp: one header or trailer."""
         if not self._replaying:
             if len(self._headers) >= MAX_HEADERS:  # trailers count too: a body may end in any number of them
                 raise HeadError(431, f"there are more than {MAX_HEADERS} headers")
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        """llhttp: the head is whole."""
         if self._replaying:
             return
         self._in_head = False
@@ -243,10 +248,12 @@ class ClientConnection(asyncio.Protocol):
             self._headers = headers  # `_without_upgrade` reads them again
 
     def on_body(self, data: bytes) -> None:
+        """llhttp: a piece of the body."""
         if self._uploading is not None:
             self._uploading.add_body(data)
 
     def on_message_complete(self) -> None:
+        """llhttp: the request is whole."""
         if self._parser.should_upgrade():
             return  # llhttp ends the message where the new protocol would begin; `_without_upgrade` goes on
         exchange, self._uploading = self._uploading, None
@@ -254,7 +261,7 @@ class ClientConnection(asyncio.Protocol):
             exchange.keep_alive = exchange.keep_alive and self._parser.should_keep_alive()
             if not exchange.keep_alive:
                 self._deaf = True
-            exchange.upload_complete(self._now)
+            exchange.upload_complete()
 
     # -- reading
 

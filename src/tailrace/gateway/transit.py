@@ -110,7 +110,7 @@ class Transit:
                 self.overhead_ns += answer.body(ready) - now
         else:
             ready = stripper.feed(data, now)
-            if meter.fault is not None and not answer.head_sent:
+            if meter.fault is not None and not answer.head_sent and not meter.token_events:
                 self._first_frame_error(meter, meter.fault, now)
                 return
             answer.body(ready)
@@ -131,11 +131,9 @@ class Transit:
             else:
                 self._read.append(data)
         answer = self.answer
-        if not answer.head_sent and (len(data) >= _RELEASE_AT or self.hold_until is NEVER):
-            answer.body(data)
+        answer.body(data)
+        if not answer.head_sent and len(data) >= _RELEASE_AT:
             answer.release()
-        else:
-            answer.body(data)
         if answer.head_sent:
             self.overhead_ns += max(0, (answer.last_write_ns or now) - now)
 
@@ -148,7 +146,7 @@ class Transit:
             return
         meter.end(now, clean=True)
         rest = self._stripper.finish()
-        if meter.fault is not None and not answer.head_sent:
+        if meter.fault is not None and not answer.head_sent and not meter.token_events:
             self._first_frame_error(meter, meter.fault, now)
             return
         verdict = self._judge(meter)
@@ -221,7 +219,8 @@ class Transit:
         """The stream's first event is an error and nothing has left: the client gets its real status."""
         exchange = self._exchange
         ending = exchange.gateway.engine.adapter.fault(fault, tokens_seen=False)
-        status = fault.code if fault.code in _ERROR_STATUS else ending.http_status or 502
+        said = fault.code or 0
+        status = said if said in _ERROR_STATUS else ending.http_status or 502
         exchange.stop_engine(now)
         meter.end(now, clean=False)
         refusal = Refusal(

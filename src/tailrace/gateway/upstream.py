@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections import deque
@@ -47,6 +48,10 @@ class Receiver(Protocol):
         """The connection ended before the message did. `untouched`: reused, and not one byte of an answer came."""
 
 
+class HttpSurplusError(Exception):
+    """More came than was asked for."""
+
+
 class UpstreamConnection(asyncio.Protocol):
     """One connection. Between two requests it lies in its pool."""
 
@@ -54,8 +59,8 @@ class UpstreamConnection(asyncio.Protocol):
         "_body",
         "_complete",
         "_head_bytes",
-        "_head_due",
         "_head_done",
+        "_head_due",
         "_headers",
         "_keep_alive",
         "_parser",
@@ -87,12 +92,14 @@ class UpstreamConnection(asyncio.Protocol):
     # -- asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
         # uvloop's transports have the methods and not the base class.
         transport = self.transport = cast("asyncio.Transport", transport)
         set_no_delay(transport)
         self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:
+        """Bytes of an answer; one timestamp for all of them."""
         now = monotonic_ns()
         receiver = self.receiver
         if receiver is None:
@@ -123,9 +130,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._fail(f"the head of the engine's answer is longer than {MAX_HEAD_BYTES} bytes", now)
 
     def eof_received(self) -> bool:
+        """The engine closed; `connection_lost` judges."""
         return False  # close our side too; connection_lost judges
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Gone: an unframed body is whole, anything else in progress is not."""
         self._pool.closed(self)
         receiver = self.receiver
         if receiver is None:
@@ -142,10 +151,18 @@ class UpstreamConnection(asyncio.Protocol):
 
     # -- llhttp
 
+    def on_message_begin(self) -> None:
+        """llhttp: an answer begins."""
+        if self._complete:
+            # A second answer to one request: whatever it is, it is nobody's, least of all the next request's.
+            raise HttpSurplusError
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        """llhttp: one header or trailer."""
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        """llhttp: the head is whole."""
         status = self._parser.get_status_code()
         if status == 101:
             self._stopped = True
@@ -167,9 +184,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._complete = True
 
     def on_body(self, data: bytes) -> None:
+        """llhttp: a piece of the body."""
         self._body.append(data)
 
     def on_message_complete(self) -> None:
+        """llhttp: the answer is whole."""
         if self._head_done:
             self._complete = True
             self._keep_alive = self._parser.should_keep_alive() and not self._without_body
@@ -305,10 +324,8 @@ class UpstreamPool:
         """A connection is gone."""
         self.open.discard(connection)
         if connection.receiver is None:
-            try:
+            with contextlib.suppress(ValueError):  # it was in use or already taken out
                 self.idle.remove(connection)
-            except ValueError:
-                pass  # it was in use or already taken out
 
     def release(self, connection: UpstreamConnection, now: int) -> None:
         """A request has its whole answer; the next may use the connection."""

@@ -29,6 +29,7 @@ SHARE = 0.10
 CPU_LIMIT = 0.90
 """Of the one core that an event loop can use."""
 RUN_QUEUE_LIMIT = 0.30
+"""Of the run's time. Waiting alone is no error of a stamp, so it counts together with half of the bound on lag."""
 MIN_SAMPLES = 50
 """Half a second of lag samples; fewer have no p99."""
 MIN_WALL_NS = S
@@ -112,7 +113,8 @@ class HealthSampler:
             why.append(f"sends were {late:.0f} ms late at p99 (bound {bound:.0f} ms)")
         if cpu > CPU_LIMIT and wall >= MIN_WALL_NS:
             why.append(f"the client used {cpu:.0%} of the one core that it can use")
-        if waited is not None and waited > RUN_QUEUE_LIMIT and wall >= MIN_WALL_NS:
+        starved = waited is not None and waited > RUN_QUEUE_LIMIT and wall >= MIN_WALL_NS
+        if starved and lag is not None and lag > bound / 2:
             why.append(f"the client waited for a processor during {waited:.0%} of the run")
         return ClientHealth(
             limited=bool(why),

@@ -30,16 +30,6 @@ class StreamNow(TypedDict, total=False):
     tokens: int
 
 
-class EngineNow(TypedDict, total=False):
-    """The engine behind the gateway, as the admin port's `/backends` spells it."""
-
-    engine: str
-    version: str
-    reachable: bool | None
-    state: dict[str, Any] | None
-    """`running`, `waiting`, `kv_usage` of the last scrape, where there was one."""
-
-
 class LiveNow(TypedDict, total=False):
     """The state of this moment. Every key may be absent: what is not known is shown as not known, never as 0."""
 
@@ -51,9 +41,15 @@ class LiveNow(TypedDict, total=False):
     loop_lag_ms: float | None
     """The largest lag of the event loop in the last seconds."""
     uptime_s: float
-    engine: EngineNow
+    engine: str
+    engine_version: str
     simulated: bool
     """The engine is Tailrace's model of one: the page says so beside its name."""
+    upstream: str
+    upstream_ok: bool | None
+    """Whether the engine answered lately; `None` where nobody has asked."""
+    engine_state: dict[str, Any]
+    """`running`, `waiting`, `kv_usage` of the last scrape, where there was one."""
 
 
 def dropped_by_class(counters: Mapping[str, int]) -> dict[str, int]:
@@ -77,6 +73,6 @@ class PageSource(Protocol):
         """One record with its timeline, `None` where it is not known."""
         ...
 
-    async def live(self) -> LiveNow:
-        """The state of this moment; cheap, called about once a second and viewer."""
+    async def live(self) -> Mapping[str, object]:
+        """The state of this moment, as `LiveNow` describes it; cheap, called every other second for each viewer."""
         ...

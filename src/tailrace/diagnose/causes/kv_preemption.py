@@ -102,6 +102,9 @@ class KvPreemption(Cause):
         if window.stalls.row.size and window.long.any() and not window.long.all():
             stall = np.maximum(stall - prefill_stalls(window).excess_by_row, 0.0)
         kv = window.done.column("kv_usage_at_admission")
+        if np.isnan(kv).all():
+            # Only scrapes saw the cache: it was full or it was not.
+            kv = np.full(window.n, evidence.kv_usage or 0.0)
         with np.errstate(invalid="ignore"):
             queued = np.where(kv >= 0.9, window.lost.engine_queue, 0.0)
         preempted = window.preempted

@@ -23,7 +23,7 @@ export async function draw(picture, prefix = picture.name) {
   if (picture.empty) return;
   if (legend) drawLegend(legend, picture);
   place.setAttribute("role", "img");
-  place.setAttribute("aria-label", `${picture.title}. ${picture.note || ""}`);
+  place.setAttribute("aria-label", [picture.title, picture.alt || picture.note].filter(Boolean).join(". "));
   const narrow = place.clientWidth < 460;
   const key = JSON.stringify([picture.data, picture.layout, narrow]);
   if (drawn.get(prefix) === key) return;
@@ -58,13 +58,14 @@ function shrink(picture) {
 }
 
 function drawLegend(list, picture) {
-  const stages = picture.data.filter((trace) => trace.meta && trace.meta.stage).map((trace) => trace.meta.stage);
-  if (list.dataset.stages === stages.join()) return;
-  list.dataset.stages = stages.join();
+  const entries = picture.data.filter((trace) => trace.meta).map((trace) => trace.meta);
+  const now = JSON.stringify(entries);
+  if (list.dataset.entries === now) return;
+  list.dataset.entries = now;
   list.replaceChildren(
-    ...stages.map((stage) => {
+    ...entries.map(({ stage, label }) => {
       const item = element("li");
-      item.append(element("i", null, { class: "swatch", "data-stage": stage }), element("span", stage));
+      item.append(element("i", null, { class: "swatch", "data-stage": stage }), element("span", label));
       return item;
     }),
   );

@@ -25,16 +25,15 @@ function metric(id, now) {
 export function showNumbers(summary) {
   say("rate", `${rate(summary.requests_per_s)} /s`);
   say("rate-note", `${count(summary.n)} ended, ${rate(summary.tokens_per_s)} tokens/s`);
-  metric("ttft", summary.metrics.ttft);
-  metric("tpot", summary.metrics.tpot);
+  metric("ttft", summary.metrics.ttft_ms);
+  metric("tpot", summary.metrics.tpot_ms);
   say("errors", summary.n ? percent(summary.failed / summary.n) : "–");
   say("errors-note", `${count(summary.failed)} failed, timed out or refused; ${count(summary.cancelled)} cancelled`);
 }
 
 export function showLive(live) {
   say("in-flight", count(live.in_flight));
-  const engine = live.engine || {};
-  const now = engine.state || {};
+  const now = live.engine_state || {};
   const seen = [];
   if (typeof now.running === "number") seen.push(`engine runs ${count(now.running)}, ${count(now.waiting)} wait`);
   if (typeof now.kv_usage === "number") seen.push(`KV ${percent(now.kv_usage)}`);
@@ -48,8 +47,8 @@ export function showLive(live) {
   say("dropped", count(dropped.reduce((sum, [, number]) => sum + number, 0)));
   say("dropped-note", `${dropped.map(([name, number]) => `${name} ${count(number)}`).join(", ")}: what is shown is incomplete`);
   say("target", live.title || "");
-  const engineName = [engine.engine === "unknown" ? "" : engine.engine, engine.version].filter(Boolean).join(" ");
-  say("engine", engine.reachable === false ? `${engineName || "the engine"} does not answer` : engineName);
+  const engine = [live.engine, live.engine_version].filter(Boolean).join(" ");
+  say("engine", live.upstream_ok === false ? `${engine || "the engine"} does not answer` : engine);
   byId("simulated").hidden = !live.simulated;
   showLanes(lanes);
   showStreams(live);
