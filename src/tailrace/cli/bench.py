@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -155,57 +157,67 @@ def bench(
 
       tailrace bench http://localhost:8000 --rate 5 --duration 60 --out before.run
     """
-    from pathlib import Path
+    with _interruptible():
+        from pathlib import Path
 
-    from tailrace.model.errors import InputError
-    from tailrace.probe.spec import BenchSpec, Limits
+        from tailrace.model.errors import InputError
+        from tailrace.probe.spec import BenchSpec, Limits
 
-    if fail_on not in (None, "errors"):
-        raise InputError(f"{fail_on!r} is nothing to fail on", place="--fail-on", remedy="Write --fail-on errors")
-    if requests is None and duration is None and not (trace and rate is None and concurrency is None):
-        duration = _DEFAULT_DURATION
-    warmup_requests, warmup_ns = (int(warmup), 0) if warmup.isdecimal() else (0, _duration_ns(warmup, "--warmup"))
-    spec = BenchSpec(
-        url=url,
-        workload=_workload(
-            rate=rate,
-            concurrency=concurrency,
-            arrival=arrival,
-            burstiness=burstiness,
-            mix=mix,
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            trace=trace,
-            trace_speed=trace_speed,
+        if fail_on not in (None, "errors"):
+            raise InputError(f"{fail_on!r} is nothing to fail on", place="--fail-on", remedy="Write --fail-on errors")
+        if requests is None and duration is None and not (trace and rate is None and concurrency is None):
+            duration = _DEFAULT_DURATION
+        warmup_requests, warmup_ns = (int(warmup), 0) if warmup.isdecimal() else (0, _duration_ns(warmup, "--warmup"))
+        spec = BenchSpec(
+            url=url,
+            workload=_workload(
+                rate=rate,
+                concurrency=concurrency,
+                arrival=arrival,
+                burstiness=burstiness,
+                mix=mix,
+                prompt_tokens=prompt_tokens,
+                output_tokens=output_tokens,
+                trace=trace,
+                trace_speed=trace_speed,
+                seed=seed,
+            ),
+            model=model,
             seed=seed,
-        ),
-        model=model,
-        seed=seed,
-        requests=requests,
-        duration_ns=None if duration is None else _duration_ns(duration, "--duration"),
-        warmup_requests=warmup_requests,
-        warmup_ns=warmup_ns,
-        stream=stream,
-        api_key=api_key,
-        headers=[_header(one) for one in header or []],
-        extra_body=_extra_body(extra_body),
-        ignore_eos=ignore_eos,
-        limits=Limits(
-            connect_ns=_duration_ns(connect_timeout, "--connect-timeout"),
-            first_token_ns=_optional_ns(first_token_timeout, "--first-token-timeout"),
-            idle_ns=_optional_ns(idle_timeout, "--idle-timeout"),
-            total_ns=_duration_ns(timeout, "--timeout"),
-        ),
-        verify_tls=not insecure,
-        shared_prefix=shared_prefix,
-        chars_per_token=chars_per_token,
-        mix_text=mix or "",
-        objectives=_objectives(objective or []),
-    )
-    path = Path(out) if out else Path(_default_name())
-    if path.is_dir():
-        raise InputError("is a directory", place=str(path), remedy="Give --out the name of a file")
-    _run(spec, path, as_json=as_json, fail_on_errors=fail_on == "errors")
+            requests=requests,
+            duration_ns=None if duration is None else _duration_ns(duration, "--duration"),
+            warmup_requests=warmup_requests,
+            warmup_ns=warmup_ns,
+            stream=stream,
+            api_key=api_key,
+            headers=[_header(one) for one in header or []],
+            extra_body=_extra_body(extra_body),
+            ignore_eos=ignore_eos,
+            limits=Limits(
+                connect_ns=_duration_ns(connect_timeout, "--connect-timeout"),
+                first_token_ns=_optional_ns(first_token_timeout, "--first-token-timeout"),
+                idle_ns=_optional_ns(idle_timeout, "--idle-timeout"),
+                total_ns=_duration_ns(timeout, "--timeout"),
+            ),
+            verify_tls=not insecure,
+            shared_prefix=shared_prefix,
+            chars_per_token=chars_per_token,
+            mix_text=mix or "",
+            objectives=_objectives(objective or []),
+        )
+        path = Path(out) if out else Path(_default_name())
+        if path.is_dir():
+            raise InputError("is a directory", place=str(path), remedy="Give --out the name of a file")
+        _run(spec, path, as_json=as_json, fail_on_errors=fail_on == "errors")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C before or after the run itself, which has its own way to end: no traceback, the same exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(_EXIT_INTERRUPTED) from None
 
 
 def _run(spec: BenchSpec, path: Path, *, as_json: bool, fail_on_errors: bool) -> None:
