@@ -58,6 +58,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts from this length on go to the lane of long documents."""
     warmup: int
     """Requests before each arm, outside its statistics."""
+    budgets: dict[str, str] = {}
+    """The gateway's, where its defaults would end what the scene wants to show."""
 
 
 SCENES: Final[dict[str, Scene]] = {
@@ -73,10 +75,12 @@ SCENES: Final[dict[str, Scene]] = {
     # 169 prompt tokens per CPU-second: a document of 500 tokens stops every stream for about 3 s.
     LLAMACPP: Scene(
         mix="chat=20/16:0.9,document=500/8:0.1",
-        rate=1.0,
-        duration_ns=45 * S,
+        rate=0.7,
+        duration_ns=60 * S,
         document_tokens=200,
         warmup=2,
+        # A document's prefill alone takes most of the default 5 s to the first token, on one CPU thread.
+        budgets={"queue": "60s", "first_token": "60s", "idle": "20s", "unstreamed_total": "120s"},
     ),
 }
 
@@ -174,7 +178,7 @@ async def run_demo(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-demo-")))
         tell(Step(name="starting", text=_engine_words(options)))
         engine = _Engine(options, stack)
-        gateway = stack.enter_context(_gateway(engine.url, folder))
+        gateway = stack.enter_context(_gateway(engine.url, folder, scene.budgets))
         page = str(gateway.ready["admin"]) + "/"
         tell(Step(name="ready", page=page, text=str(gateway.ready["url"])))
         story = _Story(options, scene, engine, gateway, folder, tell, stop, on_progress)
@@ -364,20 +368,22 @@ def _llamacpp(*, batch: int, port: int) -> Child:
     return Child("llama.cpp", [sys.executable, script, "--port", str(port), "--batch", str(batch), "--slots", "8"])
 
 
-def _gateway(upstream: str, folder: Path) -> Child:
+def _gateway(upstream: str, folder: Path, budgets: dict[str, str]) -> Child:
     admin = f"127.0.0.1:{DEFAULT_ADMIN_PORT if _is_free(DEFAULT_ADMIN_PORT) else 0}"
-    return Child.tailrace(
-        "gateway",
-        "serve",
-        "--upstream",
-        upstream,
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        admin,
-        "--data-dir",
-        str(folder / "records"),
+    config = folder / "tailrace.yaml"
+    # JSON is YAML.
+    config.write_bytes(
+        msgspec.json.encode(
+            {
+                "listen": "127.0.0.1:0",
+                "admin": admin,
+                "backends": [{"url": upstream}],
+                "budgets": budgets,
+                "records": {"dir": str(folder / "records")},
+            }
+        )
     )
+    return Child.tailrace("gateway", "serve", "-c", str(config))
 
 
 def _is_free(port: int) -> bool:
