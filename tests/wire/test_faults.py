@@ -225,7 +225,9 @@ def test_a_200_whose_body_is_an_error_failed() -> None:
 )
 def test_an_error_status_passes_with_its_headers(status: int, reason: Reason) -> None:
     async def script(incoming: Incoming) -> None:
-        await incoming.reply({"error": {"message": "The model `x` does not exist."}}, status, extra=b"Retry-After: 7\r\n")
+        await incoming.reply(
+            {"error": {"message": "The model `x` does not exist."}}, status, extra=b"Retry-After: 7\r\n"
+        )
 
     async def test() -> None:
         async with stand(script) as s:
