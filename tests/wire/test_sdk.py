@@ -167,7 +167,7 @@ def test_an_error_in_mid_stream_raises() -> None:
     async def test(s: Stand, sdk: openai.AsyncOpenAI) -> None:
         stream = await sdk.chat.completions.create(model="m", messages=MESSAGES, stream=True)
         got = 0
-        with pytest.raises(openai.APIError, match="closed the connection"):
+        with pytest.raises(openai.APIError, match="closed the connection"):  # noqa: PT012
             async for _ in stream:
                 got += 1
         assert got == 2

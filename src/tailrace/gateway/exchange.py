@@ -213,7 +213,7 @@ class GatewayExchange:
 
     def _enter_lane(self, body: bytes, now: int) -> None:
         work = self.work
-        self._deadline_at = self._deadline(now)
+        self._deadline_at = self._deadline()
         facts = RequestFacts(
             request_id=self.ledger.request_id,
             prompt_tokens=work.prompt_tokens or 0,
@@ -245,7 +245,7 @@ class GatewayExchange:
             self._lane_place = "running"
             self._admitted(now)
 
-    def _deadline(self, now: int) -> int | None:
+    def _deadline(self) -> int | None:
         raw = self.named.get(b"x-deadline-ms")
         if raw is None or not raw.isdigit() or len(raw) > 12:
             return None
@@ -315,7 +315,7 @@ class GatewayExchange:
         connection = None if fresh else pool.take(now)
         if connection is not None:
             self.ledger.connection_reused = True
-            self._send(connection, now)
+            self._send(connection)
         elif pool.full():
             text = f"all {pool.limit} connections to the engine are in use"
             verdict = Verdict(OutcomeKind.REJECTED, Reason.NO_BACKEND, stage="queue", error=text)
@@ -330,7 +330,7 @@ class GatewayExchange:
         self.ledger.connect_start = started
         self.ledger.connect_end = now
         self.ledger.connection_reused = False
-        self._send(connection, now)
+        self._send(connection)
 
     def upstream_unreachable(self, error: str, now: int) -> None:
         """Nobody answers at the engine's address."""
@@ -339,7 +339,7 @@ class GatewayExchange:
         verdict = Verdict(OutcomeKind.FAILED, Reason.ENGINE_UNREACHABLE, stage="ingress", error=text)
         self._fail_before(now, verdict)
 
-    def _send(self, connection: UpstreamConnection, now: int) -> None:
+    def _send(self, connection: UpstreamConnection) -> None:
         self._upstream = connection
         self.phase = Phase.WAITING
         connection.send(self.transit, self._request, without_body=self.method == b"HEAD")

@@ -47,6 +47,12 @@ _METHODS: Final = {
     RouteKind.RELAY: frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE"}),
 }
 
+_REFUSED: Final = {
+    RouteKind.DENIED: (403, "the engine's own administration is not relayed"),
+    RouteKind.MALFORMED: (400, "the path is ambiguous"),
+    RouteKind.UNKNOWN: (404, "there is no such path here; the configuration's `passthrough` can add it"),
+}
+
 
 class RecordSink(Protocol):
     """Where records go. Never waits."""
@@ -178,7 +184,7 @@ class Gateway:
             connection.close_when_idle()
         loop = asyncio.get_running_loop()
         until = loop.time() + drain_s
-        while self.in_flight and loop.time() < until and not self._hurry:
+        while self.in_flight and loop.time() < until and not self._hurry:  # noqa: ASYNC110  (polled: a stop is rare)
             await asyncio.sleep(0.02)
         now = monotonic_ns()
         left = list(self.in_flight.values())
@@ -304,20 +310,10 @@ class Gateway:
         return exchange
 
     def _judge_head(self, method: bytes, where: Route, length: int) -> Refusal | None:
-        kind = where.kind
-        if kind is RouteKind.DENIED:
-            return Refusal(
-                status=403, message="the engine's own administration is not relayed", reason=Reason.BAD_REQUEST
-            )
-        if kind is RouteKind.MALFORMED:
-            return Refusal(status=400, message="the path is ambiguous", reason=Reason.BAD_REQUEST)
-        if kind is RouteKind.UNKNOWN:
-            return Refusal(
-                status=404,
-                message="there is no such path here; the configuration's `passthrough` can add it",
-                reason=Reason.BAD_REQUEST,
-            )
-        if method not in _METHODS[kind]:
+        if where.kind in _REFUSED:
+            status, message = _REFUSED[where.kind]
+            return Refusal(status=status, message=message, reason=Reason.BAD_REQUEST)
+        if method not in _METHODS[where.kind]:
             name = method.decode("latin-1")
             return Refusal(status=405, message=f"{name} is not possible here", reason=Reason.BAD_REQUEST)
         if length > self.max_body_bytes:
