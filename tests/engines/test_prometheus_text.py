@@ -11,25 +11,24 @@ from prometheus_client import Histogram as ClientHistogram
 from tailrace.engines.prometheus_text import Histogram, parse_scrape
 
 
+LINES = r"""
+# HELP a_total Help text.
+# TYPE a_total counter
+a_total{x="1",y="q\"u\\o\nte"} 1.5e3 1700000000000
+a_total{x="2",} +Inf
+a_created 5
+b NaN
+c -2
+d_bucket{le="0.1"} 3 # {trace_id="x"} 0.05
+  e   7
+not a sample line at all
+f
+# EOF
+"""
+
+
 def test_lines_of_every_kind() -> None:
-    scrape = parse_scrape(
-        "\n".join(
-            [
-                "# HELP a_total Help text.",
-                "# TYPE a_total counter",
-                'a_total{x="1",y="q\\"u\\\\o\\nte"} 1.5e3 1700000000000',
-                'a_total{x="2",} +Inf',
-                "a_created 5",
-                "b NaN",
-                "c -2",
-                'd_bucket{le="0.1"} 3 # {trace_id="x"} 0.05',
-                "  e   7  ",
-                "not a sample line at all",
-                "f",
-                "# EOF",
-            ]
-        )
-    )
+    scrape = parse_scrape(LINES)
     assert scrape.samples["a_total"][0].labels == {"x": "1", "y": 'q"u\\o\nte'}
     assert scrape.samples["a_total"][0].value == 1500
     assert math.isinf(scrape.samples["a_total"][1].value)

@@ -114,14 +114,12 @@ def test_signals_are_names_that_exist() -> None:
 
 
 def test_state_takes_the_fullest_cache_and_the_sum_of_requests() -> None:
-    text = "\n".join(
-        [
-            'sglang:num_running_reqs{tp_rank="0"} 3',
-            'sglang:num_running_reqs{tp_rank="1"} 4',
-            'sglang:token_usage{tp_rank="0"} 0.25',
-            'sglang:token_usage{tp_rank="1"} 0.75',
-        ]
-    )
+    text = """
+sglang:num_running_reqs{tp_rank="0"} 3
+sglang:num_running_reqs{tp_rank="1"} 4
+sglang:token_usage{tp_rank="0"} 0.25
+sglang:token_usage{tp_rank="1"} 0.75
+"""
     state = SGLANG.parse_metrics(text, 1)
     assert (state.running, state.waiting, state.kv_usage) == (7, None, 0.75)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -98,7 +99,7 @@ def test_folding_keeps_its_promises_for_any_stream(
     fill(log, events)
     log.settle()
     truth = [at for at, kind, _ in events if kind <= EventKind.REFUSAL]
-    true_gaps = [b - a for a, b in zip(truth, truth[1:], strict=False)]
+    true_gaps = [b - a for a, b in itertools.pairwise(truth)]
     line = log.timeline(0)
     assert log.gaps.count == len(true_gaps)
     assert log.gaps.max == max(true_gaps, default=None)

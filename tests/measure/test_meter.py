@@ -192,7 +192,8 @@ def test_response_id_is_kept_from_the_first_that_says_it() -> None:
 
 
 def test_whole_body_has_counts_but_no_first_token() -> None:
-    body = b'{"id":"x","choices":[{"message":{"content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
+    answer = {"message": {"content": "hi"}, "finish_reason": "stop"}
+    body = msgspec.json.encode({"id": "x", "choices": [answer], "usage": usage(3, 2)})
     got = summarise_body(dialect_for("/v1/chat/completions").read_body(body), origin_ns=5, now=50)
     assert (got.output_tokens, got.output_tokens_source, got.prompt_tokens) == (2, "usage", 3)
     assert (got.ttft_ns, got.tpot_ns, got.timeline) == (None, None, None)

@@ -207,7 +207,7 @@ json_values = st.recursive(
                     "code",
                     "text",
                 ]
-            ),  # fmt: skip
+            ),
             inner,
             max_size=4,
         )
