@@ -41,6 +41,7 @@ def valid(picture: Picture) -> str:
     """The validated figure as JSON; Plotly raises on a property that does not exist."""
     figure = picture.figure()
     assert figure.layout.title.text
+    assert bool(picture.alt) == (bool(picture.data) and picture.name != "timeline") or "Too few" in picture.title
     json.loads(msgspec.json.encode(picture))
     return figure.to_json()
 

@@ -274,3 +274,23 @@ def test_a_gateway_that_goes_away_is_said_and_comes_back_by_itself(chromium):
             assert not await tab.ask("document.body.classList.contains('stale')")
 
     asyncio.run(scenario())
+
+
+def test_a_guarded_port_asks_for_its_token(chromium):
+    source = ListSource(realistic_records(200))
+
+    async def scenario() -> None:
+        async with served(source, token="sesame", refresh_s=REFRESH_S) as url, looking(chromium, url + "/") as tab:
+            await tab.until("!document.getElementById('token-form').hidden")
+            assert "200 ended" not in await tab.ask("document.body.textContent")
+            await tab.ask("document.getElementById('token').value = 'sesame'")
+            await tab.ask("document.querySelector('#token-form button').click()")
+            await tab.until("document.getElementById('rate-note').textContent.startsWith('200 ended')")
+            assert await tab.ask("document.getElementById('token-form').hidden")
+            # A link may carry it, out of the server's logs; the page takes it out of sight.
+            await tab.open("about:blank")
+            await tab.open(url + "/#token=sesame")
+            await tab.until("document.getElementById('rate-note')?.textContent.startsWith('200 ended')")
+            assert await tab.ask("location.hash") == ""
+
+    asyncio.run(scenario())

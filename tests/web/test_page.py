@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from tailrace.figures.palette import STAGE_COLORS
+from tailrace.model.errors import StoreError
 from tailrace.store.table import RecordTable
 from tailrace.web.assets import plotly_path
 from tests.web.serving import served
@@ -307,5 +308,18 @@ def test_only_the_oldest_requests_in_flight_travel():
             body = await answer.json()
         assert [stream["age_ms"] for stream in body["streams"]] == [4999.0 - n for n in range(12)]
         assert body["in_flight"] == 31
+
+    asyncio.run(scenario())
+
+
+def test_records_that_cannot_be_read_are_said():
+    class Broken(ListSource):
+        async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
+            raise StoreError("the records directory is gone")
+
+    async def scenario() -> None:
+        async with served(Broken([])) as url, session() as http, http.get(f"{url}/page/view") as answer:
+            assert answer.status == 503
+            assert (await answer.json())["error"] == "the records directory is gone"
 
     asyncio.run(scenario())

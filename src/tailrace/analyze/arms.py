@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.analyze.bench_summary import completed, measured
-from tailrace.analyze.gaps import Gaps, longest_wait_ms, pooled_gaps
+from tailrace.analyze.gaps import Gaps, longest_gap_ms, longest_wait_ms, pooled_gaps
 from tailrace.analyze.timebase import starts_ns
 from tailrace.model.measurement import ClientHealth
 from tailrace.stats.bootstrap import Arm
@@ -17,8 +17,9 @@ from tailrace.store.table import RecordTable
 
 __all__ = ["METRICS", "ArmData", "as_arm"]
 
-METRICS: Final = ("longest_wait_ms", "ttft_ms", "chunk_gap_ms", "tpot_ms", "e2e_ms")
-"""What a comparison looks at. `longest_wait` is the longest time in which a reader saw nothing new."""
+METRICS: Final = ("longest_wait_ms", "ttft_ms", "longest_gap_ms", "chunk_gap_ms", "tpot_ms", "e2e_ms")
+"""What a comparison looks at. `longest_wait` is the longest time in which a reader saw nothing new (TTFT or a gap),
+`longest_gap` each request's longest chunk gap, `chunk_gap` all gaps of all requests pooled."""
 
 
 class ArmData(NamedTuple):
@@ -55,6 +56,8 @@ class ArmData(NamedTuple):
         """A per-request metric of `done` (ms)."""
         if metric == "longest_wait_ms":
             return longest_wait_ms(self.done)
+        if metric == "longest_gap_ms":
+            return longest_gap_ms(self.done)
         return self.done.ms(metric.removesuffix("_ms"))
 
     @property

@@ -48,7 +48,7 @@ def compare(
     refused = _refusals(arms)
     if refused or not len(arms[0].done) or not len(arms[1].done):
         return _without_verdict(arms, work, refused or ["no request completed in one of the runs"])
-    judged = Judged(arms, classes, paired=bool(work["arrivals"]) and not arms[0].closed_loop)
+    judged = Judged(arms, classes, paired=bool(work["arrivals"]))
     judged.measure_all(rng, adjust_mix=not (work["classes"] and work["prompt_tokens"]))
     headlines = judged.headlines()
     guard_p = two_proportion_p_value(arms[0].failed, len(arms[0].every), arms[1].failed, len(arms[1].every))

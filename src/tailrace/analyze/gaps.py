@@ -27,7 +27,7 @@ class Gaps(NamedTuple):
     rows: int
     """Requests whose timeline was there."""
     thinned: int
-    """Token events that were merged away in those timelines."""
+    """Token events that were merged away in those timelines; their gaps are counted by their mean."""
 
     @property
     def ms(self) -> NDArray[np.float64]:
@@ -46,7 +46,8 @@ def pooled_gaps(table: RecordTable, rows: NDArray[np.int64]) -> Gaps:
     """The chunk gaps of the given rows. Rows without a timeline contribute none.
 
     A count that no event carried is filled in with 1 where the request's total (`usage`) equals its number of token
-    events: then nothing else is possible.
+    events: then nothing else is possible. An entry that swallowed m events when the timeline was thinned stands for
+    m + 1 gaps of their mean length; the longest gaps survive thinning as they were.
     """
     totals = table.column("output_tokens")
     owner: list[NDArray[np.int64]] = []
@@ -65,16 +66,33 @@ def pooled_gaps(table: RecordTable, rows: NDArray[np.int64]) -> Gaps:
             continue
         if totals[row] == at.size and (count < 0).any():
             count = np.ones_like(count)
-        owner.append(np.full(at.size - 1, row, dtype=np.int64))
-        begin.append(at[:-1])
-        end.append(at[1:])
-        tokens.append(count[1:])
+        first, last, brought = at[:-1], at[1:], count[1:]
+        if timeline.merged:
+            first, last, brought = _unthinned(timeline, first, last, brought)
+        owner.append(np.full(first.size, row, dtype=np.int64))
+        begin.append(first)
+        end.append(last)
+        tokens.append(brought)
     if not owner:
         nothing = np.empty(0, dtype=np.int64)
         return Gaps(nothing, nothing, nothing, nothing, seen, thinned)
     return Gaps(
         np.concatenate(owner), np.concatenate(begin), np.concatenate(end), np.concatenate(tokens), seen, thinned
     )
+
+
+def _unthinned(
+    timeline: Timeline, begin: NDArray[np.int64], end: NDArray[np.int64], tokens: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    carries = np.asarray(timeline.kind, dtype=np.int64) <= EventKind.REFUSAL
+    parts = np.asarray(timeline.merged, dtype=np.int64)[carries][1:] + 1
+    entry = np.repeat(np.arange(begin.size), parts)
+    place = np.arange(entry.size) - np.repeat(np.cumsum(parts) - parts, parts)
+    length = (end - begin)[entry]
+    first = begin[entry] + length * place // parts[entry]
+    last = begin[entry] + length * (place + 1) // parts[entry]
+    share = np.where(tokens < 0, -1, np.maximum(np.round(tokens / parts), np.minimum(tokens, 1))).astype(np.int64)
+    return first, last, share[entry]
 
 
 def longest_gap_ms(table: RecordTable) -> NDArray[np.float64]:

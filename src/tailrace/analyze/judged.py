@@ -20,7 +20,7 @@ __all__ = ["MIN_N", "Judged"]
 QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
 MIN_N: Final = 20
 """With fewer values than this in an arm a metric is not compared at all."""
-_HEADLINE: Final = ("longest_wait_ms", "ttft_ms", "chunk_gap_ms", "e2e_ms")
+_HEADLINE: Final = ("longest_wait_ms", "ttft_ms", "longest_gap_ms", "e2e_ms")
 _OTHERS: Final = ("ttft_ms", "e2e_ms")
 _PROMPT_EDGES: Final = (0, 256, 1024, 4096, 16384)
 _INTERACTIVE: Final = "interactive"
@@ -123,8 +123,6 @@ class Judged:
         return weights if weights.any() else None
 
     def _split(self, prefix: str, metric: str, keep: list[NDArray[np.bool_]]) -> None:
-        if metric == "chunk_gap_ms":
-            return
         sides = []
         for i, arm in enumerate(self.arms):
             values, bucket = arm.column(metric), self._buckets(i)

@@ -14,6 +14,7 @@ __all__ = ["latency_trade_offs", "rate_trade_off"]
 _WORDS: Final = {
     "longest_wait_ms": "longest wait",
     "ttft_ms": "TTFT",
+    "longest_gap_ms": "longest gap",
     "chunk_gap_ms": "chunk gap",
     "tpot_ms": "TPOT",
     "e2e_ms": "E2E",
@@ -54,6 +55,8 @@ def latency_trade_offs(
     for (scope, metric), found in groups.items():
         if not scope and any(other for other in scopes if (other, metric) in groups):
             continue  # told by the class that it comes from
+        if metric == "longest_wait_ms" and {(scope, "ttft_ms"), (scope, "longest_gap_ms")} & set(groups):
+            continue  # told by the part that it is
         top = max(found, key=lambda name: changes[name].p)
         text = _moved(top, changes[top], heavy)
         higher = [

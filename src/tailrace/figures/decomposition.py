@@ -55,6 +55,7 @@ def decomposition_picture(analysis: StageGroups, theme: Theme = "light") -> Pict
         name=NAME,
         title=_title(analysis),
         note=_note(analysis, metric),
+        alt=_alt(analysis),
         data=[_stage_trace(stage, groups, analysis, longest, theme) for stage in stages],
         layout=layout,
     )
@@ -132,3 +133,14 @@ def _note(analysis: StageGroups, metric: str) -> str:
     if tail.name == "slowest":
         note += f" A p99 needs n ≥ 500; the {count(tail.rows)} slowest stand in its place."
     return note
+
+
+def _alt(analysis: StageGroups) -> str:
+    def stages(group: StageGroup) -> str:
+        longest_first = sorted(group.stages_ms.items(), key=lambda item: -item[1])
+        return ", ".join(f"{name} {duration(ms)}" for name, ms in longest_first if ms)
+
+    return ". ".join(
+        f"{_LABELS.get(group.name, group.name)}: {duration(group.total_ms)}, of which {stages(group)}"
+        for group in analysis.groups
+    )

@@ -53,6 +53,7 @@ def failures_picture(rows: Sequence[FailureRow], n: int, theme: Theme = "light")
         name=NAME,
         title=_title(rows, n),
         note=_note(len(ranked) - len(shown)),
+        alt=". ".join(f"{row.outcome}, {row.reason} in {row.stage}: {count(row.n)}" for row in rows[:ROWS]),
         data=[_stage_trace(stage, shown, highest, theme) for stage in order],
         layout=layout,
     )

@@ -26,6 +26,8 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     note: str = ""
     """How to read it, and the n behind it."""
+    alt: str = ""
+    """The numbers in words, for who cannot see the figure; plain text like the title."""
     empty: str = ""
     """Why there is nothing to see and what to do; empty when there is."""
     data: list[dict[str, Any]] = []

@@ -51,6 +51,7 @@ def tail_picture(
         name=NAME,
         title=_title(cells, quantile, words),
         note=_note(n, quantile, unknown),
+        alt=_alt(cells, quantile),
         data=[_ground(grid, xs, ys, theme), _heat(grid, quantile, high, xs, ys, theme)],
         layout=layout,
     )
@@ -160,3 +161,11 @@ def _note(n: int, quantile: str, unknown: int) -> str:
     if unknown:
         note += f" {count(unknown)} more have no known length or no such time and are left out."
     return note
+
+
+def _alt(cells: Sequence[LengthCell], quantile: str) -> str:
+    known = [(value, cell) for cell in cells if (value := _value(cell, quantile)) is not None]
+    return ". ".join(
+        f"prompt {cell.prompt}, output {cell.output}: {quantile} {duration(value)}, n {count(cell.n)}"
+        for value, cell in sorted(known, key=lambda pair: -pair[0])
+    )

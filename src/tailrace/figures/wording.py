@@ -29,7 +29,13 @@ _SPACE: Final = "\u00a0"
 
 
 ABSENT: Final = "–"  # noqa: RUF001  (a dash is how a table says "not there")
-_SCALE: Final = ((9_995, 1000, 1, "s"), (999.5, 1000, 2, "s"), (9.95, 1, 0, "ms"), (0.995, 1, 1, "ms"), (0, 1, 2, "ms"))
+_SCALE: Final[tuple[tuple[float, float, int, str], ...]] = (
+    (9_995, 1000, 1, "s"),
+    (999.5, 1000, 2, "s"),
+    (9.95, 1, 0, "ms"),
+    (0.995, 1, 1, "ms"),
+    (0, 1, 2, "ms"),
+)
 """From this many ms: divisor, digits after the point, unit. Three digits at most."""
 
 
@@ -42,7 +48,7 @@ def duration(ms: float | None) -> str:
     if ms >= 120_000:
         minutes, seconds = divmod(round(ms / 1000), 60)
         return f"{minutes}{_SPACE}min{_SPACE}{seconds}{_SPACE}s"
-    divisor, digits, unit = next(rest for least, *rest in _SCALE if ms >= least)
+    _, divisor, digits, unit = next(row for row in _SCALE if ms >= row[0])
     return f"{ms / divisor:.{digits}f}{_SPACE}{unit}"
 
 

@@ -321,8 +321,9 @@ class GatewayExchange:
     def _send(self, connection: UpstreamConnection) -> None:
         self._upstream = connection
         self.phase = Phase.WAITING
-        connection.send(self.transit, self._request, without_body=self.method == b"HEAD")
+        # Before the write: on a busy machine the engine may have the request before we are back.
         self._sent_at = self.ledger.sent = monotonic_ns()
+        connection.send(self.transit, self._request, without_body=self.method == b"HEAD")
         self.next_check = self.next_budget()
 
     # -- what its transit tells

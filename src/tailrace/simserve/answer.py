@@ -133,7 +133,9 @@ class Answer:
         return out + b"}\n\n"
 
     def _role(self) -> bytes:
-        out = self._head + b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+        out = (
+            self._head + b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+        )
         if self.ask.continuous_usage:
             prompt = self.ask.prompt_tokens
             out += b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":0}' % (prompt, prompt)

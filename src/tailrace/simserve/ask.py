@@ -192,8 +192,10 @@ def _check_lengths(prompt: int, limit: int | None, max_model_len: int) -> None:
         return
     if limit < 1:
         raise Refusal(
-            400, f"max_tokens must be at least 1, got {limit}. (parameter=max_tokens, value={limit})",
-            "BadRequestError", "max_tokens",
+            400,
+            f"max_tokens must be at least 1, got {limit}. (parameter=max_tokens, value={limit})",
+            "BadRequestError",
+            "max_tokens",
         )
     if limit > max_model_len:
         raise Refusal(

@@ -184,9 +184,7 @@ class EngineMetrics:
             "Prefix cache hits, in terms of number of cached tokens.",
             counters.prefix_hit_tokens,
         )
-        counter(
-            "vllm:num_preemptions_total", "Cumulative number of preemption from the engine.", counters.preemptions
-        )
+        counter("vllm:num_preemptions_total", "Cumulative number of preemption from the engine.", counters.preemptions)
         counter("vllm:prompt_tokens_total", "Number of prefill tokens processed.", counters.prompt_tokens)
         family(
             "vllm:prompt_tokens_by_source_total",
@@ -214,10 +212,7 @@ class EngineMetrics:
             "vllm:admission_rejections_total",
             "counter",
             "Number of admission attempts rejected by a queue limit, by reason.",
-            [
-                (f'model_name="{self._model}",reason="{reason}"', count)
-                for reason, count in self._rejected.items()
-            ],
+            [(f'model_name="{self._model}",reason="{reason}"', count) for reason, count in self._rejected.items()],
         )
         for name, (text, _) in _HISTOGRAMS.items():
             out.append(f"# HELP {name} {text}")

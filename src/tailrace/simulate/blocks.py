@@ -101,6 +101,4 @@ class BlockPool:
 
     def _forget_evicted(self) -> None:
         taken = self.taken
-        self.units = {
-            key: unit for key, unit in self.units.items() if unit.refs or unit.position + unit.count > taken
-        }
+        self.units = {key: unit for key, unit in self.units.items() if unit.refs or unit.position + unit.count > taken}

@@ -111,9 +111,7 @@ class ClosedFormCost:
         self._chunk_fixed = round(model.layers * a.prefill_layer_s * ps)
         self._chunk_token = round(model.layers * a.prefill_layer_token_s * ps)
         # 4*L*H*hd*chunk*(ctx + chunk/2) = (2*L*H*hd) * chunk*(2*ctx + chunk): integers stay integers.
-        self._chunk_square = round(
-            2 * model.layers * model.heads * model.head_size / (a.flops * a.mfu_attention) * ps
-        )
+        self._chunk_square = round(2 * model.layers * model.heads * model.head_size / (a.flops * a.mfu_attention) * ps)
         self._weights = model.layer_weight_bytes / (a.bandwidth * a.mbu) * ps
         self._per_token = 2 * model.layer_parameters / (a.flops * a.mfu) * ps
         self._head_weights = 2 * model.head_parameters / (a.bandwidth * a.mbu) * ps

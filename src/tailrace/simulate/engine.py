@@ -70,7 +70,6 @@ class Engine:
         self._seq = 0
         self._orders = 0
         self._tickets = 0
-        self._pending_knobs: EngineKnobs | None = None
         # The planned step.
         self._chunks: list[tuple[SimRequest, int]] = []
         self._starved: list[SimRequest] = []
@@ -108,13 +107,19 @@ class Engine:
 
     def fits(self, prompt: int, output: int) -> bool:
         """Can a request of these lengths ever be served?"""
-        return prompt + output <= self.pool.total * self.knobs.block_size
+        return prompt + output <= min(self.knobs.max_model_len, self.knobs.kv_tokens)
 
     def emitting(self) -> list[SimRequest]:
         """Who gets a token when the planned step ends, in order of admission."""
         starved = set(self._starved)
         done = {request for request, chunk in self._chunks if request.computed + chunk == request.target}
         return [r for r in self._running if (r.state == _DECODE and r not in starved) or r in done]
+
+    def oldest_token_step(self) -> int:
+        """The earliest step in which a request that has not ended got a token; later steps are still needed."""
+        live = [r.first_step for r in self._running if r.first_step]
+        live += [r.first_step for r in self._waiting if r.first_step]
+        return min(live, default=self.step + 1)
 
     def planned_tokens(self) -> int:
         """Tokens computed in (each step of) the planned step."""
@@ -137,17 +142,28 @@ class Engine:
             self._expect_abort(request, at)
 
     def set_knobs(self, knobs: EngineKnobs) -> None:
-        """Change the knobs from the next step on. Those that size memory must be the same."""
-        self._pending_knobs = knobs
+        """Change the knobs; a step that is planned already keeps those under which it was planned.
+
+        Raises:
+            ValueError: a knob that sizes memory is not the same.
+        """
+        if knobs.num_gpu_blocks != self.pool.total or knobs.block_size != self.knobs.block_size:
+            raise ValueError("the KV cache cannot change its size while the engine runs")
+        if knobs.policy != self.knobs.policy:
+            queue: WaitingQueue = ByPriority() if knobs.policy == "priority" else FirstCome()
+            while (request := self._waiting.head()) is not None:
+                self._waiting.pop()
+                queue.push(request)
+            self._waiting = queue
+        self.knobs = knobs
 
     def plan(self, *, skip: bool = False, until: int | None = None) -> int | None:
         """Decide the next step; returns when it ends, or `None` when there is nothing to do.
 
         With `skip`, a run of pure decode steps counts as one; it ends at the first boundary at or after `until`.
+        An idle engine does not wait for an arrival at or after `until`.
         """
-        if self._pending_knobs is not None:
-            self._apply_knobs(self._pending_knobs)
-        if not self._ingest():
+        if not self._ingest(until):
             return None
         if (
             self._partial
@@ -194,7 +210,7 @@ class Engine:
                 self._finish(request, end)
 
     def advance(self, until: int | None = None) -> None:
-        """Run in virtual time until everything is done, or the boundary reaches `until`."""
+        """Run in virtual time until everything is done, or the first step boundary at or after `until`."""
         while until is None or self.now < until:
             if self.plan(skip=True, until=until) is None:
                 return
@@ -206,14 +222,17 @@ class Engine:
         self._tickets += 1
         heappush(self._aborts, (at, self._tickets, request))
 
-    def _ingest(self) -> bool:
-        """Take in what has happened up to the boundary; jump over idle time. False: nothing to do at all."""
+    def _ingest(self, until: int | None) -> bool:
+        """Take in what has happened up to the boundary; jump over idle time. False: nothing to do (until then)."""
         arrivals = self._arrivals
         aborts = self._aborts
         waiting = self._waiting
         while True:
             if not self._running and not waiting.count:
                 if arrivals:
+                    if until is not None and arrivals[0].arrival >= until > self.now:
+                        self.now = until
+                        return False
                     if arrivals[0].arrival > self.now:
                         self.now = arrivals[0].arrival
                 elif not aborts:
@@ -271,18 +290,6 @@ class Engine:
         request.ended_at = request.abort_at if request.abort_at is not None else self.now
         self.counters.aborted += 1
         self.ended.append(request)
-
-    def _apply_knobs(self, knobs: EngineKnobs) -> None:
-        if knobs.num_gpu_blocks != self.pool.total or knobs.block_size != self.knobs.block_size:
-            raise ValueError("the KV cache cannot change its size while the engine runs")
-        if knobs.policy != self.knobs.policy:
-            queue: WaitingQueue = ByPriority() if knobs.policy == "priority" else FirstCome()
-            while (request := self._waiting.head()) is not None:
-                self._waiting.pop()
-                queue.push(request)
-            self._waiting = queue
-        self.knobs = knobs
-        self._pending_knobs = None
 
     # -- scheduling
 

@@ -74,9 +74,7 @@ class EngineKnobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         known = self.__struct_fields__
         for name, value in changes.items():
             if name not in known:
-                raise InputError(
-                    f"there is no knob {name!r}", place=name, remedy=f"The knobs are {', '.join(known)}."
-                )
+                raise InputError(f"there is no knob {name!r}", place=name, remedy=f"The knobs are {', '.join(known)}.")
             if name in FIXED_AT_START and value != getattr(self, name):
                 raise InputError(
                     "it sizes memory and is fixed at start",

@@ -55,6 +55,6 @@ class StepLog:
 
     def forget(self, before: int) -> None:
         """Drop runs that ended with or before step `before`."""
-        keep = bisect_right(self._step, before) - 1
+        keep = len(self._step) if before >= self.end_step else bisect_right(self._step, before) - 1
         if keep > 0:
             del self._step[:keep], self._start[:keep], self._first[:keep], self._grow[:keep]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -28,6 +29,10 @@ class WaitingQueue(Protocol):
 
     def pop(self) -> None:
         """Remove the head."""
+        ...
+
+    def __iter__(self) -> Iterator[SimRequest]:
+        """Those that wait, in no particular order."""
         ...
 
 
@@ -61,6 +66,9 @@ class FirstCome:
         self._queue.popleft()
         self.count -= 1
 
+    def __iter__(self) -> Iterator[SimRequest]:
+        return (request for request in self._queue if request.state == State.WAITING)
+
 
 class ByPriority:
     """Lower priority number first, then by arrival; a preempted request keeps its place."""
@@ -89,3 +97,6 @@ class ByPriority:
     def pop(self) -> None:
         heappop(self._heap)
         self.count -= 1
+
+    def __iter__(self) -> Iterator[SimRequest]:
+        return (entry[3] for entry in self._heap if entry[3].state == State.WAITING)

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import hdrs, web
 
-from tailrace.model.errors import InputError
+from tailrace.model.errors import InputError, StoreError
 from tailrace.web.assets import FOREVER, HEADERS, REVALIDATE, Asset, page_html, plotly_path, static_asset
 from tailrace.web.selection import Selection
 from tailrace.web.source import PageSource
@@ -28,6 +28,9 @@ from tailrace.web.view import request_detail
 from tailrace.web.views import REFRESH_S, ROWS, Views
 
 STATIC: Final = ("app.js", "charts.js", "tables.js", "text.js", "style.css", "icon.svg")
+OPEN_PATHS: Final = frozenset({"/", "/page/plotly.js", *(f"/page/{name}" for name in STATIC)})
+"""Paths that carry no data: a guarded admin port must serve them without its token, because a browser cannot send one
+with the document; the page then asks for the token (or takes it from `/#token=...`) and sends it with every call."""
 STREAMS: Final = 12
 """In-flight requests shown, oldest first."""
 
@@ -114,7 +117,11 @@ class _Page:
             chosen = Selection.from_query(request.query)
         except InputError as error:
             return _json({"error": str(error)}, status=400)
-        return (await self.views.get(chosen)).answer(request, REVALIDATE)
+        try:
+            view = await self.views.get(chosen)
+        except StoreError as error:
+            return _json({"error": str(error)}, status=503)
+        return view.answer(request, REVALIDATE)
 
     async def request(self, request: web.Request) -> web.Response:
         request_id = request.match_info["request_id"]

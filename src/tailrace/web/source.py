@@ -73,6 +73,6 @@ class PageSource(Protocol):
         """One record with its timeline, `None` where it is not known."""
         ...
 
-    async def live(self) -> LiveNow:
-        """The state of this moment; cheap, called about once a second and viewer."""
+    async def live(self) -> Mapping[str, object]:
+        """The state of this moment, as `LiveNow` describes it; cheap, called every other second for each viewer."""
         ...

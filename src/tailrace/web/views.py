@@ -11,14 +11,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
 from tailrace.store.table import RecordTable
 from tailrace.web.assets import Asset
 from tailrace.web.selection import WINDOWS_S, Selection
-from tailrace.web.source import PageSource
+from tailrace.web.source import LiveNow, PageSource
 from tailrace.web.view import build_view
 
 REFRESH_S: Final = 2.0
@@ -85,7 +85,7 @@ class Views:
         started = time.monotonic()
         now = self._unix_ns()
         table = await self._table(chosen, now, started)
-        uptime_s = (await self._source.live()).get("uptime_s")
+        uptime_s = cast("LiveNow", await self._source.live()).get("uptime_s")
         asset, cpu_s = await asyncio.get_running_loop().run_in_executor(
             self._worker, self._work, table, chosen, now, uptime_s
         )

@@ -32,9 +32,9 @@ async function ask(path) {
   // "no-cache" revalidates: an unchanged view costs a 304 and no body.
   const answer = await fetch(path, { headers, cache: "no-cache", signal: AbortSignal.timeout(TIMEOUT_MS) });
   if (answer.status === 401 || answer.status === 403) throw new Refused();
-  const body = await answer.json();
+  const body = await answer.json().catch(() => ({ error: `status ${answer.status}, no JSON` }));
   if (answer.status === 404) throw new NotKnown(body.error);
-  if (!answer.ok) throw new Error(body.error || `status ${answer.status}`);
+  if (!answer.ok || !body.schema) throw new Error(body.error || `status ${answer.status}`);
   return body;
 }
 
@@ -107,9 +107,17 @@ function showStatus(live, view) {
   say("status", parts.join(" · "));
 }
 
+function fromHash(name) {
+  const found = new RegExp(`^#${name}=(.+)$`).exec(location.hash);
+  try {
+    return found ? decodeURIComponent(found[1]) : null;
+  } catch {
+    return null; // a broken link
+  }
+}
+
 function requested() {
-  const found = /^#request=(.+)$/.exec(location.hash);
-  return found ? decodeURIComponent(found[1]) : null;
+  return fromHash("request");
 }
 
 async function openRequested() {
@@ -130,9 +138,9 @@ async function openRequested() {
 
 function start() {
   byId("theme").value = remember("theme") || "auto";
-  const token = /^#token=(.+)$/.exec(location.hash);
+  const token = fromHash("token");
   if (token) {
-    state.token = decodeURIComponent(token[1]);
+    state.token = token;
     history.replaceState(null, "", location.pathname); // out of sight and of the history
   }
   applyTheme();

@@ -23,7 +23,7 @@ export async function draw(picture, prefix = picture.name) {
   if (picture.empty) return;
   if (legend) drawLegend(legend, picture);
   place.setAttribute("role", "img");
-  place.setAttribute("aria-label", `${picture.title}. ${picture.note || ""}`);
+  place.setAttribute("aria-label", [picture.title, picture.alt || picture.note].filter(Boolean).join(". "));
   const narrow = place.clientWidth < 460;
   const key = JSON.stringify([picture.data, picture.layout, narrow]);
   if (drawn.get(prefix) === key) return;
