@@ -115,7 +115,8 @@ def test_drawn_lengths_end_with_stop_and_an_empty_last_event():
             else:
                 lengths += 1
                 assert tokens == 100
-        assert stops and lengths
+        assert stops > 0
+        assert lengths > 0
 
     run(scenario, time_scale=500.0)
 

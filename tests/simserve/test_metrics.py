@@ -54,9 +54,12 @@ def test_names_types_labels_and_buckets_are_those_of_a_real_vllm():
     async def scenario(server, session):
         async with session.get("/metrics") as response:
             ours = await response.text()
-        kinds = {text: dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.M)) for text in (real, ours)}
+        kinds = {text: dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE)) for text in (real, ours)}
         labels = {
-            text: {m[0]: set(re.findall(r"(\w+)=", m[1])) for m in re.findall(r"^(vllm:\w+)\{([^}]*)\}", text, re.M)}
+            text: {
+                name: set(re.findall(r"(\w+)=", inside))
+                for name, inside in re.findall(r"^(vllm:\w+)\{([^}]*)\}", text, re.MULTILINE)
+            }
             for text in (real, ours)
         }
         assert set(kinds[ours]) <= set(kinds[real])
@@ -67,7 +70,7 @@ def test_names_types_labels_and_buckets_are_those_of_a_real_vllm():
                 assert labels[real][name] == found, name
         bounds = {
             text: {
-                name: re.findall(rf'^{re.escape(name)}_bucket\{{[^}}]*le="([^"]+)"', text, re.M)
+                name: re.findall(rf'^{re.escape(name)}_bucket\{{[^}}]*le="([^"]+)"', text, re.MULTILINE)
                 for name, kind in kinds[ours].items()
                 if kind == "histogram"
             }
@@ -105,7 +108,7 @@ def test_the_small_routes():
             assert (await response.json())["simulated"] is True
         async with session.get("/v1/models") as response:
             (card,) = (await response.json())["data"]
-        assert (card["id"], card["max_model_len"]) == (MODEL, 8192)
+        assert (card["id"], card["max_model_len"]) == (MODEL, 32_768)
 
     run(scenario)
 

@@ -20,11 +20,11 @@ BAD = [
     ({"max_tokens": 100_000}, 400, "BadRequestError", "max_tokens", "max_tokens=100000 cannot be greater than"),
     ({"max_tokens": 0}, 400, "BadRequestError", "max_tokens", "max_tokens must be at least 1"),
     (
-        {"tailrace_prompt_tokens": 9000},
+        {"tailrace_prompt_tokens": 40_000},
         400,
         "BadRequestError",
         "input_tokens",
-        "This model's maximum context length is 8192 tokens. However, your prompt contains at least 9000 input tokens",
+        "This model's maximum context length is 32768 tokens. However, your prompt contains at least 40000 input tokens",
     ),
 ]
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tailrace.model.errors import InputError
-from tailrace.simulate.presets import PRESETS, preset
+from tailrace.simulate.cost import ClosedFormCost, ModelShape
+from tailrace.simulate.presets import A100, PRESETS, preset
 from tests.simulate.tables import data, rows
 
 NAMES = {"a100": "a100-llama3-8b", "h100": "h100-llama3-8b"}
@@ -84,6 +85,29 @@ def test_decode_is_affine_in_the_context(name):
     for batch in (1, 7, 200):
         for context in (batch, 1000 * batch, 8191 * batch + 3):
             assert cost.step_ps(batch, context, ()) == cost.decode_ps(batch) + cost.ctx_ps * context
+
+
+def test_a_model_and_a_pair_of_gpus_that_nothing_was_fitted_on():
+    """Yi-34B on two A100: the shape that was measured on it (prefill of 8,192 tokens 1.86 s, hybrid step + 0.2 %)."""
+    yi = ModelShape(
+        name="yi-34b",
+        layers=60,
+        heads=56,
+        head_size=128,
+        layer_weight_bytes=67e9,
+        layer_parameters=33.5e9,
+        head_parameters=64_000 * 7_168,
+        kv_bytes_per_token=2 * 60 * 8 * 128 * 2,
+    )
+    cost = ClosedFormCost(yi, msgspec.structs.replace(A100, bandwidth=2 * A100.bandwidth, flops=2 * A100.flops))
+
+    def seconds(decodes: int, chunks: list[tuple[int, int]]) -> float:
+        return cost.step_ps(decodes, decodes * 1024, chunks) / 1e12
+
+    assert seconds(3, [(1021, 0)]) < 1.02 * seconds(0, [(1024, 0)])
+    assert 1.1 < seconds(0, [(8192, 0)]) < 2.2
+    assert seconds(8, [(8192, 0)]) >= seconds(0, [(8192, 0)])
+    assert max(seconds(8, [(512, at)]) for at in range(0, 8192, 512)) < 0.22
 
 
 def test_speed_divides_every_duration():

@@ -96,9 +96,7 @@ def simulate(spec: SimulationSpec, *, out: Path | None = None, on_progress: OnPr
             if on_progress is not None and len(records) % _PROGRESS_EVERY == 0:
                 on_progress(len(records), run.now_ns / 1e9)
         first = min((record.run_offset_ns or 0 for record in records), default=0)
-        trailer = RunTrailer(
-            n=len(records), duration_s=(run.now_ns - first) / 1e9, counters=_counters(run.counters)
-        )
+        trailer = RunTrailer(n=len(records), duration_s=(run.now_ns - first) / 1e9, counters=_counters(run.counters))
         if writer is not None:
             writer.close(trailer)
     finally:

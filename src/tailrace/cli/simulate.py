@@ -21,9 +21,7 @@ _DEFAULT_REQUESTS = 2000
 
 @app.command()
 def simulate(
-    rate: Annotated[
-        float | None, typer.Option(help="Requests a second.", rich_help_panel=_WORK)
-    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests a second.", rich_help_panel=_WORK)] = None,
     requests: Annotated[
         int | None,
         typer.Option(help=f"End after so many (default {_DEFAULT_REQUESTS} with --rate).", rich_help_panel=_WORK),
@@ -31,9 +29,7 @@ def simulate(
     duration: Annotated[
         float | None, typer.Option(help="Simulated seconds of arrivals.", rich_help_panel=_WORK)
     ] = None,
-    arrival: Annotated[
-        str, typer.Option(help="poisson or constant, with --rate.", rich_help_panel=_WORK)
-    ] = "poisson",
+    arrival: Annotated[str, typer.Option(help="poisson or constant, with --rate.", rich_help_panel=_WORK)] = "poisson",
     mix: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +91,7 @@ def simulate(
     max_model_len: Annotated[
         int | None,
         typer.Option(
-            help="Most tokens of one request; longer drawn answers are cut to it. Default 8192, with --trace as long "
+            help="Most tokens of one request; longer drawn answers are cut to it. Default 32768, with --trace as long "
             "as the longest request.",
             rich_help_panel=_ENGINE,
         ),
@@ -153,9 +149,10 @@ def simulate(
         output_tokens=output_tokens,
         rows=_read_trace(trace, trace_speed, seed) if trace else [],
     )
+    chosen = find_preset(preset)
     if max_model_len is None and workload.trace:
         longest = max(row.prompt_tokens + row.output_tokens for row in workload.trace)
-        max_model_len = max(longest, 8192)
+        max_model_len = max(longest, chosen.knobs.max_model_len)
     given: dict[str, Any] = {
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
@@ -167,7 +164,6 @@ def simulate(
         "block_size": block_size,
         "max_model_len": max_model_len,
     }
-    chosen = find_preset(preset)
     if requests is None and duration is None and rate is not None:
         requests = _DEFAULT_REQUESTS
     spec = SimulationSpec(

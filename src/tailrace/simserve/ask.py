@@ -15,7 +15,7 @@ CHARS_PER_TOKEN = 4
 """A prompt is counted as one token for every four characters, unless the body says `tailrace_prompt_tokens`."""
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818  (named for what it is)
     """A request that the engine refuses, with vLLM's status and error object."""
 
     def __init__(self, status: int, message: str, kind: str, param: str | None = None) -> None:

@@ -107,7 +107,7 @@ class Driver:
             else:
                 self.metrics.first_token(request)
             answer.token(end, interval)
-        self.metrics.step(tokens, len(emitting), gaps)
+        self.metrics.step(tokens, gaps)
         self._collect()
 
     def _collect(self) -> None:

@@ -96,13 +96,13 @@ class EngineMetrics:
         self._model = model
         self._max_model_len = max_model_len
         self._histograms = {name: Histogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
-        self._success = dict.fromkeys(("stop", "length", "abort", "error", "repetition"), 0)
+        self._success: dict[str, int] = dict.fromkeys(("stop", "length", "abort", "error", "repetition"), 0)
         self._rejected = {"max_num_queued_reqs": 0, "max_num_queued_tokens": 0}
         self.http: dict[tuple[str, str, str], int] = {}
         """(handler, method, status class) -> answers."""
 
-    def step(self, tokens: int, emitted: int, gaps: dict[int, int]) -> None:
-        """A step ended: tokens computed, tokens that came out, and the gap (ps) of each since its request's last."""
+    def step(self, tokens: int, gaps: dict[int, int]) -> None:
+        """A step ended: tokens computed, and how many tokens came out at which gap (ps) since their request's last."""
         self._histograms["vllm:iteration_tokens_total"].observe(tokens)
         itl = self._histograms["vllm:inter_token_latency_seconds"]
         for gap, times in gaps.items():

@@ -96,6 +96,7 @@ class SimulatedServer:
                 web.get("/health", self._health),
                 web.get("/ping", self._health),
                 web.get("/version", self._version),
+                web.get("/simulation", self._simulation),
                 web.get("/metrics", self._metrics),
                 web.get("/knobs", self._get_knobs),
                 web.post("/knobs", self._set_knobs),
@@ -197,6 +198,18 @@ class SimulatedServer:
     async def _version(self, _http: web.Request) -> web.Response:
         return _json({"version": f"simulated-{__version__}", "simulated": True, "preset": self.options.preset})
 
+    async def _simulation(self, _http: web.Request) -> web.Response:
+        """How well simulated time keeps up with the clock on the wall."""
+        return _json(
+            {
+                "simulated": True,
+                "preset": self.options.preset,
+                "time_scale": self.options.time_scale,
+                "steps": self.engine.counters.steps,
+                "late_ms_max": self._driver().lag_s * 1000,
+            }
+        )
+
     async def _metrics(self, _http: web.Request) -> web.Response:
         return web.Response(body=self.metrics.render().encode(), headers={"Content-Type": CONTENT_TYPE})
 
@@ -205,10 +218,7 @@ class SimulatedServer:
 
     async def _set_knobs(self, http: web.Request) -> web.Response:
         try:
-            changes = msgspec.json.decode(await http.read())
-            if not isinstance(changes, dict):
-                raise InputError("the body must be a JSON object of knobs", remedy='For example {"max_num_seqs": 64}.')
-            knobs = self.knobs.changed(changes)
+            knobs = self.knobs.changed(_knob_changes(await http.read()))
         except msgspec.DecodeError as error:
             raise Refusal(400, f"the body is no JSON: {error}", "BadRequestError", "body") from None
         except InputError as error:
@@ -221,21 +231,22 @@ class SimulatedServer:
 
     @web.middleware
     async def _frame(
-        self, http: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         response: web.StreamResponse
         try:
-            response = await handler(http)
+            response = await handler(request)
         except Refusal as refusal:
             response = _json(refusal.body, status=refusal.status)
         except web.HTTPException as error:
             message = {404: "Not Found", 405: "Method Not Allowed"}.get(error.status, error.reason)
             body = {"error": {"message": message, "type": error.reason, "param": None, "code": error.status}}
             response = _json(body, status=error.status)
-        self.metrics.answered(http.path, http.method, response.status)
+        resource = request.match_info.route.resource
+        self.metrics.answered(resource.canonical if resource else "none", request.method, response.status)
         if not response.prepared:
             response.headers["Server"] = SERVER
-            if client_id := _client_id(http):
+            if client_id := _client_id(request):
                 response.headers["X-Request-Id"] = client_id
         return response
 
@@ -253,6 +264,13 @@ def _cost(chosen: Preset, options: ServerOptions) -> Any:
     if options.step_overhead_ms is not None:
         accelerator = msgspec.structs.replace(accelerator, step_s=options.step_overhead_ms / 1000)
     return msgspec.structs.replace(chosen, accelerator=accelerator).cost(speed=options.time_scale)
+
+
+def _knob_changes(raw: bytes) -> dict[str, Any]:
+    changes = msgspec.json.decode(raw)
+    if not isinstance(changes, dict):
+        raise InputError("the body must be a JSON object of knobs", remedy='For example {"max_num_seqs": 64}.')
+    return changes
 
 
 def _client_id(http: web.Request) -> str:

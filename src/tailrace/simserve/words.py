@@ -24,7 +24,7 @@ WORDS: Final = tuple(
  machine note wait plan figure star box noun field rest correct able pound done beauty drive stood contain front
  teach week final gave green quick develop ocean warm free minute strong special mind behind clear tail produce
  fact street inch multiply nothing course stay wheel full force blue object decide surface deep moon island foot
- system busy test record boat common gold possible plane dry wonder laugh thousand ago ran check game shape""".split()
+ system busy test record boat common gold possible plane dry wonder laugh thousand ago ran check game shape""".split()  # noqa: SIM905  (a list of quoted words is no easier to read)
 )
 """Common English words; each stands for one token, with a space before it."""
 
@@ -57,4 +57,4 @@ def drawn_length(fingerprint: int, median: float, sigma: float) -> int:
     from statistics import NormalDist  # noqa: PLC0415  (only requests that do not pin their length need it)
 
     uniform = ((fingerprint >> 11) + 0.5) / (1 << 53)
-    return max(2, round(median * 2.718281828459045 ** (sigma * NormalDist().inv_cdf(uniform))))
+    return max(2, int(0.5 + median * 2.718281828459045 ** (sigma * NormalDist().inv_cdf(uniform))))

@@ -33,7 +33,7 @@ class Unit:
 class BlockPool:
     """Counts of blocks, and the free queue as arithmetic."""
 
-    __slots__ = ("free", "freed", "holes", "taken", "total", "units")
+    __slots__ = ("_sweep_at", "free", "freed", "holes", "taken", "total", "units")
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -45,6 +45,8 @@ class BlockPool:
         self.holes: list[tuple[int, int]] = []
         """Heap of (position, length) of blocks that left the queue from its middle."""
         self.units: dict[int, Unit] = {}
+        """By hash; units whose blocks were all handed out again are swept now and then."""
+        self._sweep_at = 1024
 
     def take(self, count: int) -> None:
         """Hand out `count` blocks from the head of the queue. The caller has checked `free`."""
@@ -81,8 +83,7 @@ class BlockPool:
         """Blocks of the unit that a request may hit now, from its start."""
         if unit.refs:
             return unit.full
-        left = self.left(unit.position, unit.count)
-        return left if left < unit.full else unit.full
+        return min(self.left(unit.position, unit.count), unit.full)
 
     def revive(self, unit: Unit, wanted: int) -> None:
         """Take a unit that nobody holds out of the queue, with its first `wanted` blocks; the caller now owns it."""
@@ -96,9 +97,11 @@ class BlockPool:
         unit.refs -= 1
         if unit.refs == 0:
             unit.position = self.put(unit.count)
-            if len(self.units) > 4 * self.total:
+            if len(self.units) > self._sweep_at:
                 self._forget_evicted()
 
     def _forget_evicted(self) -> None:
         taken = self.taken
         self.units = {key: unit for key, unit in self.units.items() if unit.refs or unit.position + unit.count > taken}
+        # Doubling keeps the cost of sweeping constant a unit.
+        self._sweep_at = max(1024, 2 * len(self.units))

@@ -11,10 +11,8 @@ apply, are those of vLLM V1's scheduler:
 4. waiting requests are admitted while budget and `max_num_seqs` last; the first that does not fit stops it;
 5. admission needs free blocks for the whole prompt (on resume: and for what was generated), less what it hits.
 
-Decoding requests advance together, so they are kept as a cohort described by sums, not touched one by one: a step
-costs O(1) however many requests decode. A request's computed length is `engine.step + request.base`; the KV blocks
-that the next step needs are counted by phase (`(step + base) % block_size == 0`); the next to finish is the top of a
-heap. Only a step that lacks blocks or budget walks the running list in order (`_schedule_in_order`).
+Decoding requests advance together and are not touched one by one (`cohort`). Only a step that lacks blocks or budget
+walks the running list in order (`_schedule_in_order`).
 
 Sans-IO: the caller owns the clock. `plan()` decides the next step and says when it ends, `commit()` ends it.
 """
@@ -24,11 +22,13 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 
-from tailrace.simulate.blocks import BlockPool, Unit
+from tailrace.simulate.cohort import Cohort
 from tailrace.simulate.cost import StepCost
 from tailrace.simulate.counters import EngineCounters
 from tailrace.simulate.knobs import EngineKnobs
+from tailrace.simulate.kv_cache import KvCache
 from tailrace.simulate.request import SimRequest, State
+from tailrace.simulate.series import blocks_for, length_of, steps_to, steps_within
 from tailrace.simulate.step_log import StepLog
 from tailrace.simulate.waiting import ByPriority, FirstCome, WaitingQueue
 
@@ -50,7 +50,7 @@ class Engine:
         """The last step boundary."""
         self.step = 0
         """Steps done."""
-        self.pool = BlockPool(knobs.num_gpu_blocks)
+        self.kv = KvCache(knobs.num_gpu_blocks, knobs.block_size, sharing=knobs.enable_prefix_caching)
         self.counters = EngineCounters()
         self.log = StepLog(enabled=keep_steps)
         self.ended: list[SimRequest] = []
@@ -61,12 +61,8 @@ class Engine:
         self._aborts: list[tuple[int, int, SimRequest]] = []
         self._partial: list[SimRequest] = []
         """Running requests that are still in prefill, in order of admission."""
-        self._decodes = 0
-        self._bases = 0
-        self._grow = [0] * knobs.block_size
-        """By phase: how many decoding requests need a block in a step with `step % block_size` equal to it."""
-        self._finishing: list[tuple[int, int, SimRequest]] = []
-        """Heap of (finish_at, seq, request); entries of requests that were preempted or left are stale."""
+        self.cohort = Cohort(knobs.block_size)
+        """Running requests that decode."""
         self._seq = 0
         self._orders = 0
         self._tickets = 0
@@ -93,12 +89,7 @@ class Engine:
     @property
     def kv_usage(self) -> float:
         """Share of KV blocks in use, 0..1; cached blocks of nobody count as free."""
-        return 1 - self.pool.free / self.pool.total
-
-    @property
-    def idle(self) -> bool:
-        """Nothing runs, waits or is to come."""
-        return not (self._running or self._waiting.count or self._arrivals or self._aborts)
+        return self.kv.usage
 
     @property
     def step_end(self) -> int:
@@ -123,7 +114,7 @@ class Engine:
 
     def planned_tokens(self) -> int:
         """Tokens computed in (each step of) the planned step."""
-        return self._decodes - len(self._starved) + sum(chunk for _, chunk in self._chunks)
+        return self.cohort.count - len(self._starved) + sum(chunk for _, chunk in self._chunks)
 
     # -- what the caller may do
 
@@ -147,7 +138,7 @@ class Engine:
         Raises:
             ValueError: a knob that sizes memory is not the same.
         """
-        if knobs.num_gpu_blocks != self.pool.total or knobs.block_size != self.knobs.block_size:
+        if knobs.num_gpu_blocks != self.kv.total or knobs.block_size != self.knobs.block_size:
             raise ValueError("the KV cache cannot change its size while the engine runs")
         if knobs.policy != self.knobs.policy:
             queue: WaitingQueue = ByPriority() if knobs.policy == "priority" else FirstCome()
@@ -156,6 +147,7 @@ class Engine:
                 queue.push(request)
             self._waiting = queue
         self.knobs = knobs
+        self.kv.sharing = knobs.enable_prefix_caching
 
     def plan(self, *, skip: bool = False, until: int | None = None) -> int | None:
         """Decide the next step; returns when it ends, or `None` when there is nothing to do.
@@ -168,8 +160,8 @@ class Engine:
         if (
             self._partial
             or self._waiting.count
-            or self._decodes > self.knobs.max_num_batched_tokens
-            or self._grow[self.step % self.knobs.block_size] > self.pool.free
+            or self.cohort.count > self.knobs.max_num_batched_tokens
+            or self.cohort.growth(self.step) > self.kv.free
         ) and self._schedule():
             self._plan_step()
         else:
@@ -185,7 +177,7 @@ class Engine:
         counters = self.counters
         if self.log.enabled:
             self.log.add(self.step, self.now, self._first, self._rise, count)
-        tokens = self._decodes - len(self._starved)
+        tokens = self.cohort.count - len(self._starved)
         counters.generation_tokens += tokens * count
         for _, chunk in chunks:
             tokens += chunk
@@ -194,15 +186,11 @@ class Engine:
         self.step = step
         self.now = end
         if self._starved:
-            self._skip_starved()
-        done: list[SimRequest] = []
-        if chunks:
-            self._commit_chunks(step, end, done)
-        heap = self._finishing
-        while heap and heap[0][0] <= step:
-            finish_at, seq, request = heappop(heap)
-            if request.seq == seq and request.finish_at == finish_at and request.state == _DECODE:
-                done.append(request)
+            for request in self._starved:
+                self.cohort.starve(request, step)
+            self._starved = []
+        done = self._commit_chunks(step, end) if chunks else []
+        done += self.cohort.finished(step)
         if done:
             if len(done) > 1:
                 done.sort(key=_by_seq)
@@ -233,8 +221,7 @@ class Engine:
                     if until is not None and arrivals[0].arrival >= until > self.now:
                         self.now = until
                         return False
-                    if arrivals[0].arrival > self.now:
-                        self.now = arrivals[0].arrival
+                    self.now = max(self.now, arrivals[0].arrival)
                 elif not aborts:
                     return False
                 else:
@@ -255,7 +242,7 @@ class Engine:
         request.order = self._orders
         request.running_at_arrival = len(self._running)
         request.waiting_at_arrival = self._waiting.count
-        request.kv_at_arrival = 1 - self.pool.free / self.pool.total
+        request.kv_at_arrival = self.kv.usage
         if request.prompt < 1 or request.output < 1 or not self.fits(request.prompt, request.output):
             request.state = State.REFUSED
             request.ended_at = request.arrival
@@ -280,7 +267,7 @@ class Engine:
             if state == _WAITING:
                 self._waiting.count -= 1
             elif state in (_PREFILL, _DECODE):
-                self._drop(request)
+                self._leave_batch(request)
             else:
                 continue
             self._end_aborted(request)
@@ -293,16 +280,16 @@ class Engine:
 
     # -- scheduling
 
-    def _schedule(self) -> bool:
+    def _schedule(self) -> bool:  # noqa: C901, PLR0912  (one pass of the scheduler's loop)
         """Rules 1 to 5, without a look at each decode where nobody lacks anything.
 
         True: chunks and blocks of one step are decided. False: a pure decode step, of which nothing is decided yet.
         """
         knobs = self.knobs
         size = knobs.block_size
-        left = knobs.max_num_batched_tokens - self._decodes
-        needed = self._grow[self.step % size]
-        if left < 0 or needed > self.pool.free:
+        left = knobs.max_num_batched_tokens - self.cohort.count
+        needed = self.cohort.growth(self.step)
+        if left < 0 or needed > self.kv.free:
             return self._schedule_in_order()
         partial = self._partial
         if partial:
@@ -322,27 +309,27 @@ class Engine:
                 left -= chunk
                 needed += (computed + chunk + size - 1) // size - (computed + size - 1) // size
                 chunks.append((request, chunk))
-            if needed > self.pool.free:
+            if needed > self.kv.free:
                 chunks.clear()
                 return self._schedule_in_order()
-            self.pool.take(needed)
+            self.kv.take(needed)
             for request, chunk in chunks:
                 if request.owns:
-                    self._cover(request, request.computed + chunk)
+                    self.kv.cover(request, request.computed + chunk)
         elif left and self._admissible(needed):
             if needed:
-                self.pool.take(needed)
+                self.kv.take(needed)
         else:
             return False
         if left:
             self._admit(left)
         return True
 
-    def _schedule_in_order(self) -> bool:
+    def _schedule_in_order(self) -> bool:  # noqa: C901, PLR0912  (one pass of the scheduler's loop)
         """The same rules by a walk over the running list, for a step in which blocks or budget do not suffice."""
         knobs = self.knobs
         size = knobs.block_size
-        pool = self.pool
+        kv = self.kv
         budget = knobs.max_num_batched_tokens
         limit = knobs.long_prefill_token_threshold if knobs.enable_chunked_prefill else 0
         order = list(self._running)
@@ -361,7 +348,7 @@ class Engine:
                     chunk = limit
                 chunk = min(chunk, budget)
             needed = (computed + chunk + size - 1) // size - (computed + size - 1) // size
-            while needed > pool.free:
+            while needed > kv.free:
                 preempted = True
                 victim = order[-1] if knobs.policy == "fcfs" else max(order, key=_by_urgency)
                 place = order.index(victim)
@@ -374,9 +361,9 @@ class Engine:
                 if victim is request:
                     break
             else:
-                pool.take(needed)
+                kv.take(needed)
                 if request.owns:
-                    self._cover(request, computed + chunk)
+                    self.kv.cover(request, computed + chunk)
                 granted[request] = chunk
                 budget -= chunk
                 i += 1
@@ -404,49 +391,20 @@ class Engine:
         size = knobs.block_size
         total = request.prompt + request.generated
         whole = (total + size - 1) // size
-        free = self.pool.free - growth
+        free = self.kv.free - growth
         if whole <= free:
             return True
         # Only blocks that somebody holds now are certain to be hit after the step's decodes have taken theirs.
-        hits, queued = self._hits(request, total)
+        hits, queued = self.kv.hits(request, total)
         return whole - hits + queued <= free
 
-    def _hits(self, request: SimRequest, total: int) -> tuple[int, int]:
-        """Blocks that the request would hit now, and how many of those lie in the free queue."""
-        if not self.knobs.enable_prefix_caching:
-            return 0, 0
-        pool = self.pool
-        limit = (total - 1) // self.knobs.block_size
-        hits = queued = 0
-        for key in self._shareable(request):
-            unit = pool.units.get(key)
-            found = min(pool.hittable(unit), limit - hits) if unit is not None else 0
-            if unit is None or not found:
-                return hits, queued
-            hits += found
-            if not unit.refs:
-                queued += found
-            if found < unit.size:
-                return hits, queued
-        if request.run_count:
-            found = min(pool.left(request.run_at, request.run_count), request.run_full, limit - hits)
-            hits += found
-            queued += found
-        return hits, queued
-
-    def _shareable(self, request: SimRequest) -> tuple[int, ...]:
-        """The hashes of the whole stretches of prompt that other requests may share."""
-        if not request.prefix or request.prefix_tokens % self.knobs.block_size:
-            return ()
-        return request.prefix[: request.prompt // request.prefix_tokens]
-
-    def _admit(self, left: int) -> None:
+    def _admit(self, left: int) -> None:  # noqa: C901  (one pass of the scheduler's loop)
         """Rules 4 and 5 with a budget of `left` tokens."""
         knobs = self.knobs
         size = knobs.block_size
         chunked = knobs.enable_chunked_prefill
         limit = knobs.long_prefill_token_threshold if chunked else 0
-        pool = self.pool
+        kv = self.kv
         waiting = self._waiting
         running = self._running
         chunks = self._chunks
@@ -457,7 +415,7 @@ class Engine:
             total = request.prompt + request.generated
             hits = queued = 0
             if request.prefix or request.run_count:
-                hits, queued = self._hits(request, total)
+                hits, queued = self.kv.hits(request, total)
             chunk = total - hits * size
             if 0 < limit < chunk:
                 chunk = limit
@@ -466,18 +424,18 @@ class Engine:
                     chunk = left
                 elif chunks:
                     return
-            if (total + size - 1) // size - hits + queued > pool.free:
+            if (total + size - 1) // size - hits + queued > kv.free:
                 return
             waiting.pop()
             if hits or request.prefix:
-                self._hold_prefix(request, hits)
+                self.kv.hold(request, hits)
             request.run_count = 0
             computed = hits * size
-            pool.take((computed + chunk + size - 1) // size - hits)
+            kv.take((computed + chunk + size - 1) // size - hits)
             request.computed = computed
             request.target = total
             if request.owns:
-                self._cover(request, computed + chunk)
+                self.kv.cover(request, computed + chunk)
             self._seq += 1
             request.seq = self._seq
             request.state = _PREFILL
@@ -498,83 +456,18 @@ class Engine:
             counters.prefix_query_tokens += request.prompt
             counters.prefix_hit_tokens += cached
 
-    # -- KV blocks of one request
-
-    def _hold_prefix(self, request: SimRequest, hits: int) -> None:
-        """Take hold of `hits` blocks, and lay out which units the request will compute and share."""
-        pool = self.pool
-        private = 0
-        share = self.knobs.enable_prefix_caching
-        for key in self._shareable(request) if share else ():
-            unit = pool.units.get(key)
-            found = min(pool.hittable(unit), hits) if unit is not None else 0
-            if unit is not None and found:
-                hits -= found
-                request.units.append(unit)
-                if unit.refs:
-                    unit.refs += 1
-                    private += found
-                    if found < unit.size:
-                        break
-                    continue
-                pool.revive(unit, found)
-            elif unit is not None and (unit.refs or pool.hittable(unit)):
-                # Somebody else's copy stays the shared one; what we compute from here on is ours alone.
-                break
-            else:
-                unit = pool.units[key] = Unit(key, request.prefix_tokens // self.knobs.block_size)
-                request.units.append(unit)
-            request.owns.append((unit, private))
-            private += unit.size
-        request.private_from = private
-        if hits:
-            pool.recall(request.run_at, request.run_count, hits)
-
-    def _cover(self, request: SimRequest, tokens: int) -> None:
-        """The blocks of the first `tokens` tokens are allocated and, where full, hashed."""
-        size = self.knobs.block_size
-        held = (tokens + size - 1) // size
-        full = tokens // size
-        for unit, before in request.owns:
-            unit.count = min(max(held - before, unit.count), unit.size)
-            unit.full = min(max(full - before, unit.full), unit.size)
-
-    def _release(self, request: SimRequest, computed: int, allocated: int) -> None:
-        """Free all blocks, tail first: `allocated` tokens have one, `computed` of them are valid."""
-        size = self.knobs.block_size
-        own = (allocated + size - 1) // size - request.private_from
-        if own > 0:
-            request.run_at = self.pool.put(own)
-            request.run_count = own
-            request.run_full = max(computed // size - request.private_from, 0)
-        if request.units:
-            for unit, before in request.owns:
-                unit.full = min(unit.full, max(computed // size - before, 0))
-            for unit in reversed(request.units):
-                self.pool.release(unit)
-            request.units.clear()
-            request.owns.clear()
-        request.private_from = 0
-
     # -- joining and leaving the batch
 
     def _leave_batch(self, request: SimRequest, unused: int = 0) -> None:
         """Out of the running list, with its blocks. `unused`: tokens granted in the step being planned."""
         del self._running[request]
         if request.state == _DECODE:
-            computed = self.step + request.base
-            size = self.knobs.block_size
-            self._decodes -= 1
-            self._bases -= request.base
-            self._grow[-request.base % size] -= 1
-            request.generated = computed - request.prompt + 1
-            if request.run_from <= self.step:
-                request.spans.append((request.run_from, self.step))
+            computed = self.cohort.leave(request, self.step)
         else:
             computed = request.computed
             if request in self._partial:
                 self._partial.remove(request)
-        self._release(request, computed, computed + unused)
+        self.kv.give_back(request, computed, computed + unused)
 
     def _preempt(self, request: SimRequest, unused: int) -> None:
         self._leave_batch(request, unused)
@@ -582,9 +475,6 @@ class Engine:
         request.preemptions += 1
         self.counters.preemptions += 1
         self._waiting.push_back(request)
-
-    def _drop(self, request: SimRequest) -> None:
-        self._leave_batch(request)
 
     def _finish(self, request: SimRequest, end: int) -> None:
         self._leave_batch(request)
@@ -596,10 +486,10 @@ class Engine:
         self.counters.finished += 1
         self.ended.append(request)
 
-    def _commit_chunks(self, step: int, end: int, done: list[SimRequest]) -> None:
-        """Prompts advance; those that are complete bring a token and join the decodes."""
+    def _commit_chunks(self, step: int, end: int) -> list[SimRequest]:
+        """Prompts advance; those that are complete bring a token and join the decodes. Returns those that are done."""
         partial = self._partial
-        size = self.knobs.block_size
+        done: list[SimRequest] = []
         for request, chunk in self._chunks:
             request.computed += chunk
             if request.computed < request.target:
@@ -610,47 +500,24 @@ class Engine:
                 partial.remove(request)
             self.counters.generation_tokens += 1
             request.generated += 1
-            request.run_from = step
-            request.base = base = request.computed - step
             if request.first_at is None:
                 request.first_at = end
                 request.first_step = step
                 request.running_at_first = len(self._running)
                 request.waiting_at_first = self._waiting.count
-                request.kv_at_first = 1 - self.pool.free / self.pool.total
-            request.state = _DECODE
-            self._decodes += 1
-            self._bases += base
-            self._grow[-base % size] += 1
-            request.finish_at = step + request.output - request.generated
-            if request.finish_at == step:
+                request.kv_at_first = self.kv.usage
+            if self.cohort.join(request, step):
                 done.append(request)
-            else:
-                heappush(self._finishing, (request.finish_at, request.seq, request))
         self._chunks = []
-
-    def _skip_starved(self) -> None:
-        """Decodes that got nothing in the step just ended: the rest of the cohort has moved on without them."""
-        size = self.knobs.block_size
-        for request in self._starved:
-            self._grow[-request.base % size] -= 1
-            request.base -= 1
-            self._bases -= 1
-            self._grow[-request.base % size] += 1
-            request.finish_at += 1
-            heappush(self._finishing, (request.finish_at, request.seq, request))
-            if request.run_from < self.step:
-                request.spans.append((request.run_from, self.step - 1))
-            request.run_from = self.step + 1
-        self._starved = []
+        return done
 
     # -- the length of the step
 
     def _plan_step(self) -> None:
         """One step, whose chunks and blocks are decided."""
         starved = self._starved
-        decodes = self._decodes
-        context = decodes * (self.step + 1) + self._bases
+        decodes = self.cohort.count
+        context = self.cohort.context(self.step)
         if starved:
             decodes -= len(starved)
             context -= sum(request.base + self.step + 1 for request in starved)
@@ -662,50 +529,36 @@ class Engine:
 
     def _plan_decodes(self, *, skip: bool, until: int | None) -> None:
         """A pure decode step, or a run of them up to the next event, finish or block shortage."""
-        decodes = self._decodes
-        step = self.step
+        cohort = self.cohort
+        decodes = cohort.count
         now = self.now
-        size = self.knobs.block_size
-        grow = self._grow
-        context = decodes * (step + 1) + self._bases
-        phase = step % size
+        context = cohort.context(self.step)
         per_token = self.cost.ctx_ps
         if per_token is None or not skip:
             self._count = 1
             self._rise = 0
             self._first = self.cost.step_ps(decodes, context, ())
             self._end = now + self._first
-            self.pool.take(grow[phase])
+            self.kv.take(cohort.growth(self.step))
             return
         first = self.cost.decode_ps(decodes) + per_token * context
         rise = per_token * decodes
-        finishing = self._finishing
-        while True:
-            finish_at, seq, request = finishing[0]
-            if request.seq == seq and request.finish_at == finish_at and request.state == _DECODE:
-                break
-            heappop(finishing)
-        count = finish_at - step
-        free = self.pool.free
-        cycles, rest = divmod(count, size)
-        needed = cycles * decodes + _window(grow, phase, rest)
-        if needed > free:
+        count = cohort.next_finish() - self.step
+        grow = cohort.grow
+        phase = self.step % cohort.size
+        needed = blocks_for(grow, phase, count)
+        if needed > self.kv.free:
             # The first step fits (else we were not here); stop before the first that does not.
-            cycles = free // decodes
-            count = cycles * size
-            needed = cycles * decodes
-            while needed + grow[(step + count) % size] <= free:
-                needed += grow[(step + count) % size]
-                count += 1
+            count = steps_within(grow, phase, self.kv.free)
+            needed = blocks_for(grow, phase, count)
+        length = length_of(count, first, rise)
         until = self._next_event(until)
-        length = count * first + rise * (count * (count - 1) // 2)
         if until is not None and now + length > until:
-            count = _steps_to(until - now, first, rise)
-            length = count * first + rise * (count * (count - 1) // 2)
-            cycles, rest = divmod(count, size)
-            needed = cycles * decodes + _window(grow, phase, rest)
+            count = steps_to(until - now, first, rise)
+            length = length_of(count, first, rise)
+            needed = blocks_for(grow, phase, count)
         if needed:
-            self.pool.take(needed)
+            self.kv.take(needed)
         self._count = count
         self._first = first
         self._rise = rise
@@ -726,26 +579,3 @@ def _by_seq(request: SimRequest) -> int:
 
 def _by_urgency(request: SimRequest) -> tuple[int, int, int]:
     return request.priority, request.arrival, request.order
-
-
-def _window(grow: list[int], phase: int, steps: int) -> int:
-    """Blocks needed in the next `steps` (less than a cycle) steps from `phase` on."""
-    end = phase + steps
-    if end <= len(grow):
-        return sum(grow[phase:end])
-    return sum(grow[phase:]) + sum(grow[: end - len(grow)])
-
-
-def _steps_to(gap: int, first: int, rise: int) -> int:
-    """The least number of steps that last at least `gap` together: the root of a quadratic, settled in integers."""
-    if rise:
-        # rise/2 * k^2 + (first - rise/2) * k >= gap
-        half = first - rise / 2
-        count = max(int(((half * half + 2 * rise * gap) ** 0.5 - half) / rise), 1)
-    else:
-        count = max(gap // first, 1)
-    while count * first + rise * (count * (count - 1) // 2) < gap:
-        count += 1
-    while count > 1 and (count - 1) * first + rise * ((count - 1) * (count - 2) // 2) >= gap:
-        count -= 1
-    return count

@@ -135,7 +135,8 @@ class KernelTableCost:
 
 def _on_grid(x: float) -> bool:
     """The profiler's axes double from point to point; its study of unequal lengths left odd points in between, which
-    form no grid."""
+    form no grid.
+    """
     return x == 0 or (x == int(x) and int(x) & (int(x) - 1) == 0)
 
 

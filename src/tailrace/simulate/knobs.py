@@ -14,7 +14,7 @@ FIXED_AT_START: Final = frozenset({"num_gpu_blocks", "block_size", "max_model_le
 
 
 class EngineKnobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator of vLLM may set. The defaults are vLLM's own on a large GPU, with 8,192 tokens of context.
+    """What an operator of vLLM may set. The defaults are vLLM's own, with 32,768 tokens of context.
 
     `InputError` names the knob that is out of its range and what to set instead.
     """
@@ -38,7 +38,7 @@ class EngineKnobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """KV blocks in memory. Take it from the engine's log; it is the most sensitive input of a simulation."""
     block_size: int = 16
     """Tokens in a KV block."""
-    max_model_len: int = 8192
+    max_model_len: int = 32_768
     """The most tokens (prompt + output) of one request."""
 
     def __post_init__(self) -> None:

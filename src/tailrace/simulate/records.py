@@ -26,11 +26,9 @@ Keep = Literal["sampled", "all", "none"]
 """Which timelines are kept: of slow and failed requests and a share of the rest, of all, of none."""
 
 _REPORTED: Final = source(SourceKind.REPORTED, "simulate")
-_SOURCES: Final[dict[str, str]] = {
-    name: _REPORTED for name in (Stage.QUEUE.value, QUEUE_ENGINE, Stage.PREFILL.value, Stage.DECODE.value)
-}
-_UNSCHEDULED: Final[dict[str, str]] = {name: _REPORTED for name in (Stage.QUEUE.value, QUEUE_ENGINE)}
+_UNSCHEDULED: Final[dict[str, str]] = dict.fromkeys((Stage.QUEUE.value, QUEUE_ENGINE), _REPORTED)
 _UNSTARTED: Final[dict[str, str]] = {**_UNSCHEDULED, Stage.PREFILL.value: _REPORTED}
+_SOURCES: Final[dict[str, str]] = {**_UNSTARTED, Stage.DECODE.value: _REPORTED}
 _PS_PER_NS: Final = 1000
 
 Stamps = NDArray[np.int64]

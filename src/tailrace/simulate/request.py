@@ -69,7 +69,7 @@ class SimRequest:
         "waiting_at_first",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0915  (one line a field)
         self,
         label: str,
         prompt: int,

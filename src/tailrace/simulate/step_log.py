@@ -10,7 +10,7 @@ import numpy as np
 class StepLog:
     """Steps are counted from 1; step `k` of a run that began at `start` ends at `start + k*first + grow*k*(k-1)/2`."""
 
-    __slots__ = ("_first", "_grow", "_start", "_step", "end_step", "enabled")
+    __slots__ = ("_first", "_grow", "_start", "_step", "enabled", "end_step")
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled
@@ -22,7 +22,7 @@ class StepLog:
         self.end_step = 0
 
     def add(self, step: int, start: int, first: int, grow: int, count: int) -> None:
-        """A run of `count` steps after `step` steps, begun at `start` ps, the first `first` ps long, each next `grow` more."""
+        """`count` steps after `step` steps, begun at `start` (ps): the first lasts `first`, each next `grow` more."""
         self._step.append(step)
         self._start.append(start)
         self._first.append(first)
