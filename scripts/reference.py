@@ -89,7 +89,7 @@ def commands() -> str:
         "# Commands\n\n`tailrace COMMAND --help` prints the same. Every command that prints a result takes `--json`.\n"
     ]
     for name, entry in COMMANDS.items():
-        out.append(f"## tailrace {name}\n\n{entry.help[:1].upper()}{entry.help[1:]}.\n\n```\n{entry.example}\n```\n")
+        out.append(f"## tailrace {name}\n\n{sentence(entry.help)}\n\n```\n{entry.example}\n```\n")
         found = module(entry.module)
         if found is None:
             out.append("This version has no such command yet.\n")
@@ -110,6 +110,10 @@ def commands() -> str:
         )
     )
     return "\n".join(out)
+
+
+def sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('?', '.')) else '.'}"
 
 
 def command_options(command: Any, title: str) -> str:
@@ -219,36 +223,39 @@ def duration(text: str) -> str:
 
 
 def metrics() -> str:
-    out = ["# Metrics\n\nWhat the gateway's admin port answers on `/metrics`, in Prometheus text.\n"]
-    found = module("tailrace.export.prometheus")
+    head = "# Metrics\n\nWhat the gateway's admin port answers on `/metrics`, in Prometheus text.\n"
+    found = module("tailrace.export.metric_table")
     if found is None:
-        return out[0] + "\nThis version exports none yet.\n"
-    text = found.GatewayMetrics().render()[0].decode()
-    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
-    rows = []
-    for name, meaning in re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE):
-        if not name.endswith("_created"):
-            rows.append((f"`{name}`", kinds.get(name, ""), meaning))
-    return out[0] + "\n" + table(("metric", "type", "meaning"), sorted(rows))
+        return head + "\nThis version exports none yet.\n"
+    rows = [
+        (f"`{one.name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.unit, one.definition)
+        for one in found.METRIC_TABLE.values()
+    ]
+    return head + "\n" + table(("metric", "type", "labels", "unit", "definition"), rows)
 
 
 def causes() -> str:
-    out = ["# Causes\n\nWhat `tailrace diagnose` can name. The layer of a code follows from its prefix.\n"]
+    head = "# Causes\n\nWhat `tailrace diagnose` can name. The layer of a code follows from its prefix.\n"
     found = module("tailrace.diagnose.causes")
     if found is None:
-        return out[0] + "\nThis version knows none yet.\n"
-    from tailrace.diagnose.causes import CATALOGUE
+        return head + "\nThis version knows none yet.\n"
+    from tailrace.diagnose.cause import layer_of
 
-    for cause in CATALOGUE:
-        lines = [f"## {cause.code}\n", f"Layer: {cause.layer}.\n", inspect_doc(cause), ""]
-        out.append("\n".join(lines))
+    out = [head]
+    for cause in found.CAUSES:
+        kind = type(cause)
+        text = inspect.cleandoc(kind.__doc__ or sys.modules[kind.__module__].__doc__ or "")
+        facts = [
+            ("layer", layer_of(cause.code).value),
+            ("stage", f"`{cause.stage}`"),
+            ("needs", "; ".join(cause.needs)),
+            ("advice", cause.action.value),
+            ("would be disproved by", cause.disproof),
+        ]
+        if cause.only_with_before:
+            facts.append(("compares", "two windows: a run from before is needed"))
+        out.append(f"## {cause.code}\n\n{text}\n\n{table(('', ''), facts)}")
     return "\n".join(out)
-
-
-def inspect_doc(cause: Any) -> str:
-    """The docstring of a cause: its class's, or its module's."""
-    own = cause if isinstance(cause, type) else type(cause)
-    return inspect.cleandoc(own.__doc__ or sys.modules[own.__module__].__doc__ or "")
 
 
 def schemas() -> dict[str, str]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model.thresholds import MS
-from tailrace.simserve.scenarios import SCENARIOS, TOKEN_STEPS, Ask, StepKind, plan, scenario_name
+from tailrace.simserve.scenarios import SCENARIOS, TOKEN_STEPS, Ask, StepKind, plan, scenario_names
 
 NAMES = st.sampled_from(sorted(SCENARIOS))
 
@@ -53,8 +53,16 @@ def test_there_are_twenty_two_and_each_says_what_must_be_reported():
 
 
 def test_model_names_say_simulated_or_not():
-    assert scenario_name("simulated-spec") == scenario_name("spec") == "spec"
-    assert scenario_name("anything") == "plain"
+    assert scenario_names("simulated-spec") == scenario_names("spec") == ["spec"]
+    assert scenario_names("anything") == ["plain"]
+    assert scenario_names("simulated-medley") == list(SCENARIOS)
+    assert scenario_names("drop+nothing+plain") == ["drop", "plain"]
+
+
+def test_scenarios_take_turns_and_each_counts_its_own_requests():
+    turns = [plan(Ask(index=index, model="simulated-plain+reject")) for index in range(6)]
+    assert [one.scenario for one in turns] == ["plain", "reject"] * 3
+    assert [one.status for one in turns] == [200, 200, 200, 429, 200, 200]
 
 
 def steps_of(name, kind, index=0):

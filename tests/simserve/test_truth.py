@@ -70,10 +70,15 @@ def first_any(truth):
 
 MISTAKES = [
     # what a tool gets wrong, in which scenario, the field, and what the judge says of it
-    ("role chunk taken as first token", "role_early", lambda t: {"ttft_ns": first_any(t)}, "ttft: median error 300.0"),
-    ("empty chunk taken as first token", "empty_first", lambda t: {"ttft_ns": first_any(t)}, "ttft: median error 290"),
+    ("role chunk taken as first token", "role_early", lambda t: {"ttft_ns": first_any(t)}, "ttft is 300.0 ms shorter"),
+    (
+        "empty chunk taken as first token",
+        "empty_first",
+        lambda t: {"ttft_ns": first_any(t)},
+        "ttft is 290.0 ms",
+    ),
     ("an empty chunk makes a gap", "empty_first", lambda _: {"chunk_gap_count": 40}, "chunk_gap_count is 40, truth 39"),
-    ("stamp of the first half", "split", lambda t: {"ttft_ns": t.ttft_ns - 10 * MS}, "ttft: median error 10.0"),
+    ("stamp of the first half", "split", lambda t: {"ttft_ns": t.ttft_ns - 10 * MS}, "ttft is 10.0 ms shorter"),
     ("TPOT counts events", "spec", lambda t: {"tpot_ns": 40 * MS}, "tpot: median error"),
     ("TPOT to [DONE]", "late_done", lambda t: {"tpot_ns": (t.last_byte_ns - t.ttft_ns) // 39}, "tpot: median error"),
     (
@@ -85,7 +90,12 @@ MISTAKES = [
     ("running usage is summed", "cont_usage", lambda _: {"output_tokens": 820}, "output_tokens is 820, truth 40"),
     ("requested length as output", "no_usage", lambda _: {"output_tokens_source": "usage"}, "output_tokens_source"),
     ("reasoning is no token", "reasoning", lambda t: {"ttft_ns": t.ttft_content_ns}, "ttft: median error 600"),
-    ("first content is reasoning", "reasoning", lambda t: {"ttft_content_ns": t.ttft_ns}, "ttft_content: median error"),
+    (
+        "first content is reasoning",
+        "reasoning",
+        lambda t: {"ttft_content_ns": t.ttft_ns},
+        "ttft_content is 600.0",
+    ),
     ("TPOT of one token", "one_token", lambda _: {"tpot_ns": 0}, "tpot_ns is 0, truth None"),
 ]
 
@@ -107,6 +117,20 @@ def test_a_failure_reported_as_success_is_found(name):
     )
 
 
+def test_a_client_behind_a_gateway_may_hear_of_a_cut_in_an_error_event():
+    truth = truth_of("drop", 1)
+    told = record_of(truth, reason=Reason.ENGINE_CRASH)
+    assert judge("drop", [(told, truth)], vantage="relay", behind_gateway=True).ok
+    assert not judge("drop", [(told, truth)], vantage="gateway").ok
+
+
+def test_late_is_not_wrong():
+    truths = [truth_of("plain", index) for index in range(4)]
+    judged = judge("plain", [(record_of(t, ttft_ns=t.ttft_ns + 9 * MS), t) for t in truths], vantage="client")
+    assert judged.wrong == []
+    assert judged.late == ["ttft: median error 9.0 ms > 5 ms"]
+
+
 def test_a_rejection_with_a_latency_is_found():
     truth = truth_of("reject", 1)
     lie = record_of(truth, ttft_ns=3)
@@ -120,7 +144,7 @@ def test_hidden_stalls_are_found():
         smooth = [truth.ttft_ns + number * round(truth.tpot_ns) for number in range(40)]
         timeline = Timeline(at_ns=smooth, kind=[int(EventKind.CONTENT)] * 40, tokens=[1] * 40)
         pairs.append((record_of(truth, timeline=timeline), truth))
-    assert any("p99 gap is" in line for line in judge("mixed", pairs, vantage="client").late)
+    assert any("p99 gap is" in line for line in judge("mixed", pairs, vantage="client").wrong)
 
 
 def test_stages_that_do_not_add_up_are_found():

@@ -295,7 +295,9 @@ class PlainEngine:
                     continue
             while future and future[0].arrival <= self.now:
                 request = future.pop(0)
-                if request.prompt + request.output > self.knobs.num_gpu_blocks * self.knobs.block_size:
+                if request.prompt + request.output > min(
+                    self.knobs.max_model_len, self.knobs.num_gpu_blocks * self.knobs.block_size
+                ):
                     request.outcome = "refused"
                     request.ended_at = request.arrival
                     continue

@@ -88,6 +88,21 @@ def timelines(draw):
     )
 
 
+def _free_fields():
+    """A strategy for every field of a plain type that has a default."""
+    by_type = {"str": _TEXT, "int": _COUNT, "bool": st.booleans(), "float": _SHARE}
+    out = {}
+    for name, annotation in RequestRecord.__annotations__.items():
+        base, _, maybe = annotation.partition(" | ")
+        if base in by_type and name not in ("schema", "request_id", "start_unix_ns", "e2e_ns"):
+            strategy = _DURATION if name.endswith("_ns") else by_type[base]
+            out[name] = st.none() | strategy if maybe else strategy
+    return out
+
+
+_FREE = _free_fields()
+
+
 @st.composite
 def any_record(draw):
     """A record in which any field may have any value of its type."""
@@ -102,11 +117,6 @@ def any_record(draw):
         "slow": draw(st.lists(st.sampled_from(["ttft", "tpot", "stall", "gap"]), max_size=3)),
         "timeline": draw(st.none() | timelines()),
     }
-    by_type = {"str": _TEXT, "int": _COUNT, "bool": st.booleans(), "float": _SHARE}
-    for name, annotation in RequestRecord.__annotations__.items():
-        base, _, maybe = annotation.partition(" | ")
-        if name in values or name == "schema" or base not in by_type or not draw(st.booleans()):
-            continue
-        strategy = _DURATION if name.endswith("_ns") else by_type[base]
-        values[name] = draw(st.none() | strategy) if maybe else draw(strategy)
+    for name in draw(st.sets(st.sampled_from(sorted(_FREE)), max_size=15)):
+        values[name] = draw(_FREE[name])
     return RequestRecord(**values)

@@ -15,8 +15,7 @@ WRITER_STEPS = ["before_begin", "after_begin", "before_finish", "after_finish"]
 SEALER_STEPS = ["before_write", "after_write", "before_rename", "after_rename", "after_fsync"]
 ADOPTION_STEPS = [*WRITER_STEPS, *SEALER_STEPS, "before_remove", "after_remove"]
 
-pytestmark = pytest.mark.timeout(60)
-"""Three Python processes start one after the other, on a machine that may be busy."""
+pytestmark = [pytest.mark.long("up to four Python processes start one after the other"), pytest.mark.timeout(60)]
 
 
 def run_until_killed(root, step="none", where="writer", *, seconds=None):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.store.table import FIELDS, KINDS, ColumnKind, RecordTable
+from tests.store.processes import child_environment
 from tests.store.samples import any_record, realistic
 
 
@@ -90,5 +91,7 @@ def test_columns_must_be_complete_and_even():
 
 def test_importing_the_table_loads_neither_duckdb_nor_scipy():
     code = "import sys, tailrace.store.table; print([m for m in ('duckdb', 'scipy', 'pandas') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=15)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=15, env=child_environment()
+    )
     assert done.stdout.strip() == "[]"

@@ -212,10 +212,10 @@ def _run(spec: BenchSpec, path: Path, *, as_json: bool, fail_on_errors: bool) ->
     import sys
 
     from tailrace.app.bench import bench as run
-    from tailrace.cli.bench_print import LiveProgress, print_summary
+    from tailrace.cli.bench_print import LiveProgress, announcement, print_summary
     from tailrace.probe.run import Interrupted
 
-    with LiveProgress(spec, announce=not as_json) as progress:
+    with LiveProgress(spec.url, announcement="" if as_json else announcement(spec)) as progress:
         try:
             result = run(spec, out=path, on_progress=progress.show)
         except Interrupted as error:

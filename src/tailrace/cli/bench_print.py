@@ -41,9 +41,9 @@ _COLUMNS = ("p50", "p90", "p95", "p99", "p999")
 class LiveProgress:
     """Shows progress about every half second on a terminal, as plain lines every five seconds elsewhere."""
 
-    def __init__(self, spec: BenchSpec, *, announce: bool) -> None:
-        self._target = spec.url
-        self._announcement = announcement(spec) if announce else ""
+    def __init__(self, target: str, *, announcement: str = "") -> None:
+        self._target = target
+        self._announcement = announcement
         self._terminal = sys.stderr.isatty()
         self._live: Live | None = None
         self._began = self._printed = time.monotonic()

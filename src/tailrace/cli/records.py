@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -353,9 +354,13 @@ def _write_out(out: str, pieces: Iterable[bytes]) -> None:
     from tailrace.model.errors import InputError
 
     if not out:
-        for piece in pieces:
-            sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
+        try:
+            for piece in pieces:
+                sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # `| head` has seen enough: no error. What is still buffered goes nowhere, or the exit would stumble on it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     try:
         with Path(out).open("wb") as file:

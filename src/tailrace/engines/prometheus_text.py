@@ -151,7 +151,8 @@ def parse_scrape(text: str, *, prefixes: Iterable[str] = ()) -> Scrape:
     wanted = tuple(prefixes)
     samples: dict[str, list[Sample]] = {}
     types: dict[str, str] = {}
-    for raw in text.splitlines():
+    # Not splitlines(): label values may hold any other separator.
+    for raw in text.split("\n"):
         line = raw.strip()
         if not line:
             continue

@@ -23,6 +23,7 @@ from tailrace.model.errors import InputError
 from tailrace.model.record import RequestRecord
 from tailrace.model.stage import QUEUE_ENGINE, QUEUE_GATEWAY, STAGES
 from tailrace.model.timeline import EventKind, Timeline
+from tailrace.store.table import default_of
 
 __all__ = ["encode_lines", "encode_public", "from_public", "from_public_json", "to_public"]
 
@@ -35,6 +36,7 @@ _DURATIONS: Final = {
     if name.endswith("_ns") and name != "start_unix_ns" and name not in _STAGE_OF and name not in _PART_OF
 }
 _PLAIN: Final = tuple(name for name in _FIELDS if name not in {*_DURATIONS, *_STAGE_OF, *_PART_OF})
+_EMPTY_BY_DEFAULT: Final = frozenset(name for name in _PLAIN if default_of(name) in ("", {}, []))
 _KIND_NAMES: Final = [kind.name.lower() for kind in EventKind]
 _KINDS: Final = {name: int(kind) for kind, name in zip(EventKind, _KIND_NAMES, strict=True)}
 
@@ -47,8 +49,8 @@ def to_public(record: RequestRecord, *, timeline: bool = True) -> dict[str, Any]
     out: dict[str, Any] = {}
     for name in _PLAIN:
         value = getattr(record, name)
-        # False and 0 are said; None, "", {} and [] are absences.
-        if value is None or value == "" or value in ({}, []):
+        # False and 0 are said; None, "", {} and [] are absences, and so are left out where they are the default.
+        if value is None or (name in _EMPTY_BY_DEFAULT and not value):
             continue
         out[name] = value
     started = dt.datetime.fromtimestamp(record.start_unix_ns // 1_000_000_000, tz=dt.UTC)

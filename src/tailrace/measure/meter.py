@@ -330,7 +330,10 @@ class StreamMeter:
         if clean and not self._dead:
             event = self._framer.finish()
             if event is not None and event.data is not None:
-                self._take(self._read(event.event, event.data), now)
+                meaning = self._read(event.event, event.data)
+                self._take(meaning, now)
+                if meaning.kind in self.cut:
+                    self.cuts.append((event.start, event.end))
         self.ended_at = now
         self.clean = clean
 

@@ -163,16 +163,24 @@ SCENARIOS: Final[dict[str, Shape]] = {
 """The scenarios by name: each is a row that a measuring tool has to get right."""
 
 
-def scenario_name(model: str) -> str:
-    """The scenario that a model name asks for; `plain` where it names none."""
+MEDLEY: Final = "medley"
+"""The model name for all scenarios in turn; `plain+spec` takes turns between these two."""
+
+
+def scenario_names(model: str) -> list[str]:
+    """The scenarios that a model name asks for, to be played in turn; `plain` where it names none."""
     name = model.removeprefix(MODEL_PREFIX)
-    return name if name in SCENARIOS else "plain"
+    if name == MEDLEY:
+        return list(SCENARIOS)
+    return [part for part in name.split("+") if part in SCENARIOS] or ["plain"]
 
 
 def plan(ask: Ask, *, seed: int = 0) -> Plan:
-    """The plan of the scenario that `ask.model` names."""
-    name = scenario_name(ask.model)
-    return replace(shape_plan(SCENARIOS[name], ask, seed=seed), scenario=name)
+    """The plan of the scenario that `ask.model` names, or of the one whose turn it is."""
+    names = scenario_names(ask.model)
+    turn, place = divmod(ask.index, len(names))
+    name = names[place]
+    return replace(shape_plan(SCENARIOS[name], replace(ask, index=turn), seed=seed), scenario=name)
 
 
 def shape_plan(shape: Shape, ask: Ask, *, seed: int = 0) -> Plan:

@@ -1,7 +1,8 @@
 """A simulated upstream of known truth: a real HTTP server that plays a plan and stamps what it really sent.
 
 It speaks enough HTTP/1.1 for any client (keep-alive, chunked answers, `Expect`), on a raw asyncio protocol, so that a
-stamp stands right before its `write`. `GET /truth` answers what was sent, one JSON line a request.
+stamp stands right before its `write`. `GET /truth` (`?model=NAME`) answers what was sent, one JSON line a request
+that has ended.
 
 Run alone, `python -m tailrace.simserve.scripted`, it prints a ready line and serves the scenarios until it is stopped.
 """
@@ -17,6 +18,7 @@ import time
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final, Self, cast
+from urllib.parse import parse_qsl
 
 import httptools
 import msgspec
@@ -50,7 +52,8 @@ class ScriptedUpstream:
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
         self.truths: list[Truth] = []
-        self.open_requests = 0
+        self.open: set[int] = set()
+        """Indices of the requests that are being served: their truth is not final."""
         self.port = 0
 
     @property
@@ -76,7 +79,7 @@ class ScriptedUpstream:
     async def settled(self, count: int, timeout_s: float = 5.0) -> None:
         """Wait until `count` requests have been served to their end (s)."""
         async with asyncio.timeout(timeout_s):
-            while len(self.truths) < count or self.open_requests:  # noqa: ASYNC110  (a few times, by tests)
+            while len(self.truths) < count or self.open:  # noqa: ASYNC110  (a few times, by tests)
                 await asyncio.sleep(0.005)
 
     async def __aenter__(self) -> Self:
@@ -148,8 +151,7 @@ class _Connection(asyncio.Protocol):
         # The origin of the truth: the last body byte of this request has arrived.
         origin = time.monotonic_ns()
         method = self._parser.get_method().decode("latin-1")
-        path = self._target.decode("latin-1").partition("?")[0]
-        self._waiting.append((method, path, self._headers, bytes(self._body), origin))
+        self._waiting.append((method, self._target.decode("latin-1"), self._headers, bytes(self._body), origin))
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._serve())  # owned: `end` cancels and awaits it
 
@@ -164,13 +166,14 @@ class _Connection(asyncio.Protocol):
 
     async def _serve(self) -> None:
         while self._waiting and not self._gone:
-            method, path, headers, body, origin = self._waiting.pop(0)
+            method, target, headers, body, origin = self._waiting.pop(0)
+            path, _, query = target.partition("?")
             if method == "POST" and path in ("/v1/chat/completions", "/v1/completions"):
                 await self._complete(path, headers, body, origin)
             else:
-                self._other(method, path)
+                self._other(method, path, query)
 
-    def _other(self, method: str, path: str) -> None:
+    def _other(self, method: str, path: str, query: str) -> None:
         if method == "GET" and path == "/v1/models":
             names = [scenarios.MODEL_PREFIX + name for name in scenarios.SCENARIOS]
             data = [{"id": name, "object": "model", "owned_by": "tailrace-simulated"} for name in names]
@@ -178,8 +181,11 @@ class _Connection(asyncio.Protocol):
         elif method == "GET" and path == "/health":
             self._answer(200, b"{}")
         elif method == "GET" and path == "/truth":
-            lines = b"".join(msgspec.json.encode(truth) + b"\n" for truth in self._owner.truths)
-            self._answer(200 if not self._owner.open_requests else 503, lines, "application/x-ndjson")
+            model = dict(parse_qsl(query)).get("model", "")
+            truths = [truth for truth in self._owner.truths if truth.index not in self._owner.open]
+            wanted = [truth for truth in truths if model in ("", truth.model)]
+            lines = b"".join(msgspec.json.encode(truth) + b"\n" for truth in wanted)
+            self._answer(200, lines, "application/x-ndjson")
         else:
             message = f"no {method} {path} here; this is a simulated upstream"
             self._answer(404, msgspec.json.encode({"error": {"message": message, "type": "not_found", "code": 404}}))
@@ -198,7 +204,7 @@ class _Connection(asyncio.Protocol):
         truth.model, truth.stream, truth.status = ask.model, ask.stream, plan.status
         truth.scenario, truth.said_tokens = plan.scenario, plan.said_tokens
         owner.truths.append(truth)
-        owner.open_requests += 1
+        owner.open.add(truth.index)
         try:
             await self._play(plan, truth)
         except asyncio.CancelledError:
@@ -206,7 +212,7 @@ class _Connection(asyncio.Protocol):
                 truth.ending = CLIENT_GONE
             raise
         finally:
-            owner.open_requests -= 1
+            owner.open.discard(truth.index)
 
     async def _play(self, plan: Plan, truth: Truth) -> None:
         if plan.status != 200:

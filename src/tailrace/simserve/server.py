@@ -124,7 +124,7 @@ class SimulatedServer:
             if ask.stream and self.options.reject_in_stream:
                 return await _refused_in_stream(http, refusal)
             raise refusal
-        client_id = http.headers.get("x-request-id", "")
+        client_id = _client_id(http)
         request_id = client_id or secrets.token_hex(8)
         request = SimRequest(
             request_id,
@@ -138,25 +138,26 @@ class SimulatedServer:
         kind = "chatcmpl" if chat else "cmpl"
         answer = Answer(ask, request, f"{kind}-{request_id}", created, self._fingerprint)
         answer.with_metrics = self.options.per_request_metrics
-        http["x-request-id"] = client_id or secrets.token_hex(16)
+        # Without an id of the client's, the header's and the body's differ, as vLLM's do.
+        reply_id = client_id or secrets.token_hex(16)
         try:
             if ask.stream:
-                return await self._stream(http, answer)
+                return await self._stream(http, answer, reply_id)
             driver.submit(answer)
             if not await answer.done:
                 raise Refusal(500, "The engine was shut down.", "InternalServerError")
             body = answer.body(metrics=self.options.per_request_metrics)
-            return web.Response(body=body, content_type="application/json")
+            headers = {"X-Request-Id": reply_id}
+            return web.Response(body=body, content_type="application/json", headers=headers)
         finally:
             # A handler that ends early (the client left: aiohttp cancels it) frees the engine's slot.
             driver.abort(answer)
 
-    async def _stream(self, http: web.Request, answer: Answer) -> web.StreamResponse:
-        response = web.StreamResponse(headers=_STREAM_HEADERS)
+    async def _stream(self, http: web.Request, answer: Answer, reply_id: str) -> web.StreamResponse:
+        response = web.StreamResponse(headers={**_STREAM_HEADERS, "Server": SERVER, "X-Request-Id": reply_id})
         answer.chunked = http.version >= (1, 1)
         if answer.chunked:
             response.enable_chunked_encoding()
-        self._decorate(http, response)
         await response.prepare(http)
         transport = http.transport
         if transport is None:
@@ -233,14 +234,10 @@ class SimulatedServer:
             response = _json(body, status=error.status)
         self.metrics.answered(http.path, http.method, response.status)
         if not response.prepared:
-            self._decorate(http, response)
+            response.headers["Server"] = SERVER
+            if client_id := _client_id(http):
+                response.headers["X-Request-Id"] = client_id
         return response
-
-    def _decorate(self, http: web.Request, response: web.StreamResponse) -> None:
-        response.headers["Server"] = SERVER
-        request_id = http.get("x-request-id") or http.headers.get("x-request-id")
-        if request_id:
-            response.headers["X-Request-Id"] = request_id
 
     def _driver(self) -> Driver:
         assert self.driver is not None, "start() was not called"
@@ -256,6 +253,11 @@ def _cost(chosen: Preset, options: ServerOptions) -> Any:
     if options.step_overhead_ms is not None:
         accelerator = msgspec.structs.replace(accelerator, step_s=options.step_overhead_ms / 1000)
     return msgspec.structs.replace(chosen, accelerator=accelerator).cost(speed=options.time_scale)
+
+
+def _client_id(http: web.Request) -> str:
+    """The caller's request id, fit to be sent back: bytes that are no UTF-8 are replaced."""
+    return http.headers.get("x-request-id", "").encode("utf-8", "replace").decode()
 
 
 def _json(body: Any, *, status: int = 200) -> web.Response:

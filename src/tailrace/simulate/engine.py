@@ -107,7 +107,7 @@ class Engine:
 
     def fits(self, prompt: int, output: int) -> bool:
         """Can a request of these lengths ever be served?"""
-        return prompt + output <= self.pool.total * self.knobs.block_size
+        return prompt + output <= min(self.knobs.max_model_len, self.knobs.kv_tokens)
 
     def emitting(self) -> list[SimRequest]:
         """Who gets a token when the planned step ends, in order of admission."""

@@ -171,7 +171,7 @@ class RecordBuilder:
             values["reason"] = Reason.INPUT_TOO_LONG
             values["http_status"] = 400
             values["died_in"] = Stage.QUEUE.value
-            values["error"] = "prompt and output do not fit into the KV cache"
+            values["error"] = "prompt and output exceed the model's length or the KV cache"
             return
         values["outcome"] = OutcomeKind.CANCELLED
         values["reason"] = Reason.CLIENT_DISCONNECT

@@ -17,7 +17,7 @@ class State(IntEnum):
     FINISHED = 4
     ABORTED = 5
     REFUSED = 6
-    """It can never fit into the KV cache."""
+    """It exceeds the model's length or the whole KV cache."""
 
 
 class SimRequest:

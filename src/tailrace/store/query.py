@@ -117,6 +117,9 @@ class RecordStore:
 
     def get(self, request_id: str) -> RequestRecord | None:
         """The record of one request, by our id or the client's, with its timeline; the newest if there are several."""
+        if not request_id:
+            # Most records have no client id, and an empty one must not find them.
+            return None
 
         def read() -> RequestRecord | None:
             found = self._hot(containing=request_id)[0]
