@@ -113,6 +113,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     chunk_gap_max_ns: int | None = None
     chunk_gap_over: int = 0
     """Gaps above the configured gap threshold (150 ms by default)."""
+    chunk_gap_method: str = ""
+    """How the gap quantiles are known: `exact`, or `histogram` (within 0.8 %; count and maximum stay exact)."""
     tpot_ns: int | None = None
     tokens_per_s: float | None = None
     stall_count: int = 0

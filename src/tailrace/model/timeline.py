@@ -36,13 +36,15 @@ class Timeline(msgspec.Struct, frozen=True, omit_defaults=True):
     `at_ns` are offsets from the request's start (our clock, monotonic). `tokens` is how many tokens the event
     brought, -1 where nobody said. `thinned` counts token events that were merged away to keep the list bounded:
     the first and last events and the longest gaps survive thinning, and `tokens` of a surviving event includes
-    those merged into it.
+    those merged into it. `merged`, present once anything was thinned, says how many token events each entry
+    swallowed: the gap before an entry with `merged` > 0 is a sum, not a gap of the stream.
     """
 
     at_ns: list[int] = []
     kind: list[int] = []
     tokens: list[int] = []
     thinned: int = 0
+    merged: list[int] = []
 
     def token_stamps(self) -> list[int]:
         """Offsets of the token-carrying events only, in order (ns)."""

@@ -82,6 +82,8 @@ class RunTrailer(msgspec.Struct, frozen=True, kw_only=True):
     """Records in the file."""
     client: ClientHealth = ClientHealth()
     duration_s: float = 0.0
+    interrupted: bool = False
+    """The run was ended early on purpose (Ctrl-C); what it has is whole."""
     counters: dict[str, float] = {}
     """Whatever the writer counted: requests not sent, drops, bytes."""
 

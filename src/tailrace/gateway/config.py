@@ -1,0 +1,394 @@
+"""The configuration: one YAML file, every key with a default that is right for one vLLM on one GPU.
+
+Durations are human (`5s`, `150ms`); an unknown key, a wrong type or an impossible value is a `ConfigError` that
+names the path and the remedy. `json_schema()` is what editors validate against.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tailrace.govern.lane import LaneMatch, LanePolicy, Order
+from tailrace.model.errors import ConfigError
+from tailrace.model.thresholds import MS, Budgets, Objectives, S, SlowThresholds
+
+_UNITS: Final = {"us": 1_000, "ms": MS, "s": S, "m": 60 * S, "min": 60 * S, "h": 3600 * S, "d": 86400 * S}
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|min|m|h|d)\s*")
+_OBJECTIVE: Final = re.compile(r"(ttft|tpot|chunk_gap|e2e)_p(50|90|95|99|999)")
+_PRIORITIES: Final = {"high": -10, "normal": 0, "low": 10}
+
+
+class Duration(int):
+    """Nanoseconds, written `2s`, `150ms`, `1.5m` in YAML."""
+
+    __slots__ = ()
+
+
+def parse_duration(text: object) -> Duration:
+    """`"150ms"` -> 150,000,000 ns. A bare number is refused: nobody can know its unit."""
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"{text!r} is no duration: write a number with a unit, for example `2s` or `150ms`")
+    return Duration(round(float(match[1]) * _UNITS[match[2]]))
+
+
+def _lasting(ns: int) -> Any:
+    """A default. A factory, because msgspec's schema writer cannot encode a `Duration`; `json_schema` adds it."""
+    return msgspec.field(default_factory=lambda: Duration(ns))
+
+
+def human(ns: int) -> str:
+    """Nanoseconds as the file spells them: `150ms`, `2s`."""
+    unit, size = ("s", S) if ns % S == 0 else ("ms", MS) if ns % MS == 0 else ("us", 1_000)
+    return f"{ns / size:g}{unit}"
+
+
+class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    pass
+
+
+class BackendConfig(_Strict):
+    """One engine."""
+
+    url: str
+    name: str = "default"
+    engine: str = "auto"
+    """`auto` looks at the engine's headers and metrics; or `vllm`, `sglang`, `llamacpp`, `triton`, `openai`."""
+    metrics_url: str | None = None
+    """Where the engine's Prometheus text is; default: `/metrics` of `url`."""
+    api_key: str | None = None
+
+
+class BudgetsConfig(_Strict):
+    """The longest each phase may take."""
+
+    queue: Duration = _lasting(2 * S)
+    first_token: Duration = _lasting(5 * S)
+    idle: Duration = _lasting(2 * S)
+    total: Duration = _lasting(120 * S)
+    unstreamed_total: Duration = _lasting(30 * S)
+
+    def resolve(self) -> Budgets:
+        """As the governor reads them."""
+        return Budgets(
+            queue_ns=int(self.queue),
+            first_token_ns=int(self.first_token),
+            idle_ns=int(self.idle),
+            total_ns=int(self.total),
+            unstreamed_total_ns=int(self.unstreamed_total),
+        )
+
+
+class LaneConfig(_Strict):
+    """One lane; the first whose `match` accepts a request takes it."""
+
+    name: str
+    match: LaneMatch = LaneMatch()
+    running: int = 256
+    queued: int = 1024
+    order: Order = Order.FIRST_COME
+    priority: str | int = "normal"
+    """`high`, `normal`, `low`, or a number (lower goes first)."""
+    budgets: BudgetsConfig | None = None
+    objectives: dict[str, Duration] | None = None
+
+
+class SlowConfig(_Strict):
+    """When a request counts as slow, and its timeline is kept."""
+
+    ttft: Duration = _lasting(500 * MS)
+    tpot: Duration = _lasting(80 * MS)
+    gap: Duration = _lasting(150 * MS)
+    gaps_in_a_row: int = 3
+    single_gap: Duration = _lasting(500 * MS)
+    single_gap_factor: float = 10.0
+
+    def resolve(self) -> SlowThresholds:
+        """As the meter reads them."""
+        return SlowThresholds(
+            ttft_ns=int(self.ttft),
+            tpot_ns=int(self.tpot),
+            gap_ns=int(self.gap),
+            gaps_in_a_row=self.gaps_in_a_row,
+            single_gap_ns=int(self.single_gap),
+            single_gap_factor=self.single_gap_factor,
+        )
+
+
+class LimitsConfig(_Strict):
+    """What the data port accepts."""
+
+    header_bytes: int = 64 * 1024
+    body_bytes: int = 64 * 1024 * 1024
+    """Larger than any text prompt; images as base64 fit."""
+    event_bytes: int = 1024 * 1024
+    connections: int = 10_000
+    client_buffer_bytes: int = 256 * 1024
+    """How much may wait for a client that reads slowly before the engine is paused."""
+
+
+class ScrapeConfig(_Strict):
+    """How the engine's metrics are read, off every request's path."""
+
+    period: Duration = _lasting(1 * S)
+    timeout: Duration = _lasting(1 * S)
+    stale: Duration = _lasting(3 * S)
+    """An older answer is no evidence: the record's engine state is then absent."""
+
+
+class RecordsConfig(_Strict):
+    """What is kept, where and for how long."""
+
+    dir: str = "tailrace-data"
+    sample: float = 0.01
+    """Share of the normal requests whose timeline is kept."""
+    queue: int = 10_000
+    """Records that may wait for the writer; above it normal ones are dropped first, and counted."""
+    seal_rows: int = 20_000
+    seal_after: Duration = _lasting(30 * S)
+    retention: Duration = _lasting(7 * 86400 * S)
+    timeline_events: int = 2048
+
+
+class Config(_Strict):
+    """Everything that `tailrace serve` reads."""
+
+    listen: str = "127.0.0.1:8080"
+    admin: str = "127.0.0.1:9480"
+    backends: list[BackendConfig] = []
+    lanes: list[LaneConfig] = []
+    total_running: int | None = None
+    budgets: BudgetsConfig = msgspec.field(default_factory=BudgetsConfig)
+    objectives: dict[str, Duration] = msgspec.field(
+        default_factory=lambda: {"ttft_p99": Duration(500 * MS), "tpot_p99": Duration(80 * MS)}
+    )
+    slow: SlowConfig = msgspec.field(default_factory=SlowConfig)
+    limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
+    scrape: ScrapeConfig = msgspec.field(default_factory=ScrapeConfig)
+    records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
+    passthrough: list[str] = []
+    """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
+    trust_request_id: bool = False
+    header_hold: Duration = _lasting(250 * MS)
+    """How long the status line waits for the first event, so that a first error frame becomes its real status."""
+    connect_timeout: Duration = _lasting(2 * S)
+    upstream_keepalive: Duration = _lasting(4 * S)
+    """Shorter than uvicorn's 5 s and llama.cpp's 5 s: a pooled connection is dropped before the engine drops it."""
+    drain: Duration = _lasting(1000 * MS)
+    """How long a stop waits for streams before it ends them with an error event."""
+    admin_token: str | None = None
+
+    @classmethod
+    def for_upstream(cls, url: str, *, engine: str = "auto") -> Config:
+        """The defaults, for one engine at `url`."""
+        config = cls(backends=[BackendConfig(url=url, engine=engine)])
+        check(config)
+        return config
+
+    def lane_policies(self) -> list[LanePolicy]:
+        """Lanes as the governor reads them; a last lane `default` takes what no match accepted."""
+        out = [
+            LanePolicy(
+                name=lane.name,
+                match=lane.match,
+                running=lane.running,
+                queued=lane.queued,
+                order=lane.order,
+                priority=_PRIORITIES[lane.priority] if isinstance(lane.priority, str) else lane.priority,
+                budgets=(lane.budgets or self.budgets).resolve(),
+                objectives=parse_objectives(lane.objectives or self.objectives),
+            )
+            for lane in self.lanes
+        ]
+        if not any(lane.name == "default" for lane in out):
+            out.append(
+                LanePolicy(budgets=self.budgets.resolve(), objectives=parse_objectives(self.objectives)),
+            )
+        return out
+
+
+def to_plain(value: msgspec.Struct) -> dict[str, Any]:
+    """A part of the configuration as the YAML file spells it; `config_from` reads it back."""
+    plain: dict[str, Any] = msgspec.to_builtins(value, enc_hook=_encode_hook, builtin_types=())
+    return plain
+
+
+def _encode_hook(value: object) -> object:
+    if isinstance(value, Duration):
+        return human(value)
+    raise NotImplementedError(type(value))
+
+
+def parse_objectives(raw: dict[str, Duration]) -> Objectives:
+    """`{"ttft_p99": 500 ms}` -> `Objectives`. Raises `ConfigError` for an unknown name."""
+    bounds: dict[str, dict[float, int]] = {}
+    for key, value in raw.items():
+        match = _OBJECTIVE.fullmatch(key)
+        if match is None:
+            raise ConfigError(
+                f"{key!r} is no objective",
+                place=f"objectives.{key}",
+                remedy="Write METRIC_pQUANTILE with a metric of ttft, tpot, chunk_gap, e2e and a quantile of "
+                "p50, p90, p95, p99, p999, for example `ttft_p99: 500ms`.",
+            )
+        bounds.setdefault(match[1], {})[float(f"0.{match[2]}")] = int(value)
+    return Objectives(bounds=bounds)
+
+
+def _decode_hook(kind: type, value: object) -> object:
+    if kind is Duration:
+        return parse_duration(value)
+    raise NotImplementedError(kind)
+
+
+def _schema_hook(kind: type) -> dict[str, Any]:
+    if kind is Duration:
+        return {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(us|ms|s|min|m|h|d)\s*$", "examples": ["150ms", "2s"]}
+    raise NotImplementedError(kind)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the file, for editors."""
+    schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
+    for kind in (BudgetsConfig, SlowConfig, ScrapeConfig, RecordsConfig, Config):
+        values = kind()
+        properties = schema["$defs"][kind.__name__]["properties"]
+        for name in kind.__struct_fields__:
+            value = getattr(values, name)
+            if isinstance(value, Duration):
+                properties[name]["default"] = human(value)
+    return schema
+
+
+_SEE: Final = "`docs/reference/config.md` lists the keys."
+_PATH: Final = re.compile(r" - at `\$?\.?(?P<path>[^`]*)`$")
+_UNKNOWN: Final = re.compile(r"unknown field `(?P<field>[^`]+)`")
+
+
+def config_from(raw: object, *, where: str = "config") -> Config:
+    """Validate plain data (a YAML document, a JSON body). Raises `ConfigError` with the path and the remedy."""
+    try:
+        config = msgspec.convert(raw, Config, dec_hook=_decode_hook)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), where) from None
+    check(config, where=where)
+    return config
+
+
+def load_config(path: str | Path) -> Config:
+    """Read and validate a YAML file. Raises `ConfigError` for a missing file, bad YAML or a bad value."""
+    import yaml  # noqa: PLC0415  (only when a file is used)
+
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be read: {error.strerror or error}",
+            place=str(file),
+            remedy="Give an existing YAML file with -c, or use --upstream URL, which needs none.",
+        ) from None
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
+        raise ConfigError(
+            f"is no valid YAML: {getattr(error, 'problem', error)}", place=place, remedy="Correct the line."
+        ) from None
+    return config_from(raw if raw is not None else {}, where=str(file))
+
+
+def check(config: Config, *, where: str = "config") -> None:
+    """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
+    if not config.backends:
+        raise ConfigError(
+            "there is no backend",
+            place=f"{where}: backends",
+            remedy='Add `backends: [{url: "http://127.0.0.1:8000"}]` or give --upstream URL.',
+        )
+    if len(config.backends) > 1:
+        raise ConfigError(
+            "several backends are not supported yet",
+            place=f"{where}: backends",
+            remedy="Run one gateway for each engine.",
+        )
+    for index, backend in enumerate(config.backends):
+        check_url(backend.url, place=f"{where}: backends[{index}].url")
+    names = [lane.name for lane in config.lanes]
+    for index, lane in enumerate(config.lanes):
+        place = f"{where}: lanes[{index}]"
+        if names.count(lane.name) > 1:
+            raise ConfigError(f"two lanes are named {lane.name!r}", place=place, remedy="Give each its own name.")
+        if lane.running < 1 or lane.queued < 0:
+            raise ConfigError(
+                f"running is {lane.running} and queued is {lane.queued}",
+                place=place,
+                remedy="running must be at least 1, queued at least 0.",
+            )
+        if isinstance(lane.priority, str) and lane.priority not in _PRIORITIES:
+            raise ConfigError(
+                f"{lane.priority!r} is no priority",
+                place=f"{place}.priority",
+                remedy="Write high, normal, low or a number (lower goes first).",
+            )
+        if lane.objectives:
+            parse_objectives(lane.objectives)
+    parse_objectives(config.objectives)
+    if not 0.0 <= config.records.sample <= 1.0:
+        raise ConfigError(
+            f"{config.records.sample} is no share",
+            place=f"{where}: records.sample",
+            remedy="Write a number from 0 to 1; 0.01 keeps one normal request in a hundred.",
+        )
+
+
+def check_url(url: str, *, place: str) -> None:
+    """Refuse a URL that cannot be an engine's base address. Raises `ConfigError`."""
+    parts = urlsplit(url)
+    try:
+        port_ok = parts.port is None or parts.port > 0
+    except ValueError:
+        port_ok = False
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok:
+        raise ConfigError(
+            f"{url!r} is no http:// or https:// address",
+            place=place,
+            remedy="Write the engine's base address, for example http://127.0.0.1:8000.",
+        )
+
+
+def _explain(message: str, where: str) -> ConfigError:
+    path = _PATH.search(message)
+    place = f"{where}: {path['path']}" if path and path["path"] else where
+    text = _PATH.sub("", message)
+    unknown = _UNKNOWN.search(message)
+    if unknown is None:
+        return ConfigError(
+            text[:1].lower() + text[1:], place=place, remedy="`docs/reference/config.md` lists the keys."
+        )
+    known = _known_keys()
+    near = difflib.get_close_matches(unknown["field"], known, n=1)
+    remedy = f"Did you mean `{near[0]}`?" if near else _SEE
+    return ConfigError(f"there is no key {unknown['field']!r} here", place=place, remedy=remedy)
+
+
+def _known_keys() -> list[str]:
+    kinds = (
+        Config,
+        BackendConfig,
+        LaneConfig,
+        LaneMatch,
+        BudgetsConfig,
+        SlowConfig,
+        LimitsConfig,
+        ScrapeConfig,
+        RecordsConfig,
+    )
+    return [name for kind in kinds for name in kind.__struct_fields__]

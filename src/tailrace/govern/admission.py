@@ -1,0 +1,291 @@
+"""Admission: one state machine for all lanes of a gateway or a simulated one.
+
+`arrive` admits, queues or refuses; `finish`, `leave` and `expire` free places and name who is admitted next. Each
+method takes `now` (monotonic ns) and touches nothing outside, so that every decision can be replayed.
+
+A true concurrency limit: at no time are more than `running` requests of a lane admitted and unfinished.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from tailrace.govern.lane import LanePolicy, Order, RequestFacts, classify
+from tailrace.model.outcome import Reason
+
+_SERVICE_WEIGHT: Final = 0.1
+"""Weight of a new sample in the moving mean of service time: about the last 20 requests decide."""
+_AGEING_NS: Final = 1_000_000_000
+"""A waiting request gains one step of priority a second, so that a low lane is late but never starved."""
+_DEFAULT_RETRY_S: Final = 1
+"""Retry-After before any request has finished and a drain rate is known."""
+
+
+class DecisionKind(StrEnum):
+    """What admission decided."""
+
+    ADMIT = "admit"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to an arrival."""
+
+    kind: DecisionKind
+    lane: str
+    position: int = 0
+    """Place in the lane's queue, 1 is next; 0 when admitted."""
+    predicted_wait_ns: int | None = None
+    """Absent until a request of the lane has finished."""
+    reason: Reason = Reason.NONE
+    http_status: int = 200
+    retry_after_s: int | None = None
+
+
+class _Waiting(msgspec.Struct):
+    facts: RequestFacts
+    since: int
+    expires: int
+
+
+class _Lane:
+    """One lane's running set and queue."""
+
+    __slots__ = ("by_key", "finished", "policy", "refused", "running", "service_ns", "waiting")
+
+    def __init__(self, policy: LanePolicy) -> None:
+        self.policy = policy
+        self.running: dict[str, int] = {}
+        self.waiting: dict[str, _Waiting] = {}
+        # Only for orders other than first come; entries of requests that left are skipped when popped.
+        self.by_key: list[tuple[int, int, str]] = []
+        self.service_ns: float | None = None
+        self.finished = 0
+        self.refused = 0
+
+    def room(self) -> bool:
+        return len(self.running) < self.policy.running
+
+    def predicted_wait(self, position: int) -> int | None:
+        """`position` requests must finish first; `running` of them are served at a time (Little's law)."""
+        if self.service_ns is None:
+            return None
+        return round(position * self.service_ns / max(1, self.policy.running))
+
+    def key(self, facts: RequestFacts) -> int:
+        if self.policy.order is Order.SHORTEST_FIRST:
+            return facts.prompt_tokens
+        return facts.deadline_ns if facts.deadline_ns is not None else 1 << 62
+
+    def push(self, waiting: _Waiting, sequence: int) -> None:
+        request_id = waiting.facts.request_id
+        self.waiting[request_id] = waiting
+        if self.policy.order is not Order.FIRST_COME:
+            heapq.heappush(self.by_key, (self.key(waiting.facts), sequence, request_id))
+
+    def head(self, now: int) -> str | None:
+        """Who is next, without removing it."""
+        oldest = next(iter(self.waiting), None)
+        if oldest is None or self.policy.order is Order.FIRST_COME:
+            return oldest
+        # Reordering must not starve: whoever waited for half the queue budget goes first.
+        if now - self.waiting[oldest].since > self.policy.budgets.queue_ns // 2:
+            return oldest
+        while self.by_key and self.by_key[0][2] not in self.waiting:
+            heapq.heappop(self.by_key)
+        return self.by_key[0][2] if self.by_key else oldest
+
+
+class Admission:
+    """All lanes of one gateway. `total_running` (optional) bounds the sum over lanes; lanes then share by priority."""
+
+    def __init__(self, policies: Sequence[LanePolicy], *, total_running: int | None = None) -> None:
+        self._policies = list(policies)
+        self._lanes = {policy.name: _Lane(policy) for policy in self._policies}
+        self._lane_of: dict[str, str] = {}
+        self._retired: set[str] = set()
+        """Lanes that a change removed while requests of theirs were running."""
+        self._total_running = total_running
+        self._sequence = 0
+
+    # -- events
+
+    def arrive(self, facts: RequestFacts, now: int) -> Decision:
+        """Admit, queue or refuse a request. Raises `ValueError` for an id that is already here."""
+        if facts.request_id in self._lane_of:
+            raise ValueError(f"request id {facts.request_id!r} is already admitted or queued")
+        policy = classify(self._policies, facts)
+        lane = self._lane(policy)
+        if lane.room() and not lane.waiting and self._total_room():
+            lane.running[facts.request_id] = now
+            self._lane_of[facts.request_id] = policy.name
+            return Decision(kind=DecisionKind.ADMIT, lane=policy.name)
+        position = len(lane.waiting) + 1
+        predicted = lane.predicted_wait(position)
+        budget = self._queue_budget(lane, facts, now)
+        if position > policy.queued:
+            return self._refuse(lane, Reason.QUEUE_FULL, position, predicted)
+        if predicted is not None and predicted > budget:
+            return self._refuse(lane, Reason.PREDICTED_WAIT, position, predicted)
+        self._sequence += 1
+        lane.push(_Waiting(facts, now, now + budget), self._sequence)
+        self._lane_of[facts.request_id] = policy.name
+        return Decision(kind=DecisionKind.WAIT, lane=policy.name, position=position, predicted_wait_ns=predicted)
+
+    def finish(self, request_id: str, now: int) -> list[str]:
+        """A running request ended, however it ended; returns the ids that are admitted now, in order."""
+        lane = self._lanes.get(self._lane_of.get(request_id, ""))
+        if lane is None or request_id not in lane.running:
+            return []
+        del self._lane_of[request_id]
+        service = now - lane.running.pop(request_id)
+        lane.finished += 1
+        previous = lane.service_ns
+        lane.service_ns = service if previous is None else previous + _SERVICE_WEIGHT * (service - previous)
+        if not lane.running and lane.policy.name in self._retired:
+            self._retired.discard(lane.policy.name)
+            del self._lanes[lane.policy.name]
+        return self._admit(now)
+
+    def leave(self, request_id: str) -> bool:
+        """A queued request's client left; true if it was queued. It will never be admitted."""
+        lane = self._lanes.get(self._lane_of.get(request_id, ""))
+        if lane is None or request_id not in lane.waiting:
+            return False
+        del lane.waiting[request_id], self._lane_of[request_id]
+        return True
+
+    def expire(self, now: int) -> list[str]:
+        """Remove and return the queued requests whose queue budget or deadline has passed."""
+        out: list[str] = []
+        for lane in self._lanes.values():
+            late = [request_id for request_id, waiting in lane.waiting.items() if waiting.expires <= now]
+            for request_id in late:
+                del lane.waiting[request_id], self._lane_of[request_id]
+            out += late
+        return out
+
+    def replace(self, policies: Sequence[LanePolicy], now: int) -> list[str]:
+        """Change the lanes at run time; returns the ids that are admitted now.
+
+        Running requests stay counted in the lane that admitted them, by name; queued ones are classified again and
+        keep their place by arrival. Nobody is refused by a change, even where a queue is now over its bound.
+        """
+        waiting = sorted(
+            (entry for lane in self._lanes.values() for entry in lane.waiting.values()), key=lambda entry: entry.since
+        )
+        old = self._lanes
+        self._policies = list(policies)
+        self._lanes = {policy.name: _Lane(policy) for policy in self._policies}
+        self._retired.clear()
+        for name, lane in old.items():
+            lane.waiting.clear()
+            lane.by_key.clear()
+            if name in self._lanes:
+                new = self._lanes[name]
+                new.running, new.service_ns, new.finished = lane.running, lane.service_ns, lane.finished
+                new.refused = lane.refused
+            elif lane.running:
+                self._lanes[name] = lane
+                self._retired.add(name)
+        for entry in waiting:
+            policy = classify(self._policies, entry.facts)
+            lane = self._lane(policy)
+            self._sequence += 1
+            lane.push(entry, self._sequence)
+            self._lane_of[entry.facts.request_id] = policy.name
+        return self._admit(now)
+
+    # -- views
+
+    def policy(self, lane: str) -> LanePolicy:
+        """The policy of a lane that a decision named."""
+        return self._lanes[lane].policy
+
+    def snapshot(self, now: int) -> dict[str, dict[str, Any]]:
+        """Lane -> limits and occupancy, for metrics and the admin port (times in ms)."""
+        out: dict[str, dict[str, Any]] = {}
+        for name, lane in self._lanes.items():
+            oldest = next(iter(lane.waiting.values()), None)
+            predicted = lane.predicted_wait(len(lane.waiting) + 1)
+            out[name] = {
+                "running": len(lane.running),
+                "running_limit": lane.policy.running,
+                "queued": len(lane.waiting),
+                "queued_limit": lane.policy.queued,
+                "order": lane.policy.order.value,
+                "priority": lane.policy.priority,
+                "oldest_wait_ms": (now - oldest.since) / 1e6 if oldest else 0.0,
+                "predicted_wait_ms": predicted / 1e6 if predicted is not None else None,
+                "finished": lane.finished,
+                "refused": lane.refused,
+            }
+        return out
+
+    # -- inside
+
+    def _lane(self, policy: LanePolicy) -> _Lane:
+        lane = self._lanes.get(policy.name)
+        if lane is None:
+            lane = self._lanes[policy.name] = _Lane(policy)
+        return lane
+
+    def _total_room(self) -> bool:
+        if self._total_running is None:
+            return True
+        return sum(len(lane.running) for lane in self._lanes.values()) < self._total_running
+
+    def _admit(self, now: int) -> list[str]:
+        out: list[str] = []
+        while self._total_room():
+            lane = self._next_lane(self._lanes.values(), now)
+            if lane is None:
+                break
+            request_id = lane.head(now)
+            if request_id is None:  # pragma: no cover  (the lane was chosen because somebody waits in it)
+                break
+            del lane.waiting[request_id]
+            lane.running[request_id] = now
+            out.append(request_id)
+        return out
+
+    @staticmethod
+    def _next_lane(lanes: Iterable[_Lane], now: int) -> _Lane | None:
+        best: _Lane | None = None
+        best_rank = math.inf
+        for lane in lanes:
+            if not lane.waiting or not lane.room():
+                continue
+            waited = now - next(iter(lane.waiting.values())).since
+            rank = lane.policy.priority - waited / _AGEING_NS
+            if rank < best_rank:
+                best, best_rank = lane, rank
+        return best
+
+    @staticmethod
+    def _queue_budget(lane: _Lane, facts: RequestFacts, now: int) -> int:
+        budget = lane.policy.budgets.queue_ns
+        if facts.deadline_ns is not None:
+            budget = max(0, min(budget, facts.deadline_ns - now))
+        return budget
+
+    @staticmethod
+    def _refuse(lane: _Lane, reason: Reason, position: int, predicted: int | None) -> Decision:
+        lane.refused += 1
+        retry = _DEFAULT_RETRY_S if predicted is None else max(1, math.ceil(predicted / 1e9))
+        return Decision(
+            kind=DecisionKind.REFUSE,
+            lane=lane.policy.name,
+            position=position,
+            predicted_wait_ns=predicted,
+            reason=reason,
+            http_status=429,
+            retry_after_s=retry,
+        )

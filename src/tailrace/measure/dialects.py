@@ -1,0 +1,28 @@
+"""Which dialect a path speaks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.measure.anthropic import AnthropicMessages
+from tailrace.measure.dialect import Dialect
+from tailrace.measure.openai import OpenAIChat, OpenAIResponses
+
+CHAT: Final[Dialect] = OpenAIChat("openai.chat")
+COMPLETIONS: Final[Dialect] = OpenAIChat("openai.completions")
+RESPONSES: Final[Dialect] = OpenAIResponses()
+MESSAGES: Final[Dialect] = AnthropicMessages()
+
+
+def dialect_for(path: str) -> Dialect:
+    """The dialect of an API path (query allowed). Unknown paths are read as OpenAI chat, the most common shape."""
+    path = path.partition("?")[0].rstrip("/")
+    if path.endswith("/chat/completions"):
+        return CHAT
+    if path.endswith("/completions"):
+        return COMPLETIONS
+    if path.endswith("/responses"):
+        return RESPONSES
+    if path.endswith("/messages"):
+        return MESSAGES
+    return CHAT

@@ -1,0 +1,194 @@
+"""The account of stages: stamps in, stages that add up to the end-to-end time exactly out.
+
+The life of a request is cut at its stamps, in the order in which a life goes. A stamp out of order is moved to its
+neighbour, never believed: no stage is negative and none overlaps another, whatever the stamps are. Time in which the
+client held us up is taken out of the stage it fell into and becomes `response`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
+from tailrace.model.stage import QUEUE_ENGINE, QUEUE_GATEWAY, SourceKind, Stage, source
+from tailrace.model.thresholds import MS
+
+_MEASURED: Final = source(SourceKind.MEASURED)
+_REMAINDER: Final = source(SourceKind.INFERRED, "remainder")
+_WAIT_PARTS: Final = ("queue", "preprocess", "encode", "prefill", "decode")
+_STRENGTH: Final = {"inferred": 0, "reported": 1, "measured": 2}
+
+
+class Passage(msgspec.Struct, frozen=True):
+    """The engine was seen to enter a stage at `at_ns` (our clock): a status line, a progress frame, a report."""
+
+    stage: str
+    """`queue`, `preprocess`, `encode` or `prefill`."""
+    at_ns: int
+    source: str = _MEASURED
+
+
+class Stamps(msgspec.Struct, kw_only=True):
+    """Absolute stamps of one monotonic clock (ns); `None` where the event did not happen."""
+
+    received: int
+    queued: int | None = None
+    """Classified and handed to admission; ends `ingress`."""
+    admitted: int | None = None
+    sent: int | None = None
+    """The last byte of the request was written upstream."""
+    first_token: int | None = None
+    last_token: int | None = None
+    """The last token of a *finished* answer; `None` while more was to come."""
+    upstream_end: int | None = None
+    """The engine's answer was read to its end."""
+    end: int
+    """The last byte was taken by the client, or the request was given up."""
+
+
+class StageAccount(msgspec.Struct, frozen=True):
+    """Values (ns) by stage or part, and their sources."""
+
+    values: dict[str, int]
+    sources: dict[str, str]
+
+
+def _union(intervals: Sequence[tuple[int, int]], low: int, high: int) -> list[tuple[int, int]]:
+    """Disjoint, ordered intervals inside [low, high]."""
+    out: list[tuple[int, int]] = []
+    for start, end in sorted((max(start, low), min(end, high)) for start, end in intervals):
+        if end <= start:
+            continue
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], end))
+        else:
+            out.append((start, end))
+    return out
+
+
+def _overlap(intervals: Sequence[tuple[int, int]], low: int, high: int) -> int:
+    return sum(max(0, min(end, high) - max(start, low)) for start, end in intervals)
+
+
+def _weakest(sources: Sequence[str]) -> str:
+    return min(sources, key=lambda text: _STRENGTH.get(text.partition("(")[0], 0))
+
+
+def _with_detail(text: str, note: str) -> str:
+    kind, _, detail = text.partition("(")
+    detail = detail.removesuffix(")")
+    return f"{kind}({detail}; {note})" if detail else f"{kind}({note})"
+
+
+class _Ledgering:
+    """Adds durations to stages while the account is drawn up."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, int] = {}
+        self.origins: dict[str, list[str]] = {}
+
+    def add(self, stage: str, value: int, origin: str) -> None:
+        self.values[stage] = self.values.get(stage, 0) + value
+        self.origins.setdefault(stage, []).append(origin)
+
+    def close(self) -> StageAccount:
+        return StageAccount(self.values, {stage: _weakest(origins) for stage, origins in self.origins.items()})
+
+
+def account_for(
+    stamps: Stamps,
+    *,
+    timings: EngineTimings = NO_TIMINGS,
+    passages: Sequence[Passage] = (),
+    blocked: Sequence[tuple[int, int]] = (),
+) -> StageAccount:
+    """The stages of one request; the sum of the top-level ones is `stamps.end - stamps.received` exactly.
+
+    Between the send and the first token (or the end of the answer, where none was seen) only the engine knows what
+    happened: its reported durations are taken in the order of a life, each cut to what is left, and the cut is said in
+    the source. A stage that it did not report takes the time between the passages that we saw. The rest is
+    `unattributed`.
+    """
+    begin = stamps.received
+    end = max(stamps.end, begin)
+    held = _union(blocked, begin, end)
+    out = _Ledgering()
+    cuts: list[tuple[str, int | None]] = [
+        ("ingress", begin),
+        (QUEUE_GATEWAY, stamps.queued),
+        ("handover", stamps.admitted),
+        ("wait", stamps.sent),
+        ("decode", stamps.first_token),
+        ("postprocess", stamps.last_token if stamps.first_token is not None else None),
+        ("response", stamps.upstream_end if stamps.sent is not None else None),
+    ]
+    known: list[tuple[str, int, str]] = []
+    previous = begin
+    for name, at in cuts:
+        if at is None:
+            continue
+        placed = min(max(at, previous), end)
+        known.append((name, placed, _MEASURED if placed == at else _with_detail(_MEASURED, "stamp out of order")))
+        previous = placed
+    for index, (name, start, origin) in enumerate(known):
+        stop = known[index + 1][1] if index + 1 < len(known) else end
+        lost = _overlap(held, start, stop)
+        length = stop - start - (0 if name == "response" else lost)
+        if lost and name != "response":
+            out.add("response", lost, source(SourceKind.MEASURED, "client blocked"))
+        if name == "wait":
+            _split_wait(out, length, start, stop, timings, passages, sees_tokens=stamps.first_token is not None)
+        elif name == QUEUE_GATEWAY:
+            out.add(QUEUE_GATEWAY, length, origin)
+            out.add(Stage.QUEUE, length, origin)
+        elif name == "handover":
+            # Connecting and sending: the engine has not begun, so it is queue where there is one.
+            out.add(Stage.QUEUE if stamps.queued is not None else Stage.INGRESS, length, origin)
+        else:
+            out.add(name, length, origin)
+    return out.close()
+
+
+def _split_wait(
+    out: _Ledgering,
+    length: int,
+    start: int,
+    stop: int,
+    timings: EngineTimings,
+    passages: Sequence[Passage],
+    *,
+    sees_tokens: bool,
+) -> None:
+    seen = _between(passages, start, stop)
+    left = length
+    for stage in _WAIT_PARTS:
+        if stage == "decode" and sees_tokens:
+            continue
+        part = timings.part(stage) or seen.get(stage)
+        if part is None:
+            continue
+        value, origin = part
+        if value > left:
+            origin = _with_detail(origin, f"clamped from {value / MS:.3f} ms")
+            value = left
+        left -= value
+        if stage == "queue":
+            out.add(QUEUE_ENGINE, value, origin)
+        out.add(stage, value, origin)
+    if left:
+        out.add(Stage.UNATTRIBUTED, left, _REMAINDER)
+
+
+def _between(passages: Sequence[Passage], start: int, stop: int) -> dict[str, tuple[int, str]]:
+    """Stage -> (time spent in it, source), from the passages seen in [start, stop]."""
+    ordered = sorted(passages, key=lambda passage: passage.at_ns)
+    out: dict[str, tuple[int, str]] = {}
+    for index, passage in enumerate(ordered):
+        low = min(max(passage.at_ns, start), stop)
+        high = min(max(ordered[index + 1].at_ns, start), stop) if index + 1 < len(ordered) else stop
+        before, _ = out.get(passage.stage, (0, ""))
+        out[passage.stage] = (before + high - low, passage.source)
+    return out

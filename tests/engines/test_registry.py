@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from tailrace.engines.base import GENERATING, EngineAdapter
+from tailrace.engines.liveness import is_frozen
+from tailrace.engines.registry import ADAPTERS, adapter, detect
+from tailrace.measure.engine_timings import NO_TIMINGS
+from tailrace.model.engine_state import EngineState
+from tailrace.model.errors import InputError
+from tailrace.model.thresholds import S
+from tailrace.model.timeline import EventKind
+
+CHAT = "/v1/chat/completions"
+
+
+def test_every_engine_is_listed_under_its_name() -> None:
+    assert set(ADAPTERS) == {"vllm", "sglang", "triton", "llamacpp", "openai_compatible"}
+    assert all(each.name == name for name, each in ADAPTERS.items())
+
+
+def test_an_unknown_engine_names_the_known_ones() -> None:
+    with pytest.raises(InputError, match=r"unknown engine 'vlm'.*llamacpp.*vllm"):
+        adapter("vlm")
+
+
+def test_nothing_seen_is_a_plain_server() -> None:
+    found = detect({"Server": "uvicorn", "X-Other": "1"}, ["http_requests_total"])
+    assert (found.name, found.confidence) == ("openai_compatible", 0)
+
+
+@pytest.mark.parametrize("name", ["vllm", "llamacpp", "sglang", "openai_compatible"])
+def test_include_usage_injected_and_cut_only_where_the_client_did_not_ask(name: str) -> None:
+    each = adapter(name)
+    for route in GENERATING:
+        asked = each.additions(f"/v1{route}", {"stream": True, "stream_options": {"x": 1}})
+        assert asked.body["stream_options"] == {"include_usage": True}
+        assert EventKind.USAGE in asked.cut
+    theirs = each.additions("/v1/completions", {"stream": True, "stream_options": {"include_usage": True}})
+    assert "stream_options" not in theirs.body
+    assert EventKind.USAGE not in theirs.cut
+    for path, body in ((CHAT, {}), (CHAT, {"stream": False}), ("/v1/embeddings", {"stream": True})):
+        assert not each.additions(path, body)
+
+
+def test_a_malformed_option_is_left_to_the_engine_to_refuse() -> None:
+    asked = adapter("vllm").additions(CHAT, {"stream": True, "stream_options": "yes"})
+    assert asked.body == {"stream_options": {"include_usage": True}}
+
+
+def test_the_base_class_says_nothing_it_does_not_know() -> None:
+    base = EngineAdapter()
+    assert base.passages(1, 2) == []
+    assert base.span_timings({"gen_ai.latency.time_in_queue": 1}) is NO_TIMINGS
+    state = base.parse_metrics("vllm:num_requests_running 3", 9)
+    assert (state.running, state.names) == (None, {})
+
+
+def state(at_s: int, running: int | None, tokens: float | None, prompt: float | None = None) -> EngineState:
+    return EngineState(at_ns=at_s * S, running=running, generation_tokens_total=tokens, prompt_tokens_total=prompt)
+
+
+def test_health_200_but_frozen() -> None:
+    """A worker stood still for 4.3 s while `/health` said 200: running 1, tokens constant."""
+    assert is_frozen(state(0, 1, 7472), state(4, 1, 7472)) is True
+    assert is_frozen(state(0, 1, 7472), state(4, 1, 7480)) is False
+    assert is_frozen(state(0, 1, 7472, 10), state(4, 1, 7472, 900)) is False, "it computes prompts"
+    assert is_frozen(state(0, 0, 7472), state(4, 1, 7472)) is False, "it has only just begun"
+    assert is_frozen(state(0, 1, 7472), state(1, 1, 7472)) is None
+    assert is_frozen(state(0, None, 7472), state(4, 1, 7472)) is None
+    assert is_frozen(state(0, 1, None), state(4, 1, 7472)) is None

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import jsonschema
+import pytest
+
+from tailrace.gateway.config import Config, config_from, json_schema, load_config, parse_duration
+from tailrace.model.errors import ConfigError
+from tailrace.model.thresholds import MS, S
+
+DESIGN = """
+listen: 0.0.0.0:8080
+admin: 127.0.0.1:9480
+backends:
+  - {name: a100-1, url: "http://10.0.0.5:8000", engine: vllm}
+lanes:
+  - {name: interactive, match: {max_prompt_tokens: 2000, stream: true}, running: 64, queued: 128, order: shortest_first}
+  - {name: long_document, match: {min_prompt_tokens: 2001}, running: 4, queued: 32}
+  - {name: batch, match: {header: {x-lane: batch}}, running: 16, queued: 1000, priority: low}
+budgets: {queue: 2s, first_token: 5s, idle: 2s, total: 120s, unstreamed_total: 30s}
+objectives: {ttft_p99: 500ms, tpot_p99: 80ms}
+"""
+
+
+def test_the_documented_file_is_valid(tmp_path):
+    path = tmp_path / "tailrace.yaml"
+    path.write_text(DESIGN)
+    lanes = load_config(path).lane_policies()
+    assert [lane.name for lane in lanes] == ["interactive", "long_document", "batch", "default"]
+    assert lanes[0].budgets.first_token_ns == 5 * S
+    assert lanes[2].priority > lanes[0].priority
+
+
+def test_the_published_schema_accepts_the_documented_file_and_refuses_a_typo(tmp_path):
+    import yaml
+
+    document = yaml.safe_load(DESIGN)
+    jsonschema.validate(document, json_schema())
+    document["lanes"][0]["runing"] = 3
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, json_schema())
+
+
+def test_defaults_need_no_file():
+    config = Config.for_upstream("http://127.0.0.1:8000")
+    assert config.listen.startswith("127.0.0.1:")
+    assert config.lane_policies()[0].name == "default"
+
+
+@pytest.mark.parametrize(
+    ("raw", "place", "remedy"),
+    [
+        ({"lanes": [{"name": "a", "runing": 3}]}, "lanes[0]", "Did you mean `running`?"),
+        ({"budgets": {"queue": 5}}, "budgets.queue", "docs/reference/config.md"),
+        ({"budgets": {"queue": "5 parsecs"}}, "budgets.queue", "docs/reference/config.md"),
+        ({"backends": []}, "backends", "--upstream"),
+        ({"backends": [{"url": "localhost:8000"}]}, "backends[0].url", "http://127.0.0.1:8000"),
+        ({"backends": [{"url": "http://x:99999"}]}, "backends[0].url", "http://127.0.0.1:8000"),
+        ({"objectives": {"ttft_p98": "1s"}, "backends": [{"url": "http://x"}]}, "objectives.ttft_p98", "p99"),
+        ({"records": {"sample": 3.0}, "backends": [{"url": "http://x"}]}, "records.sample", "0 to 1"),
+        (
+            {"lanes": [{"name": "a"}, {"name": "a"}], "backends": [{"url": "http://x"}]},
+            "lanes[0]",
+            "its own name",
+        ),
+        ([], "config", ""),
+    ],
+)
+def test_a_wrong_key_or_value_names_the_place_and_the_remedy(raw, place, remedy):
+    with pytest.raises(ConfigError) as caught:
+        config_from(raw)
+    assert place in caught.value.place
+    assert remedy in caught.value.remedy
+
+
+def test_bad_yaml_and_a_missing_file_are_named(tmp_path):
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("listen: [")
+    with pytest.raises(ConfigError, match=r"bad\.yaml:1"):
+        load_config(bad)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(("text", "ns"), [("150ms", 150 * MS), ("2s", 2 * S), ("1.5m", 90 * S), ("1h", 3600 * S)])
+def test_durations(text, ns):
+    assert parse_duration(text) == ns

@@ -1,0 +1,76 @@
+"""The first property of the meter: any split of the bytes gives the same record."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.measure.meter import StreamMeter
+from tailrace.model.record import broken_invariants
+from tests.measure.transcripts import EOLS, STREAMS, record_of, wire
+
+
+@pytest.mark.parametrize("eol", EOLS, ids=["lf", "crlf", "cr"])
+@pytest.mark.parametrize("name", STREAMS)
+@given(data=st.data())
+def test_any_split_gives_the_same_record(name: str, eol: str, data: st.DataObject) -> None:
+    dialect, events = STREAMS[name]
+    # Events that share a stamp come in one write; the bytes of a write may be cut anywhere, at equal stamps.
+    writes = data.draw(
+        st.lists(st.tuples(st.integers(0, 400_000_000), st.lists(events, min_size=1, max_size=4)), max_size=8)
+    )
+    whole = StreamMeter(dialect, origin_ns=5)
+    split = StreamMeter(dialect, origin_ns=5)
+    single = StreamMeter(dialect, origin_ns=5)
+    now = 5
+    for gap, group in writes:
+        now += gap
+        body = b"".join(wire(event, eol) for event in group)
+        whole.feed(body, now)
+        cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=4))
+        for low, high in pairwise(sorted({0, *cuts, len(body)})):
+            split.feed(body[low:high], now)
+        for byte in body:
+            single.feed(bytes([byte]), now)
+    expected = record_of(whole, now + 7)
+    assert not broken_invariants(expected)
+    assert record_of(split, now + 7) == expected
+    assert record_of(single, now + 7) == expected
+
+
+@given(junk=st.lists(st.binary(max_size=40), max_size=12), cut=st.integers(0, 400))
+def test_nonsense_never_raises_and_reads_alike_in_any_split(junk: list[bytes], cut: int) -> None:
+    body = b"data: ".join(junk)
+    dialect = STREAMS["chat"][0]
+    one, two = StreamMeter(dialect, origin_ns=0), StreamMeter(dialect, origin_ns=0)
+    one.feed(body, 1)
+    two.feed(body[:cut], 1)
+    two.feed(body[cut:], 1)
+    assert record_of(one, 2) == record_of(two, 2)
+
+
+@given(texts=st.lists(st.text(max_size=8), min_size=3, max_size=12), tail=st.binary(max_size=6))
+def test_an_event_recognised_reads_as_one_parsed(texts: list[str], tail: bytes) -> None:
+    """Streams of one shape take the path that does not parse; alone, each event is parsed."""
+    dialect = STREAMS["chat"][0]
+    recognised = StreamMeter(dialect, origin_ns=0)
+    parsed_kinds: list[int] = []
+    for index, text in enumerate(["w", "v", *texts]):
+        # Raw bytes inside the JSON string: broken UTF-8 and control characters must not be waved through.
+        body = wire((None, '{"choices":[{"index":0,"delta":{"content":"@"},"finish_reason":null}]}'))
+        body = body.replace(
+            b"@", text.encode("utf-8", "replace").replace(b"\n", b"").replace(b"\r", b"") + tail[: index % 3]
+        )
+        recognised.feed(body, index + 1)
+        alone = StreamMeter(dialect, origin_ns=0)
+        for byte in body:
+            alone.feed(bytes([byte]), 1)
+        line = alone.summary().timeline
+        assert line is not None
+        parsed_kinds.extend(line.kind)
+    timeline = recognised.summary().timeline
+    assert timeline is not None
+    assert timeline.kind == parsed_kinds
