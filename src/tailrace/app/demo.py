@@ -327,9 +327,7 @@ class _Engine:
             if not options.fault:
                 for knob in ("max_num_batched_tokens", "long_prefill_token_threshold"):
                     arguments += [f"--{knob.replace('_', '-')}", str(_CHUNK.knobs[knob])]
-            self._child = stack.enter_context(
-                Child.tailrace("simulated engine", "engine", *arguments, "--max-model-len", "16384")
-            )
+            self._child = stack.enter_context(Child.tailrace("simulated engine", "engine", *arguments))
             self.name = f"simulated {options.preset}"
         self.url = str(self._child.ready["url"])
 
