@@ -180,7 +180,7 @@ class Config(_Strict):
     connect_timeout: Duration = _lasting(2 * S)
     upstream_keepalive: Duration = _lasting(4 * S)
     """Shorter than uvicorn's 5 s and llama.cpp's 5 s: a pooled connection is dropped before the engine drops it."""
-    drain: Duration = _lasting(1500 * MS)
+    drain: Duration = _lasting(1000 * MS)
     """How long a stop waits for streams before it ends them with an error event."""
     admin_token: str | None = None
 
@@ -211,6 +211,18 @@ class Config(_Strict):
                 LanePolicy(budgets=self.budgets.resolve(), objectives=parse_objectives(self.objectives)),
             )
         return out
+
+
+def to_plain(value: msgspec.Struct) -> dict[str, Any]:
+    """A part of the configuration as the YAML file spells it; `config_from` reads it back."""
+    plain: dict[str, Any] = msgspec.to_builtins(value, enc_hook=_encode_hook, builtin_types=())
+    return plain
+
+
+def _encode_hook(value: object) -> object:
+    if isinstance(value, Duration):
+        return human(value)
+    raise NotImplementedError(type(value))
 
 
 def parse_objectives(raw: dict[str, Duration]) -> Objectives:

@@ -91,3 +91,13 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     n_b: int = 0
     refused: list[str] = []
     """Why no verdict was given, where none was: client limited, too few requests, drops."""
+    headline: list[str] = []
+    """The names in `metrics` on which the verdict rests, the first one first."""
+    interactive: list[str] = []
+    """The classes whose readers wait for tokens; the others (long prompts) may pay for them, and that is named."""
+    mix_within: dict[str, dict[str, float | None]] = {}
+    """Headline metric -> `{mix_ms, within_ms, total_ms}`: what the change of traffic did, and what the system did."""
+    per_stage: dict[str, dict[str, float]] = {}
+    """Stage -> `{a, b, delta, low, high}` (ms) among the requests near the p99 of E2E."""
+    checks: list[str] = []
+    """What a reader should know about the comparison: short arms, pairing, failures left out of percentiles."""

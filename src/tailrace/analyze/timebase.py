@@ -1,0 +1,33 @@
+"""One axis of time for the requests of a table, so that events of different requests can be laid beside each other."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.store.table import RecordTable
+
+__all__ = ["aligned_on_one_clock", "starts_ns"]
+
+
+def aligned_on_one_clock(table: RecordTable) -> bool:
+    """Whether every record carries the run's own monotonic offsets (the probe's and the simulator's do)."""
+    return len(table) > 0 and not bool(np.isnan(table.column("run_offset_ns")).any())
+
+
+def starts_ns(table: RecordTable) -> NDArray[np.int64]:
+    """Each request's start on one axis (ns; 0 is the earliest).
+
+    From the run's monotonic offsets where all records have them. Otherwise from the wall clock, which is good for
+    laying requests side by side (tens of microseconds on one host) but never for a duration: durations come from the
+    record alone.
+    """
+    if not len(table):
+        return np.empty(0, dtype=np.int64)
+    if aligned_on_one_clock(table):
+        late = np.nan_to_num(table.column("intended_to_sent_ns"), nan=0.0)
+        starts = (table.column("run_offset_ns") + late).astype(np.int64)
+    else:
+        starts = table.column("start_unix_ns").astype(np.int64)
+    shifted: NDArray[np.int64] = starts - starts.min()
+    return shifted

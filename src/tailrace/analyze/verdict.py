@@ -1,0 +1,103 @@
+"""The rules by which numbers become a verdict.
+
+One metric: its 95 % interval inside +-`TOLERANCE` is `no_difference`; wholly below 0 is `improved`; wholly above 0
+with a change above `TOLERANCE` is `regressed`; everything else, and every quantile that n cannot support, is
+`inconclusive`.
+
+The comparison. Its *headline* is, for the interactive requests, the p99 of the longest wait (the longest time in
+which a reader saw nothing new: TTFT or a chunk gap), of TTFT, of each request's longest chunk gap and of E2E, then
+TTFT and E2E of each other class (p95 or p90 where n does not support p99). Of these, only changes that survive
+Benjamini-Hochberg at 5 % count. The p99 of all gaps pooled is shown but decides nothing: where about 1 % of the gaps
+are stalls it stands on a cliff, and its interval reaches from one side to the other.
+
+Between runs with other arrivals a change of less than `TOLERANCE_OTHER_ARRIVALS` never decides: the arrivals alone
+move a tail by that much.
+
+1. Failures, timeouts, cancellations or refusals rose (one-sided, 5 %): `regressed`, whatever the latencies did.
+2. An interactive headline improved: `improved`, unless another interactive one lost as many milliseconds or more
+   than the best one gained; then `regressed`. What got worse is a named trade-off.
+3. None improved and one regressed: `regressed`.
+4. Nothing moved for interactive requests: the other classes decide in the same way.
+5. Nothing moved at all: `no_difference` if the longest wait and E2E of interactive requests are both within the
+   tolerance, else `inconclusive`, with the smallest effect that the run could have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tailrace.model.measurement import MetricDelta, Verdict
+from tailrace.stats.bootstrap import QuantileChange
+from tailrace.stats.quantiles import supported
+from tailrace.stats.tests import benjamini_hochberg
+
+__all__ = ["TOLERANCE", "TOLERANCE_OTHER_ARRIVALS", "Headline", "judge_metric", "overall", "surviving"]
+
+TOLERANCE: Final = 0.05
+"""Changes of less than this share do not matter to anybody."""
+TOLERANCE_OTHER_ARRIVALS: Final = 0.10
+
+
+def judge_metric(change: QuantileChange) -> Verdict:
+    """The verdict on one quantile of one metric."""
+    if not supported(change.p, min(change.n_a, change.n_b)):
+        return Verdict.INCONCLUSIVE
+    if change.low >= -TOLERANCE and change.high <= TOLERANCE:
+        return Verdict.NO_DIFFERENCE
+    if change.high < 0:
+        return Verdict.IMPROVED
+    if change.low > 0 and change.change > TOLERANCE:
+        return Verdict.REGRESSED
+    return Verdict.INCONCLUSIVE
+
+
+class Headline(NamedTuple):
+    """One statistic on which the verdict rests."""
+
+    name: str
+    interactive: bool
+    decisive: bool
+    """Whether it must be within the tolerance for `no_difference` (longest wait, E2E of interactive requests)."""
+    delta: MetricDelta
+    change: QuantileChange
+
+
+def surviving(headlines: Sequence[Headline]) -> dict[str, Verdict]:
+    """The verdicts of the headline after Benjamini-Hochberg: a change that does not survive is inconclusive."""
+    kept = benjamini_hochberg([item.change.p_value for item in headlines])
+    return {
+        item.name: item.delta.verdict
+        if (keep and _large(item.change)) or item.delta.verdict is Verdict.NO_DIFFERENCE
+        else Verdict.INCONCLUSIVE
+        for item, keep in zip(headlines, kept, strict=True)
+    }
+
+
+def overall(headlines: Sequence[Headline], *, failures_rose: bool) -> tuple[Verdict, str]:
+    """(verdict, name of the headline that decided it; empty where none did)."""
+    if failures_rose:
+        return Verdict.REGRESSED, "failures"
+    verdicts = surviving(headlines)
+    for interactive in (True, False):
+        group = [item for item in headlines if item.interactive is interactive]
+        better = [item for item in group if verdicts[item.name] is Verdict.IMPROVED]
+        worse = [item for item in group if verdicts[item.name] is Verdict.REGRESSED]
+        best = max(better, key=_milliseconds, default=None)
+        worst = max(worse, key=_milliseconds, default=None)
+        if best is not None and (worst is None or _milliseconds(worst) < _milliseconds(best)):
+            return Verdict.IMPROVED, best.name
+        if worst is not None:
+            return Verdict.REGRESSED, worst.name
+    decisive = [item for item in headlines if item.decisive]
+    if decisive and all(verdicts[item.name] is Verdict.NO_DIFFERENCE for item in decisive):
+        return Verdict.NO_DIFFERENCE, decisive[0].name
+    return Verdict.INCONCLUSIVE, ""
+
+
+def _large(change: QuantileChange) -> bool:
+    return change.paired or abs(change.change) >= TOLERANCE_OTHER_ARRIVALS
+
+
+def _milliseconds(item: Headline) -> float:
+    return abs(item.change.b - item.change.a)

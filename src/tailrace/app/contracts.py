@@ -1,0 +1,18 @@
+"""The JSON Schemas of what commands print with `--json`: the contracts on which other programs rely."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tailrace.model.finding import Diagnosis
+from tailrace.model.measurement import BenchSummary, Comparison
+
+PUBLISHED: dict[str, type] = {"bench": BenchSummary, "compare": Comparison, "diagnose": Diagnosis}
+"""Command -> the struct that it prints; `demo` adds its own, which holds these."""
+
+
+def schema_of(kind: type) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of one of the published structs."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(kind)}

@@ -1,0 +1,101 @@
+"""Diagnosis of whatever the user names: files, directories, or a live gateway's admin URL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from tailrace.diagnose.engine import diagnose
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.gather import gather
+from tailrace.diagnose.readers.json_lines import parse_lines
+from tailrace.diagnose.readers.scrape import read_scrape
+from tailrace.diagnose.readers.source import Kind, Source, read_source
+from tailrace.export.jsonl import from_public_json
+from tailrace.model.errors import InputError
+from tailrace.model.finding import Diagnosis
+from tailrace.model.record import RequestRecord
+from tailrace.model.thresholds import Objectives
+from tailrace.store.table import RecordTable
+
+__all__ = ["diagnose_records", "diagnose_sources", "is_url", "read_any"]
+
+_LIVE_RECORDS: Final = 20_000
+
+
+def is_url(source: str) -> bool:
+    """Whether `source` is an address and not a file."""
+    return source.startswith(("http://", "https://"))
+
+
+def read_any(
+    source: str, *, order: int = 0, allow_partial: bool = False, token: str = "", timeout_s: float = 30.0
+) -> list[Source]:
+    """Read a file, a directory, or a live server (its records and its scrape are two sources).
+
+    InputError (exit 2) says what is wrong with it and what would do instead.
+    """
+    if not is_url(source):
+        return [read_source(source, _decode, at_ns=order, allow_partial=allow_partial)]
+    return _live(source, token, timeout_s)
+
+
+def diagnose_sources(
+    sources: Sequence[str],
+    *,
+    before: str | None = None,
+    objectives: Objectives | None = None,
+    allow_partial: bool = False,
+    token: str = "",
+) -> Diagnosis:
+    """Diagnose sources together; `before` is the window to compare with."""
+    read = [
+        one
+        for order, source in enumerate(sources)
+        for one in read_any(source, order=order, allow_partial=allow_partial, token=token)
+    ]
+    earlier = None
+    if before is not None:
+        earlier = next(iter(read_any(before, allow_partial=allow_partial, token=token)))
+    return diagnose(gather(read, before=earlier, objectives=objectives))
+
+
+def diagnose_records(
+    records: Iterable[RequestRecord], *, objectives: Objectives | None = None, dropped: float = 0.0
+) -> dict[str, Any]:
+    """The diagnosis of records in memory as plain JSON data: what a gateway's admin port answers."""
+    table = RecordTable.from_records(records)
+    plain: dict[str, Any] = msgspec.to_builtins(diagnose(EvidenceSet(table, objectives=objectives, dropped=dropped)))
+    return plain
+
+
+def _decode(line: bytes, place: str) -> RequestRecord:
+    return from_public_json(line, place=place)
+
+
+def _live(url: str, token: str, timeout_s: float) -> list[Source]:
+    from tailrace.probe.evidence import fetch_evidence  # noqa: PLC0415  (the load generator, only for a URL)
+
+    found = asyncio.run(fetch_evidence(url, limit=_LIVE_RECORDS, token=token, timeout_s=timeout_s))
+    out = []
+    if found.records.strip():
+        out.append(
+            Source(name=url, kind=Kind.LINES, table=parse_lines(found.records.splitlines(), _decode, f"{url}/records"))
+        )
+    for scrape in found.scrapes:
+        state, notes = read_scrape(scrape.text, scrape.at_ns)
+        # A gateway's own metrics are no engine's: only what was understood is evidence.
+        if state.names:
+            out.append(Source(name=f"{url}/metrics", kind=Kind.SCRAPE, state=state))
+        elif not found.records:
+            out.append(Source(name=f"{url}/metrics", kind=Kind.SCRAPE, state=state, notes=notes))
+    if not any(source.table is not None for source in out):
+        raise InputError(
+            "it has no finished requests yet",
+            place=url,
+            remedy="Give the admin URL of a gateway (http://127.0.0.1:9480) that has served requests.",
+        )
+    return out

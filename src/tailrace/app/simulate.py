@@ -1,0 +1,180 @@
+"""A simulated load test: a workload on the engine in virtual time, written and summarised as a real one is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tailrace import __version__
+from tailrace.analyze.bench_summary import summarise
+from tailrace.model.errors import InputError
+from tailrace.model.measurement import BenchSummary
+from tailrace.model.record import RequestRecord
+from tailrace.model.thresholds import Objectives
+from tailrace.simulate.counters import EngineCounters
+from tailrace.simulate.knobs import EngineKnobs
+from tailrace.simulate.presets import Preset
+from tailrace.simulate.records import Keep
+from tailrace.simulate.request import SimRequest
+from tailrace.simulate.run import VirtualRun, from_plan, from_trace
+from tailrace.store.run_file import Arrival, RunHeader, RunTrailer, RunWriter
+from tailrace.store.table import RecordTable
+from tailrace.workload.arrivals import ArrivalKind
+from tailrace.workload.length import describe
+from tailrace.workload.mix import render_mix
+from tailrace.workload.plan import Workload, generators, plan
+
+OnProgress = Callable[[int, float], None]
+"""(requests ended, simulated seconds)."""
+_PROGRESS_EVERY = 2000
+
+
+class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What is simulated: an engine, its knobs, and an open-loop workload."""
+
+    preset: Preset
+    knobs: EngineKnobs
+    workload: Workload
+    seed: int = 0
+    requests: int | None = None
+    """End after so many; a trace ends with itself."""
+    duration_ns: int | None = None
+    """Nothing arrives after this (simulated time)."""
+    time_scale: float = 1.0
+    step_overhead_ms: float | None = None
+    """The engine's overhead a step instead of the preset's (ms)."""
+    prefill_overhead_ms: float = 0.0
+    """Further overhead of a step that carries prefill, as fitted from a recorded run (ms)."""
+    keep_timelines: Keep = "all"
+    objectives: Objectives = msgspec.field(default_factory=Objectives)
+    mix_text: str = ""
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out."""
+
+    summary: BenchSummary
+    counters: dict[str, float]
+    simulated_s: float
+    cpu_s: float
+
+
+def simulate(spec: SimulationSpec, *, out: Path | None = None, on_progress: OnProgress | None = None) -> Simulation:
+    """Run the simulation; write the run file `out`, if given, and summarise.
+
+    Raises:
+        InputError: a closed-loop workload, one that never ends, or a run file that cannot be written.
+    """
+    began = time.process_time()
+    accelerator = spec.preset.accelerator
+    if spec.step_overhead_ms is not None:
+        accelerator = msgspec.structs.replace(accelerator, step_s=spec.step_overhead_ms / 1000)
+    if spec.prefill_overhead_ms:
+        accelerator = msgspec.structs.replace(accelerator, prefill_step_s=spec.prefill_overhead_ms / 1000)
+    chosen = msgspec.structs.replace(spec.preset, accelerator=accelerator)
+    header = _header(spec)
+    run = VirtualRun(
+        spec.knobs,
+        chosen.cost(speed=spec.time_scale),
+        model=chosen.model_name,
+        backend=chosen.name,
+        unix_ns=header.started_unix_ns,
+        keep_timelines=spec.keep_timelines,
+    )
+    records: list[RequestRecord] = []
+    writer = RunWriter(out, header) if out is not None else None
+    try:
+        for record in run.records(_requests(spec)):
+            records.append(record)
+            if writer is not None:
+                writer.write(record)
+            if on_progress is not None and len(records) % _PROGRESS_EVERY == 0:
+                on_progress(len(records), run.now_ns / 1e9)
+        first = min((record.run_offset_ns or 0 for record in records), default=0)
+        trailer = RunTrailer(n=len(records), duration_s=(run.now_ns - first) / 1e9, counters=_counters(run.counters))
+        if writer is not None:
+            writer.close(trailer)
+    finally:
+        if writer is not None:
+            writer.close()
+    summary = summarise(
+        RecordTable.from_records(records),
+        name=str(out) if out is not None else "",
+        objectives=spec.objectives,
+        duration_s=trailer.duration_s,
+    )
+    return Simulation(
+        summary=summary,
+        counters=trailer.counters,
+        simulated_s=run.now_ns / 1e9,
+        cpu_s=time.process_time() - began,
+    )
+
+
+def _requests(spec: SimulationSpec) -> Iterator[SimRequest]:
+    workload = spec.workload
+    if workload.arrivals.kind is ArrivalKind.CLOSED:
+        raise InputError("a simulation needs arrivals", place="--rate", remedy="Give --rate 5, or --trace FILE.")
+    requests: Iterator[SimRequest]
+    if workload.arrivals.kind is ArrivalKind.TRACE:
+        requests = from_trace(workload.trace)
+    else:
+        if spec.requests is None and spec.duration_ns is None:
+            raise InputError("the workload never ends", place="--requests", remedy="Give --requests or --duration.")
+        requests = from_plan(plan(workload, generators(spec.seed)), max_model_len=spec.knobs.max_model_len)
+    if spec.requests is not None:
+        requests = islice(requests, spec.requests)
+    if spec.duration_ns is not None:
+        end = spec.duration_ns * 1000
+        requests = takewhile(lambda request: request.arrival < end, requests)
+    return requests
+
+
+def _header(spec: SimulationSpec) -> RunHeader:
+    arrivals = spec.workload.arrivals
+    knobs: dict[str, Any] = {"preset": spec.preset.name, **msgspec.structs.asdict(spec.knobs)}
+    if spec.time_scale != 1.0:
+        knobs["time_scale"] = spec.time_scale
+    if spec.step_overhead_ms is not None:
+        knobs["step_overhead_ms"] = spec.step_overhead_ms
+    if spec.prefill_overhead_ms:
+        knobs["prefill_overhead_ms"] = spec.prefill_overhead_ms
+    return RunHeader(
+        version=__version__,
+        kind="simulate",
+        target=spec.preset.name,
+        model=spec.preset.model_name,
+        started_unix_ns=time.time_ns(),
+        arrival=Arrival(kind=arrivals.kind.value, rate=arrivals.rate, seed=spec.seed),
+        mix=spec.mix_text or (render_mix(spec.workload.mix) if spec.workload.mix else ""),
+        classes={
+            one.name: {
+                "weight": one.weight,
+                "prompt": describe(one.prompt),
+                "output": describe(one.output),
+                "correlation": one.correlation,
+            }
+            for one in spec.workload.mix
+        },
+        knobs=knobs,
+        objectives=spec.objectives,
+        notes=["simulated: no engine was measured; times are a model's"],
+    )
+
+
+def _counters(counters: EngineCounters) -> dict[str, float]:
+    return {
+        "steps": float(counters.steps),
+        "computed_tokens": float(counters.computed_tokens),
+        "generation_tokens": float(counters.generation_tokens),
+        "preemptions": float(counters.preemptions),
+        "prefix_hit_tokens": float(counters.prefix_hit_tokens),
+        "refused": float(counters.refused),
+        "busy_s": counters.busy_ps / 1e12,
+        "queue_s": counters.queue_ps / 1e12,
+    }

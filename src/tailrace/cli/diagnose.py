@@ -1,0 +1,110 @@
+"""`tailrace diagnose`: why is the tail slow?"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tailrace.model.finding import Diagnosis, Finding
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+_EXIT_ANSWER = 1
+
+
+@app.command()
+def diagnose(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="Run file, records as JSON lines, a gateway's data directory, saved scrapes of /metrics (two give "
+            "deltas), or the admin URL of a live gateway."
+        ),
+    ],
+    before: Annotated[str | None, typer.Option(help="The same from before: a run file, records, a URL.")] = None,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(help="ttft_p99=500ms, tpot_p99=80ms, e2e_p95=10s; of a lane: short/ttft_p99=1s. Repeatable."),
+    ] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Use what a cut run file still holds.")] = False,
+    token: Annotated[str, typer.Option(help="Bearer token of the admin port.", envvar="TAILRACE_ADMIN_TOKEN")] = "",
+    fail_on: Annotated[str | None, typer.Option(help="found: exit 1 when a cause is found.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Why is the tail slow? The layer, the stage, the cause, its evidence, and what to do.
+
+    Example: tailrace diagnose after.run --before before.run --objective ttft_p99=500ms
+    """
+    from tailrace.app.diagnose import diagnose_sources
+    from tailrace.diagnose.objectives import parse_objectives
+    from tailrace.model.errors import InputError
+
+    if fail_on not in (None, "found"):
+        raise InputError(f"there is no answer {fail_on!r}", place="--fail-on", remedy="Use --fail-on found.")
+    result = diagnose_sources(
+        sources, before=before, objectives=parse_objectives(objective or []), allow_partial=partial, token=token
+    )
+    if as_json:
+        import msgspec
+
+        sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+    else:
+        _print(result)
+    if fail_on == "found" and result.findings:
+        raise typer.Exit(_EXIT_ANSWER)
+
+
+def _print(result: Diagnosis) -> None:
+    from rich.console import Console
+
+    from tailrace.diagnose.triage import RULES
+
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(result.summary, style="bold", markup=False)
+    for finding in result.validity:
+        if finding.statement:
+            console.print(f"\n! {finding.code}: {finding.statement} {finding.advice}", markup=False)
+    for number, finding in enumerate(result.findings, start=1):
+        _finding(console, number, finding)
+    if result.triage:
+        console.print("\nFirst questions that fire:")
+        for rule in result.triage:
+            console.print(f"  {rule}: {RULES.get(rule, '')}", markup=False)
+    if result.needs:
+        console.print("\nNot answered, for want of:")
+        for need in result.needs:
+            console.print(f"  {need}", markup=False)
+    for note in result.not_understood:
+        console.print(f"not understood: {note}", markup=False)
+    console.print(f"\nAction: {result.action}", markup=False)
+
+
+def _finding(console: Console, number: int, finding: Finding) -> None:
+    explains = "" if finding.explains_ms is None else f", explains {finding.explains_ms:,.0f} ms of the slow requests"
+    console.print(
+        f"\n{number}. {finding.code} ({finding.layer} layer, {finding.stage}): {finding.level}{explains}, "
+        f"n = {finding.n}",
+        style="bold",
+        markup=False,
+    )
+    console.print(f"   {finding.statement}", markup=False)
+    for item in finding.evidence:
+        console.print(f"   - {item.text}  [{item.source}]", markup=False)
+    rows = (
+        ("relation", finding.relation),
+        ("advice", finding.advice),
+        ("price", finding.price),
+        ("would disprove it", finding.disproof),
+        ("checked", "; ".join(finding.disproof_checked)),
+        ("could also be", ", ".join(finding.rivals)),
+        ("missing", "; ".join(finding.missing)),
+        ("verify", finding.verify),
+    )
+    for name, text in rows:
+        if text:
+            console.print(f"   {name}: {text}", markup=False)

@@ -1,0 +1,106 @@
+"""A cause: one object with its code, the evidence it needs, and its rule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Final
+
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.model.finding import Action, Evidence, Finding, Layer, Level
+
+__all__ = ["CARRIES_MS", "CARRIES_SHARE", "Cause", "layer_of"]
+
+CARRIES_SHARE: Final = 0.10
+CARRIES_MS: Final = 50.0
+"""A cause is named only if it explains at least this share, and this much, of the time that the tail lost."""
+
+_LAYERS: Final = {
+    "GW": Layer.GATEWAY,
+    "FE": Layer.GATEWAY,
+    "LB": Layer.GATEWAY,
+    "CLIENT": Layer.GATEWAY,
+    "CANCEL": Layer.GATEWAY,
+    "SCHED": Layer.SCHEDULER,
+    "COMPUTE": Layer.COMPUTE,
+    "DECODE": Layer.COMPUTE,
+    "MIX": Layer.MIX,
+    "METRIC": Layer.VALIDITY,
+    "BENCH": Layer.VALIDITY,
+    "AB": Layer.VALIDITY,
+    "INSUFFICIENT": Layer.VALIDITY,
+}
+
+
+def layer_of(code: str) -> Layer:
+    """The layer of a code follows from its prefix."""
+    return _LAYERS[code.split("_", maxsplit=1)[0]]
+
+
+class Cause(ABC):
+    """One cause of the catalogue. Subclasses are stateless: everything comes from the evidence."""
+
+    code: ClassVar[str]
+    stage: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]]
+    """What must be there for the level `consistent`, in words."""
+    disproof: ClassVar[str]
+    """What would show that a finding of this cause is wrong."""
+    action: ClassVar[Action] = Action.TUNE
+    only_with_before: ClassVar[bool] = False
+    """The rule compares two windows."""
+
+    @abstractmethod
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """The finding, or `None` when the rule does not hold or cannot be computed at all."""
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """Why the rule cannot be computed at all on this evidence; empty when it can."""
+        if self.only_with_before and evidence.before is None:
+            return "a window from before (--before FILE)"
+        return ""
+
+    def carries(self, evidence: EvidenceSet, explains_ms: float) -> bool:
+        """Whether so many milliseconds matter to the tail of this window."""
+        return explains_ms >= max(CARRIES_MS, CARRIES_SHARE * evidence.now.tail_lost_ms)
+
+    def finding(
+        self,
+        *,
+        statement: str,
+        evidence: list[Evidence],
+        explains_ms: float | None,
+        relation: str,
+        n: int,
+        advice: str,
+        price: str,
+        verify: str,
+        missing: list[str] | None = None,
+        rivals: list[str] | None = None,
+        disproof_checked: list[str] | None = None,
+        action: Action | None = None,
+        level: Level | None = None,
+    ) -> Finding:
+        """A finding of this cause. Without `level`: `suspected` if something is missing or a rival fits, else
+        `consistent`.
+        """
+        if level is None:
+            level = Level.SUSPECTED if missing or rivals else Level.CONSISTENT
+        return Finding(
+            code=self.code,
+            layer=layer_of(self.code),
+            stage=self.stage,
+            level=level,
+            statement=statement,
+            explains_ms=None if explains_ms is None else round(explains_ms, 1),
+            evidence=evidence,
+            relation=relation,
+            n=n,
+            advice=advice,
+            price=price,
+            disproof=self.disproof,
+            disproof_checked=disproof_checked or [],
+            verify=verify,
+            rivals=rivals or [],
+            missing=missing or [],
+            action=self.action if action is None else action,
+        )

@@ -1,0 +1,202 @@
+"""SCHED_PREFILL_STEALS_DECODE: a long prompt's prefill occupies the step, and every stream waits for it."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
+from tailrace.model.finding import Evidence, Finding
+
+__all__ = ["PrefillStealsDecode"]
+
+COVERED: Final = 0.5
+"""Less of the stall time than this inside prefills, and something else makes the stalls."""
+SHARED: Final = 0.5
+"""A prefill that takes the whole step stops every stream; one stream in two is the least that fits."""
+MIN_PREFILLS: Final = 3
+STALLING: Final = 0.3
+"""Share of the long prefills that stop somebody; with chunks of a sensible size hardly one does."""
+WHOLE: Final = 0.5
+CHUNK_STALL_MS: Final = 500.0
+"""The prompt is computed in (about) one step: a stall fills half of its prefill. A stall that fills less is one chunk
+of many, and chunking is at fault only when a single chunk stops the streams for half a second."""
+FIT: Final = 0.35
+"""Largest median error of gap = tokens / rate for the relation to hold."""
+KV_FULL: Final = 0.98
+
+
+class PrefillStealsDecode(Cause):
+    """Simultaneous gaps in the streams that lie inside the prefill of one long prompt, as long as that prefill."""
+
+    code: ClassVar[str] = "SCHED_PREFILL_STEALS_DECODE"
+    stage: ClassVar[str] = "decode"
+    needs: ClassVar[tuple[str, ...]] = (
+        "timelines",
+        "prompt tokens",
+        "prefill times from the engine",
+        "KV usage or the preemption counter",
+    )
+    disproof: ClassVar[str] = (
+        "KV usage at 98 % or preemptions in the same window, or stalls of the same size while no long prompt is in "
+        "prefill."
+    )
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """It needs timelines and some prompt lengths."""
+        if not evidence.now.gaps.rows:
+            return "timelines of streams (none was kept)"
+        if not evidence.now.long.any():
+            return "prompt lengths"
+        return ""
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """Stalls inside prefills, shared by the streams, gap in proportion to the prompt."""
+        window = evidence.now
+        if self.cannot_run(evidence) or not window.stalls.row.size:
+            return None
+        found = prefill_stalls(window)
+        explains = window.in_tail(found.excess_by_row)
+        relation = found.relation
+        if (
+            found.stalling < MIN_PREFILLS
+            or found.covered_share < COVERED
+            or found.covered_share < min(0.95, 1.5 * found.chance_share)
+            or found.streams_hit < SHARED
+            or found.stalling < STALLING * found.prefills
+            or (found.fill < WHOLE and found.stall_ms < CHUNK_STALL_MS)
+            or not self.carries(evidence, explains)
+        ):
+            return None
+        if not window.prefills.reported and (relation is None or relation.error > FIT):
+            # Without the engine's own word the prompt-to-gap proportion is what tells this from other stalls.
+            return None
+        missing, rivals, checked = self._weigh(evidence, found)
+        return self.finding(
+            statement=self._statement(evidence, found),
+            evidence=self._evidence(evidence, found, explains),
+            explains_ms=explains,
+            relation=self._relation(found),
+            n=found.stalling,
+            advice=self._advice(evidence),
+            price="The first token of long prompts comes later, because their prefill now shares each step; the chunk "
+            "gap p95 of all streams rises a little while its maximum falls.",
+            verify=evidence.verify_command,
+            missing=missing,
+            rivals=rivals,
+            disproof_checked=checked,
+        )
+
+    def _weigh(self, evidence: EvidenceSet, found: PrefillStalls) -> tuple[list[str], list[str], list[str]]:
+        missing, rivals = [], []
+        checked = [f"{1 - found.covered_share:.0%} of the stall time lies outside long prefills"]
+        if not evidence.now.prefills.reported:
+            missing.append("prefill times from the engine (run the gateway before an engine that reports them)")
+            rivals.append("FE_EVENTLOOP_BLOCK")
+        if evidence.kv_usage is None and evidence.preemptions is None:
+            missing.append("KV usage or the preemption counter (two scrapes of /metrics)")
+        else:
+            if evidence.kv_usage is not None:
+                checked.append(f"KV usage at most {evidence.kv_usage:.0%}")
+                if evidence.kv_usage >= KV_FULL:
+                    rivals.append("SCHED_KV_PREEMPTION")
+            if evidence.preemptions is not None:
+                checked.append(f"{evidence.preemptions:.0f} preemptions")
+                if evidence.preemptions > 0.05 * max(evidence.now.n, 1) and "SCHED_KV_PREEMPTION" not in rivals:
+                    rivals.append("SCHED_KV_PREEMPTION")
+        return missing, rivals, checked
+
+    @staticmethod
+    def _statement(evidence: EvidenceSet, found: PrefillStalls) -> str:
+        window = evidence.now
+        seen = f"{found.relation.seen_ms:.0f} ms" if found.relation else f"over {window.stall_ms:.0f} ms"
+        return (
+            f"The prefill of long prompts stops the streams that are decoding: {found.covered_share:.0%} of the stall "
+            f"time lies inside such prefills, {found.streams_hit:.0%} of the streams stall together, for {seen} each "
+            f"time (usual gap {window.median_gap_ms:.0f} ms)."
+        )
+
+    @staticmethod
+    def _relation(found: PrefillStalls) -> str:
+        fit = found.relation
+        if fit is None:
+            return "gap inside prefill (no prefill ended alone, so the proportion to its length was not fitted)"
+        return (
+            f"gap = prompt / prefill rate: {fit.tokens:,.0f} tokens / {fit.tokens_a_second:,.0f} tokens/s = "
+            f"{fit.predicted_ms:.0f} ms, {fit.seen_ms:.0f} ms seen (median error {fit.error:.0%} over {fit.n} prefills)"
+        )
+
+    @staticmethod
+    def _evidence(evidence: EvidenceSet, found: PrefillStalls, explains: float) -> list[Evidence]:
+        window = evidence.now
+        source = "record:prefill_ns" if window.prefills.reported else "timeline (inferred from the first token)"
+        out = [
+            Evidence(
+                text=f"{found.covered_share:.0%} of the stall time lies inside the prefill of a long prompt; chance "
+                f"would give {found.chance_share:.0%}",
+                source=f"timeline + {source}",
+                name="covered_share",
+                value=round(found.covered_share, 4),
+            ),
+            Evidence(
+                text=f"{found.streams_hit:.0%} of the {found.streams:.0f} streams that decoded through such a prefill "
+                f"stalled together (mean over {found.stalling} of {found.prefills} prefills)",
+                source="timeline",
+                name="streams_hit",
+                value=round(found.streams_hit, 4),
+            ),
+            Evidence(
+                text=f"stalls are gaps over {window.stall_ms:.0f} ms; the usual gap is {window.median_gap_ms:.0f} ms "
+                f"(n = {window.gaps.row.size} gaps of {window.gaps.rows} requests)",
+                source="timeline",
+                name="stall_threshold_ms",
+                value=round(window.stall_ms, 1),
+                unit="ms",
+            ),
+            Evidence(
+                text=f"the slowest interactive requests lost {explains:.0f} of {window.tail_lost_ms:.0f} ms this way "
+                f"(n = {window.tail.size} of {window.n})",
+                source="timeline",
+                name="explains_ms",
+                value=round(explains, 1),
+                unit="ms",
+            ),
+        ]
+        if found.relation is not None:
+            out.append(
+                Evidence(
+                    text=f"a stall lasts {found.relation.seen_ms:.0f} ms at {found.relation.tokens:,.0f} prompt tokens",
+                    source="timeline + record:prompt_tokens",
+                    name="stall_ms",
+                    value=round(found.relation.seen_ms, 1),
+                    unit="ms",
+                )
+            )
+        if evidence.kv_usage is not None:
+            out.append(
+                Evidence(
+                    text=f"KV usage was at most {evidence.kv_usage:.0%}",
+                    source="record:kv_usage",
+                    name="kv_usage",
+                    value=round(evidence.kv_usage, 4),
+                )
+            )
+        return out
+
+    @staticmethod
+    def _advice(evidence: EvidenceSet) -> str:
+        knobs = evidence.knobs
+        budget = knobs.get("max_num_batched_tokens")
+        lanes = " Give long prompts a lane of their own with a small running limit."
+        if knobs.get("enable_chunked_prefill") is False:
+            return (
+                "Switch chunked prefill on (enable_chunked_prefill) with a small step budget "
+                "(max_num_batched_tokens 512)." + lanes
+            )
+        if isinstance(budget, int) and knobs.get("enable_chunked_prefill") is True:
+            return f"Lower the step budget (max_num_batched_tokens, now {budget}, to {max(256, budget // 4)})." + lanes
+        return (
+            "Switch chunked prefill on if it is off (enable_chunked_prefill), else lower the step budget "
+            "(max_num_batched_tokens)." + lanes
+        )

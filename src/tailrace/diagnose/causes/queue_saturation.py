@@ -1,0 +1,187 @@
+"""SCHED_QUEUE_SATURATION: more work arrives than the engine serves, and requests wait to be scheduled."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, NamedTuple
+
+import numpy as np
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.hol_long_prefill import HolLongPrefill, waits_behind_prefill
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.window import Window
+from tailrace.model.finding import Action, Evidence, Finding
+
+__all__ = ["QueueSaturation"]
+
+QUEUE_SHARE: Final = 0.5
+GROWTH: Final = 2.0
+OVERLOAD: Final = 1.05
+AT_CAP: Final = 0.8
+
+
+class _Signs(NamedTuple):
+    """Signs that the engine is full."""
+
+    offered: float
+    served: float
+    growth: float
+    """Median wait of the last quarter of the arrivals over that of the first."""
+    cap: int | None
+    """The number of running requests at which most waiting requests found the engine."""
+    little: tuple[float, float] | None
+    """Closed loop: (concurrency / throughput, mean end to end), seconds."""
+
+    @property
+    def overloaded(self) -> bool:
+        return self.offered > OVERLOAD * self.served and self.growth > GROWTH
+
+    @property
+    def full(self) -> bool:
+        return self.overloaded or self.cap is not None or self.little is not None
+
+
+def _signs(evidence: EvidenceSet, wait: np.ndarray) -> _Signs:
+    window = evidence.now
+    start, end = window.start, window.start + window.done.column("e2e_ns")
+    span = max(float(start.max()), 1.0) / 1e9
+    offered = window.n / span
+    served = float((end <= start.max()).sum()) / span
+    order = np.argsort(start)
+    quarter = max(1, window.n // 4)
+    first, last = float(np.median(wait[order[:quarter]])), float(np.median(wait[order[-quarter:]]))
+    return _Signs(offered, served, last / max(first, 10.0), _cap(window), _little(evidence, offered))
+
+
+def _cap(window: Window) -> int | None:
+    running, waiting = window.done.column("running_at_admission"), window.done.column("waiting_at_admission")
+    queued = waiting > 0
+    if queued.sum() < max(10, 0.05 * window.n):
+        return None
+    top = float(np.nanmax(running))
+    near = running[queued] >= 0.97 * top - 1
+    return int(top) if float(near.mean()) >= AT_CAP and float(queued.mean()) > 0.2 else None
+
+
+def _little(evidence: EvidenceSet, rate: float) -> tuple[float, float] | None:
+    header = evidence.header
+    if header is None or header.arrival.kind != "closed" or not header.arrival.concurrency or not rate:
+        return None
+    expected, seen = header.arrival.concurrency / rate, float(np.mean(evidence.now.done.column("e2e_ns"))) / 1e9
+    return (expected, seen) if abs(expected / seen - 1.0) < 0.15 else None
+
+
+class QueueSaturation(Cause):
+    """Waiting for the scheduler makes the first token late, and the engine is at its limit."""
+
+    code: ClassVar[str] = "SCHED_QUEUE_SATURATION"
+    stage: ClassVar[str] = "queue"
+    needs: ClassVar[tuple[str, ...]] = ("queue times from the engine", "running and waiting requests")
+    disproof: ClassVar[str] = "The queue is about 0, or the service rate rises with the engine's cap (max_num_seqs)."
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """A wait that no long prefill explains, on an engine that is full."""
+        window = evidence.now
+        if window.n < 20:
+            return None
+        lost = window.lost
+        wait = lost.engine_queue + (0.0 if window.reported else lost.first_token)
+        signs = _signs(evidence, wait)
+        if not signs.overloaded and HolLongPrefill().judge(evidence) is not None:
+            # What short requests wait inside a long prefill is another cause's, unless more arrives than is served:
+            # then they would wait behind short ones as well.
+            wait = np.maximum(wait - waits_behind_prefill(window).behind_ms, 0.0)
+        explains = window.in_tail(wait)
+        ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0) - lost.gateway_queue
+        share = window.in_tail(wait) / max(window.in_tail(ttft), 1e-9)
+        if share < QUEUE_SHARE or not signs.full or not self.carries(evidence, explains):
+            return None
+        missing = [] if window.reported else ["queue times from the engine"]
+        if signs.cap is None and not signs.overloaded:
+            missing.append("running and waiting requests")
+        rivals = ["SCHED_KV_PREEMPTION"] if (evidence.preemptions or 0.0) > 0.05 * window.n else []
+        tpot = window.done.ms("tpot")
+        tpot = tpot[~np.isnan(tpot)]
+        bound = evidence.objectives.bounds.get("tpot", {})
+        slow_decode = bool(bound) and tpot.size > 0 and float(np.median(tpot)) > 0.5 * min(bound.values()) / 1e6
+        room = evidence.kv_usage is not None and evidence.kv_usage < 0.9 and signs.cap is not None and not slow_decode
+        return self.finding(
+            statement=f"Requests wait for the scheduler: {share:.0%} of the slow requests' time to first token is "
+            f"queue, and the engine is at its limit ({self._limit(signs)}).",
+            evidence=self._evidence(evidence, signs, share, explains),
+            explains_ms=explains,
+            relation=self._relation(signs),
+            n=window.n,
+            advice=(
+                f"Raise the engine's cap (max_num_seqs, about {signs.cap} now): KV usage is "
+                f"{evidence.kv_usage:.0%} and decoding is within its objective, so there is room."
+                if room
+                else "Shed load at the gateway (queued limit and 429), shorten outputs, or add a replica; a new "
+                "replica takes minutes to load. A longer timeout only hides the queue."
+            ),
+            price="TPOT rises a little with the batch."
+            if room
+            else "Refused requests must be retried by their clients; a replica costs its GPU.",
+            verify=evidence.verify_command,
+            missing=missing,
+            rivals=rivals,
+            disproof_checked=[f"queue share of TTFT in the tail is {share:.0%}"],
+            action=Action.TUNE if room else (Action.SCALE if slow_decode else Action.SHED),
+        )
+
+    @staticmethod
+    def _limit(signs: _Signs) -> str:
+        if signs.overloaded:
+            return f"{signs.offered:.2f} requests/s arrive, {signs.served:.2f} are served"
+        if signs.cap is not None:
+            return f"{signs.cap} run at once and the others wait"
+        return "a closed loop with more clients than places"
+
+    @staticmethod
+    def _relation(signs: _Signs) -> str:
+        if signs.little is not None:
+            return f"Little's law: concurrency / throughput = {signs.little[0]:.2f} s, mean E2E {signs.little[1]:.2f} s"
+        if signs.overloaded:
+            return (
+                f"offered {signs.offered:.2f}/s > served {signs.served:.2f}/s; the wait of the last quarter is "
+                f"{signs.growth:.1f} x that of the first"
+            )
+        return f"waiting > 0 while running = {signs.cap}"
+
+    @staticmethod
+    def _evidence(evidence: EvidenceSet, signs: _Signs, share: float, explains: float) -> list[Evidence]:
+        window = evidence.now
+        source = "record:queue_engine_ns" if window.reported else "record:ttft_ns (queue and prefill unsplit)"
+        out = [
+            Evidence(
+                text=f"{share:.0%} of the time to first token of the slowest requests is queue",
+                source=source,
+                name="queue_share",
+                value=round(share, 4),
+            ),
+            Evidence(
+                text=f"{signs.offered:.2f} requests/s arrived, {signs.served:.2f} requests/s were served meanwhile",
+                source="record:start, record:e2e_ns",
+                name="offered_per_s",
+                value=round(signs.offered, 3),
+                unit="1/s",
+            ),
+            Evidence(
+                text=f"the slowest interactive requests lost {explains:.0f} of {window.tail_lost_ms:.0f} ms "
+                "in the queue",
+                source=source,
+                name="explains_ms",
+                value=round(explains, 1),
+                unit="ms",
+            ),
+        ]
+        if signs.cap is not None:
+            out.append(
+                Evidence(
+                    text=f"{signs.cap} requests ran at once whenever others waited",
+                    source="record:running_at_admission",
+                    name="cap",
+                    value=float(signs.cap),
+                )
+            )
+        return out

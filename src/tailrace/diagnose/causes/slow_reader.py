@@ -1,0 +1,84 @@
+"""CLIENT_SLOW_READER: the client does not take its answer; the engine is not to blame."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.model.finding import Action, Evidence, Finding
+
+__all__ = ["SlowReader"]
+
+SHARE: Final = 0.3
+GAPS_EQUAL: Final = 1.5
+
+
+class SlowReader(Cause):
+    """The `response` stage carries the excess while the engine's own gaps are normal."""
+
+    code: ClassVar[str] = "CLIENT_SLOW_READER"
+    stage: ClassVar[str] = "response"
+    needs: ClassVar[tuple[str, ...]] = ("records of the gateway (client blocked)", "upstream gaps")
+    disproof: ClassVar[str] = "The engine's own gaps are longer for the requests whose readers were slow."
+    action: ClassVar[Action] = Action.FIX
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """Only a gateway stands between engine and client."""
+        known = ~np.isnan(evidence.now.done.column("response_ns"))
+        return "" if known.any() else "records of the gateway (time in which the client held it up)"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """Response time above 30 % of what the tail lost, with normal upstream gaps."""
+        window = evidence.now
+        if self.cannot_run(evidence) or not window.n:
+            return None
+        response = window.lost.response
+        explains = window.in_tail(response)
+        if explains < SHARE * window.tail_lost_ms or not self.carries(evidence, explains):
+            return None
+        blocked = response > 50.0
+        gap = window.done.ms("chunk_gap_p50")
+        theirs, others = gap[blocked & ~np.isnan(gap)], gap[~blocked & ~np.isnan(gap)]
+        missing, facts, checked = [], [], []
+        if theirs.size and others.size:
+            ratio = float(np.median(theirs)) / max(float(np.median(others)), 1e-9)
+            checked.append(f"the engine's median gap for them is {ratio:.2f} x that of the others")
+            if ratio > GAPS_EQUAL:
+                return None
+            facts.append(
+                Evidence(text=checked[0], source="record:chunk_gap_p50_ns", name="gap_ratio", value=round(ratio, 3))
+            )
+        else:
+            missing.append("upstream gaps of slow and normal readers")
+        return self.finding(
+            statement=f"{int(blocked.sum())} clients read their answers slowly: the slowest requests lost "
+            f"{explains:.0f} of {window.tail_lost_ms:.0f} ms waiting for them.",
+            evidence=[
+                Evidence(
+                    text=f"{int(blocked.sum())} of {window.n} requests were held up by their client for over 50 ms",
+                    source="record:response_ns",
+                    name="blocked",
+                    value=float(blocked.sum()),
+                ),
+                Evidence(
+                    text=f"the slowest interactive requests lost {explains:.0f} of {window.tail_lost_ms:.0f} ms so",
+                    source="record:response_ns",
+                    name="explains_ms",
+                    value=round(explains, 1),
+                    unit="ms",
+                ),
+                *facts,
+            ],
+            explains_ms=explains,
+            relation=f"response / lost = {explains:.0f} / {window.tail_lost_ms:.0f} ms = "
+            f"{explains / max(window.tail_lost_ms, 1e-9):.0%} in the tail",
+            n=int(blocked.sum()),
+            advice="Look at those clients (buffer, network, rendering while reading); the engine is not to blame.",
+            price="None at the server.",
+            verify="tailrace diagnose ADMIN-URL, after the client was changed",
+            missing=missing,
+            disproof_checked=checked,
+        )

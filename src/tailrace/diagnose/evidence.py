@@ -1,0 +1,140 @@
+"""What a diagnosis was given: the records of a window, the one before it, and what surrounds them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from tailrace.diagnose.window import Window
+from tailrace.model.engine_state import EngineState
+from tailrace.model.measurement import ClientHealth
+from tailrace.model.thresholds import Objectives
+from tailrace.store.run_file import Run, RunHeader
+from tailrace.store.table import RecordTable
+
+__all__ = ["EvidenceSet"]
+
+
+class EvidenceSet:
+    """Everything that the rules may look at. Build it with `from_run`, `from_table`, or a reader.
+
+    `states` are scrapes of the engine in order of time; two of them give the counters' deltas. `dropped` is the share
+    of records that were lost. `before` is the window to compare with, if there is one.
+    """
+
+    def __init__(
+        self,
+        table: RecordTable,
+        *,
+        before: RecordTable | None = None,
+        header: RunHeader | None = None,
+        client: ClientHealth | None = None,
+        states: list[EngineState] | None = None,
+        objectives: Objectives | None = None,
+        dropped: float = 0.0,
+        sources: list[str] | None = None,
+        not_understood: list[str] | None = None,
+    ) -> None:
+        self.table = table
+        self.before_table = before
+        self.header = header
+        self.client = client or ClientHealth()
+        self.states = sorted(states or [], key=lambda state: state.at_ns)
+        self.objectives = objectives or (header.objectives if header else Objectives())
+        self.dropped = dropped
+        self.sources = sources or []
+        self.not_understood = not_understood or []
+
+    @classmethod
+    def from_run(cls, run: Run, *, before: Run | None = None, objectives: Objectives | None = None) -> EvidenceSet:
+        """Evidence from a run file, with the run of before."""
+        return cls(
+            run.table(),
+            before=before.table() if before else None,
+            header=run.header,
+            client=run.trailer.client if run.trailer else None,
+            objectives=objectives,
+            sources=[run.path],
+        )
+
+    @classmethod
+    def from_table(cls, table: RecordTable, *, objectives: Objectives | None = None) -> EvidenceSet:
+        """Evidence from records alone."""
+        return cls(table, objectives=objectives)
+
+    def with_table(self, table: RecordTable) -> EvidenceSet:
+        """The same evidence with other records of the window: those that a validity check left."""
+        return EvidenceSet(
+            table,
+            before=self.before_table,
+            header=self.header,
+            client=self.client,
+            states=self.states,
+            objectives=self.objectives,
+            dropped=self.dropped,
+            sources=self.sources,
+            not_understood=self.not_understood,
+        )
+
+    @cached_property
+    def now(self) -> Window:
+        """The window in question."""
+        return Window(self.table)
+
+    @cached_property
+    def before(self) -> Window | None:
+        """The window before, if one was given."""
+        return None if self.before_table is None else Window(self.before_table)
+
+    @property
+    def vantage(self) -> str:
+        """Whose clock the records are on: `gateway`, `client` or `simulated`."""
+        return str(self.table.column("vantage")[0]) if len(self.table) else ""
+
+    @property
+    def knobs(self) -> dict[str, object]:
+        """The engine's settings, as far as the run's header knows them."""
+        return self.header.knobs if self.header else {}
+
+    @property
+    def verify_command(self) -> str:
+        """The command that repeats this measurement after a change and judges it."""
+        header = self.header
+        before = self.sources[0] if header and self.sources else "before.run"
+        if header is None or not header.target.startswith("http"):
+            return f"tailrace bench URL --rate R --duration 60 --out after.run && tailrace compare {before} after.run"
+        arrival = header.arrival
+        load = f"--rate {arrival.rate:g}" if arrival.rate else f"--concurrency {arrival.concurrency or 8}"
+        span = max(60, round(self.now.span_s))
+        parts = [f"tailrace bench {header.target} {load} --duration {span}"]
+        if header.mix:
+            parts.append(f"--mix '{header.mix}'")
+        if arrival.seed is not None:
+            parts.append(f"--seed {arrival.seed}")
+        return " ".join(parts) + f" --out after.run && tailrace compare {before} after.run"
+
+    # -- engine state, from scrapes or from what the records saw
+
+    @cached_property
+    def kv_usage(self) -> float | None:
+        """High KV usage of the window (0..1): p95 of what records saw, or the highest scrape."""
+        seen = self.now.kv_usage_p95
+        scraped = [state.kv_usage for state in self.states if state.kv_usage is not None]
+        both = ([] if seen is None else [seen]) + scraped
+        return max(both) if both else None
+
+    @cached_property
+    def preemptions(self) -> float | None:
+        """Preemptions in the window: the counter's delta between first and last scrape, or the records' sum."""
+        counted = [state.preemptions_total for state in self.states if state.preemptions_total is not None]
+        if len(counted) >= 2:
+            return max(0.0, counted[-1] - counted[0])
+        of_records = self.now.preempted
+        return None if of_records is None else float(of_records.sum())
+
+    @property
+    def preemptions_source(self) -> str:
+        """Where `preemptions` comes from."""
+        named = next(
+            (state.names["preemptions_total"] for state in self.states if "preemptions_total" in state.names), ""
+        )
+        return f"metric:{named}" if len(self.states) >= 2 and named else "record:preemptions"

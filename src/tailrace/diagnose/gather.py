@@ -1,0 +1,46 @@
+"""Several sources become one body of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.readers.source import Source
+from tailrace.model.errors import InputError
+from tailrace.model.thresholds import Objectives
+from tailrace.store.table import RecordTable
+
+__all__ = ["gather"]
+
+
+def gather(
+    sources: Sequence[Source], *, before: Source | None = None, objectives: Objectives | None = None
+) -> EvidenceSet:
+    """Join sources: records are stacked, scrapes give engine states, the first run gives header and client.
+
+    InputError when no source holds records: scrapes alone name no request.
+    """
+    tables = [source.table for source in sources if source.table is not None]
+    notes = [note for source in sources for note in source.notes]
+    if not tables:
+        raise InputError(
+            "these sources hold no records of requests",
+            place=", ".join(source.name for source in sources),
+            remedy="Add a run file, records as JSON lines, or a gateway's data directory.",
+        )
+    if before is not None and before.table is None:
+        raise InputError("it holds no records of requests", place=before.name, remedy="Give a run file or records.")
+    runs = [source.run for source in sources if source.run is not None]
+    limited = next((run.trailer.client for run in runs if run.trailer and run.trailer.client.limited), None)
+    first = runs[0].trailer.client if runs and runs[0].trailer else None
+    return EvidenceSet(
+        RecordTable.concat(tables) if len(tables) > 1 else tables[0],
+        before=before.table if before else None,
+        header=runs[0].header if runs else None,
+        client=limited or first,
+        states=[source.state for source in sources if source.state is not None],
+        objectives=objectives,
+        dropped=max(source.dropped for source in sources),
+        sources=[source.name for source in sources],
+        not_understood=notes,
+    )

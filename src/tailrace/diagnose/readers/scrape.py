@@ -1,0 +1,18 @@
+"""A saved scrape of an engine's /metrics. Two of them give the counters' deltas."""
+
+from __future__ import annotations
+
+from tailrace.engines.prometheus_text import parse_scrape
+from tailrace.engines.registry import adapter, detect
+from tailrace.model.engine_state import EngineState
+
+__all__ = ["read_scrape"]
+
+
+def read_scrape(text: str, at_ns: int) -> tuple[EngineState, list[str]]:
+    """(the engine's state, what was not understood). The engine is told by the metrics' names."""
+    found = detect({}, parse_scrape(text).names)
+    state = adapter(found.name).parse_metrics(text, at_ns)
+    if state.names:
+        return state, []
+    return state, [f"no signal of a known engine in these metrics ({found.evidence})"]

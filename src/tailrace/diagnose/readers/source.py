@@ -1,0 +1,106 @@
+"""One source of evidence: a run file, records as JSON lines, a gateway's data directory, or a scrape of /metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tailrace.diagnose.readers.data_directory import read_directory
+from tailrace.diagnose.readers.json_lines import read_lines
+from tailrace.diagnose.readers.scrape import read_scrape
+from tailrace.model.engine_state import EngineState
+from tailrace.model.errors import InputError
+from tailrace.model.record import RequestRecord
+from tailrace.store.run_file import Run, read_run
+from tailrace.store.table import RecordTable
+
+__all__ = ["Kind", "Source", "kind_of", "read_source"]
+
+_HEAD_BYTES: Final = 4096
+_REMEDY: Final = (
+    "Give a run file (`tailrace bench … --out`), records as JSON lines (`tailrace records export`), a gateway's data "
+    "directory, two saved scrapes of /metrics, or a gateway's admin URL."
+)
+
+Decode = Callable[[bytes, str], RequestRecord]
+"""Reads one line of records in the public form; gets the line and its place."""
+
+
+class Kind(StrEnum):
+    """What a source is."""
+
+    RUN = "run"
+    LINES = "lines"
+    DIRECTORY = "directory"
+    SCRAPE = "scrape"
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read."""
+
+    name: str
+    kind: Kind
+    table: RecordTable | None = None
+    run: Run | None = None
+    state: EngineState | None = None
+    dropped: float = 0.0
+    """Share of records that were lost on their way into a data directory."""
+    notes: list[str] = []
+    """What was there but not understood."""
+
+
+def kind_of(path: Path) -> Kind:
+    """Tell what `path` is by its content. InputError when it does not exist or is nothing that is known."""
+    place = str(path)
+    if path.is_dir():
+        return Kind.DIRECTORY
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except FileNotFoundError:
+        raise InputError("there is no such file", place=place, remedy=_REMEDY) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", place=place, remedy=_REMEDY) from None
+    start = head.lstrip()
+    if start.startswith(b'{"tailrace_run"'):
+        return Kind.RUN
+    if start.startswith(b"{") and (b'"request_id"' in head or b'"start_unix_ns"' in head):
+        return Kind.LINES
+    if start.startswith(b"#") or _looks_like_samples(start):
+        return Kind.SCRAPE
+    if not start:
+        raise InputError("the file is empty", place=place, remedy=_REMEDY)
+    raise InputError(f"this is no evidence that is known; it begins with {head[:40]!r}", place=place, remedy=_REMEDY)
+
+
+def _looks_like_samples(head: bytes) -> bool:
+    """A line `name{labels} number`, as Prometheus' text format has it."""
+    first = head.split(b"\n", maxsplit=1)[0].split()
+    if len(first) < 2 or not first[0][:1].isalpha():
+        return False
+    try:
+        float(first[-1])
+    except ValueError:
+        return False
+    return True
+
+
+def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: bool = False) -> Source:
+    """Read one source. `at_ns` orders scrapes, which carry no stamp of their own. InputError says what is wrong."""
+    path = Path(name)
+    kind = kind_of(path)
+    if kind is Kind.RUN:
+        run = read_run(path, allow_partial=allow_partial)
+        notes = [f"{name}: only the part before {run.problem} was read"] if run.problem else []
+        return Source(name=name, kind=kind, table=run.table(), run=run, notes=notes)
+    if kind is Kind.LINES:
+        return Source(name=name, kind=kind, table=read_lines(path, decode))
+    if kind is Kind.DIRECTORY:
+        table, dropped = read_directory(path)
+        return Source(name=name, kind=kind, table=table, dropped=dropped)
+    state, notes = read_scrape(path.read_text(encoding="utf-8", errors="replace"), at_ns)
+    return Source(name=name, kind=kind, state=state, notes=[f"{name}: {note}" for note in notes])

@@ -1,0 +1,141 @@
+"""Is anything wrong at all? Objectives missed, streams that stutter, requests that fail, a window worse than before."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.analyze.compare import compare
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.window import Window
+from tailrace.model.measurement import Verdict
+from tailrace.stats.quantiles import quantile, supported
+
+__all__ = ["Symptom", "healthy_words", "more_often_than", "symptoms"]
+
+_WORDS: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+STUTTER_MS: Final = 500.0
+STUTTER_FACTOR: Final = 10.0
+STUTTER_SHARE: Final = 0.01
+PAUSE_MS: Final = 250.0
+PAUSE_SHARE: Final = 0.10
+FAILED_SHARE: Final = 0.01
+
+
+class Symptom(NamedTuple):
+    """Something that a user would complain about."""
+
+    kind: str
+    """`objective`, `stutter`, `failures` or `worse`."""
+    text: str
+
+
+def more_often_than(count: int, n: int, share: float) -> bool:
+    """Whether `count` of `n` is significantly more than `share`: P(X >= count | n, share) < 5 %, exact binomial.
+
+    It works for any n, so an objective at p99 can be judged where no p99 can be shown.
+    """
+    from scipy.special import bdtrc  # noqa: PLC0415  (scipy is loaded only where it is used)
+
+    return count > 0 and n > 0 and count > share * n and float(bdtrc(count - 1, n, share)) < 0.05
+
+
+def symptoms(evidence: EvidenceSet) -> list[Symptom]:
+    """Everything that is wrong with the window, worst kind first. Objectives bind interactive requests, and every
+    lane that has one of its own.
+    """
+    window = evidence.now
+    out = [*_objectives(evidence, window), *_stutter(window)]
+    failed = len(window.every) - window.n
+    if more_often_than(failed, len(window.every), FAILED_SHARE):
+        out.append(Symptom("failures", f"{failed} of {len(window.every)} requests did not complete"))
+    if evidence.before_table is not None:
+        change = compare(evidence.before_table, evidence.table, objectives=evidence.objectives)
+        if change.verdict is Verdict.REGRESSED or _mix_made_it_worse(evidence):
+            out.append(Symptom("worse", f"worse than before: {change.summary}"))
+    return out
+
+
+def _mix_made_it_worse(evidence: EvidenceSet) -> bool:
+    """A comparison weighs the change of traffic away; the users feel it all the same."""
+    before, now = evidence.before, evidence.now
+    assert before is not None
+    for metric in ("ttft", "e2e"):
+        a, b = (side.done.ms(metric) for side in (before, now))
+        a, b = a[~np.isnan(a)], b[~np.isnan(b)]
+        if min(a.size, b.size) >= 100:
+            p = 0.99 if supported(0.99, min(a.size, b.size)) else 0.95
+            bound = quantile(a, p)
+            if quantile(b, p) > 1.2 * bound and more_often_than(int((b > bound).sum()), b.size, 1.5 * (1 - p)):
+                return True
+    return False
+
+
+def _rows(evidence: EvidenceSet, window: Window, metric: str) -> tuple[str, str, NDArray[np.bool_]]:
+    lane, _, name = metric.rpartition("/")
+    if lane:
+        return name, f" of lane {lane}", (window.done.column("lane") == lane).astype(bool)
+    own = {key.rpartition("/")[0] for key in evidence.objectives.bounds if key.endswith(f"/{name}")}
+    lanes = window.done.column("lane").astype(str)
+    return name, "", window.interactive & ~np.isin(lanes, list(own))
+
+
+def _objectives(evidence: EvidenceSet, window: Window) -> list[Symptom]:
+    out = []
+    for metric, bounds in evidence.objectives.bounds.items():
+        name, whose, rows = _rows(evidence, window, metric)
+        values = window.done.ms(name)
+        values = values[rows & ~np.isnan(values)]
+        for p, bound_ns in sorted(bounds.items()):
+            bound = bound_ns / 1e6
+            over = int((values > bound).sum())
+            if more_often_than(over, values.size, 1.0 - p):
+                out.append(
+                    Symptom(
+                        "objective",
+                        f"{_WORDS.get(name, name)}{whose} is over {bound:.0f} ms for {over} of {values.size} requests "
+                        f"({over / values.size:.1%}; the objective at p{p * 100:g} allows {1 - p:.1%})",
+                    )
+                )
+    return out
+
+
+def _stutter(window: Window) -> list[Symptom]:
+    longest = window.done.ms("chunk_gap_max")
+    longest = longest[window.interactive & ~np.isnan(longest)]
+    if not longest.size or np.isnan(window.median_gap_ms):
+        return []
+    for floor, share in ((STUTTER_MS, STUTTER_SHARE), (PAUSE_MS, PAUSE_SHARE)):
+        bound = max(floor, STUTTER_FACTOR * window.median_gap_ms)
+        count = int((longest > bound).sum())
+        if more_often_than(count, longest.size, share):
+            return [
+                Symptom(
+                    "stutter",
+                    f"{count} of {longest.size} streams stop for more than {bound:.0f} ms (usual gap "
+                    f"{window.median_gap_ms:.0f} ms)",
+                )
+            ]
+    return []
+
+
+def healthy_words(evidence: EvidenceSet) -> str:
+    """The numbers behind "nothing is wrong": each objective with what was seen, at a quantile that n supports."""
+    window = evidence.now
+    parts = []
+    for metric, bounds in evidence.objectives.bounds.items():
+        name, whose, rows = _rows(evidence, window, metric)
+        values = window.done.ms(name)
+        values = values[rows & ~np.isnan(values)]
+        for p, bound_ns in sorted(bounds.items()):
+            if not values.size:
+                continue
+            shown = next((q for q in (p, 0.95, 0.9, 0.5) if q <= p and supported(q, values.size)), None)
+            seen = f"p{shown * 100:g} {quantile(values, shown):.0f} ms" if shown else f"at most {values.max():.0f} ms"
+            parts.append(
+                f"{_WORDS.get(name, name)}{whose} {seen} (objective p{p * 100:g} <= {bound_ns / 1e6:.0f} ms, "
+                f"n = {values.size})"
+            )
+    return ", ".join(parts)

@@ -1,0 +1,287 @@
+"""A window of requests with what every rule asks of it: who waited, who stalled, whose prefill ran then.
+
+All times are on one axis (ns from the earliest start, `analyze.timebase`). "Lost time" of a request is what it spent
+beyond the typical request: waiting for its first token, in stalls, and held up by its own reader.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.analyze.bench_summary import completed, measured
+from tailrace.analyze.classes import Classes, classify, long_prompts, prompt_tokens
+from tailrace.analyze.gaps import Gaps, pooled_gaps
+from tailrace.analyze.timebase import starts_ns
+from tailrace.store.table import RecordTable
+
+__all__ = ["STALL_FACTOR", "STALL_MS", "Intervals", "Lost", "Stalls", "Window"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+STALL_MS: Final = 150.0
+STALL_FACTOR: Final = 5.0
+"""A gap is a stall above max(150 ms, 5 x the median gap of all streams)."""
+_TAIL_SHARE: Final = 0.025
+_TAIL_ROWS: Final = 10
+
+
+class Stalls(NamedTuple):
+    """Gaps that a reader notices. Times on the window's axis (ns)."""
+
+    row: Ints
+    """Row of `Window.done`."""
+    begin: Floats
+    end: Floats
+    excess_ms: Floats
+    """The gap without the median gap that it would have been."""
+
+
+class Intervals(NamedTuple):
+    """Prefills of long prompts, each an interval on the window's axis (ns)."""
+
+    row: Ints
+    begin: Floats
+    end: Floats
+    tokens: Floats
+    """Prompt tokens that were computed (cached ones left out where they are known)."""
+    reported: bool
+    """The engine said when the prefill ran; otherwise it is inferred from the time to the first token."""
+
+    def share_of(self, span_ns: float) -> float:
+        """Share of `span_ns` from the axis' origin in which some long prompt was in prefill."""
+        return float(self.covered_ms(np.zeros(1), np.full(1, span_ns))[0]) * 1e6 / span_ns if span_ns > 0 else 0.0
+
+    def covered_ms(self, begin: Floats, end: Floats) -> Floats:
+        """How much of each [begin, end] lies in the union of the intervals (ms)."""
+        if not self.row.size:
+            return np.zeros_like(begin)
+        order = np.argsort(self.begin)
+        starts, stops = self.begin[order], np.maximum.accumulate(self.end[order])
+        fresh = np.concatenate([[True], starts[1:] > stops[:-1]])
+        left = starts[fresh]
+        right = stops[np.concatenate([fresh[1:], [True]])]
+        knots = np.column_stack([left, right]).ravel()
+        total = np.column_stack([np.cumsum(right - left) - (right - left), np.cumsum(right - left)]).ravel()
+        inside: Floats = (np.interp(end, knots, total) - np.interp(begin, knots, total)) / 1e6
+        return inside
+
+
+class Lost(NamedTuple):
+    """Time lost by each row of `done`, by where it was lost (ms, never negative)."""
+
+    gateway_queue: Floats
+    engine_queue: Floats
+    """Reported by the engine; 0 where it did not report."""
+    first_token: Floats
+    """The rest of the wait for the first token beyond what the prompt's length explains."""
+    stall: Floats
+    response: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Everything together."""
+        return self.gateway_queue + self.engine_queue + self.first_token + self.stall + self.response
+
+
+class Window:
+    """Completed requests of one window, with derived columns computed once and on demand."""
+
+    def __init__(self, table: RecordTable) -> None:
+        self.every = measured(table)
+        self.rows: Ints = np.flatnonzero(completed(self.every))
+        """Rows of `every` that completed."""
+        self.done = self.every.where(self.rows)
+        self.n = len(self.done)
+        self.found: dict[type, Any] = {}
+        """What several rules ask for and is computed once, by the type of the answer."""
+
+    @cached_property
+    def start(self) -> Floats:
+        """Start of each row of `done` on the axis (ns)."""
+        return starts_ns(self.every)[self.rows].astype(np.float64)
+
+    @cached_property
+    def first(self) -> Floats:
+        """First token of each row of `done` on the axis (ns), NaN where none was seen."""
+        return self.start + self.done.ms("ttft") * 1e6
+
+    @cached_property
+    def end(self) -> Floats:
+        """Last token of each row (ns)."""
+        last = self.done.ms("e2e_last_token") * 1e6
+        return self.start + np.where(np.isnan(last), self.done.column("e2e_ns"), last)
+
+    @property
+    def span_s(self) -> float:
+        """From the first request's start to the last one's (s)."""
+        return float(self.start.max() - self.start.min()) / 1e9 if self.n else 0.0
+
+    @cached_property
+    def classes(self) -> Classes:
+        """Classes of all requests of the window."""
+        return classify(self.every)
+
+    @cached_property
+    def interactive(self) -> Mask:
+        """Rows of `done` whose readers wait for tokens."""
+        return self.classes.interactive_mask(0)[self.rows]
+
+    @cached_property
+    def tokens(self) -> Floats:
+        """Prompt tokens of `done`, NaN where unknown."""
+        return prompt_tokens(self.done)
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """Chunk gaps of `done`, of those whose timeline was kept."""
+        return pooled_gaps(self.done, np.arange(self.n))
+
+    @cached_property
+    def median_gap_ms(self) -> float:
+        """Median chunk gap; from the records' own summaries where no timeline was kept; NaN if there is neither."""
+        if self.gaps.row.size:
+            return float(np.median(self.gaps.ms))
+        known = self.done.ms("chunk_gap_p50")
+        known = known[~np.isnan(known)]
+        return float(np.median(known)) if known.size else float("nan")
+
+    @property
+    def stall_ms(self) -> float:
+        """The gap length from which a reader notices (ms)."""
+        median = self.median_gap_ms
+        return STALL_MS if np.isnan(median) else max(STALL_MS, STALL_FACTOR * median)
+
+    @cached_property
+    def stalls(self) -> Stalls:
+        """The stalls of all streams with a timeline."""
+        gaps = self.gaps
+        long = gaps.ms >= self.stall_ms
+        row = gaps.row[long]
+        start = self.start[row]
+        excess = gaps.ms[long] - (self.median_gap_ms if gaps.row.size else 0.0)
+        return Stalls(row, start + gaps.begin_ns[long], start + gaps.end_ns[long], excess)
+
+    @cached_property
+    def has_prefill(self) -> Mask:
+        """Rows whose engine reported (or whose model knows) the prefill."""
+        return ~np.isnan(self.done.ms("prefill"))
+
+    @property
+    def reported(self) -> bool:
+        """Whether the engine split the time to the first token for nearly all requests."""
+        return self.n > 0 and float(self.has_prefill.mean()) >= 0.9
+
+    @cached_property
+    def outsized(self) -> Mask:
+        """Rows whose prompt is long against the median."""
+        return long_prompts(self.done)
+
+    @cached_property
+    def long(self) -> Mask:
+        """Rows with a long prompt; where no three are long against the median, those at or above the median."""
+        mask = self.outsized
+        if mask.sum() >= 3:
+            return mask
+        known = self.tokens[~np.isnan(self.tokens)]
+        if known.size < 3:
+            return np.zeros(self.n, dtype=bool)
+        with np.errstate(invalid="ignore"):
+            at_least: Mask = self.tokens >= np.median(known)
+        return at_least
+
+    @cached_property
+    def seconds_a_token(self) -> float:
+        """Time to the first token by prompt token when nothing is in the way: the 10 % quantile among long prompts.
+
+        Seconds; NaN without long prompts of a known length.
+        """
+        usable = self.long & (self.tokens > 0) & ~np.isnan(self.done.ms("ttft"))
+        if not usable.any():
+            return float("nan")
+        return float(np.quantile(self.done.ms("ttft")[usable] / self.tokens[usable], 0.1)) / 1e3
+
+    @cached_property
+    def prefills(self) -> Intervals:
+        """When the long prompts were in prefill: as reported, or the last `tokens x seconds_a_token` before the first
+        token where nobody reported it.
+        """
+        first = self.first
+        if self.reported:
+            length = self.done.ms("prefill") * 1e6
+        else:
+            length = np.minimum(self.tokens * self.seconds_a_token * 1e9, first - self.start)
+        with np.errstate(invalid="ignore"):
+            keep = np.flatnonzero(self.long & (length >= 0.5 * STALL_MS * 1e6) & ~np.isnan(first))
+        cached = np.nan_to_num(self.done.column("cached_tokens"), nan=0.0)
+        return Intervals(
+            keep, (first - length)[keep], first[keep], np.maximum(self.tokens - cached, 1.0)[keep], self.reported
+        )
+
+    @cached_property
+    def lost(self) -> Lost:
+        """Time lost by each row of `done`, by place."""
+        gateway = np.nan_to_num(self.done.ms("queue_gateway"), nan=0.0)
+        engine = np.nan_to_num(self.done.ms("queue_engine"), nan=0.0)
+        ttft = np.nan_to_num(self.done.ms("ttft"), nan=0.0)
+        rest = np.maximum(ttft - gateway - engine - self._usual_first_token(ttft - gateway - engine), 0.0)
+        stall = np.bincount(self.stalls.row, weights=self.stalls.excess_ms, minlength=self.n).astype(np.float64)
+        response = np.nan_to_num(self.done.ms("response"), nan=0.0)
+        return Lost(gateway, engine, rest, stall, response)
+
+    def _usual_first_token(self, served: Floats) -> Floats:
+        """What a prompt of this length takes from the queue's end to its first token when nothing is in the way (ms).
+
+        A quantile of its neighbours in length (factor of two): the median where the engine reports the queue, so that
+        it is not in `served`; the 10 % quantile where it is, because in an overloaded window most have waited.
+        """
+        p = 0.5 if self.reported else 0.1
+        usual = np.full(self.n, float(np.quantile(served, p)) if self.n else 0.0)
+        tokens = self.tokens
+        known = ~np.isnan(tokens) & (tokens > 0)
+        if not known.any():
+            return usual
+        bucket = np.full(self.n, -1, dtype=np.int64)
+        bucket[known] = np.log2(tokens[known]).astype(np.int64)
+        for value in np.unique(bucket[known]):
+            inside = bucket == value
+            usual[inside] = float(np.quantile(served[inside], p))
+        return usual
+
+    @cached_property
+    def tail(self) -> Ints:
+        """Rows of `done`: the interactive requests that lost the most time (2.5 %, at least ten)."""
+        rows = np.flatnonzero(self.interactive)
+        size = min(rows.size, max(_TAIL_ROWS, round(_TAIL_SHARE * rows.size)))
+        order = np.argsort(self.lost.total[rows], kind="stable")
+        chosen: Ints = rows[order[rows.size - size :]]
+        return chosen
+
+    @cached_property
+    def tail_lost_ms(self) -> float:
+        """Mean time lost by the requests of the tail."""
+        return float(self.lost.total[self.tail].mean()) if self.tail.size else 0.0
+
+    def in_tail(self, values: Floats) -> float:
+        """Mean of a per-row quantity over the tail (ms)."""
+        return float(values[self.tail].mean()) if self.tail.size else 0.0
+
+    # -- engine state as the records saw it
+
+    @cached_property
+    def kv_usage_p95(self) -> float | None:
+        """p95 of the KV usage seen at admission and first token; `None` when no record saw it."""
+        seen = np.concatenate([self.done.column("kv_usage_at_admission"), self.done.column("kv_usage_at_first_token")])
+        seen = seen[~np.isnan(seen)]
+        return float(np.quantile(seen, 0.95)) if seen.size else None
+
+    @cached_property
+    def preempted(self) -> Floats | None:
+        """Preemptions of each row, `None` when no record knows."""
+        counts = self.done.column("preemptions")
+        return None if np.isnan(counts).all() else np.nan_to_num(counts, nan=0.0)

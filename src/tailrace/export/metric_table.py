@@ -1,0 +1,307 @@
+"""Every Prometheus metric that Tailrace exposes: the one table from which code, documentation and checks are made."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+__all__ = ["BUCKET_LIST_VERSION", "CHUNK_GAP_BUCKETS", "METRIC_TABLE", "STAGE_BUCKETS", "Metric", "metric_markdown"]
+
+BUCKET_LIST_VERSION: Final = 1
+"""Changes whenever a bucket list below does; exposed as a label of `tailrace_build_info`."""
+
+TTFT_BUCKETS: Final = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+TPOT_BUCKETS: Final = (0.01, 0.025, 0.05, 0.075, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+CHUNK_GAP_BUCKETS: Final = (
+    *(0.01, 0.02, 0.04, 0.08, 0.15, 0.16, 0.32, 0.5, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
+)
+STAGE_BUCKETS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.0, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+OVERHEAD_BUCKETS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
+
+
+class Metric(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric. `objective` names the objective whose bounds are added to the buckets."""
+
+    name: str
+    kind: str
+    """`counter`, `gauge` or `histogram`; a counter's series end in `_total`, which `name` includes."""
+    labels: tuple[str, ...] = ()
+    unit: str = ""
+    """`seconds`, `tokens`, `requests`, `ratio`, ..."""
+    definition: str
+    buckets: tuple[float, ...] = ()
+    objective: str = ""
+
+
+_TABLE: Final = (
+    # -- requests
+    Metric(
+        name="tailrace_requests_total",
+        kind="counter",
+        labels=("lane", "model", "outcome", "reason", "stage"),
+        unit="requests",
+        definition="Requests that ended, by outcome, by reason, and by the stage in which one that did not complete "
+        "died. HTTP status does not decide the outcome: an error frame inside a 200 is failed.",
+    ),
+    Metric(
+        name="tailrace_slow_requests_total",
+        kind="counter",
+        labels=("lane", "threshold"),
+        unit="requests",
+        definition="Requests that crossed a slow threshold (ttft, tpot, stall, gap); one request may count "
+        "under several.",
+    ),
+    Metric(
+        name="tailrace_retries_total",
+        kind="counter",
+        labels=("lane",),
+        unit="attempts",
+        definition="Attempts after the first, before any token had reached the client.",
+    ),
+    # -- latency
+    Metric(
+        name="tailrace_ttft_seconds",
+        kind="histogram",
+        labels=("lane", "model"),
+        unit="seconds",
+        definition="Request received to the first event that carries a token, written to the client. A request whose "
+        "first token was not seen is absent here and counted in tailrace_ttft_missing_total.",
+        buckets=TTFT_BUCKETS,
+        objective="ttft",
+    ),
+    Metric(
+        name="tailrace_ttft_missing_total",
+        kind="counter",
+        labels=("lane", "engine"),
+        unit="requests",
+        definition="Completed streamed requests whose first token was not seen.",
+    ),
+    Metric(
+        name="tailrace_ttft_upstream_seconds",
+        kind="histogram",
+        labels=("lane", "model"),
+        unit="seconds",
+        definition="Request sent upstream to the first token read from the engine: TTFT without our own queue.",
+        buckets=TTFT_BUCKETS,
+        objective="ttft",
+    ),
+    Metric(
+        name="tailrace_tpot_seconds",
+        kind="histogram",
+        labels=("lane", "model"),
+        unit="seconds",
+        definition="(last token - first token) / (tokens - 1) of one request.",
+        buckets=TPOT_BUCKETS,
+        objective="tpot",
+    ),
+    Metric(
+        name="tailrace_chunk_gap_max_seconds",
+        kind="histogram",
+        labels=("lane", "model"),
+        unit="seconds",
+        definition="The longest gap between two token-carrying events of a request; one observation a request.",
+        buckets=CHUNK_GAP_BUCKETS,
+        objective="chunk_gap",
+    ),
+    Metric(
+        name="tailrace_chunk_gaps_total",
+        kind="counter",
+        labels=("lane", "model"),
+        unit="gaps",
+        definition="Gaps between token-carrying events.",
+    ),
+    Metric(
+        name="tailrace_chunk_gaps_over_threshold_total",
+        kind="counter",
+        labels=("lane", "model"),
+        unit="gaps",
+        definition="Gaps longer than the gap threshold (150 ms by default).",
+    ),
+    Metric(
+        name="tailrace_stalls_total",
+        kind="counter",
+        labels=("lane", "model"),
+        unit="stalls",
+        definition="Stalls: several gaps in a row above the threshold, or one far above the recent median.",
+    ),
+    Metric(
+        name="tailrace_e2e_seconds",
+        kind="histogram",
+        labels=("lane", "model", "outcome"),
+        unit="seconds",
+        definition="Request received to the last byte of the answer.",
+        buckets=STAGE_BUCKETS,
+        objective="e2e",
+    ),
+    Metric(
+        name="tailrace_stage_seconds",
+        kind="histogram",
+        labels=("stage", "lane"),
+        unit="seconds",
+        definition="Time in each stage. The stages of a request add up to its end-to-end time; what nobody can explain "
+        "is the stage unattributed.",
+        buckets=STAGE_BUCKETS,
+    ),
+    Metric(
+        name="tailrace_stage_part_seconds",
+        kind="histogram",
+        labels=("part", "lane"),
+        unit="seconds",
+        definition="Time in a part of a stage: queue.gateway is our lane, queue.engine the engine's scheduler.",
+        buckets=STAGE_BUCKETS,
+    ),
+    Metric(
+        name="tailrace_client_blocked_seconds_total",
+        kind="counter",
+        labels=("lane",),
+        unit="seconds",
+        definition="Time in which the client did not read, and held its stream up.",
+    ),
+    Metric(
+        name="tailrace_gateway_overhead_seconds",
+        kind="histogram",
+        labels=("lane",),
+        unit="seconds",
+        definition="Sum over a stream of upstream read to client write: what the gateway itself added.",
+        buckets=OVERHEAD_BUCKETS,
+    ),
+    # -- work
+    Metric(
+        name="tailrace_prompt_tokens_total",
+        kind="counter",
+        labels=("lane", "model"),
+        unit="tokens",
+        definition="Prompt tokens, where the number is known.",
+    ),
+    Metric(
+        name="tailrace_cached_tokens_total",
+        kind="counter",
+        labels=("lane", "model"),
+        unit="tokens",
+        definition="Prompt tokens that the engine found in its prefix cache, where it says so.",
+    ),
+    Metric(
+        name="tailrace_output_tokens_total",
+        kind="counter",
+        labels=("lane", "model"),
+        unit="tokens",
+        definition="Output tokens, where the number is known.",
+    ),
+    # -- now
+    Metric(
+        name="tailrace_requests_in_flight",
+        kind="gauge",
+        labels=("lane",),
+        unit="requests",
+        definition="Requests admitted and not ended.",
+    ),
+    Metric(
+        name="tailrace_requests_queued",
+        kind="gauge",
+        labels=("lane",),
+        unit="requests",
+        definition="Requests waiting in a lane's queue.",
+    ),
+    Metric(
+        name="tailrace_lane_limit",
+        kind="gauge",
+        labels=("lane", "limit"),
+        unit="requests",
+        definition="The lane's limits as configured: running, queued.",
+    ),
+    Metric(
+        name="tailrace_in_flight_over_objective",
+        kind="gauge",
+        labels=("lane",),
+        unit="requests",
+        definition="Requests in flight that have passed the TTFT objective without a first token: a hang is visible "
+        "here before it ends.",
+    ),
+    Metric(
+        name="tailrace_event_loop_lag_seconds",
+        kind="gauge",
+        unit="seconds",
+        definition="The largest event-loop lag of the last interval; what is measured while it is high is not to "
+        "be trusted.",
+    ),
+    Metric(
+        name="tailrace_backend_up",
+        kind="gauge",
+        labels=("backend",),
+        unit="bool",
+        definition="1 when the backend answered its last check.",
+    ),
+    Metric(
+        name="tailrace_engine_requests_running",
+        kind="gauge",
+        labels=("backend",),
+        unit="requests",
+        definition="Running requests by the engine's own metrics, at the last scrape.",
+    ),
+    Metric(
+        name="tailrace_engine_requests_waiting",
+        kind="gauge",
+        labels=("backend",),
+        unit="requests",
+        definition="Waiting requests by the engine's own metrics, at the last scrape.",
+    ),
+    Metric(
+        name="tailrace_engine_kv_usage_ratio",
+        kind="gauge",
+        labels=("backend",),
+        unit="ratio",
+        definition="Share of KV-cache blocks in use by the engine's own metrics, 0 to 1.",
+    ),
+    # -- our own records
+    Metric(
+        name="tailrace_records_acknowledged_total",
+        kind="counter",
+        unit="records",
+        definition="Records committed to the hot tier.",
+    ),
+    Metric(
+        name="tailrace_records_dropped_total",
+        kind="counter",
+        labels=("class",),
+        unit="records",
+        definition="Records lost because the disk did not keep up, by class. Normal ones are given up before slow "
+        "ones; a diagnosis refuses above 1 %.",
+    ),
+    Metric(
+        name="tailrace_records_waiting",
+        kind="gauge",
+        unit="records",
+        definition="Records not yet committed.",
+    ),
+    Metric(
+        name="tailrace_records_disk_ok",
+        kind="gauge",
+        unit="bool",
+        definition="0 while records cannot be written; relaying goes on.",
+    ),
+    Metric(
+        name="tailrace_build_info",
+        kind="gauge",
+        labels=("version", "bucket_list"),
+        definition="Always 1. bucket_list is the version of the histogram bounds, with the bounds added by objectives.",
+    ),
+)
+
+METRIC_TABLE: Final[dict[str, Metric]] = {metric.name: metric for metric in _TABLE}
+"""Name -> metric."""
+
+
+def metric_markdown() -> str:
+    """The reference page of the metrics, as a Markdown table."""
+    lines = ["| metric | type | labels | unit | definition |", "|---|---|---|---|---|"]
+    for metric in _TABLE:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        definition = metric.definition.replace("|", "\\|")
+        if metric.buckets:
+            definition += " Buckets: " + " ".join(f"{bound:g}" for bound in metric.buckets) + "."
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.unit} | {definition} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,214 @@
+"""Prometheus exposition of what a gateway sees: our own counters and histograms, collected when scraped.
+
+`observe` runs once a request and touches plain dicts and lists (about a tenth of what the client library's own
+`observe` calls would cost); the library formats them when somebody scrapes. Every metric stands in
+`metric_table.METRIC_TABLE`. Bounds of objectives are added to the bucket lists at the start, because attainment read
+from a classic histogram is exact only at a bound.
+
+Percentiles are not for these histograms (interpolation between fixed bounds is off by up to a quarter): they serve
+attainment and alarms; percentiles come from records.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+import tailrace
+from tailrace.export.metric_table import BUCKET_LIST_VERSION, METRIC_TABLE, Metric
+from tailrace.model.outcome import OutcomeKind
+from tailrace.model.record import RequestRecord
+from tailrace.model.thresholds import Objectives
+
+__all__ = ["GatewayMetrics"]
+
+_Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+_MAX_VALUES: Final = 100
+"""Distinct values a label may take: model names come from clients, and a client must not fill our memory."""
+_OTHER: Final = "other"
+
+
+class GatewayMetrics(Collector):
+    """The metrics of one gateway process, in a registry of its own.
+
+    `observe` every record (all of them: sampling is for timelines). Live numbers are set by `gauge` and `counter`, or
+    pulled at scrape time by a function given to `on_render`.
+    """
+
+    def __init__(self, objectives: Objectives | None = None) -> None:
+        """Bounds of `objectives` become bucket bounds; those of the defaults are there already."""
+        bounds = (objectives or Objectives()).bounds
+        self._bounds: dict[str, list[float]] = {
+            metric.name: _with_objectives(metric, bounds) for metric in METRIC_TABLE.values() if metric.buckets
+        }
+        self._numbers: dict[str, dict[tuple[str, ...], float]] = {
+            metric.name: {} for metric in METRIC_TABLE.values() if metric.kind != "histogram"
+        }
+        self._histograms: dict[str, dict[tuple[str, ...], list[float]]] = {name: {} for name in self._bounds}
+        self._known: dict[str, set[str]] = {}
+        self._pulls: list[Callable[[GatewayMetrics], None]] = []
+        added = sorted(
+            {bound for name, known in self._bounds.items() for bound in set(known) - {*METRIC_TABLE[name].buckets}}
+        )
+        version = str(BUCKET_LIST_VERSION) + "".join(f"+{bound:g}" for bound in added)
+        self.gauge("tailrace_build_info", 1, version=tailrace.__version__, bucket_list=version)
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    # -- feeding
+
+    def observe(self, record: RequestRecord) -> None:
+        """Count one ended request."""
+        lane = self._bounded("lane", record.lane)
+        model = self._bounded("model", record.model)
+        add, note = self._add, self._note
+        who = (lane, model)
+        outcome = record.outcome.value
+        add("tailrace_requests_total", (lane, model, outcome, record.reason.value, record.died_in), 1)
+        note("tailrace_e2e_seconds", (lane, model, outcome), record.e2e_ns)
+        for stage, value in record.stages().items():
+            note("tailrace_stage_seconds", (stage, lane), value)
+        if record.queue_gateway_ns is not None:
+            note("tailrace_stage_part_seconds", ("queue.gateway", lane), record.queue_gateway_ns)
+        if record.queue_engine_ns is not None:
+            note("tailrace_stage_part_seconds", ("queue.engine", lane), record.queue_engine_ns)
+        if record.ttft_ns is not None:
+            note("tailrace_ttft_seconds", who, record.ttft_ns)
+        elif record.stream and record.outcome is OutcomeKind.COMPLETED:
+            add("tailrace_ttft_missing_total", (lane, self._bounded("engine", record.engine)), 1)
+        if record.ttft_upstream_ns is not None:
+            note("tailrace_ttft_upstream_seconds", who, record.ttft_upstream_ns)
+        if record.tpot_ns is not None:
+            note("tailrace_tpot_seconds", who, record.tpot_ns)
+        if record.chunk_gap_max_ns is not None:
+            note("tailrace_chunk_gap_max_seconds", who, record.chunk_gap_max_ns)
+            add("tailrace_chunk_gaps_total", who, record.chunk_gap_count)
+            add("tailrace_chunk_gaps_over_threshold_total", who, record.chunk_gap_over)
+        if record.gateway_overhead_ns is not None:
+            note("tailrace_gateway_overhead_seconds", (lane,), record.gateway_overhead_ns)
+        self._add_rare(record, lane, who)
+
+    def _add_rare(self, record: RequestRecord, lane: str, who: tuple[str, str]) -> None:
+        for name, tokens in (
+            ("tailrace_prompt_tokens_total", record.prompt_tokens),
+            ("tailrace_cached_tokens_total", record.cached_tokens),
+            ("tailrace_output_tokens_total", record.output_tokens),
+            ("tailrace_stalls_total", record.stall_count),
+        ):
+            if tokens:
+                self._add(name, who, tokens)
+        if record.client_blocked_ns:
+            self._add("tailrace_client_blocked_seconds_total", (lane,), record.client_blocked_ns / 1e9)
+        if record.retries:
+            self._add("tailrace_retries_total", (lane,), record.retries)
+        for threshold in record.slow:
+            self._add("tailrace_slow_requests_total", (lane, threshold), 1)
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge. KeyError for a name that is not in the table; ValueError for wrong labels."""
+        self._numbers[name][self._labels(name, labels)] = value
+
+    def counter(self, name: str, total: float, **labels: str) -> None:
+        """Set a counter to its total so far, as its owner counts it."""
+        self._numbers[name][self._labels(name, labels)] = total
+
+    def clear(self, name: str) -> None:
+        """Forget the series of a gauge, so that a lane or backend that is gone does not stay for ever."""
+        self._numbers[name].clear()
+
+    def records(self, counters: Mapping[str, int], *, disk_ok: bool) -> None:
+        """Take over `RecordWriter.counters()`."""
+        self.counter("tailrace_records_acknowledged_total", counters.get("acknowledged", 0))
+        self.gauge("tailrace_records_waiting", counters.get("waiting", 0))
+        self.gauge("tailrace_records_disk_ok", int(disk_ok))
+        for kind in ("normal", "slow"):
+            # Said from the start, as 0: an alarm on a series that is absent never fires.
+            self.counter("tailrace_records_dropped_total", counters.get(f"dropped.{kind}", 0), **{"class": kind})
+        for name, total in counters.items():
+            if name.startswith("dropped."):
+                self.counter("tailrace_records_dropped_total", total, **{"class": name.removeprefix("dropped.")})
+
+    def on_render(self, pull: Callable[[GatewayMetrics], None]) -> None:
+        """Call `pull(self)` at the beginning of every scrape, to set live numbers."""
+        self._pulls.append(pull)
+
+    # -- reading
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """The exposition and its content type; `accept` is the scraper's header (OpenMetrics where it asks for it)."""
+        for pull in self._pulls:
+            pull(self)
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    def collect(self) -> Iterable[_Family]:
+        """Called by the registry."""
+        for metric in METRIC_TABLE.values():
+            if metric.kind == "histogram":
+                yield self._histogram_family(metric)
+            else:
+                family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                out = family(metric.name, metric.definition, labels=metric.labels)
+                for labels, value in list(self._numbers[metric.name].items()):
+                    out.add_metric(labels, value)
+                yield out
+
+    def describe(self) -> Iterable[_Family]:
+        """Nothing: the registry must not scrape us in order to register us."""
+        return ()
+
+    def _histogram_family(self, metric: Metric) -> HistogramMetricFamily:
+        out = HistogramMetricFamily(metric.name, metric.definition, labels=metric.labels)
+        bounds = [*(repr(bound) for bound in self._bounds[metric.name]), "+Inf"]
+        for labels, cells in list(self._histograms[metric.name].items()):
+            *counts, total = cells
+            below, buckets = 0.0, []
+            for bound, count in zip(bounds, counts, strict=True):
+                below += count
+                buckets.append((bound, below))
+            out.add_metric(labels, buckets, total)
+        return out
+
+    # -- inside
+
+    def _add(self, name: str, labels: tuple[str, ...], amount: float) -> None:
+        series = self._numbers[name]
+        series[labels] = series.get(labels, 0) + amount
+
+    def _note(self, name: str, labels: tuple[str, ...], value_ns: int) -> None:
+        bounds = self._bounds[name]
+        series = self._histograms[name]
+        cells = series.get(labels)
+        if cells is None:
+            # One cell a bucket, one for +Inf, and the sum.
+            cells = series[labels] = [0.0] * (len(bounds) + 2)
+        seconds = value_ns / 1e9
+        cells[bisect_left(bounds, seconds)] += 1
+        cells[-1] += seconds
+
+    def _bounded(self, label: str, value: str) -> str:
+        known = self._known.setdefault(label, set())
+        if value in known:
+            return value
+        if len(known) >= _MAX_VALUES:
+            return _OTHER
+        known.add(value)
+        return value
+
+    @staticmethod
+    def _labels(name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+        wanted = METRIC_TABLE[name].labels
+        if set(wanted) != set(labels):
+            raise ValueError(f"{name} has the labels {', '.join(wanted) or 'none'}, not {', '.join(labels) or 'none'}")
+        return tuple(labels[label] for label in wanted)
+
+
+def _with_objectives(metric: Metric, objectives: Mapping[str, Mapping[float, int]]) -> list[float]:
+    extra = objectives.get(metric.objective, {}).values() if metric.objective else ()
+    return sorted({*metric.buckets, *(bound_ns / 1e9 for bound_ns in extra)})

@@ -1,0 +1,371 @@
+"""The admin port's API: records, streams, lanes, backends, health. Never on the public port.
+
+Everything is JSON with milliseconds in the names; records are JSON lines. The page is mounted beside it by `app`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import AsyncIterator, Awaitable, Callable
+from ipaddress import ip_address
+from time import monotonic_ns
+from typing import Any, Final, Protocol
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from tailrace.export.jsonl import encode_lines, encode_public, to_public
+from tailrace.gateway.config import LaneConfig, config_from, to_plain
+from tailrace.gateway.gateway import Gateway
+from tailrace.model.errors import InputError
+from tailrace.model.record import RequestRecord
+
+MAX_RECORDS: Final = 10_000
+_OPEN_WITHOUT_TOKEN: Final = frozenset({"/healthz", "/readyz"})
+_KEEP_ALIVE_S: Final = 15.0
+_KNOBS_TIMEOUT_S: Final = 2.0
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+GATEWAY: Final = web.AppKey("gateway", Gateway)
+
+
+class RecordHistory(Protocol):
+    """Older records than the gateway holds in memory. Called in a thread: it may read files."""
+
+    def records(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
+        """The newest `limit` records that began after `since_unix_ns`, oldest first."""
+
+    def get(self, request_id: str) -> RequestRecord | None:
+        """One record by our id or the client's."""
+
+
+class AdminParts(msgspec.Struct, kw_only=True):
+    """What a composition adds to the gateway's own answers; each may be absent, and its call then says so."""
+
+    metrics: Callable[[str], tuple[bytes, str]] | None = None
+    """The scraper's `Accept` -> body and content type of `/metrics`."""
+    history: RecordHistory | None = None
+    store_counters: Callable[[], dict[str, Any]] | None = None
+    diagnose: Callable[[list[RequestRecord]], Any] | None = None
+    """Records -> a `Diagnosis`; called in a thread."""
+
+
+def make_admin(gateway: Gateway, parts: AdminParts | None = None) -> web.Application:
+    """The API as an application. `/` is left to whoever mounts the page."""
+    admin = _Admin(gateway, parts or AdminParts())
+    app = web.Application(middlewares=[_explain_errors, _guard(gateway)])
+    app[GATEWAY] = gateway
+    app.router.add_get("/healthz", admin.healthz)
+    app.router.add_get("/readyz", admin.readyz)
+    app.router.add_get("/metrics", admin.metrics)
+    app.router.add_get("/records", admin.records)
+    app.router.add_get("/records/{request_id:.+}", admin.record)
+    app.router.add_get("/streams", admin.streams)
+    app.router.add_get("/events", admin.events)
+    app.router.add_get("/lanes", admin.lanes)
+    app.router.add_post("/lanes", admin.set_lanes)
+    app.router.add_get("/backends", admin.backends)
+    app.router.add_get("/knobs", admin.knobs)
+    app.router.add_get("/config", admin.config)
+    app.router.add_post("/config", admin.set_config)
+    app.router.add_get("/canary", admin.canary)
+    app.router.add_get("/diagnosis", admin.diagnosis)
+    return app
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@web.middleware
+async def _explain_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except InputError as error:
+        return _json({"error": {"message": str(error), "place": error.place, "remedy": error.remedy}}, status=400)
+
+
+def _guard(gateway: Gateway) -> Any:
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        # A page of another origin can make a browser on this machine post here: only JSON is taken, which a browser
+        # does not send across origins unasked, and a Host that is a foreign name is a rebound one.
+        if request.method == "POST" and request.content_type != "application/json":
+            return _json({"error": {"message": "send application/json"}}, status=415)
+        token = gateway.config.admin_token
+        if token and request.path not in _OPEN_WITHOUT_TOKEN:
+            given = request.headers.get("Authorization", "")
+            if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+                return _json({"error": {"message": "a bearer token is needed: `admin_token`"}}, status=401)
+        elif not token:
+            host = request.host.rpartition(":")[0].strip("[]") or request.host
+            if request.method == "POST" and not is_loopback(host):
+                return _json({"error": {"message": f"{host!r} is not this machine's loopback name"}}, status=403)
+        return await handler(request)
+
+    return guard
+
+
+def _json(value: Any, *, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+class _Admin:
+    def __init__(self, gateway: Gateway, parts: AdminParts) -> None:
+        self._gateway = gateway
+        self._parts = parts
+
+    # -- health
+
+    async def healthz(self, _: web.Request) -> web.Response:
+        """The process lives, and its gauges."""
+        gateway = self._gateway
+        live = gateway.live()
+        body = {
+            "status": "closing" if gateway.closing else "ok",
+            "url": gateway.url,
+            "upstream": gateway.backend.url,
+            "started_unix_ns": gateway.started_unix_ns,
+            **live,
+        }
+        if self._parts.store_counters is not None:
+            body["store"] = self._parts.store_counters()
+        return _json(body)
+
+    async def readyz(self, _: web.Request) -> web.Response:
+        """Whether a request sent now would be served."""
+        ready, why = self._gateway.ready()
+        return _json({"ready": ready, "why": why}, status=200 if ready else 503)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Prometheus text."""
+        if self._parts.metrics is None:
+            return _json({"error": {"message": "no metrics are kept"}}, status=501)
+        body, content_type = self._parts.metrics(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    # -- records
+
+    async def records(self, request: web.Request) -> web.Response:
+        """JSON lines, oldest first: `since` in s, ms or ns of the epoch (exclusive), the newest `limit`.
+
+        `timeline=0` leaves timelines out.
+        """
+        since = _since(request.query.get("since", ""))
+        limit = min(_number(request.query.get("limit", "1000"), "limit"), MAX_RECORDS)
+        found = await self._recent(since, limit)
+        body = b"".join(encode_lines(found, timeline=request.query.get("timeline") != "0"))
+        return web.Response(body=body, content_type="application/x-ndjson")
+
+    async def _recent(self, since: int | None, limit: int) -> list[RequestRecord]:
+        ring, older = self._gateway.history, self._parts.history
+        found = ring.since(since, limit)
+        if older is None or len(found) >= limit or (since is not None and ring.reaches_back_to(since)):
+            return found
+        # The ring does not reach back so far; the store does, but lags by its last commit.
+        newest_here = {record.request_id for record in found}
+        stored = await asyncio.to_thread(older.records, since, limit)
+        merged = [record for record in stored if record.request_id not in newest_here] + found
+        merged.sort(key=lambda record: record.start_unix_ns)
+        return merged[-limit:]
+
+    async def record(self, request: web.Request) -> web.Response:
+        """One record by our id or the client's."""
+        request_id = request.match_info["request_id"]
+        record = self._gateway.history.get(request_id)
+        if record is None and self._parts.history is not None:
+            record = await asyncio.to_thread(self._parts.history.get, request_id)
+        if record is None:
+            return _json({"error": {"message": f"there is no record {request_id!r}"}}, status=404)
+        return _json(to_public(record))
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """Finished requests as server-sent events, from now on."""
+        answer = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        )
+        await answer.prepare(request)
+        async for data in self._follow():
+            try:
+                await answer.write(data)
+            except ConnectionError:
+                break
+        return answer
+
+    async def _follow(self) -> AsyncIterator[bytes]:
+        with self._gateway.history.follow() as follower:
+            yield b": following\n\n"
+            while not self._gateway.closing:
+                try:
+                    async with asyncio.timeout(_KEEP_ALIVE_S if not self._gateway.closing else 0):
+                        record = await follower.queue.get()
+                except TimeoutError:
+                    yield b": keep-alive\n\n"
+                    continue
+                if follower.missed:
+                    yield b"event: missed\ndata: %d\n\n" % follower.missed
+                    follower.missed = 0
+                public = encode_public(record, timeline=False)
+                yield b"event: record\nid: %b\ndata: %b\n\n" % (record.request_id.encode(), public)
+
+    # -- the present
+
+    async def streams(self, _: web.Request) -> web.Response:
+        """Requests in flight."""
+        return _json({"streams": self._gateway.streams()})
+
+    async def lanes(self, _: web.Request) -> web.Response:
+        """Lanes: limits, occupancy, budgets."""
+        return _json(self._lanes())
+
+    def _lanes(self) -> dict[str, Any]:
+        gateway = self._gateway
+        lanes = gateway.lanes.snapshot(monotonic_ns())
+        for name, lane in lanes.items():
+            budgets = msgspec.to_builtins(gateway.lanes.policy(name).budgets)
+            lane["budgets_ms"] = {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()}
+        return {"lanes": lanes}
+
+    async def set_lanes(self, request: web.Request) -> web.Response:
+        """`{"lanes": [...]}` replaces all lanes; `{"name": ..., "running": ..., ...}` changes one."""
+        body = _object(await request.read())
+        config = self._gateway.config
+        if "lanes" in body:
+            lanes = body["lanes"]
+        elif isinstance(body.get("name"), str):
+            lanes = [to_plain(lane) for lane in config.lanes]
+            mine = next((lane for lane in lanes if lane["name"] == body["name"]), None)
+            if mine is None:
+                if body["name"] != "default":
+                    raise InputError(
+                        f"there is no lane {body['name']!r}",
+                        place="name",
+                        remedy=f"The lanes are {', '.join(self._gateway.lanes.snapshot(monotonic_ns()))}; "
+                        'send {"lanes": [...]} to replace them all.',
+                    )
+                mine = to_plain(LaneConfig(name="default"))
+                lanes.append(mine)
+            mine.update(body)
+        else:
+            raise InputError(
+                "neither `lanes` nor `name` is given",
+                place="body",
+                remedy='Send {"lanes": [...]} to replace all lanes, or {"name": "...", "running": N} to change one.',
+            )
+        plain = {**to_plain(config), "lanes": lanes}
+        self._gateway.reconfigure(config_from(plain, where="body"))
+        return _json(self._lanes())
+
+    async def backends(self, _: web.Request) -> web.Response:
+        """The engine behind us."""
+        gateway = self._gateway
+        view = gateway.engine.view(monotonic_ns())
+        pool = gateway.pool
+        return _json(
+            {
+                "backends": [
+                    {
+                        "name": gateway.backend.name,
+                        "url": gateway.backend.url,
+                        **view,
+                        "connections": len(pool.open),
+                        "idle_connections": len(pool.idle),
+                    }
+                ]
+            }
+        )
+
+    async def knobs(self, _: web.Request) -> web.Response:
+        """The engine's scheduler knobs, where it tells them (the simulated engine does)."""
+        url = self._gateway.backend.url.rstrip("/").removesuffix("/v1") + "/knobs"
+        timeout = aiohttp.ClientTimeout(total=_KNOBS_TIMEOUT_S)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
+                if answer.status == 200:
+                    return _json({"knobs": msgspec.json.decode(await answer.read()), "source": url})
+                why = f"the engine answers {answer.status} to /knobs"
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
+            why = f"the engine did not answer: {error or type(error).__name__}"
+        return _json({"knobs": None, "why": why})
+
+    async def config(self, _: web.Request) -> web.Response:
+        """The configuration in force, secrets left out."""
+        return _json(_without_secrets(to_plain(self._gateway.config)))
+
+    async def set_config(self, request: web.Request) -> web.Response:
+        """Replace top-level keys of the configuration; addresses and backends take a restart."""
+        body = _object(await request.read())
+        plain = {**to_plain(self._gateway.config), **body}
+        self._gateway.reconfigure(config_from(plain, where="body"))
+        return _json(_without_secrets(to_plain(self._gateway.config)))
+
+    async def canary(self, _: web.Request) -> web.Response:
+        """No canary is configured: this gateway has one backend."""
+        return _json({"configured": False, "canary": None, "why": "there is one backend and no canary route"})
+
+    async def diagnosis(self, request: web.Request) -> web.Response:
+        """Why the tail is slow, from the records in memory (or `since`)."""
+        diagnose = self._parts.diagnose
+        if diagnose is None:
+            body = {
+                "schema": 1,
+                "validity": [],
+                "findings": [],
+                "action": "collect",
+                "triage": [],
+                "needs": ["a diagnosing composition: `tailrace diagnose URL` reads this gateway from outside"],
+                "not_understood": [],
+                "summary": "insufficient: this process does not diagnose",
+            }
+            return _json(body, status=501)
+        since = _since(request.query.get("since", ""))
+        limit = min(_number(request.query.get("limit", str(MAX_RECORDS)), "limit"), MAX_RECORDS)
+        records = await self._recent(since, limit)
+        return _json(await asyncio.to_thread(diagnose, records))
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise InputError(f"is no JSON: {error}", place="body", remedy="Send a JSON object.") from None
+    if not isinstance(value, dict):
+        raise InputError("is no JSON object", place="body", remedy="Send a JSON object.")
+    return value
+
+
+def _number(text: str, name: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
+        raise InputError(f"{text!r} is no whole number", place=name, remedy=f"Write {name}=100, for example.")
+    return int(text)
+
+
+def _since(text: str) -> int | None:
+    """Epoch ns from ns, ms or s: they are told apart by their size (all three in this century)."""
+    if not text:
+        return None
+    whole, _, fraction = text.partition(".")
+    number = _number(whole, "since")
+    if number < 10**11:
+        return number * 10**9 + (int(f"{fraction[:9]:0<9}") if fraction.isdigit() else 0)
+    if number < 10**14:
+        return number * 10**6 + (int(f"{fraction[:6]:0<6}") if fraction.isdigit() else 0)
+    return number
+
+
+def _without_secrets(plain: dict[str, Any]) -> dict[str, Any]:
+    out = dict(plain)
+    if out.get("admin_token"):
+        out["admin_token"] = "***"  # noqa: S105  (this is what hides it)
+    out["backends"] = [
+        {**backend, "api_key": "***"} if backend.get("api_key") else backend for backend in plain.get("backends", [])
+    ]
+    return out

@@ -1,0 +1,597 @@
+"""One request from its first byte to its record: the state machine that owns everything that belongs to it.
+
+Every exit goes through `_close`, which gives back the lane's place and the upstream connection, writes the record and
+takes the request out of the gateway's table. Nothing else pops it, and nothing pops it twice.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tailrace.gateway.answer import Answer
+from tailrace.gateway.forward import answer_headers, forward_request
+from tailrace.gateway.head import Header, HeadError
+from tailrace.gateway.refusal import Refusal, lane_refusal
+from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind
+from tailrace.gateway.trace import continue_trace
+from tailrace.gateway.transit import NEVER, Transit
+from tailrace.gateway.verdict import Phase, Verdict
+from tailrace.gateway.work import BodyError, Work, read_work, with_fields
+from tailrace.govern.admission import DecisionKind
+from tailrace.govern.lane import RequestFacts
+from tailrace.measure.ledger import RequestLedger
+from tailrace.model.outcome import OutcomeKind, Reason
+from tailrace.model.thresholds import Budgets, S
+
+if TYPE_CHECKING:
+    from tailrace.gateway.gateway import Gateway
+    from tailrace.gateway.server import ClientConnection
+    from tailrace.gateway.upstream import UpstreamConnection
+
+SMALL_UPLOAD: Final = 64 * 1024
+"""A refused request's body up to this size is read to its end, which keeps the connection; a larger one costs it."""
+
+
+class GatewayExchange:
+    """One request, as its client's connection and its engine's connection drive it."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        connection: ClientConnection,
+        ledger: RequestLedger,
+        *,
+        method: bytes,
+        target: bytes,
+        route: Route,
+        version: str,
+        headers: list[Header],
+        named: dict[bytes, bytes],
+        received: int,
+    ) -> None:
+        self.gateway = gateway
+        self.connection = connection
+        self.ledger = ledger
+        self.method = method
+        self.target = target
+        self.route = route
+        self.headers = headers
+        self.named = named
+        self.received = received
+        self.phase = Phase.UPLOAD
+        self.expects_continue = False
+        self.uploaded = False
+        self.started = False
+        self.refusal: Refusal | None = None
+        self.next_check = NEVER
+        """Earliest instant at which a budget may be over; the sweeper looks no closer before it."""
+        self.work = Work()
+        self.lane = PASSTHROUGH_LANE
+        self.budgets: Budgets = gateway.default_budgets
+        assert connection.transport is not None
+        self.answer = Answer(connection.transport, head_only=method == b"HEAD", version=version)
+        self.transit = Transit(self, self.answer)
+        self.loop_lag_ns: int | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._request = b""
+        self._lane_place = ""
+        """`running` while the lane counts us, `waiting` while we wait in it."""
+        self._upstream: UpstreamConnection | None = None
+        self._upstream_paused = False
+        self._resent = False
+        self._sent_at: int | None = None
+        self._deadline_at: int | None = None
+        self._unblocked_at = 0
+        self._client_dropped = False
+        self._verdict: Verdict | None = None
+        """How it ended, once that is known and only the client still drains."""
+
+    # -- what the client's connection asks and tells
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the client's connection outlives this request."""
+        return self.answer.keep_alive
+
+    @keep_alive.setter
+    def keep_alive(self, value: bool) -> None:
+        self.answer.keep_alive = value
+
+    def refused_early(self) -> bool:
+        """Refused before its body was read to the end."""
+        return self.refusal is not None and not self.keep_alive
+
+    def refuse_head(self, refusal: Refusal, *, close: bool) -> None:
+        """The head alone decides: nothing of the body matters. `close`: the body is not worth waiting for."""
+        self.refusal = refusal
+        self._parts.clear()
+        if close:
+            self.keep_alive = False
+
+    def spoil(self, error: HeadError) -> None:
+        """The body stopped being HTTP."""
+        self.refuse_head(Refusal(status=error.status, message=str(error), reason=Reason.BAD_REQUEST), close=True)
+
+    def add_body(self, data: bytes) -> None:
+        """A piece of the request's body."""
+        self._size += len(data)
+        if self.refusal is None:
+            if self._size > self.gateway.max_body_bytes:
+                limit = self.gateway.max_body_bytes
+                self.refuse_head(
+                    Refusal(status=413, message=f"the body is larger than {limit} bytes", reason=Reason.BAD_REQUEST),
+                    close=True,
+                )
+            else:
+                self._parts.append(data)
+        elif self._size > SMALL_UPLOAD:
+            self.keep_alive = False
+
+    def upload_complete(self) -> None:
+        """The request is whole."""
+        self.uploaded = True
+
+    def start(self, now: int) -> None:
+        """It is this request's turn on its connection."""
+        self.started = True
+        self.ledger.prompt_bytes = self._size
+        if self.refusal is not None:
+            self._refuse(self.refusal, now)
+            return
+        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        if self.route.kind is RouteKind.READ:
+            if not self._read_request(body, now):
+                return
+            # Not the read's stamp: decoding a long prompt takes its time, and that time is ingress.
+            self.ledger.parsed = now = monotonic_ns()
+            self._enter_lane(body, now)
+        else:
+            self.ledger.parsed = now
+            self.ledger.stream = False
+            self._request = self._forwarded(body)
+            self._admitted(now)
+
+    def client_gone(self, now: int, *, write_failed: bool = False) -> None:
+        """The client left: so does everything that was done for it."""
+        if self.phase is Phase.DONE:
+            return
+        reason = Reason.CLIENT_WRITE_FAILED if write_failed else Reason.CLIENT_DISCONNECT
+        stage = self.stage(now)
+        self._let_go(now)
+        self._close(now, Verdict(OutcomeKind.CANCELLED, reason, stage=stage))
+
+    def client_timed_out(self, now: int) -> None:
+        """The upload does not get on."""
+        self.refuse_head(
+            Refusal(status=408, message="the request's body did not arrive in time", reason=Reason.BAD_REQUEST),
+            close=True,
+        )
+        self.start(now)
+
+    def write_unblocked(self, since: int, now: int) -> None:
+        """The client has taken everything written so far."""
+        if self.phase is Phase.DONE:
+            return
+        self._unblocked_at = now
+        self.ledger.client_blocked(since, now)
+        if self.phase is Phase.DRAINING:
+            self._drained(now)
+        elif self._upstream_paused and self._upstream is not None:
+            self._upstream_paused = False
+            self._upstream.resume()
+
+    # -- reading the request, entering the lane
+
+    def _read_request(self, body: bytes, now: int) -> bool:
+        kind = self.named.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
+        if kind in (b"application/json", b"") or kind.endswith(b"+json"):
+            try:
+                self.work = read_work(body)
+            except BodyError as error:
+                self._refuse(
+                    Refusal(status=400, message=f"the body is no JSON object: {error}", reason=Reason.BAD_REQUEST),
+                    now,
+                )
+                return False
+        elif self.route.endpoint.endswith("/generate_stream"):
+            self.work = Work(stream=True)
+        work, ledger = self.work, self.ledger
+        ledger.model = work.model
+        ledger.stream = work.stream
+        ledger.max_tokens = work.max_tokens
+        ledger.n, ledger.best_of, ledger.beam = work.n, work.best_of, work.beam
+        ledger.sampled, ledger.grammar = work.sampled, work.grammar
+        if work.prompt_tokens is not None:
+            ledger.prompt_tokens = work.prompt_tokens
+            ledger.prompt_tokens_source = "estimate"
+        return True
+
+    def _enter_lane(self, body: bytes, now: int) -> None:
+        work = self.work
+        self._deadline_at = self._deadline()
+        facts = RequestFacts(
+            request_id=self.ledger.request_id,
+            prompt_tokens=work.prompt_tokens or 0,
+            max_tokens=work.max_tokens,
+            stream=work.stream,
+            model=work.model,
+            path=self.route.endpoint,
+            headers=self.gateway.lane_headers(self.named),
+            deadline_ns=self._deadline_at,
+        )
+        desk = self.gateway.lanes
+        self.ledger.queued = now
+        decision = desk.arrive(self, facts, now)
+        self.lane = self.ledger.lane = decision.lane
+        if decision.kind is DecisionKind.REFUSE:
+            self._refuse(lane_refusal(decision, desk.policy(decision.lane)), now)
+            return
+        self.budgets = desk.policy(decision.lane).budgets
+        if work.stream:
+            added = self.gateway.engine.additions(self.route.endpoint, work)
+            self.transit.cut = added.cut
+            body = with_fields(body, work, added.body)
+        self._request = self._forwarded(body)
+        if decision.kind is DecisionKind.WAIT:
+            self.phase = Phase.QUEUED
+            self._lane_place = "waiting"
+            self.next_check = self._total_at()
+        else:
+            self._lane_place = "running"
+            self._admitted(now)
+
+    def _deadline(self) -> int | None:
+        raw = self.named.get(b"x-deadline-ms")
+        if raw is None or not raw.isdigit() or len(raw) > 12:
+            return None
+        return self.received + int(raw) * 1_000_000
+
+    def lane_admitted(self, now: int) -> None:
+        """Our turn has come."""
+        self._lane_place = "running"
+        self._admitted(now)
+
+    def lane_timed_out(self, now: int) -> None:
+        """The queue budget, or the client's deadline within it, is over."""
+        self._lane_place = ""
+        deadline = self._deadline_at
+        if deadline is not None and now >= deadline:
+            self._give_up(now, OutcomeKind.CANCELLED, Reason.DEADLINE, "queue", "deadline")
+        else:
+            self._give_up(now, OutcomeKind.TIMED_OUT, Reason.QUEUE_TIMEOUT, "queue", "queue")
+
+    # -- sending
+
+    def _forwarded(self, body: bytes) -> bytes:
+        gateway = self.gateway
+        trace = continue_trace(self.named.get(b"traceparent"))
+        self.ledger.trace_id, self.ledger.parent_id = trace.trace_id, trace.parent_id
+        pool = gateway.pool
+        return forward_request(
+            self.method,
+            pool.prefix + self.target,
+            self.headers,
+            body,
+            authority=pool.authority,
+            request_id=self.ledger.request_id.encode("latin-1"),
+            traceparent=trace.header,
+            read=self.route.kind is RouteKind.READ,
+            api_key=gateway.backend.api_key,
+        )
+
+    def _admitted(self, now: int) -> None:
+        self.ledger.admitted = now
+        self.ledger.at_admission = self.gateway.engine.watch.state(now)
+        self._dispatch(now, fresh=False)
+
+    def _dispatch(self, now: int, *, fresh: bool) -> None:
+        pool = self.gateway.pool
+        connection = None if fresh else pool.take(now)
+        if connection is not None:
+            self.ledger.connection_reused = True
+            self._send(connection)
+        elif pool.full():
+            text = f"all {pool.limit} connections to the engine are in use"
+            verdict = Verdict(OutcomeKind.REJECTED, Reason.NO_BACKEND, stage="queue", error=text)
+            self._fail_before(now, verdict)
+        else:
+            self.phase = Phase.CONNECTING
+            self.next_check = self._total_at()
+            pool.connect(self)
+
+    def upstream_connected(self, connection: UpstreamConnection, started: int, now: int) -> None:
+        """A fresh connection for us."""
+        self.ledger.connect_start = started
+        self.ledger.connect_end = now
+        self.ledger.connection_reused = False
+        self._send(connection)
+
+    def upstream_unreachable(self, error: str, now: int) -> None:
+        """Nobody answers at the engine's address."""
+        self.gateway.engine.watch.unreachable()
+        text = f"the engine cannot be reached: {error}"
+        verdict = Verdict(OutcomeKind.FAILED, Reason.ENGINE_UNREACHABLE, stage="ingress", error=text)
+        self._fail_before(now, verdict)
+
+    def _send(self, connection: UpstreamConnection) -> None:
+        self._upstream = connection
+        self.phase = Phase.WAITING
+        # Before the write: on a busy machine the engine may have the request before we are back.
+        self._sent_at = self.ledger.sent = monotonic_ns()
+        connection.send(self.transit, self._request, without_body=self.method == b"HEAD")
+        self.next_check = self.next_budget()
+
+    # -- what its transit tells
+
+    def head_seen(self, now: int) -> None:
+        """The engine's status line."""
+        self.ledger.headers = self.ledger.first_byte = now
+
+    def our_headers(self, now: int) -> list[bytes]:
+        """The header lines that the gateway adds to every answer."""
+        return answer_headers(self.ledger, self.lane, now)
+
+    def first_token(self, now: int, written: int | None) -> None:
+        """The first token was read at `now`, and was with the client's kernel at `written`."""
+        self.phase = Phase.STREAMING
+        self.ledger.at_first_token = self.gateway.engine.watch.state(now)
+        self.ledger.client_first_token = written
+        self.next_check = self.next_budget()
+
+    def engine_done(self, now: int) -> None:
+        """The engine's message is whole; its connection is back in the pool, and the lane has room."""
+        self._upstream = None
+        self.ledger.upstream_end = now
+        self._leave_lane(now)
+
+    def stop_engine(self, now: int) -> None:
+        """Nothing more is wanted of the engine."""
+        self._drop_upstream()
+        self.engine_done(now)
+
+    def engine_lost(self, now: int, *, untouched: bool) -> bool:
+        """The engine's connection died. True when the request is on its way again, on a fresh one."""
+        self._upstream = None
+        if untouched and not self._resent:
+            # The engine closed an idle connection while our request was on its way: it has not seen it.
+            self._resent = True
+            self.ledger.attempts += 1
+            self.ledger.retries += 1
+            self._dispatch(now, fresh=True)
+            return True
+        self._leave_lane(now)
+        return False
+
+    def cut(self, now: int, error: str) -> None:
+        """The engine's answer ended too early. What came is delivered; the end says that it is none."""
+        stage = self.stage(now)
+        self._leave_lane(now)
+        self._tell(Refusal(status=502, message=error, reason=Reason.STREAM_CUT, stage=stage))
+        self.ends(now, Verdict(OutcomeKind.FAILED, Reason.STREAM_CUT, stage, error))
+
+    def client_is_slow(self) -> None:
+        """The kernel takes no more: stop the engine once more than a buffer's worth waits here."""
+        transport = self.connection.transport
+        if (
+            not self._upstream_paused
+            and self._upstream is not None
+            and transport is not None
+            and transport.get_write_buffer_size() > self.gateway.client_buffer_bytes
+        ):
+            self._upstream_paused = True
+            self._upstream.pause()
+
+    # -- time
+
+    def _total_at(self) -> int:
+        budget = self.budgets.unstreamed_total_ns if self._in_one_piece else self.budgets.total_ns
+        at = self.received + budget
+        return at if self._deadline_at is None else min(at, self._deadline_at)
+
+    @property
+    def _in_one_piece(self) -> bool:
+        return self.route.kind is RouteKind.READ and not self.work.stream
+
+    def _first_token_at(self) -> int:
+        if not self.work.stream or self._sent_at is None:
+            return NEVER
+        return self._sent_at + self.budgets.first_token_ns
+
+    def _idle_at(self) -> int:
+        meter = self.transit.meter
+        if meter is None or meter.last_progress_ns is None:
+            return NEVER
+        return max(meter.last_progress_ns, self._unblocked_at) + self.budgets.idle_ns
+
+    def next_budget(self) -> int:
+        """The earliest instant at which a budget may be over."""
+        at = self._total_at()
+        if self.answer.holding:
+            at = min(at, self.transit.hold_until)
+        if self.phase is Phase.WAITING:
+            at = min(at, self._first_token_at())
+        elif self.phase is Phase.STREAMING:
+            at = min(at, self._idle_at())
+        return at
+
+    def sweep(self, now: int) -> None:
+        """A budget may be over. Called by the one sweeper when `next_check` has passed."""
+        if self.phase is Phase.DONE:
+            return
+        if now >= self.transit.hold_until and self.answer.holding:
+            self.transit.let_head_go()
+        blocked = self.connection.blocked_since is not None
+        if now >= self._total_at():
+            if self._deadline_at is not None and now >= self._deadline_at:
+                self._give_up(now, OutcomeKind.CANCELLED, Reason.DEADLINE, self.stage(now), "deadline")
+            else:
+                budget = "unstreamed_total" if self._in_one_piece else "total"
+                self._give_up(now, OutcomeKind.TIMED_OUT, Reason.TOTAL_TIMEOUT, self.stage(now), budget)
+        elif self.phase is Phase.WAITING and now >= self._first_token_at():
+            stage = self.stage(now)
+            self._give_up(now, OutcomeKind.TIMED_OUT, Reason.FIRST_TOKEN_TIMEOUT, stage, "first_token")
+        elif self.phase is Phase.STREAMING and not blocked and now >= self._idle_at():
+            self._idle_over(now)
+        # Where it has ended nobody looks any more.
+        self.next_check = max(self.next_budget(), now + 1)
+
+    def _idle_over(self, now: int) -> None:
+        meter = self.transit.meter
+        assert meter is not None
+        if meter.done or meter.finish_reason:
+            # The engine only forgot to end its message. The client need not wait for that.
+            self.transit.finish_early(now)
+        else:
+            self._give_up(now, OutcomeKind.TIMED_OUT, Reason.IDLE_TIMEOUT, "decode", "idle")
+
+    def _give_up(self, now: int, outcome: OutcomeKind, reason: Reason, stage: str, budget: str) -> None:
+        """A budget is over: stop the engine, tell the client which budget of which stage it was."""
+        draining = self.phase is Phase.DRAINING
+        queued = self.phase is Phase.QUEUED
+        self._let_go(now)
+        text = f"the {budget} budget of {self._budget_ns(budget) / 1e9:g} s is over in stage {stage}"
+        if draining:
+            # Everything is said; only the client does not take it.
+            self._drop_client()
+        else:
+            wait = self.gateway.lanes.predicted_wait_ns(self.lane, now) if queued else None
+            self._tell(
+                Refusal(
+                    # 429: there is capacity, but it is contended. 504: it was tried and took too long.
+                    status=429 if queued and reason is Reason.QUEUE_TIMEOUT else 504,
+                    message=text,
+                    reason=reason,
+                    stage=stage,
+                    lane=self.lane,
+                    predicted_wait_ms=None if wait is None else wait / 1e6,
+                    retry_after_s=max(1, -(-(wait or 0) // S)) if queued else None,
+                )
+            )
+        self.ends(now, Verdict(outcome, reason, stage, text, budget))
+
+    def _tell(self, refusal: Refusal) -> None:
+        """There will be no proper end: say so in whatever way the answer still allows, or drop the connection."""
+        if not self.answer.head_sent:
+            self.answer.ours = self.our_headers(monotonic_ns())
+        if not self.transit.break_off(msgspec.structs.replace(refusal, request_id=self.ledger.request_id)):
+            self._drop_client()
+
+    def _drop_client(self) -> None:
+        self._client_dropped = True
+        self.connection.abort()
+
+    def _budget_ns(self, budget: str) -> int:
+        if budget == "deadline":
+            return (self._deadline_at or 0) - self.received
+        value: int = getattr(self.budgets, f"{budget}_ns")
+        return value
+
+    def stage(self, now: int) -> str:
+        """The stage that the request is in, as far as anybody can know."""
+        phase = self.phase
+        if phase is Phase.WAITING:
+            return self.gateway.engine.stage_before_first_token(self.ledger, self.transit.meter, now)
+        if phase is Phase.CONNECTING:
+            return Phase.QUEUED.value
+        meter = self.transit.meter
+        if phase is Phase.STREAMING and meter is not None and (meter.finish_reason or meter.done):
+            return "postprocess"
+        return str(phase.value)
+
+    @property
+    def waits_for_token(self) -> bool:
+        """A stream whose first token has not come."""
+        return self.work.stream and self.phase in (Phase.QUEUED, Phase.CONNECTING, Phase.WAITING)
+
+    # -- ends
+
+    def _refuse(self, refusal: Refusal, now: int) -> None:
+        """Answer instead of the engine, before anything was sent to it."""
+        self._tell(refusal)
+        stage = refusal.stage or "ingress"
+        self.ends(now, Verdict(OutcomeKind.REJECTED, Reason(refusal.reason), stage, refusal.message))
+
+    def _fail_before(self, now: int, verdict: Verdict) -> None:
+        """Nothing reached an engine."""
+        self._let_go(now)
+        self._tell(
+            Refusal(status=503, message=verdict.error, reason=verdict.reason, stage=verdict.stage, retry_after_s=1)
+        )
+        self.ends(now, verdict)
+
+    def stop(self, now: int) -> None:
+        """The gateway shuts down and this request's time is over."""
+        if self.phase is Phase.DONE:
+            return
+        verdict = Verdict(OutcomeKind.CANCELLED, Reason.SHUTDOWN, self.stage(now), "the gateway is shutting down")
+        begun = self.phase not in (Phase.UPLOAD, Phase.DRAINING)
+        self._let_go(now)
+        self.keep_alive = False
+        if begun:
+            self._tell(
+                Refusal(status=503, message=verdict.error, reason=verdict.reason, stage=verdict.stage, retry_after_s=1)
+            )
+        else:
+            self._drop_client()
+        self._close(now, verdict)
+
+    def ends(self, now: int, verdict: Verdict) -> None:
+        """Everything is written; the record waits only for the client to take it."""
+        if self.phase is Phase.DONE:
+            return
+        if self.connection.blocked_since is None or self._client_dropped:
+            self._close(now, verdict)
+            return
+        self._verdict = verdict
+        self.phase = Phase.DRAINING
+        self.next_check = self._total_at()
+
+    def _drained(self, now: int) -> None:
+        verdict = self._verdict
+        assert verdict is not None
+        self.ledger.client_last_write = now
+        self._close(now, verdict)
+
+    def _drop_upstream(self) -> None:
+        connection, self._upstream = self._upstream, None
+        if connection is not None:
+            connection.abort()
+
+    def _leave_lane(self, now: int) -> None:
+        place, self._lane_place = self._lane_place, ""
+        if place == "running":
+            self.gateway.lanes.finish(self.ledger.request_id, now)
+        elif place == "waiting":
+            self.gateway.lanes.leave(self.ledger.request_id)
+
+    def _let_go(self, now: int) -> None:
+        """Give back whatever works for this request: engine, pending connection, place in the lane."""
+        if self.phase is Phase.CONNECTING:
+            self.gateway.pool.forget(self)
+        self._drop_upstream()
+        self._leave_lane(now)
+
+    def _close(self, now: int, verdict: Verdict) -> None:
+        if self.phase is Phase.DONE:
+            return
+        self._let_go(now)
+        self.phase = Phase.DONE
+        ledger, answer, transit = self.ledger, self.answer, self.transit
+        end = max(now, answer.last_write_ns or now)
+        ledger.client_first_write = answer.first_write_ns
+        if ledger.client_last_write is None:
+            ledger.client_last_write = answer.last_write_ns
+        ledger.http_status = answer.status
+        ledger.gateway_overhead_ns = transit.overhead_ns if answer.head_sent else None
+        ledger.loop_lag_ns = self.loop_lag_ns
+        blocked = self.connection.blocked_since
+        if blocked is not None:
+            ledger.client_blocked(blocked, end)
+        self.gateway.finished(ledger, transit.summary(now), verdict, end)
+        self._request = b""
+        self.connection.answered(self, keep_alive=answer.keep_alive, now=end)

@@ -1,0 +1,93 @@
+"""The last records in memory: what the admin port answers from without touching the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from tailrace.model.record import RequestRecord
+from tailrace.model.timeline import Timeline
+
+KEPT_RECORDS: Final = 4096
+KEPT_TIMELINES: Final = 512
+"""A timeline of 2,048 events is about 150 kB of Python integers: 512 of them stay under 80 MB at the very worst."""
+FOLLOWER_BACKLOG: Final = 1000
+"""Records that may wait for one reader of `/events`; a slower reader misses some, and is told how many."""
+
+
+class Follower:
+    """One reader of the live record stream."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[RequestRecord] = asyncio.Queue(FOLLOWER_BACKLOG)
+        self.missed = 0
+
+    def offer(self, record: RequestRecord) -> None:
+        """Never waits."""
+        try:
+            self.queue.put_nowait(record)
+        except asyncio.QueueFull:
+            self.missed += 1
+
+
+class History:
+    """A ring of finished requests, newest last, and those who follow it live."""
+
+    def __init__(self) -> None:
+        self._records: deque[RequestRecord] = deque(maxlen=KEPT_RECORDS)
+        self._by_id: dict[str, RequestRecord] = {}
+        self._timelines: OrderedDict[str, Timeline] = OrderedDict()
+        self._followers: set[Follower] = set()
+        self.total = 0
+
+    def add(self, record: RequestRecord) -> None:
+        """Take one finished request."""
+        for follower in self._followers:
+            follower.offer(record)
+        if record.timeline is not None:
+            self._timelines[record.request_id] = record.timeline
+            if len(self._timelines) > KEPT_TIMELINES:
+                self._timelines.popitem(last=False)
+            record = msgspec.structs.replace(record, timeline=None)
+        if len(self._records) == KEPT_RECORDS:
+            oldest = self._records[0]
+            self._by_id.pop(oldest.request_id, None)
+        self._records.append(record)
+        self._by_id[record.request_id] = record
+        self.total += 1
+
+    def get(self, request_id: str) -> RequestRecord | None:
+        """One record by our id or the client's, with its timeline where that is still here."""
+        record = self._by_id.get(request_id)
+        if record is None:
+            record = next((r for r in reversed(self._records) if r.client_request_id == request_id), None)
+        return None if record is None else self._whole(record)
+
+    def since(self, unix_ns: int | None, limit: int) -> list[RequestRecord]:
+        """The newest `limit` records that began after `unix_ns`, oldest first."""
+        newest_first = (r for r in reversed(self._records) if unix_ns is None or r.start_unix_ns > unix_ns)
+        return [self._whole(record) for record in islice(newest_first, limit)][::-1]
+
+    def reaches_back_to(self, unix_ns: int) -> bool:
+        """Whether nothing that began after `unix_ns` has been pushed out of the ring."""
+        return self.total <= len(self._records) or (bool(self._records) and self._records[0].start_unix_ns <= unix_ns)
+
+    @contextmanager
+    def follow(self) -> Iterator[Follower]:
+        """Receive every record from now on."""
+        follower = Follower()
+        self._followers.add(follower)
+        try:
+            yield follower
+        finally:
+            self._followers.discard(follower)
+
+    def _whole(self, record: RequestRecord) -> RequestRecord:
+        timeline = self._timelines.get(record.request_id)
+        return record if timeline is None else msgspec.structs.replace(record, timeline=timeline)

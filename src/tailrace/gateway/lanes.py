@@ -1,0 +1,79 @@
+"""Lanes at work: the governor's decisions, and who must be told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tailrace.govern.admission import Admission, Decision, DecisionKind
+from tailrace.govern.lane import LanePolicy, RequestFacts
+
+
+class Queued(Protocol):
+    """A request that waits for its lane."""
+
+    def lane_admitted(self, now: int) -> None:
+        """It may go."""
+
+    def lane_timed_out(self, now: int) -> None:
+        """It waited for its whole queue budget."""
+
+
+class LaneDesk:
+    """Holds the one admission state machine of this process and the requests that wait in it.
+
+    Whoever is admitted gives its place back with exactly one `finish`; whoever waits is either admitted, told that
+    its time is over, or takes itself out with `leave`.
+    """
+
+    def __init__(self, policies: Sequence[LanePolicy], *, total_running: int | None = None) -> None:
+        self.admission = Admission(policies, total_running=total_running)
+        self._waiting: dict[str, Queued] = {}
+
+    def arrive(self, queued: Queued, facts: RequestFacts, now: int) -> Decision:
+        """Ask for a place. On `WAIT`, `queued` is told later."""
+        decision = self.admission.arrive(facts, now)
+        if decision.kind is DecisionKind.WAIT:
+            self._waiting[facts.request_id] = queued
+        return decision
+
+    def policy(self, lane: str) -> LanePolicy:
+        """The policy of a lane that a decision named."""
+        return self.admission.policy(lane)
+
+    def finish(self, request_id: str, now: int) -> None:
+        """An admitted request has ended."""
+        self._admit(self.admission.finish(request_id, now), now)
+
+    def leave(self, request_id: str) -> None:
+        """A waiting request has ended; it will never be sent to an engine."""
+        self._waiting.pop(request_id, None)
+        self.admission.leave(request_id)
+
+    def sweep(self, now: int) -> None:
+        """Tell those whose queue budget is over."""
+        if self._waiting:
+            for request_id in self.admission.expire(now):
+                self._waiting.pop(request_id).lane_timed_out(now)
+
+    def replace(self, policies: Sequence[LanePolicy], now: int) -> None:
+        """Change the lanes without dropping a request."""
+        self._admit(self.admission.replace(policies, now), now)
+
+    def predicted_wait_ns(self, lane: str, now: int) -> int | None:
+        """What the next arrival in `lane` would wait, where that is known."""
+        state = self.admission.snapshot(now).get(lane)
+        predicted = None if state is None else state["predicted_wait_ms"]
+        return None if predicted is None else round(predicted * 1e6)
+
+    def snapshot(self, now: int) -> dict[str, dict[str, Any]]:
+        """Lane -> limits and occupancy."""
+        return self.admission.snapshot(now)
+
+    def _admit(self, request_ids: list[str], now: int) -> None:
+        for request_id in request_ids:
+            queued = self._waiting.pop(request_id, None)
+            if queued is None:  # it left between the decision and now: the place is free again
+                self.finish(request_id, now)
+            else:
+                queued.lane_admitted(now)

@@ -1,0 +1,109 @@
+"""What a client is told when the gateway itself answers: error bodies and error events in the API's own shape."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from tailrace.govern.admission import Decision
+from tailrace.govern.lane import LanePolicy
+from tailrace.model.outcome import Reason
+
+_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    414: "invalid_request_error",
+    417: "invalid_request_error",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+    501: "not_supported_error",
+    502: "upstream_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer of our own: status, a sentence for a person, and facts for a program."""
+
+    status: int
+    message: str
+    reason: str
+    """`model.outcome.Reason` as text: the machine-readable code."""
+    stage: str = ""
+    lane: str = ""
+    position: int | None = None
+    """Place in the queue that the request had or would have had."""
+    predicted_wait_ms: float | None = None
+    retry_after_s: int | None = None
+    request_id: str = ""
+
+
+def _error(refusal: Refusal) -> dict[str, Any]:
+    error: dict[str, Any] = {
+        "message": refusal.message,
+        "type": _TYPES.get(refusal.status, "server_error"),
+        "param": None,
+        "code": refusal.reason,
+        "reason": refusal.reason,
+    }
+    if refusal.stage:
+        error["stage"] = refusal.stage
+    if refusal.lane:
+        error["lane"] = refusal.lane
+    if refusal.position is not None:
+        error["position"] = refusal.position
+        error["predicted_wait_ms"] = refusal.predicted_wait_ms
+    if refusal.retry_after_s is not None:
+        error["retry_after_s"] = refusal.retry_after_s
+    if refusal.request_id:
+        error["request_id"] = refusal.request_id
+    return error
+
+
+def error_body(endpoint: str, refusal: Refusal) -> bytes:
+    """The JSON body of a refusal: OpenAI's `{"error": {…}}`, Anthropic's envelope on `/v1/messages`."""
+    if endpoint == "/v1/messages":
+        return msgspec.json.encode({"type": "error", "error": _error(refusal)})
+    return msgspec.json.encode({"error": _error(refusal)})
+
+
+def error_event(endpoint: str, refusal: Refusal) -> bytes:
+    """A last SSE event that says why the stream ends here; every SDK raises on it.
+
+    OpenAI's chat and completions streams carry `data: {"error": …}`; `/v1/responses` and Anthropic's messages name
+    the event.
+    """
+    error = _error(refusal)
+    if endpoint == "/v1/messages":
+        return b"event: error\ndata: %b\n\n" % msgspec.json.encode({"type": "error", "error": error})
+    if endpoint == "/v1/responses":
+        return b"event: error\ndata: %b\n\n" % msgspec.json.encode({**error, "type": "error"})
+    error["code"] = refusal.status
+    return b"data: %b\n\n" % msgspec.json.encode({"error": error})
+
+
+def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
+    """Why a lane does not take a request, and when to come back."""
+    predicted = decision.predicted_wait_ns
+    if decision.reason is Reason.QUEUE_FULL:
+        why = f"{policy.running} requests are running and {policy.queued} are waiting, which is its limit"
+    else:
+        budget = policy.budgets.queue_ns / 1e9
+        why = f"the predicted wait of {(predicted or 0) / 1e9:.1f} s is longer than its queue budget of {budget:g} s"
+    return Refusal(
+        status=decision.http_status,
+        message=f"lane {decision.lane!r} is full: {why}. Try again in {decision.retry_after_s} s.",
+        reason=decision.reason,
+        stage="queue",
+        lane=decision.lane,
+        position=decision.position,
+        predicted_wait_ms=None if predicted is None else round(predicted / 1e6, 3),
+        retry_after_s=decision.retry_after_s,
+    )

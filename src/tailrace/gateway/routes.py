@@ -1,0 +1,162 @@
+"""Paths: what is read, what is only relayed, what is never relayed.
+
+The data port speaks the APIs listed here and answers 404 to the rest. The engines' own administration (sleeping,
+flushing caches, loading adapters or models, aborting other people's requests) listens on the same port as their
+inference API; it never crosses the gateway, whatever `passthrough` lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+PASSTHROUGH_LANE: Final = "passthrough"
+"""Lane name of requests that admission does not see: model lists, health of Triton, `passthrough` paths."""
+
+
+class RouteKind(Enum):
+    """What the gateway does with a path."""
+
+    READ = "read"
+    """An inference call: admitted through a lane, read beside the relay."""
+    RELAY = "relay"
+    """Relayed and timed, neither admitted nor read."""
+    UNKNOWN = "unknown"
+    DENIED = "denied"
+    MALFORMED = "malformed"
+
+
+class Route(NamedTuple):
+    """A path and what to do with it. `endpoint` is a bounded name for records and metric labels."""
+
+    kind: RouteKind
+    endpoint: str
+
+
+_READ: Final = {
+    b"/v1/chat/completions": "/v1/chat/completions",
+    b"/v1/completions": "/v1/completions",
+    b"/v1/responses": "/v1/responses",
+    b"/v1/embeddings": "/v1/embeddings",
+    b"/v1/messages": "/v1/messages",
+    b"/v1/audio/transcriptions": "/v1/audio/transcriptions",
+    b"/v1/audio/translations": "/v1/audio/translations",
+    b"/generate": "/generate",
+}
+_TRITON_READ: Final = (b"/infer", b"/generate", b"/generate_stream")
+
+_DENIED: Final = frozenset(
+    {
+        # vLLM (development mode and scaling), SGLang
+        b"/abort_request",
+        b"/abort_requests",
+        b"/sleep",
+        b"/wake_up",
+        b"/is_sleeping",
+        b"/flush_cache",
+        b"/clear_hicache_storage_backend",
+        b"/reset_prefix_cache",
+        b"/reset_mm_cache",
+        b"/reset_encoder_cache",
+        b"/collective_rpc",
+        b"/start_profile",
+        b"/stop_profile",
+        b"/pause",
+        b"/resume",
+        b"/pause_generation",
+        b"/continue_generation",
+        b"/release_memory_occupation",
+        b"/resume_memory_occupation",
+        b"/scale_elastic_ep",
+        b"/is_scaling_elastic_ep",
+        b"/server_info",
+        b"/get_server_info",
+        b"/set_internal_state",
+        b"/get_internal_state",
+        b"/configure_logging",
+        b"/set_trace_level",
+        b"/open_session",
+        b"/close_session",
+        b"/freeze_gc",
+        b"/slow_down",
+        b"/start_expert_distribution_record",
+        b"/stop_expert_distribution_record",
+        b"/dump_expert_distribution_record",
+        b"/load_lora_adapter",
+        b"/load_lora_adapter_from_tensors",
+        b"/unload_lora_adapter",
+        b"/v1/load_lora_adapter",
+        b"/v1/unload_lora_adapter",
+        # llama.cpp
+        b"/slots",
+        b"/props",
+        b"/lora-adapters",
+        b"/models/load",
+        b"/models/unload",
+        # Tailrace's own simulated engine
+        b"/knobs",
+        # Triton
+        b"/v2/logging",
+        b"/v2/trace/setting",
+    }
+)
+_DENIED_PREFIXES: Final = (
+    b"/slots/",
+    b"/update_weights",
+    b"/init_weights",
+    b"/destroy_weights",
+    b"/get_weights",
+    b"/remote_instance",
+    b"/v2/repository",
+    b"/v2/systemsharedmemory",
+    b"/v2/cudasharedmemory",
+)
+
+
+def route(target: bytes, passthrough: Sequence[str] = ()) -> Route:
+    """Decide for a request target in origin form (`/path?query`); the query does not matter."""
+    path = target.partition(b"?")[0]
+    known = _READ.get(path)
+    if known is not None:
+        return Route(RouteKind.READ, known)
+    plain = unquote_to_bytes(path)
+    if _ambiguous(path, plain):
+        return Route(RouteKind.MALFORMED, "")
+    bare = plain.rstrip(b"/").lower() or b"/"
+    if bare in _DENIED or bare.startswith(_DENIED_PREFIXES) or bare.endswith(b"/trace/setting"):
+        return Route(RouteKind.DENIED, "")
+    return _relayed(bare) or _passed(plain.decode("utf-8", "replace"), passthrough)
+
+
+def _ambiguous(path: bytes, plain: bytes) -> bool:
+    """Whether two readers could resolve the path differently: `/v1/x/../sleep`, `//sleep`, `/%2e%2e/sleep`."""
+    return (
+        not plain.startswith(b"/")
+        or b"//" in plain
+        or b"\\" in plain
+        or b"\0" in plain
+        or b"#" in path
+        or b"%2f" in path.lower()
+        or any(segment in (b".", b"..") for segment in plain.split(b"/"))
+    )
+
+
+def _relayed(bare: bytes) -> Route | None:
+    if bare == b"/v1/models" or bare.startswith(b"/v1/models/"):
+        return Route(RouteKind.RELAY, "/v1/models")
+    if bare.startswith(b"/v1/responses/"):
+        return Route(RouteKind.RELAY, "/v1/responses/{id}")
+    if bare.startswith(b"/v2/models/") and bare.endswith(_TRITON_READ):
+        return Route(RouteKind.READ, "/v2/models/{model}/" + bare.rpartition(b"/")[2].decode("ascii"))
+    if bare == b"/v2" or bare.startswith(b"/v2/"):
+        return Route(RouteKind.RELAY, "/v2")
+    return None
+
+
+def _passed(text: str, passthrough: Sequence[str]) -> Route:
+    for pattern in passthrough:
+        if text == pattern or (pattern.endswith("*") and text.startswith(pattern[:-1])):
+            return Route(RouteKind.RELAY, pattern)
+    return Route(RouteKind.UNKNOWN, "")

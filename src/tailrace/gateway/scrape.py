@@ -1,0 +1,136 @@
+"""Engine state from its `/metrics`, read off every request's path.
+
+One scraper a backend: an engine answers `/metrics` from the loop that runs its steps, so a scrape may take as long as
+a step; it has a timeout, never overlaps itself, and nobody waits for it. An answer that is too old counts as absent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic_ns
+from typing import Final, Protocol
+
+import aiohttp
+
+from tailrace.model.engine_state import EngineState
+
+_MAX_BYTES: Final = 16 * 1024 * 1024
+_BACK_OFF: Final = 30
+"""Periods between two tries where the engine has no metrics at all (404): it may have been restarted with them."""
+
+
+class MetricsParser(Protocol):
+    """Turns an engine's Prometheus text into the signals we use."""
+
+    def __call__(self, text: str, server: str, now: int, /) -> EngineState | None:
+        """`server` is the `Server` header; `None` when nothing in it says anything about an engine."""
+
+
+class EngineWatch:
+    """The latest engine state of one backend, and whether the backend answers at all."""
+
+    def __init__(
+        self,
+        metrics_url: str,
+        *,
+        parse: MetricsParser,
+        period_ns: int,
+        timeout_ns: int,
+        stale_ns: int,
+        api_key: str | None = None,
+    ) -> None:
+        self._url = metrics_url
+        self._parse = parse
+        self._period_s = period_ns / 1e9
+        self._timeout_s = timeout_ns / 1e9
+        self._stale_ns = stale_ns
+        self._api_key = api_key
+        self._state: EngineState | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.scrapes = 0
+        self.failures = 0
+        self.error = ""
+        """Why the last scrape failed; empty when it did not."""
+        self.reachable: bool | None = None
+        """Whether anybody answers at the engine's address; `None` until somebody has asked."""
+        self.server = ""
+        """The engine's `Server` header."""
+        self._quiet_for = 0
+        self._first = asyncio.Event()
+
+    async def first_answer(self) -> None:
+        """Wait until the first scrape has ended, however it ended."""
+        await self._first.wait()
+
+    def state(self, now: int) -> EngineState | None:
+        """The last state, or `None` when there is none or it is too old to say anything about `now`."""
+        state = self._state
+        return state if state is not None and now - state.at_ns <= self._stale_ns else None
+
+    def age_ns(self, now: int) -> int | None:
+        """Age of the last state, however old."""
+        return None if self._state is None else now - self._state.at_ns
+
+    def unreachable(self) -> None:
+        """A request found nobody at the engine's address: look again soon."""
+        self.reachable = False
+        self._quiet_for = 0
+
+    def answers(self) -> None:
+        """A request got an answer."""
+        self.reachable = True
+
+    def start(self) -> None:
+        """Begin to scrape. `close` ends it."""
+        self._task = asyncio.create_task(self._run())  # noqa: TID251  (owned: `close` cancels and awaits it)
+
+    async def close(self) -> None:
+        """Stop and wait."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else None
+        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+            while True:
+                if self._quiet_for > 0:
+                    self._quiet_for -= 1
+                else:
+                    try:
+                        await self._scrape(session)
+                    finally:
+                        self._first.set()
+                await asyncio.sleep(self._period_s)
+
+    async def _scrape(self, session: aiohttp.ClientSession) -> None:
+        self.scrapes += 1
+        try:
+            async with session.get(self._url, allow_redirects=False) as answer:
+                self.reachable = True
+                self.server = answer.headers.get("Server", "")
+                if answer.status == 404:
+                    self.error = "the engine has no /metrics (404)"
+                    self._quiet_for = _BACK_OFF
+                    return
+                if answer.status != 200:
+                    self._failed(f"the engine answers {answer.status} to its metrics")
+                    return
+                body = await answer.content.read(_MAX_BYTES)
+                text = body.decode("utf-8", "replace")
+                self._state = self._parse(text, self.server, monotonic_ns())
+                self.error = ""
+        except TimeoutError:
+            # A busy engine is late with its metrics; it is not gone.
+            self._failed(f"no answer within {self._timeout_s * 1e3:.0f} ms")
+        except aiohttp.ClientConnectorError as error:
+            self.reachable = False
+            self._failed(str(error.os_error.strerror or error))
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            self._failed(str(error) or type(error).__name__)
+
+    def _failed(self, error: str) -> None:
+        self.failures += 1
+        self.error = error

@@ -1,0 +1,404 @@
+"""The data port's client side: one HTTP/1.1 connection as an `asyncio.Protocol` on llhttp.
+
+Answers leave in the order of their requests; a pipelined request waits for the one before it. The client's FIN means
+that it left: whoever shuts down its sending side while waiting for an answer is treated as gone (half-closed HTTP
+clients do not exist in practice, and an engine that computes for nobody does).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from time import monotonic_ns
+from typing import Final, Protocol, cast
+
+import httptools
+
+from tailrace.gateway.head import Header, HeadError, connection_tokens, render_head, status_line
+from tailrace.gateway.upstream import set_no_delay
+
+MAX_PIPELINED: Final = 32
+"""Requests that may wait behind one another on a connection before we stop reading it."""
+MAX_HEADERS: Final = 200
+NOT_SENT_LOW_WATER: Final = 64 * 1024
+"""Bytes the kernel may hold unsent for one client. Its default grows to megabytes, behind which a slow reader hides."""
+LINGER_NS: Final = 2_000_000_000
+"""How long a refused upload is read and thrown away, so that the refusal is not lost in a reset."""
+
+
+class Exchange(Protocol):
+    """One request as its connection drives it."""
+
+    keep_alive: bool
+    expects_continue: bool
+    uploaded: bool
+    """The whole body is here."""
+    started: bool
+
+    def add_body(self, data: bytes) -> None:
+        """Body bytes as they come."""
+
+    def upload_complete(self) -> None:
+        """The request is whole."""
+
+    def start(self, now: int) -> None:
+        """It is this request's turn: answer it."""
+
+    def refused_early(self) -> bool:
+        """Whether it is refused already, body or not."""
+
+    def spoil(self, error: HeadError) -> None:
+        """The rest of its body is not HTTP: refuse it, unless it is refused already."""
+
+    def client_gone(self, now: int, *, write_failed: bool = False) -> None:
+        """The client left. Idempotent."""
+
+    def client_timed_out(self, now: int) -> None:
+        """The client did not finish its request in time."""
+
+    def write_unblocked(self, since: int, now: int) -> None:
+        """Everything written so far is with the kernel."""
+
+
+class Host(Protocol):
+    """What the connections of a data port share."""
+
+    max_head_bytes: int
+
+    def connected(self, connection: ClientConnection) -> bool:
+        """A client is there; false when there are too many."""
+
+    def disconnected(self, connection: ClientConnection) -> None:
+        """A client is gone."""
+
+    def open(
+        self,
+        connection: ClientConnection,
+        method: bytes,
+        target: bytes,
+        version: str,
+        headers: list[Header],
+        *,
+        received: int,
+        now: int,
+    ) -> Exchange:
+        """A request's head is complete."""
+
+    def open_malformed(
+        self, connection: ClientConnection, error: HeadError, *, received: int, now: int, version: str
+    ) -> Exchange:
+        """What came is no request: an exchange that can only be refused."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client connection: parses requests, hands them out in order, knows when the client is slow or gone."""
+
+    __slots__ = (
+        "_advancing",
+        "_begun",
+        "_deaf",
+        "_gone",
+        "_head_bytes",
+        "_headers",
+        "_host",
+        "_in_head",
+        "_linger_until",
+        "_now",
+        "_parser",
+        "_reading_paused",
+        "_replaying",
+        "_target",
+        "_uploading",
+        "blocked_since",
+        "last_activity",
+        "pipeline",
+        "transport",
+    )
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._parser = httptools.HttpRequestParser(self)
+        self._headers: list[Header] = []
+        self._target = b""
+        self._begun = 0
+        self._now = 0
+        self._head_bytes = 0
+        self._in_head = False
+        self._deaf = False
+        """Nothing more is read from this client: it is closing, or what it sent cannot be trusted."""
+        self._gone = False
+        self._replaying = False
+        self._reading_paused = False
+        self._linger_until = 0
+        self._advancing = False
+        self._uploading: Exchange | None = None
+        self.pipeline: deque[Exchange] = deque()
+        self.blocked_since: int | None = None
+        self.last_activity = 0
+        self.transport: asyncio.Transport | None = None
+
+    # -- asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        # uvloop's transports have the methods and not the base class.
+        transport = self.transport = cast("asyncio.Transport", transport)
+        self.last_activity = monotonic_ns()
+        set_no_delay(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOT_SENT_LOW_WATER)
+        # With a limit of 0 a write is tried at once, not at the end of the loop's turn, and `pause_writing` says
+        # exactly when the client's side of the kernel is full.
+        transport.set_write_buffer_limits(high=0)
+        if not self._host.connected(self):
+            self._deaf = True
+            transport.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request; one timestamp for all of them."""
+        if self._deaf:
+            return
+        now = self._now = self.last_activity = monotonic_ns()
+        try:
+            self._feed(data)
+        except HeadError as error:
+            self._refuse(error, now)
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, HeadError):
+                self._refuse(cause, now)
+            else:
+                self._refuse(HeadError(400, f"this is no HTTP/1.1 request: {error}"), now)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._host.max_head_bytes:
+                self._refuse(HeadError(431, f"the head is longer than {self._host.max_head_bytes} bytes"), now)
+        self._advance(now)
+        if len(self.pipeline) > MAX_PIPELINED and not self._reading_paused and self.transport is not None:
+            self._reading_paused = True
+            self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """The client will send nothing more: it left."""
+        self._everyone_gone()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self._everyone_gone(write_failed=isinstance(exc, BrokenPipeError))
+        self._host.disconnected(self)
+
+    def pause_writing(self) -> None:
+        """The client's side of the kernel is full."""
+        self.blocked_since = monotonic_ns()
+
+    def resume_writing(self) -> None:
+        """The client has taken everything."""
+        since, self.blocked_since = self.blocked_since, None
+        if since is not None and self.pipeline:
+            self.pipeline[0].write_unblocked(since, monotonic_ns())
+
+    # -- llhttp
+
+    def on_message_begin(self) -> None:
+        """llhttp: a request begins."""
+        if self._replaying:
+            return
+        self._begun = self._now
+        self._target = b""
+        self._headers = []
+        self._head_bytes = 0
+        self._in_head = True
+
+    def on_url(self, part: bytes) -> None:
+        """llhttp: a piece of the target."""
+        if not self._replaying:
+            self._target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """llhttp: one header or trailer."""
+        if not self._replaying:
+            if len(self._headers) >= MAX_HEADERS:  # trailers count too: a body may end in any number of them
+                raise HeadError(431, f"there are more than {MAX_HEADERS} headers")
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """llhttp: the head is whole."""
+        if self._replaying:
+            return
+        self._in_head = False
+        # Trailers come through `on_header` too; they must not grow the head that was already handed out.
+        headers, self._headers = self._headers, []
+        exchange = self._host.open(
+            self,
+            self._parser.get_method(),
+            self._target,
+            self._parser.get_http_version(),
+            headers,
+            received=self._begun,
+            now=self._now,
+        )
+        self._target = b""
+        self._uploading = exchange
+        self.pipeline.append(exchange)
+        if self._parser.should_upgrade():
+            self._headers = headers  # `_without_upgrade` reads them again
+
+    def on_body(self, data: bytes) -> None:
+        """llhttp: a piece of the body."""
+        if self._uploading is not None:
+            self._uploading.add_body(data)
+
+    def on_message_complete(self) -> None:
+        """llhttp: the request is whole."""
+        if self._parser.should_upgrade():
+            return  # llhttp ends the message where the new protocol would begin; `_without_upgrade` goes on
+        exchange, self._uploading = self._uploading, None
+        if exchange is not None:
+            exchange.keep_alive = exchange.keep_alive and self._parser.should_keep_alive()
+            if not exchange.keep_alive:
+                self._deaf = True
+            exchange.upload_complete()
+
+    # -- reading
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._without_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            if not self._deaf:  # bytes after `Connection: close` are nobody's
+                raise
+
+    def _without_upgrade(self, rest: bytes) -> None:
+        """An offer of another protocol is declined by going on with HTTP/1.1, as RFC 9110 §7.8 allows.
+
+        Java's client offers h2c on its first request, body and all; llhttp stops before that body. A fresh parser
+        gets the same head without the offer, then the rest.
+        """
+        exchange = self._uploading
+        if exchange is None or self._parser.get_method() == b"CONNECT":
+            raise HeadError(405, "CONNECT is not supported")
+        offered = {n.lower(): v for n, v in self._headers}
+        if b"websocket" in offered.get(b"upgrade", b"").lower():
+            raise HeadError(501, "WebSocket is not supported on this path")
+        method = self._parser.get_method()
+        version = self._parser.get_http_version().encode("ascii")
+        kept = [pair for pair in self._headers if pair[0].lower() not in (b"upgrade", b"connection")]
+        if b"close" in connection_tokens(offered.get(b"connection", b"")):
+            kept.append((b"Connection", b"close"))
+        self._headers = []
+        self._parser = httptools.HttpRequestParser(self)
+        self._replaying = True
+        try:
+            self._parser.feed_data(render_head(b"%b / HTTP/%b\r\n" % (method, version), kept, []))
+        finally:
+            self._replaying = False
+        if rest:
+            self._feed(rest)
+
+    def _refuse(self, error: HeadError, now: int) -> None:
+        """What this client sends cannot be followed any more: answer what is whole, then say so and close."""
+        self._deaf = True
+        self._in_head = False
+        exchange, self._uploading = self._uploading, None
+        if exchange is not None:
+            exchange.spoil(error)
+            return
+        malformed = self._host.open_malformed(
+            self, error, received=self._begun or now, now=now, version=self._parser.get_http_version()
+        )
+        self.pipeline.append(malformed)
+
+    # -- answering
+
+    def _advance(self, now: int) -> None:
+        if self._advancing:
+            return  # an answer given at once comes back here; a loop bears any number of them, recursion does not
+        self._advancing = True
+        try:
+            while self.pipeline:
+                front = self.pipeline[0]
+                if front.started:
+                    return
+                if front.uploaded or front.refused_early():
+                    if not front.uploaded:
+                        self._deaf = True
+                    front.start(now)
+                    continue
+                if front.expects_continue and self.transport is not None:
+                    front.expects_continue = False
+                    self.transport.write(b"%b\r\n" % status_line(100))
+                return
+        finally:
+            self._advancing = False
+
+    def answered(self, exchange: Exchange, *, keep_alive: bool, now: int) -> None:
+        """The whole answer of the front request is with the kernel: the connection is the next one's."""
+        if self._gone or not self.pipeline or self.pipeline[0] is not exchange:
+            return
+        self.pipeline.popleft()
+        self.last_activity = now
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if not keep_alive:
+            self._deaf = True
+            if exchange.uploaded:
+                transport.close()
+            else:
+                # The rest of the upload is still on its way: a close would answer it with a reset, and the reset
+                # would overtake the refusal.
+                transport.write_eof()
+                self._linger_until = now + LINGER_NS
+            return
+        if self._reading_paused and len(self.pipeline) < MAX_PIPELINED // 4:
+            self._reading_paused = False
+            transport.resume_reading()
+        if self.pipeline:
+            self._advance(now)
+
+    def abort(self) -> None:
+        """Drop the client: what it got is all it gets, and it can see that it is not whole."""
+        self._deaf = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _everyone_gone(self, *, write_failed: bool = False) -> None:
+        self._gone = self._deaf = True
+        self._uploading = None
+        if self.pipeline:
+            now = monotonic_ns()
+            for exchange in self.pipeline:
+                exchange.client_gone(now, write_failed=write_failed)
+            self.pipeline.clear()
+
+    # -- time
+
+    def sweep(self, now: int, *, idle_ns: int, head_ns: int, upload_ns: int) -> None:
+        """Called about once a second: close what is idle, refuse what does not get on with its request."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if self._linger_until:
+            if now > self._linger_until:
+                transport.abort()
+        elif self._in_head:
+            if now - self._begun > head_ns:
+                self._refuse(HeadError(408, "the request's head did not arrive in time"), now)
+                self._advance(now)
+        elif self._uploading is not None:
+            if now - self.last_activity > upload_ns and self.pipeline and self.pipeline[0] is self._uploading:
+                self._deaf = True
+                self._uploading.client_timed_out(now)
+        elif not self.pipeline and now - self.last_activity > idle_ns:
+            transport.close()
+
+    def close_when_idle(self) -> None:
+        """Shutting down: an idle connection is closed now."""
+        if not self.pipeline and self.transport is not None and not self.transport.is_closing():
+            self.transport.close()

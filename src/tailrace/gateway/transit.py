@@ -1,0 +1,293 @@
+"""The engine's answer on its way to the client: what the engine's connection drives.
+
+Bytes are relayed as they were read, with one timestamp a read, and measured beside. Only whole events leave: no client
+can use half an event, and when the engine dies inside one, the error event that follows must not be glued to its
+fragment. Frames that only the gateway asked for are cut out.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Final
+
+from tailrace.gateway.answer import Answer
+from tailrace.gateway.head import Header
+from tailrace.gateway.refusal import Refusal, error_body, error_event
+from tailrace.gateway.routes import RouteKind
+from tailrace.gateway.verdict import COMPLETED, Verdict
+from tailrace.measure.dialect import EngineFault
+from tailrace.measure.meter import StreamMeter, summarise_body
+from tailrace.measure.strip import FrameStripper
+from tailrace.measure.summary import StreamSummary
+from tailrace.model.outcome import OutcomeKind, Reason
+from tailrace.model.timeline import EventKind
+
+if TYPE_CHECKING:
+    from tailrace.gateway.exchange import GatewayExchange
+
+NEVER: Final = 1 << 62
+MAX_READ_BODY: Final = 4 * 1024 * 1024
+"""An unstreamed answer is read up to this size; a larger one is relayed and timed only."""
+MAX_ERROR_TEXT: Final = 300
+_RELEASE_AT: Final = 64 * 1024
+"""A plain answer's head waits for its body, up to this many bytes, so that both leave in one segment."""
+_ERROR_STATUS: Final = range(400, 600)
+
+
+class Transit:
+    """One answer between two sockets."""
+
+    __slots__ = (
+        "_exchange",
+        "_flowing",
+        "_read",
+        "_read_size",
+        "_stripper",
+        "_summary",
+        "answer",
+        "cut",
+        "hold_until",
+        "meter",
+        "overhead_ns",
+    )
+
+    def __init__(self, exchange: GatewayExchange, answer: Answer) -> None:
+        self._exchange = exchange
+        self.answer = answer
+        self.meter: StreamMeter | None = None
+        self.cut: frozenset[EventKind] = frozenset()
+        """Kinds of events that were asked for by the gateway alone."""
+        self.hold_until = NEVER
+        self.overhead_ns = 0
+        self._stripper: FrameStripper | None = None
+        self._flowing = False
+        """The first token is through."""
+        self._read: list[bytes] | None = None
+        self._read_size = 0
+        self._summary: StreamSummary | None = None
+
+    # -- the engine's connection
+
+    def upstream_head(self, status: int, headers: list[Header], now: int) -> None:
+        """The status line. Nothing leaves yet."""
+        exchange = self._exchange
+        gateway = exchange.gateway
+        kind = encoding = server = b""
+        for name, value in headers:
+            key = name.lower()
+            if key == b"content-type":
+                kind = value.partition(b";")[0].strip().lower()
+            elif key == b"content-encoding":
+                encoding = value.strip().lower()
+            elif key == b"server":
+                server = value
+        gateway.engine.answered(server)
+        exchange.head_seen(now)
+        readable = encoding in (b"", b"identity")
+        sse = kind == b"text/event-stream" and 200 <= status < 300
+        self.answer.ours = exchange.our_headers(now)
+        self.answer.begin(status, headers, sse=sse)
+        if exchange.route.kind is RouteKind.READ and sse and readable:
+            self.meter = StreamMeter(
+                gateway.engine.adapter.dialect(exchange.route.endpoint),
+                origin_ns=exchange.received,
+                thresholds=gateway.thresholds,
+                timeline_limit=gateway.timeline_limit,
+                max_event_bytes=gateway.max_event_bytes,
+                cut=self.cut,
+            )
+            self._stripper = FrameStripper(self.meter)
+        elif readable and (kind.endswith(b"json") or status >= 400):
+            self._read = []
+        self.hold_until = now + gateway.header_hold_ns
+        exchange.next_check = exchange.next_budget()
+
+    def upstream_body(self, data: bytes, now: int) -> None:
+        """Body bytes of one read: the hot path."""
+        stripper = self._stripper
+        if stripper is None:
+            self._plain_body(data, now)
+        elif self._flowing:
+            ready = stripper.feed(data, now)
+            if ready:
+                self.overhead_ns += self.answer.body(ready) - now
+        else:
+            self._before_first_token(stripper.feed(data, now), now)
+        if self._exchange.connection.blocked_since is not None:
+            self._exchange.client_is_slow()
+
+    def _before_first_token(self, ready: bytes, now: int) -> None:
+        meter, answer = self.meter, self.answer
+        assert meter is not None
+        if meter.fault is not None and not answer.head_sent and not meter.token_events:
+            self._first_frame_error(meter, meter.fault, now)
+            return
+        answer.body(ready)
+        if meter.events:
+            answer.release()
+        if meter.first_token_ns is not None:
+            self._flowing = True
+            self._exchange.first_token(now, answer.last_write_ns)
+        if answer.last_write_ns is not None:
+            self.overhead_ns += max(0, answer.last_write_ns - now)
+
+    def _plain_body(self, data: bytes, now: int) -> None:
+        if self._read is not None:
+            self._read_size += len(data)
+            if self._read_size > MAX_READ_BODY:
+                self._read = None
+            else:
+                self._read.append(data)
+        answer = self.answer
+        answer.body(data)
+        if not answer.head_sent and len(data) >= _RELEASE_AT:
+            answer.release()
+        if answer.head_sent:
+            self.overhead_ns += max(0, (answer.last_write_ns or now) - now)
+
+    def upstream_complete(self, now: int) -> None:
+        """The engine's message is whole. Whether the answer in it is, too, is judged here."""
+        exchange, answer, meter = self._exchange, self.answer, self.meter
+        exchange.engine_done(now)
+        if meter is None or self._stripper is None:
+            self._plain_complete(now)
+            return
+        meter.end(now, clean=True)
+        rest = self._stripper.finish()
+        if meter.fault is not None and not answer.head_sent and not meter.token_events:
+            self._first_frame_error(meter, meter.fault, now)
+            return
+        verdict = self._judge(meter)
+        if verdict.reason is Reason.STREAM_CUT:
+            exchange.cut(now, "the engine ended the stream without an end marker or a finish reason")
+            return
+        answer.body(rest)
+        answer.release()
+        answer.end()
+        exchange.ends(now, verdict)
+
+    def upstream_lost(self, error: str, *, untouched: bool, now: int) -> None:
+        """The connection ended before the message did."""
+        exchange, meter = self._exchange, self.meter
+        if exchange.engine_lost(now, untouched=untouched):
+            return
+        if meter is not None:
+            meter.end(now, clean=False)
+            if meter.done:
+                # `[DONE]` is here; that the engine hung up instead of ending its message takes nothing away.
+                self.finish_early(now)
+                return
+        exchange.cut(now, error)
+
+    # -- judging
+
+    def _judge(self, meter: StreamMeter) -> Verdict:
+        if meter.fault is not None:
+            return self._fault(meter.fault, tokens_seen=meter.first_token_ns is not None)
+        if meter.protocol_fault:
+            # One event was larger than we read. The client has it all; what cannot be judged is not called failed.
+            return COMPLETED
+        summary = self._summary = meter.summary()
+        ending = self._exchange.gateway.engine.adapter.judge(summary)
+        if ending.outcome is OutcomeKind.COMPLETED:
+            return COMPLETED
+        return Verdict(
+            ending.outcome,
+            ending.reason,
+            ending.stage,
+            f"the engine ended the answer with finish_reason {meter.finish_reason!r}" if meter.finish_reason else "",
+        )
+
+    def _fault(self, fault: EngineFault, *, tokens_seen: bool) -> Verdict:
+        ending = self._exchange.gateway.engine.adapter.fault(fault, tokens_seen=tokens_seen)
+        return Verdict(ending.outcome, ending.reason, ending.stage, fault.message)
+
+    def _plain_complete(self, now: int) -> None:
+        exchange, answer = self._exchange, self.answer
+        answer.end()
+        status = answer.status or 0
+        read, self._read = self._read, None
+        body = b"".join(read) if read else b""
+        adapter = exchange.gateway.engine.adapter
+        endpoint = exchange.route.endpoint
+        if status >= 400:
+            ending = adapter.error(status, body, path=endpoint)
+            text = body[:MAX_ERROR_TEXT].decode("utf-8", "replace")
+            exchange.ends(now, Verdict(ending.outcome, ending.reason, ending.stage, text))
+            return
+        if exchange.route.kind is RouteKind.READ and body:
+            meaning = adapter.dialect(endpoint).read_body(body)
+            self._summary = summarise_body(meaning, origin_ns=exchange.received, now=now)
+            if meaning.fault is not None:  # Triton: a 200 whose body is an error
+                exchange.ends(now, self._fault(meaning.fault, tokens_seen=False))
+                return
+        exchange.ends(now, COMPLETED)
+
+    def _first_frame_error(self, meter: StreamMeter, fault: EngineFault, now: int) -> None:
+        """The stream's first event is an error and nothing has left: the client gets its real status."""
+        exchange = self._exchange
+        ending = exchange.gateway.engine.adapter.fault(fault, tokens_seen=False)
+        said = fault.code or 0
+        status = said if said in _ERROR_STATUS else ending.http_status or 502
+        exchange.stop_engine(now)
+        meter.end(now, clean=False)
+        refusal = Refusal(
+            status=status,
+            message=fault.message,
+            reason=ending.reason,
+            stage=ending.stage,
+            request_id=exchange.ledger.request_id,
+            retry_after_s=1 if status in (429, 503) else None,
+        )
+        self.refuse(refusal)
+        exchange.ends(now, Verdict(ending.outcome, ending.reason, ending.stage, fault.message))
+
+    # -- ends that are not the engine's
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer with our own status and body; only before anything has left."""
+        body = error_body(self._exchange.route.endpoint, refusal)
+        self.answer.refuse(refusal.status, body, retry_after_s=refusal.retry_after_s)
+
+    def break_off(self, refusal: Refusal) -> bool:
+        """Tell the client, in whatever state its answer is, that there will be no proper end.
+
+        False when it could not be told: the connection has to be dropped, which no client takes for a whole answer.
+        """
+        answer, meter = self.answer, self.meter
+        if meter is not None:
+            meter.end(monotonic_ns(), clean=False)
+        if not answer.head_sent and (meter is None or not meter.token_events):
+            self.refuse(refusal)
+            return True
+        if not answer.sse:
+            return False
+        answer.release()
+        # An event too large to be held may have left in part: an empty line ends it.
+        glue = b"\n\n" if meter is None or meter.protocol_fault else b""
+        answer.body(glue + error_event(self._exchange.route.endpoint, refusal))
+        answer.end()
+        return True
+
+    def finish_early(self, now: int) -> None:
+        """The answer is whole, by its end marker or finish reason; the engine only did not end its message."""
+        exchange, meter = self._exchange, self.meter
+        assert meter is not None
+        exchange.stop_engine(now)
+        meter.end(now, clean=False)
+        self.answer.release()
+        self.answer.end()
+        exchange.ends(now, self._judge(meter))
+
+    def let_head_go(self) -> None:
+        """The hold is over."""
+        self.hold_until = NEVER
+        self.answer.release()
+
+    def summary(self, now: int) -> StreamSummary | None:
+        """What was measured, when it is over."""
+        meter = self.meter
+        if meter is None or self._summary is not None:
+            return self._summary
+        meter.end(now, clean=False)
+        return meter.summary()

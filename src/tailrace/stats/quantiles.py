@@ -1,0 +1,99 @@
+"""Quantiles of a sample, their order-statistic intervals, and how many values a quantile needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "SUPPORT",
+    "Floats",
+    "binomial_quantile",
+    "needed",
+    "order_statistic_ranks",
+    "quantile",
+    "quantile_interval",
+    "supported",
+    "weighted_quantile",
+]
+
+Floats = NDArray[np.float64]
+
+SUPPORT: Final = 5.0
+"""A quantile p rests on n(1 - p) values above it; fewer than this many and it is not shown (p99: n >= 500)."""
+_SLACK: Final = 1e-9
+
+
+def quantile(values: Sequence[float] | NDArray[Any], p: float) -> float:
+    """The p-quantile by linear interpolation between order statistics (numpy's default). NaN for an empty sample."""
+    array = np.asarray(values, dtype=np.float64)
+    return float(np.quantile(array, p)) if array.size else math.nan
+
+
+def supported(p: float, n: int) -> bool:
+    """Whether n values support the p-quantile: n(1 - p) >= 5. One rule everywhere."""
+    return n * (1.0 - p) >= SUPPORT - _SLACK
+
+
+def needed(p: float) -> int:
+    """The smallest n that supports the p-quantile."""
+    return math.ceil(SUPPORT / (1.0 - p) - 1e-6)
+
+
+def binomial_quantile(q: float, n: int, p: float) -> int:
+    """Smallest k with P(Binomial(n, p) <= k) >= q (what `scipy.stats.binom.ppf` gives, without its import time)."""
+    from scipy.special import bdtr, bdtrik  # noqa: PLC0415  (scipy is loaded only where it is used)
+
+    guess = int(np.ceil(bdtrik(q, n, p)))
+    guess = min(max(guess, 0), n)
+    while guess > 0 and float(bdtr(guess - 1, n, p)) >= q:
+        guess -= 1
+    while guess < n and float(bdtr(guess, n, p)) < q:
+        guess += 1
+    return guess
+
+
+def order_statistic_ranks(n: int, p: float, confidence: float = 0.95) -> tuple[int | None, int | None]:
+    """1-based ranks (l, u) whose order statistics enclose the p-quantile with at least `confidence`.
+
+    l = binom.ppf(a/2, n, p), u = binom.ppf(1 - a/2, n, p) + 1. `None` where the bound lies outside the sample: it is
+    unbounded, never the extreme value.
+    """
+    if n <= 0:
+        return None, None
+    alpha = 1.0 - confidence
+    low = binomial_quantile(alpha / 2, n, p)
+    high = binomial_quantile(1.0 - alpha / 2, n, p) + 1
+    return (low if low >= 1 else None), (high if high <= n else None)
+
+
+def quantile_interval(
+    values: Sequence[float] | NDArray[Any], p: float, confidence: float = 0.95
+) -> tuple[float | None, float | None]:
+    """Order-statistic interval of the p-quantile of one sample; a `None` bound is unbounded.
+
+    Assumes independent values; for two arms of a load test use `bootstrap.compare_quantiles`, which does not.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    low, high = order_statistic_ranks(int(ordered.size), p, confidence)
+    return (
+        None if low is None else float(ordered[low - 1]),
+        None if high is None else float(ordered[high - 1]),
+    )
+
+
+def weighted_quantile(values: NDArray[Any], weights: NDArray[Any], p: float) -> float:
+    """Smallest value whose cumulative weight reaches p of the total (slack 1e-12 of the total). NaN if empty."""
+    values = np.asarray(values, dtype=np.float64)
+    weights = np.asarray(weights, dtype=np.float64)
+    if not values.size:
+        return math.nan
+    order = np.argsort(values, kind="stable")
+    cumulative = np.cumsum(weights[order])
+    total = float(cumulative[-1])
+    place = int(np.searchsorted(cumulative, p * total - 1e-12 * max(total, 1.0), side="left"))
+    return float(values[order][min(place, values.size - 1)])

@@ -1,0 +1,300 @@
+"""`RecordStore`: read a data directory, hot rows and sealed segments as one, while any number of gateways write it.
+
+The order of reading is the whole trick: hot files first, then the list of segments. A batch that is sealed in
+between is then seen twice, and is recognised, because a segment's name carries its writer and its range of batches;
+in the other order it would be missed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from tailrace.model.errors import InputError, StoreError
+from tailrace.model.record import RequestRecord
+from tailrace.store.batch import decode_batches, table_of
+from tailrace.store.fetch import fetch_table
+from tailrace.store.hot import HotReader
+from tailrace.store.layout import DEFAULT_DIRECTORY, DataDirectory
+from tailrace.store.queries import query_sql
+from tailrace.store.segment import list_segments
+from tailrace.store.table import KINDS, RecordTable
+
+__all__ = ["Answer", "RecordStore"]
+
+_T = TypeVar("_T")
+_ATTEMPTS: Final = 4
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer to a named query: column names, and rows of plain values."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """One dict a row."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def column(self, name: str) -> list[Any]:
+        """The values of one column."""
+        place = self.columns.index(name)
+        return [row[place] for row in self.rows]
+
+
+class _Snapshot(msgspec.Struct, frozen=True):
+    hot: RecordTable
+    segments: list[Path]
+
+
+class RecordStore:
+    """The records of one data directory. Holds nothing open between calls; safe to use from several threads.
+
+    Times are wall clock in ns; a window is [since, until) on a record's start.
+    """
+
+    def __init__(self, root: str | Path = DEFAULT_DIRECTORY, *, threads: int | None = None) -> None:
+        """InputError when `root` is no data directory. `threads` limits the query engine (default: all cores)."""
+        self.directory = DataDirectory(root)
+        self.directory.require()
+        self._threads = threads
+
+    # -- records
+
+    def table(
+        self,
+        since_unix_ns: int | None = None,
+        until_unix_ns: int | None = None,
+        limit: int | None = None,
+        *,
+        with_timelines: bool = False,
+        equal: Mapping[str, str] | None = None,
+        slowest_by: str = "",
+    ) -> RecordTable:
+        """Records in the window, ordered by start; with `limit`, the newest so many of them.
+
+        `equal` keeps those whose text fields say this (`{"lane": "batch"}`). `slowest_by` names a column: the rows
+        that have it come largest first, and `limit` keeps the largest. Timelines are read only when asked for: they
+        are most of the bytes.
+        """
+        order = slowest_by or "start_unix_ns"
+        wanted = dict(equal or {})
+        for name in (order, *wanted):
+            if name not in KINDS:
+                raise InputError(f"records have no field {name!r}", remedy=f"They have: {', '.join(KINDS)}.")
+
+        def read() -> RecordTable:
+            snapshot = self._snapshot(since_unix_ns, until_unix_ns)
+            hot = snapshot.hot if with_timelines else RecordTable(snapshot.hot.columns)
+            for name, text in wanted.items():
+                hot = hot.where((hot.column(name) == text).astype(bool))
+            if slowest_by and hot.column(order).dtype == np.float64:
+                hot = hot.where(~np.isnan(hot.column(order)))
+            parts = [hot]
+            if snapshot.segments:
+                where = _window(since_unix_ns, until_unix_ns)
+                where += "".join(f' AND "{name}" = {_quoted(text)}' for name, text in wanted.items())
+                where += f' AND "{order}" IS NOT NULL'
+                cold = self._read_segments(snapshot.segments, where, order, limit, with_timelines=with_timelines)
+                parts.insert(0, cold)
+            largest_first = RecordTable.concat(parts).sorted_by(order, descending=True)
+            if limit is not None and len(largest_first) > limit:
+                largest_first = largest_first.where(np.arange(limit))
+            return largest_first if slowest_by else largest_first.sorted_by(order)
+
+        return self._retry(read)
+
+    def records(
+        self, since_unix_ns: int | None = None, limit: int | None = None, until_unix_ns: int | None = None
+    ) -> list[RequestRecord]:
+        """Like `table`, as records with their timelines."""
+        return list(self.table(since_unix_ns, until_unix_ns, limit, with_timelines=True).records())
+
+    def get(self, request_id: str) -> RequestRecord | None:
+        """The record of one request, by our id or the client's, with its timeline; the newest if there are several."""
+        if not request_id:
+            # Most records have no client id, and an empty one must not find them.
+            return None
+
+        def read() -> RequestRecord | None:
+            found = self._hot(containing=request_id)[0]
+            mine = (found.column("request_id") == request_id) | (found.column("client_request_id") == request_id)
+            hits = found.where(mine.astype(bool))
+            if not len(hits):
+                listing = list_segments(self.directory.segments)
+                if not listing.names:
+                    return None
+                quoted = _quoted(request_id)
+                where = f"request_id = {quoted} OR client_request_id = {quoted}"
+                paths = [name.path(self.directory.segments) for name in listing.names]
+                hits = self._read_segments(paths, where, "start_unix_ns", 1, with_timelines=True)
+            newest = hits.sorted_by("start_unix_ns", descending=True)
+            return next(newest.records(), None)
+
+        return self._retry(read)
+
+    # -- questions
+
+    def ask(
+        self,
+        name: str,
+        *,
+        metric: str | None = None,
+        since_unix_ns: int | None = None,
+        until_unix_ns: int | None = None,
+        **numbers: float,
+    ) -> Answer:
+        """Answer a named query (see `queries.QUERIES`) over a window. InputError for an unknown name or parameter."""
+        sql = query_sql(name, metric, **numbers)
+
+        def read() -> Answer:
+            from tailrace.store.parquet_file import connect, register_table, select_segments  # noqa: PLC0415
+
+            snapshot = self._snapshot(since_unix_ns, until_unix_ns)
+            with connect(threads=self._threads) as connection:
+                parts = [register_table(connection, "hot", snapshot.hot)]
+                if snapshot.segments:
+                    parts.append(select_segments(connection, snapshot.segments))
+                where = _window(since_unix_ns, until_unix_ns)
+                union = " UNION ALL ".join(f"(SELECT * FROM ({part}) WHERE {where})" for part in parts)  # noqa: S608
+                connection.execute(f"CREATE TEMP VIEW records AS {union}")
+                cursor = connection.execute(sql)
+                columns = [column[0] for column in cursor.description or []]
+                return Answer(columns, cursor.fetchall())
+
+        return self._retry(read)
+
+    def counters(self) -> dict[str, int]:
+        """What the writers of this directory counted, summed: `dropped.normal`, `dropped.slow`, ..."""
+        by_writer: dict[str, dict[str, int]] = {}
+        for path in self.directory.hot_files():
+            try:
+                with HotReader(path) as reader:
+                    by_writer[reader.writer] = reader.counters()
+            except FileNotFoundError:
+                continue
+        if self.directory.counters.exists():
+            for line in self.directory.counters.read_bytes().splitlines():
+                try:
+                    kept = json.loads(line)
+                except ValueError:
+                    # The last line may be half written by a process that is at it now.
+                    continue
+                # By writer, not added up: a crash between keeping and deleting writes a line twice.
+                by_writer[kept["writer"]] = kept["counters"]
+        out: dict[str, int] = {}
+        for counters in by_writer.values():
+            for name, value in counters.items():
+                out[name] = out.get(name, 0) + value
+        return out
+
+    def size(self) -> dict[str, int]:
+        """How much there is: `hot_files`, `hot_records`, `segments`, `sealed_records`, `bytes`."""
+        hot, _seen = self._hot_rows()
+        listing = list_segments(self.directory.segments)
+        paths = [name.path(self.directory.segments) for name in listing.names]
+        files = [*paths, *self.directory.hot.glob("*")]
+        return {
+            "hot_files": len(self.directory.hot_files()),
+            "hot_records": hot,
+            "segments": len(paths),
+            "sealed_records": sum(name.rows for name in listing.names),
+            "bytes": sum(path.stat().st_size for path in files if path.exists()),
+        }
+
+    # -- inside
+
+    def _retry(self, read: Callable[[], _T]) -> _T:
+        import duckdb  # noqa: PLC0415
+
+        for attempt in range(_ATTEMPTS):
+            try:
+                return read()
+            except (duckdb.IOException, FileNotFoundError) as error:
+                # A segment was pruned or merged away between listing and opening: the next list is right.
+                if attempt == _ATTEMPTS - 1:
+                    raise StoreError(f"{self.directory.root}: cannot read records: {error}") from None
+            except duckdb.Error as error:
+                raise StoreError(f"{self.directory.root}: cannot read records: {error}") from None
+        raise AssertionError("unreachable")
+
+    def _snapshot(self, since: int | None, until: int | None) -> _Snapshot:
+        hot, batches = self._hot(since_ns=since, until_ns=until)
+        listing = list_segments(self.directory.segments)
+        held = listing.holds()
+        fresh = np.array(
+            [not any(lo <= number <= hi for lo, hi in held.get(writer, ())) for writer, number in batches], dtype=bool
+        )
+        if not fresh.all():
+            hot = hot.where(fresh)
+        starts = hot.column("start_unix_ns")
+        inside = np.ones(len(hot), dtype=bool)
+        if since is not None:
+            inside &= starts >= since
+        if until is not None:
+            inside &= starts < until
+        if not inside.all():
+            hot = hot.where(inside)
+        paths = [name.path(self.directory.segments) for name in listing.window(since, until)]
+        return _Snapshot(hot, paths)
+
+    def _hot(self, **filters: Any) -> tuple[RecordTable, list[tuple[str, int]]]:
+        """Hot rows, and for each the writer and batch it came from."""
+        tables: list[RecordTable] = []
+        origin: list[tuple[str, int]] = []
+        for path in self.directory.hot_files():
+            try:
+                with HotReader(path) as reader:
+                    batches = reader.batches(**filters)
+            except FileNotFoundError:
+                # Sealed away a moment ago: its rows are in segments, which are listed after this.
+                continue
+            if not batches:
+                continue
+            columns = decode_batches([(batch.rows, batch.body) for batch in batches], reader.layout)
+            tables.append(table_of(columns, sum(batch.rows for batch in batches)))
+            origin.extend((reader.writer, batch.id) for batch in batches for _row in range(batch.rows))
+        return RecordTable.concat(tables), origin
+
+    def _hot_rows(self) -> tuple[int, int]:
+        rows, files = 0, 0
+        for path in self.directory.hot_files():
+            try:
+                with HotReader(path) as reader:
+                    rows += sum(batch.rows for batch in reader.batches())
+            except FileNotFoundError:
+                continue
+            files += 1
+        return rows, files
+
+    def _read_segments(
+        self, paths: list[Path], where: str, order: str, limit: int | None, *, with_timelines: bool
+    ) -> RecordTable:
+        from tailrace.store.parquet_file import TIMELINE_TYPES, connect, select_segments  # noqa: PLC0415
+
+        with connect(threads=self._threads) as connection:
+            rows = f"SELECT * FROM ({select_segments(connection, paths)}) WHERE {where}"  # noqa: S608
+            if limit is not None:
+                rows += f' ORDER BY "{order}" DESC LIMIT {int(limit)}'
+            if not with_timelines:
+                rows = f"SELECT * EXCLUDE ({', '.join(TIMELINE_TYPES)}) FROM ({rows})"  # noqa: S608
+            connection.execute(f"CREATE TEMP TABLE chosen AS {rows}")
+            return fetch_table(connection, "chosen", with_timelines=with_timelines)
+
+
+def _window(since: int | None, until: int | None) -> str:
+    clauses = ["true"]
+    if since is not None:
+        clauses.append(f"start_unix_ns >= {int(since)}")
+    if until is not None:
+        clauses.append(f"start_unix_ns < {int(until)}")
+    return " AND ".join(clauses)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,98 @@
+"""MIX_SHIFT and DECODE_SLOWDOWN: what changed between two windows."""
+
+import msgspec
+
+from tailrace.model.finding import Action, Layer, Level
+from tests.diagnose.simulated import answer, as_gateway, codes, found, served, without_state
+
+MIX = "MIX_SHIFT"
+SLOW = "DECODE_SLOWDOWN"
+
+
+def one_lane(records):
+    return [msgspec.structs.replace(r, lane="default") for r in records]
+
+
+def before():
+    return one_lane(as_gateway(served(1, rate=2.0, n=2500, long_share=0.02)))
+
+
+def test_more_documents_are_a_mix_shift():
+    after = one_lane(as_gateway(served(2, rate=2.0, n=2500, long_share=0.12)))
+    result = answer(after, before=before())
+    finding = found(result, MIX)
+    assert finding is not None
+    assert (finding.layer, finding.level) == (Layer.MIX, Level.CONSISTENT)
+    assert "the mix explains +" in finding.statement
+    assert "4096-16383" in " ".join(item.text for item in finding.evidence)
+    assert SLOW not in codes(result)
+
+
+def test_the_same_traffic_served_slower_is_not_a_mix_shift():
+    after = one_lane(as_gateway(served(2, rate=2.0, n=2500, long_share=0.02, speed=0.5)))
+    assert MIX not in codes(answer(after, before=before()))
+
+
+def test_another_seed_of_the_same_traffic_is_nothing():
+    after = one_lane(as_gateway(served(3, rate=2.0, n=2500, long_share=0.02)))
+    result = answer(after, before=before())
+    assert result.findings == []
+    assert result.action is Action.NONE
+
+
+def test_without_prompt_lengths_lanes_are_all_that_is_known():
+    def blind(records):
+        return [msgspec.structs.replace(r, prompt_tokens=None, prompt_bytes=None) for r in records]
+
+    lanes = as_gateway(served(1, rate=2.0, n=2500, long_share=0.02))
+    more = as_gateway(served(2, rate=2.0, n=2500, long_share=0.12))
+    finding = found(answer(blind(more), before=blind(lanes)), MIX)
+    assert finding is not None
+    assert finding.level is Level.SUSPECTED
+    assert finding.missing == ["prompt lengths (only lanes are known)"]
+
+
+def test_without_a_window_from_before_neither_can_run():
+    result = answer(as_gateway(served(rate=25.0, long_share=0.0, max_num_seqs=32)))
+    for code in (MIX, SLOW):
+        assert f"{code}: a window from before (--before FILE)" in result.needs
+
+
+def steady(speed=1.0, seed=1, rate=2.0):
+    return as_gateway(served(seed, rate=rate, n=800, long_share=0.0, speed=speed))
+
+
+def equal_batch(records, running=4):
+    return [msgspec.structs.replace(r, running_at_first_token=running, running_at_admission=running) for r in records]
+
+
+def test_every_token_slower_at_an_equal_batch():
+    result = answer(equal_batch(steady(0.7)), before=equal_batch(steady()))
+    finding = found(result, SLOW)
+    assert finding is not None
+    assert (finding.layer, finding.level, finding.action) == (Layer.COMPUTE, Level.CONSISTENT, Action.FIX)
+    assert "tokens" in finding.relation
+
+
+def test_a_new_version_says_roll_back():
+    old = [msgspec.structs.replace(r, engine_version="0.9.1") for r in equal_batch(steady())]
+    new = [msgspec.structs.replace(r, engine_version="0.9.2") for r in equal_batch(steady(0.7))]
+    finding = found(answer(new, before=old), SLOW)
+    assert finding is not None
+    assert finding.action is Action.ROLLBACK
+
+
+def test_a_larger_batch_is_not_a_slower_accelerator():
+    # The near miss: the same GPU with three times the batch gives every token more time, too.
+    slow = equal_batch(steady(0.7), running=12)
+    assert SLOW not in codes(answer(slow, before=equal_batch(steady())))
+
+
+def test_without_the_batch_it_is_only_suspected():
+    finding = found(answer(without_state(steady(0.7)), before=without_state(steady())), SLOW)
+    assert finding is not None
+    assert finding.level is Level.SUSPECTED
+
+
+def test_the_same_accelerator_is_not_slower():
+    assert SLOW not in codes(answer(steady(seed=2), before=steady()))

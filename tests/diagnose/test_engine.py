@@ -1,0 +1,233 @@
+import msgspec
+import numpy as np
+import pytest
+
+from tailrace.diagnose.cause import layer_of
+from tailrace.diagnose.causes import CAUSES
+from tailrace.diagnose.engine import diagnose, rank
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.objectives import parse_objectives
+from tailrace.diagnose.symptoms import more_often_than, symptoms
+from tailrace.model.errors import InputError
+from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
+from tailrace.model.measurement import ClientHealth
+from tailrace.model.outcome import OutcomeKind, Reason
+from tailrace.store.table import RecordTable
+from tests.diagnose.simulated import UNCHUNKED, answer, as_client, as_gateway, evidence, served
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("view", [as_gateway, as_client])
+def test_with_nothing_wrong_it_says_so(seed, view):
+    result = answer(view(served(seed, rate=6.0, long_share=0.0)))
+    assert (result.findings, result.action, result.triage) == ([], Action.NONE, [])
+    assert result.summary.startswith("Nothing is wrong: TTFT p99")
+    assert "n = 600" in result.summary
+    assert "objective p99 <= 500 ms" in result.summary
+
+
+def test_an_objective_decides_what_is_wrong():
+    records = as_gateway(served(rate=3.0, max_num_batched_tokens=512))
+    assert answer(records).findings
+    loose = answer(records, objectives=parse_objectives(["ttft_p99=3s"]))
+    assert loose.findings == []
+    assert "TTFT p99" in loose.summary
+
+
+def test_documents_are_judged_by_their_own_objective_only():
+    # Documents take 0.4 s for their first token even alone; the chat objective is not theirs.
+    records = as_gateway(served(rate=0.5, n=400, max_num_batched_tokens=8192))
+    assert answer(records, objectives=parse_objectives(["ttft_p99=450ms"])).findings == []
+    (symptom,) = symptoms(evidence(records, objectives=parse_objectives(["ttft_p99=450ms", "long/ttft_p99=300ms"])))
+    assert symptom.kind == "objective"
+    assert symptom.text.startswith("TTFT of lane long is over 300 ms")
+
+
+def test_small_samples_name_what_they_lack():
+    result = answer(as_gateway(served(**UNCHUNKED))[:150])
+    assert result.findings[0].code == "SCHED_PREFILL_STEALS_DECODE"
+    assert "500 completed requests for a p99 (n = 150)" in result.needs
+
+
+def test_too_few_requests_are_an_honest_answer():
+    result = answer(as_gateway(served(**UNCHUNKED))[:10])
+    assert (result.findings, result.action) == ([], Action.COLLECT)
+    assert result.summary.startswith("Cannot tell")
+    assert diagnose(EvidenceSet(RecordTable.empty())).action is Action.COLLECT
+
+
+def test_lost_records_forbid_a_diagnosis():
+    records = as_gateway(served(**UNCHUNKED))
+    assert answer(records, dropped=0.005).findings
+    result = answer(records, dropped=0.02)
+    assert result.findings == []
+    assert result.validity[0].level is Level.INSUFFICIENT
+    assert "2.0%" in result.summary
+
+
+def test_a_limited_client_forbids_a_diagnosis():
+    result = answer(as_client(served(**UNCHUNKED)), client=ClientHealth(limited=True, why="its CPU was full"))
+    assert result.findings == []
+    assert result.validity[0].code == "BENCH_CLIENT_QUEUE"
+    assert "its CPU was full" in result.summary
+
+
+def test_impossible_records_are_left_out_and_counted():
+    records = as_gateway(served(rate=4.0, long_share=0.0))
+    broken = [msgspec.structs.replace(r, ttft_ns=-5) if i < 3 else r for i, r in enumerate(records)]
+    result = answer(broken)
+    (finding,) = result.validity
+    assert (finding.code, finding.level) == ("METRIC_BUG", Level.PROVEN)
+    assert "3 of 600" in finding.statement
+    assert "n = 597" in result.summary
+
+
+def test_many_impossible_records_end_the_diagnosis():
+    epoch = 1_700_000_000_000_000_000
+    broken = [
+        msgspec.structs.replace(r, e2e_ns=epoch, decode_ns=epoch) if i % 10 == 0 else r
+        for i, r in enumerate(as_gateway(served(**UNCHUNKED)))
+    ]
+    result = answer(broken)
+    assert result.findings == []
+    assert result.validity[0].code == "METRIC_BUG"
+    assert any("longer than a week" in item.text for item in result.validity[0].evidence)
+
+
+def test_late_sends_are_told():
+    late = [
+        msgspec.structs.replace(r, intended_to_sent_ns=i * 2_000_000)
+        for i, r in enumerate(as_client(served(rate=4.0, long_share=0.0)))
+    ]
+    assert [finding.code for finding in answer(late).validity] == ["BENCH_COORDINATED_OMISSION"]
+
+
+def test_chunks_counted_as_tokens_are_told():
+    records = [
+        msgspec.structs.replace(r, output_tokens=r.output_tokens * 4)
+        for r in as_client(served(rate=4.0, long_share=0.0))
+    ]
+    assert [finding.code for finding in answer(records).validity] == ["METRIC_UNIT"]
+
+
+def test_an_engine_that_others_use_too_is_told():
+    records = [
+        msgspec.structs.replace(r, running_at_admission=60) for r in as_gateway(served(rate=4.0, long_share=0.0))
+    ]
+    (finding,) = answer(records).validity
+    assert (finding.code, finding.level) == ("METRIC_GAP", Level.SUSPECTED)
+    assert "Little's law" in finding.statement
+
+
+def test_failures_are_a_symptom_and_never_in_a_percentile():
+    records = as_gateway(served(rate=4.0, long_share=0.0))
+    failed = [
+        msgspec.structs.replace(r, outcome=OutcomeKind.FAILED, reason=Reason.ENGINE_ERROR) if i % 20 == 0 else r
+        for i, r in enumerate(records)
+    ]
+    result = answer(failed)
+    assert result.action is Action.COLLECT
+    assert "30 of 600 requests did not complete" in result.summary
+
+
+def test_a_slow_tail_without_a_known_cause_is_not_forced_into_one():
+    # The engine's own prefill of every prompt is slow: none of the eight causes.
+    records = []
+    rng = np.random.default_rng(0)
+    for record in as_gateway(served(rate=0.5, n=300, long_share=0.0)):
+        more = int(rng.exponential(600) * 1e6)
+        records.append(
+            msgspec.structs.replace(
+                record,
+                prefill_ns=record.prefill_ns + more,
+                ttft_ns=record.ttft_ns + more,
+                e2e_ns=record.e2e_ns + more,
+                e2e_last_token_ns=record.e2e_last_token_ns + more,
+                timeline=msgspec.structs.replace(record.timeline, at_ns=[at + more for at in record.timeline.at_ns]),
+            )
+        )
+    result = answer(records)
+    assert result.findings == []
+    assert result.action is Action.COLLECT
+    assert "prefill makes the tail" in result.summary
+    assert "R2" in result.triage
+
+
+def test_before_and_after_say_that_only_the_tail_is_worse():
+    calm = as_gateway(served(1, rate=3.0, n=1000, long_share=0.05))
+    result = answer(as_gateway(served(1, rate=3.0, n=1000, long_share=0.05, **UNCHUNKED)), before=calm)
+    assert result.findings[0].code == "SCHED_PREFILL_STEALS_DECODE"
+
+
+def test_ranking_is_by_level_then_by_milliseconds():
+    def finding(code, level, ms):
+        return Finding(code=code, layer=Layer.SCHEDULER, stage="", level=level, statement="", explains_ms=ms)
+
+    ranked = rank(
+        [
+            finding("SCHED_A", Level.SUSPECTED, 900.0),
+            finding("SCHED_B", Level.CONSISTENT, 100.0),
+            finding("SCHED_C", Level.CONSISTENT, 400.0),
+            finding("SCHED_D", Level.PROVEN, None),
+        ]
+    )
+    assert [item.code for item in ranked] == ["SCHED_D", "SCHED_C", "SCHED_B", "SCHED_A"]
+
+
+def test_the_answer_depends_on_nothing_but_its_inputs():
+    records = as_gateway(served(**UNCHUNKED))
+    assert answer(records) == answer(records)
+
+
+def test_the_catalogue_is_complete_and_its_layers_follow_from_the_codes():
+    assert {cause.code for cause in CAUSES} == {
+        "SCHED_QUEUE_SATURATION",
+        "SCHED_PREFILL_STEALS_DECODE",
+        "SCHED_HOL_LONG_PREFILL",
+        "SCHED_KV_PREEMPTION",
+        "GW_LANE_QUEUE",
+        "CLIENT_SLOW_READER",
+        "MIX_SHIFT",
+        "DECODE_SLOWDOWN",
+    }
+    for cause in CAUSES:
+        assert cause.disproof
+        assert cause.needs
+        assert layer_of(cause.code) in Layer
+
+
+def test_it_survives_a_round_trip_through_json():
+    result = answer(as_gateway(served(**UNCHUNKED)))
+    assert msgspec.json.decode(msgspec.json.encode(result), type=Diagnosis) == result
+    assert set(msgspec.to_builtins(result)) >= {
+        "schema", "validity", "findings", "action", "triage", "needs", "not_understood",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("count", "n", "answer_"), [(1, 100, False), (4, 100, True), (10, 600, False), (12, 600, True)]
+)
+def test_an_objective_is_judged_by_counting(count, n, answer_):
+    # P(X >= 4 | 100, 1 %) = 1.8 %; P(X >= 10 | 600, 1 %) = 8.3 %, P(X >= 12 | 600, 1 %) = 2.0 %.
+    assert more_often_than(count, n, 0.01) is answer_
+
+
+def test_objectives_as_typed():
+    objectives = parse_objectives(["ttft_p99=500ms", "short/tpot_p999=0.1s", "e2e_p50=2s"])
+    assert objectives is not None
+    assert objectives.bounds == {
+        "ttft": {0.99: 500_000_000},
+        "short/tpot": {0.999: 100_000_000},
+        "e2e": {0.5: 2_000_000_000},
+    }
+    assert parse_objectives([]) is None
+    for bad in ("ttft=500ms", "ttft_p99", "ttft_p99=500", "foo_p99=1s", "ttft_p98=1s"):
+        with pytest.raises(InputError, match="objective"):
+            parse_objectives([bad])
+
+
+def test_evidence_from_a_live_gateway_has_no_run_offsets():
+    from tailrace.analyze.timebase import aligned_on_one_clock
+
+    assert not aligned_on_one_clock(evidence(as_gateway(served())).table)
+    assert aligned_on_one_clock(evidence(as_client(served())).table)

@@ -1,0 +1,70 @@
+"""Each stream of known truth through this installation on real sockets: load generator, gateway, and both together."""
+
+import json
+
+import jsonschema
+import msgspec
+import pytest
+
+from tailrace.app.selftest import VANTAGES, SelftestReport, SelftestRow, selftest
+from tailrace.model.errors import InputError
+from tailrace.testing.truth import SCENARIOS
+from tests.children import run_tailrace
+
+pytestmark = pytest.mark.long("plays 132 streams of about a second each, twice", timeout=180)
+
+
+@pytest.fixture(scope="session")
+def report():
+    return selftest()
+
+
+@pytest.mark.parametrize("vantage", VANTAGES)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenario(report, scenario, vantage):
+    (row,) = [row for row in report.rows if (row.scenario, row.vantage) == (scenario, vantage)]
+    assert row.wrong == []
+    assert row.late == []
+    assert row.ok
+    assert row.n == 6
+
+
+def test_the_whole_takes_less_than_a_minute(report):
+    assert report.ok
+    assert report.passed == 3 * len(SCENARIOS)
+    assert report.seconds < 60
+
+
+def test_the_command_prints_one_json_object():
+    done = run_tailrace("selftest", "--scenario", "fast", "--scenario", "drop", "--requests", "2", "--json")
+    said = json.loads(done.stdout)
+    jsonschema.validate(said, msgspec.json.schema(SelftestReport))
+    assert done.returncode == 0, done.stdout
+    assert {row["scenario"] for row in said["rows"]} == {"fast", "drop"}
+
+
+def test_the_command_prints_a_table():
+    done = run_tailrace("selftest", "--scenario", "one_token", "--requests", "2")
+    assert done.returncode == 0, done.stdout
+    assert "one_token" in done.stdout
+    assert "3 checks, all pass" in done.stdout
+
+
+def test_a_failure_is_exit_code_1(monkeypatch, capsys):
+    row = SelftestRow(scenario="spec", vantage="gateway", ok=False, n=6, must_report="x", wrong=["TPOT is a guess"])
+    failed = SelftestReport(ok=False, passed=0, failed=1, seconds=1.0, rows=[row])
+    monkeypatch.setattr("tailrace.app.selftest.selftest", lambda *_, **__: failed)
+    from tailrace.cli import main
+
+    with pytest.raises(SystemExit) as left:
+        main(["selftest"])
+    assert left.value.code == 1
+    assert "FAIL spec (gateway): TPOT is a guess" in capsys.readouterr().out
+
+
+def test_bad_input_is_one_sentence():
+    with pytest.raises(InputError, match="there is no scenario 'spce'"):
+        selftest(["spce"])
+    done = run_tailrace("selftest", "--scenario", "spce")
+    assert done.returncode == 2
+    assert done.stderr.startswith("tailrace selftest: --scenario: there is no scenario 'spce'. Choose from plain, fast")

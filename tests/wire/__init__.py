@@ -1,0 +1,1 @@
+"""The gateway on real sockets: a scripted engine behind it, raw clients before it."""

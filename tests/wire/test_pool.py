@@ -1,0 +1,147 @@
+"""Connections to the engine: reused, dropped before the engine drops them, resent once, never shared."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tailrace.model.outcome import OutcomeKind, Reason
+from tests.wire.client import chat_body, request
+from tests.wire.scripted import Incoming
+from tests.wire.stand import run, stand
+
+
+def test_a_reused_connection_that_dies_before_any_byte_is_replaced_once() -> None:
+    async def script(incoming: Incoming) -> None:
+        if incoming.json["n"] == 2 and len(seen) < 2:
+            seen.append(incoming)
+            incoming.abort()
+            return
+        seen.append(incoming)
+        await incoming.completion()
+
+    seen: list[Incoming] = []
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.ask(request(chat_body(stream=False, n=1)))
+            reply = await client.ask(request(chat_body(stream=False, n=2)))
+            assert reply.status == 200
+            record = await s.record(2)
+            assert (record.attempts, record.retries) == (2, 1)
+            assert record.outcome is OutcomeKind.COMPLETED
+            assert record.connection_reused is False
+            assert seen[1].headers["x-request-id"] == seen[2].headers["x-request-id"]
+
+    run(test())
+
+
+def test_a_fresh_connection_that_dies_is_not_tried_again() -> None:
+    async def script(incoming: Incoming) -> None:
+        incoming.abort()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            reply = await client.ask(request(chat_body(stream=False)))
+            assert reply.status == 502
+            assert len(s.engine.requests) == 1
+            record = await s.record()
+            assert (record.reason, record.attempts) == (Reason.STREAM_CUT, 1)
+
+    run(test())
+
+
+def test_a_connection_that_died_after_a_byte_is_not_tried_again() -> None:
+    async def script(incoming: Incoming) -> None:
+        if incoming.json["n"] == 1:
+            await incoming.completion()
+        else:
+            await incoming.send(b"HTTP/1.1 2")
+            await asyncio.sleep(0.01)
+            incoming.abort()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.ask(request(chat_body(stream=False, n=1)))
+            assert (await client.ask(request(chat_body(stream=False, n=2)))).status == 502
+            assert len(s.engine.requests) == 2
+
+    run(test())
+
+
+def test_an_idle_connection_is_dropped_before_the_engine_does() -> None:
+    async def test() -> None:
+        async with stand(upstream_keepalive="200ms") as s:
+            client = await s.client()
+            await client.ask(request(chat_body()))
+            await asyncio.sleep(0.1)
+            await client.ask(request(chat_body()))
+            await asyncio.sleep(0.3)
+            await client.ask(request(chat_body()))
+            first, second, third = (incoming.connection for incoming in s.engine.requests)
+            assert first == second != third
+
+    run(test())
+
+
+def test_the_engines_own_keep_alive_shortens_ours() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.reply({}, extra=b"Keep-Alive: timeout=1, max=100\r\n")
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            for _ in range(2):
+                await client.ask(request(chat_body(stream=False)))
+            first, second = (incoming.connection for incoming in s.engine.requests)
+            assert first != second
+
+    run(test())
+
+
+def test_connection_close_of_the_engine_is_obeyed() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.reply({}, extra=b"Connection: close\r\n")
+        incoming.writer.close()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            for _ in range(3):
+                assert (await client.ask(request(chat_body(stream=False)))).status == 200
+            await s.record(3)
+            assert {record.retries for record in s.records.all} == {0}
+
+    run(test())
+
+
+def test_an_engine_that_closes_while_idle_is_noticed() -> None:
+    async def test() -> None:
+        async with stand() as s:
+            s.engine.close_after = lambda _: True
+            client = await s.client()
+            for _ in range(3):
+                assert (await client.ask(request(chat_body()))).status == 200
+                await s.until(lambda: not s.gateway.pool.idle)
+            await s.record(3)
+            assert {record.retries for record in s.records.all} == {0}
+
+    run(test())
+
+
+def test_the_pool_is_bounded() -> None:
+    async def script(incoming: Incoming) -> None:
+        await asyncio.sleep(0.3)
+        await incoming.completion()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            s.gateway.pool.limit = 3
+            replies = await asyncio.gather(*(s.ask(request(chat_body(stream=False))) for _ in range(6)))
+            assert sorted(reply.status for reply in replies) == [200, 200, 200, 503, 503, 503]
+            await s.record(6)
+            assert {record.reason for record in s.records.all} == {Reason.NONE, Reason.NO_BACKEND}
+
+    run(test())
