@@ -160,6 +160,13 @@ STREAMS: dict[str, tuple[Dialect, st.SearchStrategy[Event]]] = {
 }
 
 
+def feed_by_the_book(meter: StreamMeter, body: bytes, now: int) -> None:
+    """Feed through the framer and a full parse of each event, past every short cut: what the others must equal."""
+    meter._lessons = 0
+    for byte in body:
+        meter._feed_pieces(bytes([byte]), now)
+
+
 def record_of(meter: StreamMeter, now: int, *, clean: bool = True) -> RequestRecord:
     """A probe's record of the stream, with its whole timeline."""
     meter.end(now, clean=clean)
