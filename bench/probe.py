@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import json
+import pstats
 import resource
 import subprocess
 import sys
@@ -20,6 +22,12 @@ import time
 from pathlib import Path
 
 import uvloop
+
+from tailrace.probe.run import run_bench
+from tailrace.probe.spec import BenchSpec
+from tailrace.workload.arrivals import Arrivals
+from tailrace.workload.mix import parse_mix
+from tailrace.workload.plan import Workload
 
 CHUNK = (
     b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"raw","choices":'
@@ -82,12 +90,6 @@ async def serve(gap_s: float) -> None:
 
 
 def measure(args: argparse.Namespace) -> None:
-    from tailrace.probe.run import run_bench
-    from tailrace.probe.spec import BenchSpec
-    from tailrace.workload.arrivals import Arrivals
-    from tailrace.workload.mix import parse_mix
-    from tailrace.workload.plan import Workload
-
     child = subprocess.Popen(
         [sys.executable, __file__, "--serve", "--gap-ms", str(args.gap_ms)], stdout=subprocess.PIPE, text=True
     )
@@ -144,9 +146,6 @@ def main() -> None:
     if args.serve:
         uvloop.run(serve(args.gap_ms / 1000))
     elif args.profile:
-        import cProfile
-        import pstats
-
         with cProfile.Profile() as profile:
             measure(args)
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)

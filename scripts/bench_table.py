@@ -1,7 +1,8 @@
 """Run `bench/*.py` and print their results beside their budgets.
 
-A benchmark prints one JSON object a line on standard output: `name`, `value`, `unit`, and where there is a budget,
-`budget` and `better` (`less` or `more`). It measures CPU time or ratios, which a shared machine distorts least.
+A benchmark prints what a person reads, or JSON lines with `name`, `value`, `unit`, and where there is a budget,
+`budget` and `better` (`less` or `more`), which become a table. It measures CPU time or ratios, which a shared machine
+distorts least, and may itself exit with another code than 0 when its budget is exceeded.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def main(names: list[str]) -> int:
         print(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(known) or 'none'}", file=sys.stderr)
         return 2
     status = 0
-    print(f"{'benchmark':52} {'value':>14} {'unit':14} {'budget':>12}")
     for name in names or known:
+        print(f"== {name}", flush=True)
         rows, code = run(known[name])
         if code:
             print(f"{name:52} failed with exit code {code}")

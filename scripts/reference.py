@@ -133,7 +133,7 @@ def command_options(command: Any, title: str) -> str:
         if param.param_type_name == "argument":
             spelled = f"`{(param.metavar or param.name).upper()}`"
         default = param.default
-        shown = "" if default is None or callable(default) or default in ((), False) else f"`{default}`"
+        shown = "" if default is None or default is False or default == () or callable(default) else f"`{default}`"
         if shown == "``" or "UNSET" in shown.upper():
             shown = ""
         rows.append((spelled, shown, getattr(param, "help", None) or ""))
@@ -222,6 +222,41 @@ def duration(text: str) -> str:
     return re.sub(r"Duration\((\w+)\)", r"\1", text)
 
 
+HEADERS_READ = [
+    ("`x-request-id`", "kept as `client_request_id`, searchable, returned as `x-client-request-id`"),
+    ("`traceparent`", "continued; a missing or malformed one starts a new trace"),
+    ("`x-session-id`", "one voice or chat session"),
+    ("`x-deadline-ms`", "may only shorten a budget"),
+]
+HEADERS_SET = [
+    ("`x-request-id`", "ours: the key of the record; it also goes upstream"),
+    ("`server-timing`", "stages known when the headers leave"),
+    ("`x-tailrace-lane`", "the lane that took the request"),
+    ("`retry-after`", "on refusal, in seconds"),
+]
+
+
+def http() -> str:
+    """The admin port's routes with their handlers' docstrings, and the headers of the data port."""
+    out = ["# HTTP\n\n## Admin port\n\nLoopback by default. Durations are milliseconds and say so; errors are JSON.\n"]
+    path = SOURCE / "gateway" / "admin.py"
+    if path.exists():
+        text = path.read_text("utf-8")
+        docs = {
+            node.name: ast.get_docstring(node) or ""
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)
+        }
+        routes = re.findall(r'add_(get|post)\("([^"]+)", admin\.(\w+)\)', text)
+        rows = [
+            (f"`{verb.upper()} {re.sub(r':[^}]*', '', where)}`", docs.get(name, "")) for verb, where, name in routes
+        ]
+        out.append(table(("call", "answer"), [*rows, ("`GET /`", "The page.")]))
+    out.append("## Data port\n\nRequest headers that are read:\n\n" + table(("header", "meaning"), HEADERS_READ))
+    out.append("Response headers that are set:\n\n" + table(("header", "meaning"), HEADERS_SET))
+    return "\n".join(out)
+
+
 def metrics() -> str:
     head = "# Metrics\n\nWhat the gateway's admin port answers on `/metrics`, in Prometheus text.\n"
     found = module("tailrace.export.metric_table")
@@ -287,6 +322,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "record.md": record,
     "outcomes.md": outcomes,
     "results.md": results,
+    "http.md": http,
     "metrics.md": metrics,
     "causes.md": causes,
 }

@@ -183,8 +183,10 @@ def run_tailrace(
 def leftovers(mark: str, patience: float = 3.0) -> list[tuple[int, str]]:
     """Processes (pid, command) that carry this session's mark and outlive `patience` seconds, ourselves excluded."""
     deadline = time.monotonic() + patience
+    if patience:
+        time.sleep(0.2)  # a process that has just been started shows no environment until it is laid out
     while True:
-        found = list(_marked(mark))
+        found = _marked(mark)
         if not found or time.monotonic() > deadline:
             return found
         time.sleep(0.1)

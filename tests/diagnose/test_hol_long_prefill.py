@@ -3,7 +3,17 @@ import pytest
 
 from tailrace.diagnose.causes.hol_long_prefill import waits_behind_prefill
 from tailrace.model.finding import Level
-from tests.diagnose.simulated import UNCHUNKED, answer, as_client, as_gateway, codes, evidence, found, served
+from tests.diagnose.simulated import (
+    UNCHUNKED,
+    answer,
+    as_client,
+    as_gateway,
+    codes,
+    evidence,
+    found,
+    served,
+    without_state,
+)
 
 CODE = "SCHED_HOL_LONG_PREFILL"
 
@@ -21,7 +31,14 @@ def test_from_a_client_it_is_suspected():
     finding = found(answer(as_client(served(rate=6.0, max_num_batched_tokens=512))), CODE)
     assert finding is not None
     assert finding.level is Level.SUSPECTED
-    assert finding.missing == ["queue and prefill times from the engine"]
+    assert finding.missing[0] == "queue and prefill times from the engine"
+
+
+def test_without_scrapes_the_level_falls():
+    finding = found(answer(without_state(as_gateway(served(rate=6.0, max_num_batched_tokens=512)))), CODE)
+    assert finding is not None
+    assert finding.level is Level.SUSPECTED
+    assert len(finding.missing) == 1
 
 
 def test_documents_without_anybody_behind_them_are_not_it():

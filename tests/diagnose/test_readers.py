@@ -6,7 +6,7 @@ from tailrace.diagnose.readers.source import Kind
 from tailrace.export.jsonl import encode_lines
 from tailrace.model.errors import InputError, RunFileError
 from tailrace.model.measurement import ClientHealth
-from tailrace.store.run_file import RunHeader, RunTrailer, RunWriter
+from tailrace.store.run_file import Arrival, RunHeader, RunTrailer, RunWriter
 from tests.diagnose.simulated import UNCHUNKED, as_client, as_gateway, served
 
 CODE = "SCHED_PREFILL_STEALS_DECODE"
@@ -21,7 +21,10 @@ vllm:num_requests_running{{model_name="m"}} 7.0
 
 
 def write_run(path, records, *, end=True, **trailer):
-    with RunWriter(path, RunHeader(kind="bench", target="http://x")) as writer:
+    header = RunHeader(
+        kind="bench", target="http://x", arrival=Arrival(kind="poisson", rate=6.0, seed=1), mix="short:1"
+    )
+    with RunWriter(path, header) as writer:
         writer.write_all(records)
         if end:
             writer.close(RunTrailer(n=len(records), duration_s=100.0, **trailer))
@@ -29,8 +32,14 @@ def write_run(path, records, *, end=True, **trailer):
 
 
 def test_a_run_file(tmp_path):
-    result = diagnose_sources([write_run(tmp_path / "a.run", as_client(served(**UNCHUNKED)))])
-    assert result.findings[0].code == CODE
+    path = write_run(tmp_path / "a.run", as_client(served(**UNCHUNKED)))
+    first = diagnose_sources([path]).findings[0]
+    assert first.code == CODE
+    # The command repeats this very measurement.
+    assert first.verify == (
+        f"tailrace bench http://x --rate 6 --duration 98 --mix 'short:1' --seed 1 --out after.run "
+        f"&& tailrace compare {path} after.run"
+    )
 
 
 def test_a_limited_client_is_read_from_the_trailer(tmp_path):

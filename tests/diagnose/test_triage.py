@@ -29,7 +29,7 @@ def test_a_healthy_window_fires_nothing():
 
 
 def test_fast_first_and_slow_later_tokens_are_r3():
-    assert rules(as_gateway(served(rate=2.0, long_share=0.0, speed=0.14))) == ["R3"]
+    assert rules(as_gateway(served(rate=2.0, long_share=0.0, speed=0.16))) == ["R3"]
 
 
 def test_only_the_tail_worse_is_r4_and_more_failures_are_r7():

@@ -3,10 +3,10 @@
 import statistics
 
 import pytest
-from tailrace.store.query import RecordStore
 
 from tailrace.model.record import RequestRecord, broken_invariants
 from tailrace.model.thresholds import MS
+from tailrace.store.query import RecordStore
 from tests.real.conftest import SLOTS
 from tests.real.stream_client import body, together
 

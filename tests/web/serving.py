@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tailrace.web.page import OPEN_PATHS, add_page
+from tailrace.web.page import OPEN_PATHS, add_page, make_page
 from tailrace.web.source import PageSource
 
 
@@ -22,8 +22,11 @@ async def served(source: PageSource, *, port: int = 0, token: str = "", **option
             return web.json_response({"error": "a token is needed"}, status=401)
         return await handler(request)
 
-    app = web.Application(middlewares=[guard])
-    add_page(app, source, **options)
+    if token:
+        app = web.Application(middlewares=[guard])
+        add_page(app, source, **options)
+    else:
+        app = make_page(source, **options)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

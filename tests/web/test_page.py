@@ -116,7 +116,7 @@ def test_a_view_answers_first_and_revalidates():
             async with http.get(f"{url}/page/view?window=5m") as answer:
                 view = await answer.json()
                 tag = answer.headers["ETag"]
-            assert view["summary"]["n"] == len([r for r in source.records if r])  # all ended within 280 s
+            assert view["summary"]["n"] == len(source.records)  # all ended within the window
             assert view["metric"] == "ttft"
             assert view["summary"]["metrics"]["ttft_ms"]["n"] > 1300
             assert view["summary"]["metrics"]["ttft_ms"]["p99"] > view["summary"]["metrics"]["ttft_ms"]["p50"]

@@ -36,7 +36,7 @@ _BAD = (
 
 
 def realistic_records(
-    n: int, *, seed: int = 1, now_unix_ns: int | None = None, span_s: float = 280
+    n: int, *, seed: int = 1, now_unix_ns: int | None = None, span_s: float = 200
 ) -> list[RequestRecord]:
     """Short chats and a few long documents on an engine whose prefill is not chunked; about 3 % do not complete."""
     rng = np.random.default_rng(seed)

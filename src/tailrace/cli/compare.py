@@ -17,6 +17,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 _EXIT_ANSWER = 1
 _EXIT_INCONCLUSIVE = 3
 _ANSWERS = ("regressed", "inconclusive")
+_WIDTH = 118
 
 
 @app.command()
@@ -79,13 +80,15 @@ def _print(result: Comparison, before: str, after: str) -> None:
     from rich.table import Table
 
     console = Console(soft_wrap=True, highlight=False)
+    # Numbers that are cut to fit are worse than a line that wraps.
+    console.width = max(console.width, _WIDTH)
     console.print(result.summary, style="bold", markup=False)
     console.print(f"A = {before} (n = {result.n_a}), B = {after} (n = {result.n_b})", markup=False)
     shown = {name: delta for name, delta in result.metrics.items() if _worth_showing(name, result)}
     if shown:
         table = Table(box=None, pad_edge=False)
         for title in ("metric", "A ms", "B ms", "change", "95 % interval", "n", "verdict"):
-            table.add_column(title, justify="left" if title in ("metric", "verdict") else "right")
+            table.add_column(title, justify="left" if title in ("metric", "verdict") else "right", no_wrap=True)
         for name, delta in shown.items():
             low, high = delta.ci_pct
             table.add_row(
@@ -109,5 +112,5 @@ def _print(result: Comparison, before: str, after: str) -> None:
 
 
 def _worth_showing(name: str, result: Comparison) -> bool:
-    """Headline statistics, and p50 and p99 of everything; the rest is in --json."""
-    return name in result.headline or (name.endswith((".p50", ".p99")) and "longest" not in name)
+    """Headline statistics, and p50 and p99 over all requests; the rest is in --json."""
+    return name in result.headline or ("/" not in name and name.endswith((".p50", ".p99")) and "longest" not in name)

@@ -95,6 +95,23 @@ class EvidenceSet:
         """The engine's settings, as far as the run's header knows them."""
         return self.header.knobs if self.header else {}
 
+    @property
+    def verify_command(self) -> str:
+        """The command that repeats this measurement after a change and judges it."""
+        header = self.header
+        before = self.sources[0] if header and self.sources else "before.run"
+        if header is None or not header.target.startswith("http"):
+            return f"tailrace bench URL --rate R --duration 60 --out after.run && tailrace compare {before} after.run"
+        arrival = header.arrival
+        load = f"--rate {arrival.rate:g}" if arrival.rate else f"--concurrency {arrival.concurrency or 8}"
+        span = max(60, round(self.now.span_s))
+        parts = [f"tailrace bench {header.target} {load} --duration {span}"]
+        if header.mix:
+            parts.append(f"--mix '{header.mix}'")
+        if arrival.seed is not None:
+            parts.append(f"--seed {arrival.seed}")
+        return " ".join(parts) + f" --out after.run && tailrace compare {before} after.run"
+
     # -- engine state, from scrapes or from what the records saw
 
     @cached_property

@@ -58,7 +58,14 @@ class PrefillStalls(NamedTuple):
 
 
 def prefill_stalls(window: Window) -> PrefillStalls:
-    """Lay the stalls of a window beside the prefills of its long prompts."""
+    """Lay the stalls of a window beside the prefills of its long prompts; computed once a window."""
+    if PrefillStalls not in window.found:
+        window.found[PrefillStalls] = _lay(window)
+    found: PrefillStalls = window.found[PrefillStalls]
+    return found
+
+
+def _lay(window: Window) -> PrefillStalls:
     stalls, prefills = window.stalls, window.prefills
     length = (stalls.end - stalls.begin) / 1e6
     # A prefill ends with its step; the streams' next token may come one decode step later.

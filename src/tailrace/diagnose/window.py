@@ -7,7 +7,7 @@ beyond the typical request: waiting for its first token, in stalls, and held up 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,8 @@ class Window:
         """Rows of `every` that completed."""
         self.done = self.every.where(self.rows)
         self.n = len(self.done)
+        self.found: dict[type, Any] = {}
+        """What several rules ask for and is computed once, by the type of the answer."""
 
     @cached_property
     def start(self) -> Floats:
@@ -114,6 +116,11 @@ class Window:
         """Last token of each row (ns)."""
         last = self.done.ms("e2e_last_token") * 1e6
         return self.start + np.where(np.isnan(last), self.done.column("e2e_ns"), last)
+
+    @property
+    def span_s(self) -> float:
+        """From the first request's start to the last one's (s)."""
+        return float(self.start.max() - self.start.min()) / 1e9 if self.n else 0.0
 
     @cached_property
     def classes(self) -> Classes:

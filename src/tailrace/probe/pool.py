@@ -46,6 +46,8 @@ class ConnectionPool:
         self.opened = 0
         self.inbox = Inbox(asyncio.get_running_loop())
         self._timeout_s = connect_timeout_s
+        self._addresses = list(address.addresses)
+        """The one that worked last comes first: `localhost` may mean an address at which nobody listens."""
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
 
@@ -62,7 +64,7 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         address = self.address
         errors: list[str] = []
-        for family, numeric in address.addresses:
+        for place, (family, numeric) in enumerate(list(self._addresses)):
             try:
                 async with asyncio.timeout(self._timeout_s):
                     _, connection = await loop.create_connection(
@@ -82,6 +84,9 @@ class ConnectionPool:
             else:
                 self.opened += 1
                 self._all.add(connection)
+                if place:
+                    self._addresses.remove((family, numeric))
+                    self._addresses.insert(0, (family, numeric))
                 return connection
         raise ConnectError("; ".join(dict.fromkeys(errors)) or "no address")
 

@@ -27,7 +27,9 @@ from tailrace.probe.progress import OnProgress, Progress
 from tailrace.probe.record import record_of
 from tailrace.probe.spec import BenchSpec
 from tailrace.probe.target import Target, find_target
+from tailrace.stats.quantiles import quantile_interval
 from tailrace.store.run_file import Arrival, RunHeader, RunTrailer, RunWriter, read_run
+from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.length import describe
 from tailrace.workload.mix import render_mix
 from tailrace.workload.text import PromptWriter
@@ -58,6 +60,8 @@ async def run_bench(
     if on_progress is not None:
         on_progress(Progress(phase="look"))
     target = await _look(spec, stop)
+    # The first interval loads scipy. Now, rather than after Ctrl-C, when somebody waits for the summary.
+    quantile_interval(np.arange(300.0), 0.99)
     found = detect(target.headers, target.metric_names)
     engine = adapter(found.name)
     header = header_of(spec, target)
@@ -136,6 +140,8 @@ def header_of(spec: BenchSpec, target: Target) -> RunHeader:
         f"prompts: {chars_per_token:.2f} characters a token and {overhead:.0f} tokens of overhead ({origin})",
     ]
     notes += _too_long(spec, target)
+    if arrivals.kind is ArrivalKind.GAMMA:
+        notes.append(f"gamma arrivals with burstiness {arrivals.burstiness:g}")
     if spec.part != (0, 1):
         notes.append(f"part {spec.part[0] + 1} of {spec.part[1]}")
     return RunHeader(

@@ -10,6 +10,8 @@ from tailrace.model.errors import InputError
 from tailrace.model.thresholds import Objectives, S, SlowThresholds
 from tailrace.workload.plan import Workload
 
+_OWN_HEADERS = ("content-length", "transfer-encoding", "x-request-id", "connection", "expect")
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The longest that the client waits (ns). `None` leaves a bound to `total_ns`."""
@@ -72,6 +74,8 @@ class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in self.headers:
             if any(c in name + value for c in "\r\n") or not name or ":" in name or " " in name:
                 raise InputError(f"{name!r} is no header name or its value has a line end", place="--header")
+            if name.lower() in _OWN_HEADERS:
+                raise InputError(f"{name} is set by the load generator itself", place="--header")
 
     @property
     def workers(self) -> int | None:

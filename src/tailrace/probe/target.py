@@ -130,6 +130,7 @@ class _Look:
         self.url = url
         self.pool = pool
         self.timeout_s = spec.limits.total_ns / S
+        self.writer = PromptWriter(seed=spec.seed, nonce=f"look-{spec.nonce}")
         self.notes: list[str] = []
         self.models: list[str] = []
         self.max_model_len: int | None = None
@@ -225,7 +226,7 @@ class _Look:
 
     def payload(self, envelope: Envelope, api: Api, options: Options, tokens: int) -> tuple[bytes, int]:
         """A look request and the characters of its prompt."""
-        text = PromptWriter(seed=self.spec.seed, nonce=f"look-{self.spec.nonce}").write(tokens, tokens)
+        text = self.writer.write(tokens, tokens)
         content = body(api, options, text, prompt_tokens=tokens, output_tokens=1)
         return envelope.post(content, f"tailrace-look-{tokens}"), len(text)
 

@@ -19,6 +19,7 @@ COVERED: Final = 0.5
 CORRELATED: Final = 0.3
 MIN_WAITERS: Final = 10
 MIN_LONG: Final = 3
+KV_FULL: Final = 0.98
 BUSY: Final = 0.85
 """Where inferred prefills fill more of the time than this, lying inside one says nothing."""
 
@@ -40,7 +41,17 @@ class Waits(NamedTuple):
 
 
 def waits_behind_prefill(window: Window) -> Waits:
-    """How much of the short requests' wait lies inside the prefill of long prompts, and what stood ahead of them."""
+    """How much of the short requests' wait lies inside the prefill of long prompts, and what stood ahead of them.
+
+    Computed once a window.
+    """
+    if Waits not in window.found:
+        window.found[Waits] = _waits(window)
+    found: Waits = window.found[Waits]
+    return found
+
+
+def _waits(window: Window) -> Waits:
     short = ~window.long & ~np.isnan(window.first)
     lost = window.lost
     wait = np.where(short, lost.engine_queue + lost.first_token, 0.0)
@@ -86,7 +97,11 @@ class HolLongPrefill(Cause):
 
     code: ClassVar[str] = "SCHED_HOL_LONG_PREFILL"
     stage: ClassVar[str] = "queue"
-    needs: ClassVar[tuple[str, ...]] = ("prompt tokens", "queue and prefill times from the engine")
+    needs: ClassVar[tuple[str, ...]] = (
+        "prompt tokens",
+        "queue and prefill times from the engine",
+        "KV usage or the preemption counter",
+    )
     disproof: ClassVar[str] = "The wait of short requests does not depend on the long-prompt tokens ahead of them."
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
@@ -110,6 +125,12 @@ class HolLongPrefill(Cause):
         ):
             return None
         missing = [] if window.reported else ["queue and prefill times from the engine"]
+        rivals = []
+        if evidence.kv_usage is None and evidence.preemptions is None:
+            # A full cache holds requests back behind a long prompt as well: it waits for blocks, not for the step.
+            missing.append("KV usage or the preemption counter (two scrapes of /metrics)")
+        elif (evidence.kv_usage or 0.0) >= KV_FULL:
+            rivals.append("SCHED_KV_PREEMPTION")
         ttft = window.done.ms("ttft")
         short99, long50 = quantile(ttft[~window.long & ~np.isnan(ttft)], 0.99), quantile(ttft[window.long], 0.5)
         source = "record:queue_ns, record:prefill_ns" if window.reported else "record:ttft_ns (inferred)"
@@ -145,7 +166,8 @@ class HolLongPrefill(Cause):
             advice="Give long prompts a lane of their own with a small running limit (lanes: long_document), so that "
             "short ones are not queued behind them; or serve the shortest first with a bounded wait.",
             price="Long prompts wait in their own lane: their TTFT rises.",
-            verify="tailrace bench URL --rate R --duration 60 --out after.run && tailrace compare before.run after.run",
+            verify=evidence.verify_command,
             missing=missing,
+            rivals=rivals,
             disproof_checked=[f"rank correlation of wait and tokens ahead is {waits.correlation:.2f}"],
         )

@@ -84,7 +84,7 @@ class KvPreemption(Cause):
             advice="Admit fewer requests at once (max_num_seqs, or the lane's running limit) so that their KV fits, "
             "shorten outputs, or give the cache more memory (gpu_memory_utilization).",
             price="Requests wait in the queue instead of being preempted: TTFT rises, ITL and throughput gain.",
-            verify="tailrace bench URL --rate R --duration 60 --out after.run && tailrace compare before.run after.run",
+            verify=evidence.verify_command,
             missing=missing,
             disproof_checked=[
                 f"counter delta {count:.0f}" if count is not None else "no counter",

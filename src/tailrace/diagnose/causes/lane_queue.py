@@ -86,7 +86,7 @@ class LaneQueue(Cause):
             n=int(held.sum()),
             advice=f"Raise the running limit of lane {lane!r}; the engine takes more.",
             price="More requests share the engine's steps: TPOT rises a little for everybody.",
-            verify="tailrace bench URL --rate R --duration 60 --out after.run && tailrace compare before.run after.run",
+            verify=evidence.verify_command,
             missing=missing,
             disproof_checked=checked,
         )

@@ -82,7 +82,7 @@ class PrefillStealsDecode(Cause):
             advice=self._advice(evidence),
             price="The first token of long prompts comes later, because their prefill now shares each step; the chunk "
             "gap p95 of all streams rises a little while its maximum falls.",
-            verify="tailrace bench URL --rate R --duration 60 --out after.run && tailrace compare before.run after.run",
+            verify=evidence.verify_command,
             missing=missing,
             rivals=rivals,
             disproof_checked=checked,

@@ -122,7 +122,7 @@ class QueueSaturation(Cause):
             price="TPOT rises a little with the batch."
             if room
             else "Refused requests must be retried by their clients; a replica costs its GPU.",
-            verify="tailrace bench URL --rate R --duration 60 --out after.run && tailrace compare before.run after.run",
+            verify=evidence.verify_command,
             missing=missing,
             rivals=rivals,
             disproof_checked=[f"queue share of TTFT in the tail is {share:.0%}"],

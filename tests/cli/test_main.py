@@ -1,0 +1,127 @@
+"""The command line as a whole: help, typos, bad input, and what every command owes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from tailrace.cli.catalogue import COMMANDS
+from tailrace.cli.durations import parse_span
+from tailrace.cli.traffic import classes_from, trace_file
+from tailrace.model.errors import InputError
+from tailrace.model.thresholds import MS, S
+from tests.children import child_env, tailrace_command
+
+
+def run(*args: str, timeout: float = 15) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*tailrace_command(), *args], capture_output=True, text=True, timeout=timeout, env=child_env(), check=False
+    )
+
+
+@pytest.mark.parametrize("args", [(), ("--help",), ("-h",), ("help",)])
+def test_help_lists_every_command(args):
+    done = run(*args)
+    assert done.returncode == 0
+    assert all(f"  {name}" in done.stdout for name in COMMANDS)
+
+
+def test_version():
+    done = run("--version")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "tailrace")
+
+
+def test_a_typo_is_answered_with_the_nearest_command():
+    done = run("diganose")
+    assert done.returncode == 2
+    assert "tailrace diagnose" in done.stderr
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_explains_itself_with_an_example(command):
+    done = run(command, "--help")
+    assert done.returncode == 0
+    assert f"tailrace {command}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "place", "remedy"),
+    [
+        (("bench", "http://127.0.0.1:9", "--requests", "1"), "127.0.0.1:9", ""),
+        (("bench", "ftp://example", "--requests", "1"), "ftp://example", "http"),
+        (("compare", "absent.run", "absent.run"), "absent.run", ""),
+        (("diagnose", "absent.run"), "absent.run", ""),
+        (("serve",), "--upstream", "--upstream http"),
+        (("serve", "--upstream", "localhost:8000"), "", "http://127.0.0.1:8000"),
+        (("serve", "-c", "absent.yaml"), "absent.yaml", "YAML"),
+        (("engine", "--preset", "tpu"), "--preset", "a100-llama3-8b"),
+        (("simulate", "--rate", "5", "--mix", "nonsense"), "--mix", "chat"),
+        (("top", "http://127.0.0.1:9", "--once"), "127.0.0.1:9", ""),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_2(tmp_path, args, place, remedy):
+    done = subprocess.run(
+        [*tailrace_command(), *args],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        env=child_env(),
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert place in done.stderr
+    assert remedy in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_that_does_not_exist_is_exit_2():
+    done = run("bench", "--cocnurrency", "3")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_leaves_is_no_error():
+    done = subprocess.run(
+        f"{' '.join(tailrace_command())} simulate --rate 5 --requests 200 --json | head -c 20",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=19,
+        env=child_env(),
+        check=False,
+    )
+    assert done.stderr == ""
+
+
+def test_json_is_the_only_thing_on_stdout():
+    done = run("simulate", "--rate", "5", "--requests", "200", "--json")
+    assert json.loads(done.stdout)["n"] == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"), [("60", 60 * S), ("90s", 90 * S), ("250ms", 250 * MS), ("1.5m", 90 * S), ("7d", 604_800 * S)]
+)
+def test_spans(text, ns):
+    assert parse_span(text, place="--x") == ns
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-3s", "0", "3 parsecs", "1e400s"])
+def test_a_span_that_is_none_names_its_option(text):
+    with pytest.raises(InputError) as caught:
+        parse_span(text, place="--duration")
+    assert caught.value.place == "--duration"
+
+
+def test_only_one_option_gives_the_lengths():
+    with pytest.raises(InputError, match="only one of"):
+        classes_from(mix="chat", prompt_tokens="3", output_tokens=None, trace=False, default="chat")
+    assert classes_from(mix=None, prompt_tokens=None, output_tokens=None, trace=True, default="chat") == []
+
+
+def test_a_trace_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        trace_file(str(tmp_path), speed=1.0, seed=0)

@@ -1,0 +1,68 @@
+"""What the docs tell people to type can be typed."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from tailrace.cli.catalogue import COMMANDS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def lines_of(pattern: str, flags: int = 0) -> dict[str, str]:
+    """Command line -> the page where it is first shown."""
+    out: dict[str, str] = {}
+    for page in PAGES:
+        for block in re.findall(pattern, page.read_text(), flags):
+            for line in block.splitlines():
+                plain = re.split(r"\s{2,}#|\s\|\s|\s&&\s", line.strip().removeprefix("$ "))[0].strip()
+                if plain.startswith("tailrace ") and not re.search(r"\bCOMMAND\b|\[OPTIONS\]|…", plain):
+                    out.setdefault(plain, str(page.relative_to(ROOT)))
+    return out
+
+
+WHOLE = lines_of(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL) | {
+    entry.example: "the catalogue" for entry in COMMANDS.values()
+}
+"""Lines that stand alone: they must be complete."""
+NAMED = lines_of(r"`(tailrace [^`\n]+)`")
+"""Mentions inside a sentence: what they name must exist."""
+
+
+def parsed(line: str):
+    """(click command, its arguments) of a line."""
+    name, *arguments = shlex.split(line)[1:]
+    assert name in COMMANDS, f"there is no command {name!r}"
+    command = typer.main.get_command(importlib.import_module(COMMANDS[name].module).app)
+    nested = getattr(command, "commands", None)
+    return (nested[arguments[0]], arguments[1:]) if nested and arguments else (command, arguments)
+
+
+def test_commands_are_found_in_the_docs():
+    assert len(WHOLE) >= 15
+    assert len(NAMED) >= 8
+
+
+@pytest.mark.parametrize("line", WHOLE)
+def test_a_command_line_is_understood(line):
+    command, arguments = parsed(line)
+    # Parses as the command line does, and runs nothing. (No arguments at all would print the help.)
+    with command.make_context("tailrace", arguments, resilient_parsing=not arguments) as context:
+        assert context.params is not None
+
+
+@pytest.mark.parametrize("line", [line for line in NAMED if not line.startswith("tailrace --")])
+def test_what_a_sentence_names_exists(line):
+    command, arguments = parsed(line)
+    known = {option for param in getattr(command, "params", []) for option in (*param.opts, *param.secondary_opts)}
+    assert {one for one in arguments if one.startswith("-")} <= known | {"--help"}
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    assert [page.name for page in PAGES[1:] if str(page.relative_to(ROOT / "docs")) not in navigation] == []
