@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import msgspec
 
-
 _ABSENT: Final = msgspec.Raw()
 
 
