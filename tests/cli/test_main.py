@@ -1,126 +1,127 @@
-"""The command line itself: what is typed wrong is told in one sentence, with exit code 2 and no traceback."""
+"""The command line as a whole: help, typos, bad input, and what every command owes."""
 
-import importlib
-import io
-import sys
+from __future__ import annotations
+
+import json
+import subprocess
 
 import pytest
-import typer
 
-from tailrace import __version__
-from tailrace.cli import main
-from tailrace.cli.catalogue import COMMANDS, Command, render_help
-from tailrace.model.errors import ConfigError, StoreError
-from tests.children import run_tailrace
-
-
-def left(capsys, *argv):
-    """(exit code, standard output, standard error) of a command line."""
-    with pytest.raises(SystemExit) as gone:
-        main(argv)
-    out, err = capsys.readouterr()
-    return gone.value.code, out, err
+from tailrace.cli.catalogue import COMMANDS
+from tailrace.cli.durations import parse_span
+from tailrace.cli.traffic import classes_from, trace_file
+from tailrace.model.errors import InputError
+from tailrace.model.thresholds import MS, S
+from tests.children import child_env, tailrace_command
 
 
-@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
-def test_help_is_the_catalogue(capsys, argv):
-    assert left(capsys, *argv) == (0, render_help(), "")
+def run(*args: str, timeout: float = 15) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*tailrace_command(), *args], capture_output=True, text=True, timeout=timeout, env=child_env(), check=False
+    )
 
 
-@pytest.mark.parametrize("argv", [["--version"], ["-V"]])
-def test_version(capsys, argv):
-    assert left(capsys, *argv) == (0, f"tailrace {__version__}\n", "")
+@pytest.mark.parametrize("args", [(), ("--help",), ("-h",), ("help",)])
+def test_help_lists_every_command(args):
+    done = run(*args)
+    assert done.returncode == 0
+    assert all(f"  {name}" in done.stdout for name in COMMANDS)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("bnech", "bench"), ("diagnos", "diagnose"), ("comparE", "compare")])
-def test_a_mistyped_command_is_guessed(capsys, typed, meant):
-    code, out, err = left(capsys, typed)
-    assert (code, out) == (2, "")
-    assert err == f"tailrace: there is no command {typed!r}. Did you mean `tailrace {meant}`?\n"
+def test_version():
+    done = run("--version")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "tailrace")
 
 
-def test_an_unknown_command_points_to_the_help(capsys):
-    code, _, err = left(capsys, "xyzzy")
-    assert code == 2
-    assert err.endswith("`tailrace --help` lists the commands.\n")
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(name):
-    done = run_tailrace(name, "--help")
-    assert done.returncode == 0, done.stderr
-    assert "Usage" in done.stdout
-    assert done.stderr == ""
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_unknown_option_is_a_usage_error(name):
-    done = run_tailrace(name, "--no-such-option")
+def test_a_typo_is_answered_with_the_nearest_command():
+    done = run("diganose")
     assert done.returncode == 2
-    assert "no-such-option" in done.stderr
+    assert "tailrace diagnose" in done.stderr
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_explains_itself_with_an_example(command):
+    done = run(command, "--help")
+    assert done.returncode == 0
+    assert f"tailrace {command}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "place", "remedy"),
+    [
+        (("bench", "http://127.0.0.1:9", "--requests", "1"), "127.0.0.1:9", ""),
+        (("bench", "ftp://example", "--requests", "1"), "ftp://example", "http"),
+        (("compare", "absent.run", "absent.run"), "absent.run", ""),
+        (("diagnose", "absent.run"), "absent.run", ""),
+        (("serve",), "--upstream", "--upstream http"),
+        (("serve", "--upstream", "localhost:8000"), "", "http://127.0.0.1:8000"),
+        (("serve", "-c", "absent.yaml"), "absent.yaml", "YAML"),
+        (("engine", "--preset", "tpu"), "--preset", "a100-llama3-8b"),
+        (("simulate", "--rate", "5", "--mix", "nonsense"), "--mix", "chat"),
+        (("top", "http://127.0.0.1:9", "--once"), "127.0.0.1:9", ""),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_2(tmp_path, args, place, remedy):
+    done = subprocess.run(
+        [*tailrace_command(), *args],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        env=child_env(),
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert place in done.stderr
+    assert remedy in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_that_does_not_exist_is_exit_2():
+    done = run("bench", "--cocnurrency", "3")
+    assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
 
-@pytest.fixture
-def command(monkeypatch):
-    """Put a command that runs `function` into the catalogue, as `probe-command`."""
-
-    def put(function):
-        app = typer.Typer(add_completion=False)
-        app.command()(function)
-        module = type(sys)("tailrace.cli.of_a_test")
-        module.app = app
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setitem(COMMANDS, "probe-command", Command("run", "", "", module.__name__))
-        assert importlib.import_module(module.__name__) is module
-        return "probe-command"
-
-    return put
+def test_a_reader_that_leaves_is_no_error():
+    done = subprocess.run(
+        f"{' '.join(tailrace_command())} simulate --rate 5 --requests 200 --json | head -c 20",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=19,
+        env=child_env(),
+        check=False,
+    )
+    assert done.stderr == ""
 
 
-def test_wrong_input_is_one_sentence(capsys, command):
-    def run():
-        raise ConfigError("there is no key 'runing' here", place="tailrace.yaml: lanes[0]", remedy="Write `running`.")
-
-    code, out, err = left(capsys, command(run))
-    assert (code, out) == (2, "")
-    assert err == "tailrace probe-command: tailrace.yaml: lanes[0]: there is no key 'runing' here. Write `running`.\n"
+def test_json_is_the_only_thing_on_stdout():
+    done = run("simulate", "--rate", "5", "--requests", "200", "--json")
+    assert json.loads(done.stdout)["n"] == 200
 
 
-def test_another_failure_of_ours_is_one_sentence_too(capsys, command):
-    def run():
-        raise StoreError("the disk is full")
-
-    assert left(capsys, command(run)) == (1, "", "tailrace probe-command: the disk is full\n")
-
-
-def test_a_bug_is_not_hidden(command):
-    def run():
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        main([command(run)])
+@pytest.mark.parametrize(
+    ("text", "ns"), [("60", 60 * S), ("90s", 90 * S), ("250ms", 250 * MS), ("1.5m", 90 * S), ("7d", 604_800 * S)]
+)
+def test_spans(text, ns):
+    assert parse_span(text, place="--x") == ns
 
 
-def test_exit_codes_of_commands_are_kept(capsys, command):
-    def run():
-        raise typer.Exit(3)
-
-    assert left(capsys, command(run))[0] == 3
-
-
-def test_an_interrupt_is_130(capsys, command):
-    def run():
-        raise KeyboardInterrupt
-
-    assert left(capsys, command(run))[0] == 130
+@pytest.mark.parametrize("text", ["", "soon", "-3s", "0", "3 parsecs", "1e400s"])
+def test_a_span_that_is_none_names_its_option(text):
+    with pytest.raises(InputError) as caught:
+        parse_span(text, place="--duration")
+    assert caught.value.place == "--duration"
 
 
-def test_a_reader_that_left_is_no_error(monkeypatch, command):
-    def run():
-        raise BrokenPipeError
+def test_only_one_option_gives_the_lengths():
+    with pytest.raises(InputError, match="only one of"):
+        classes_from(mix="chat", prompt_tokens="3", output_tokens=None, trace=False, default="chat")
+    assert classes_from(mix=None, prompt_tokens=None, output_tokens=None, trace=True, default="chat") == []
 
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with pytest.raises(SystemExit) as gone:
-        main([command(run)])
-    assert gone.value.code == 0
+
+def test_a_trace_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        trace_file(str(tmp_path), speed=1.0, seed=0)

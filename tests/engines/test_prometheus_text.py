@@ -10,7 +10,6 @@ from prometheus_client import Histogram as ClientHistogram
 
 from tailrace.engines.prometheus_text import Histogram, parse_scrape
 
-
 LINES = r"""
 # HELP a_total Help text.
 # TYPE a_total counter

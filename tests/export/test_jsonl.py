@@ -11,7 +11,7 @@ from tests.store.samples import any_record, realistic
 
 
 @given(any_record())
-@settings(deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_the_public_form_gives_back_the_record_to_the_nanosecond(record):
     assert from_public_json(encode_public(record)) == record
     assert json.loads(encode_public(record)) == to_public(record), "another JSON reader sees the same"

@@ -74,3 +74,38 @@ def test_an_event_recognised_reads_as_one_parsed(texts: list[str], tail: bytes) 
     timeline = recognised.summary().timeline
     assert timeline is not None
     assert timeline.kind == parsed_kinds
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("chat", '{"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}'),
+        ("chat", '{"%s":1,"choices":[{"index":0,"delta":{"content":"\\u0041"}}]}'),
+        ("chat", '{"choices":[{"index":0,"delta":{"content":"A"}}],"A":"%s"}'),
+        ("chat", '{"choices":[{"index":0,"delta":{"content":"%s","reasoning":"A"}}]}'),
+        ("chat", '{"choices":[{"index":0,"delta":{"content":"","reasoning":"%s"}}]}'),
+        ("chat", '{"choices":[{"index":0,"delta":{"role":"%s","content":"A"}}]}'),
+        ("chat", '{"choices":[{"index":0,"delta":{"content":"A"},"finish_reason":"%s"}]}'),
+        ("chat", '{"choices":[{"index":0,"delta":{"content":"A","content":"%s"}}]}'),
+        ("chat", '{"choices":[{"index":0,"delta":{"content":"%s","content":""}}]}'),
+        ("chat", '{"choices":[{"index":0,"delta":{"content":"A"}},{"index":1,"delta":{"content":"%s"}}]}'),
+        ("chat", '{"error":"%s","choices":[{"index":0,"delta":{"content":"A"}}]}'),
+        ("messages", '{"type":"%s","delta":{"text":"content_block_delta"}}'),
+        ("messages", '{"type":"content_block_delta","delta":{"text":"%s"}}'),
+        ("messages", '{"type":"content_block_delta","delta":{"text":"A","type":"%s"}}'),
+    ],
+)
+@given(
+    texts=st.lists(
+        st.sampled_from(["A", "", "B", "error", "content_block_delta", "ping", 'a":"b', "a\\"]), min_size=4, max_size=10
+    )
+)
+def test_nothing_but_the_text_may_change_in_an_event_recognised(name: str, form: str, texts: list[str]) -> None:
+    dialect = STREAMS[name][0]
+    whole, single = StreamMeter(dialect, origin_ns=0), StreamMeter(dialect, origin_ns=0)
+    for at, text in enumerate(["A", "A", "content_block_delta", *texts], 1):
+        body = wire((None, form.replace("%s", text)))
+        whole.feed(body, at)
+        for byte in body:
+            single.feed(bytes([byte]), at)
+    assert record_of(whole, 99) == record_of(single, 99)

@@ -24,7 +24,7 @@ BAD = [
         400,
         "BadRequestError",
         "input_tokens",
-        "This model's maximum context length is 32768 tokens. However, your prompt contains at least 40000 input tokens",
+        "This model's maximum context length is 32768 tokens. However, your prompt contains at least 40000",
     ),
 ]
 

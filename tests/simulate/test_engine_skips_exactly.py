@@ -137,4 +137,5 @@ def test_fast_engine_agrees_with_the_plain_one(data, knobs_, workload, cost, ski
     assert engine.counters.generation_tokens == sum(len(r.stamps) for r in expected)
     # Drained: everything is free again.
     assert engine.kv.free == engine.kv.total == len(plain.queue)
-    assert engine.running == engine.waiting == engine._decodes == engine._bases == sum(engine._grow) == 0
+    assert engine.running == engine.waiting == 0
+    assert engine.cohort.count == engine.cohort.bases == sum(engine.cohort.grow) == 0

@@ -119,3 +119,29 @@ def test_empty_arms_are_an_error():
     rng = np.random.default_rng(11)
     with pytest.raises(ValueError, match="values"):
         compare_quantiles(independent(rng), Arm(np.array([]), np.array([])), [0.5], block_s=1, rng=rng)
+
+
+def test_weights_give_one_arm_the_mix_of_the_other():
+    rng = np.random.default_rng(12)
+    at = np.linspace(0, 60, 2000)
+    long_a, long_b = np.arange(2000) % 50 == 0, np.arange(2000) % 10 == 0
+
+    def values(long):
+        return np.where(long, 1000.0, 100.0) * rng.lognormal(0, 0.1, 2000)
+
+    weights = np.where(long_b, 0.02 / 0.1, 0.98 / 0.9)
+    a, b = Arm(values(long_a), at), Arm(values(long_b), at)
+    raw = compare_quantiles(a, b, [0.95], block_s=2, rng=rng)[0]
+    adjusted = compare_quantiles(a, b._replace(weights=weights), [0.95], block_s=2, rng=rng)[0]
+    assert raw.change > 5
+    assert abs(adjusted.change) < 0.05
+
+
+def test_an_arm_too_short_for_its_dependence_is_widened_unless_paired():
+    rng = np.random.default_rng(13)
+    a, b = independent(rng, seconds=30), independent(rng, seconds=30, scale=1.2)
+    fits = compare_quantiles(a, b, [0.9], block_s=5, rng=rng)[0]
+    short = compare_quantiles(a, b, [0.9], block_s=45, rng=rng)[0]
+    paired = compare_quantiles(a, b, [0.9], block_s=45, rng=rng, paired=True)[0]
+    assert short.high - short.low > 2 * (fits.high - fits.low)
+    assert paired.high - paired.low < 0.7 * (short.high - short.low)

@@ -117,6 +117,6 @@ def any_record(draw):
         "slow": draw(st.lists(st.sampled_from(["ttft", "tpot", "stall", "gap"]), max_size=3)),
         "timeline": draw(st.none() | timelines()),
     }
-    for name in draw(st.sets(st.sampled_from(sorted(_FREE)), max_size=15)):
+    for name in sorted(draw(st.sets(st.sampled_from(sorted(_FREE)), max_size=15))):
         values[name] = draw(_FREE[name])
     return RequestRecord(**values)

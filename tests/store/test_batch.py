@@ -1,6 +1,6 @@
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.store.batch import LAYOUT, Constant, decode_batches, encode_batch, table_of
@@ -8,6 +8,7 @@ from tests.store.samples import any_record, realistic
 
 
 @given(st.lists(st.lists(any_record(), min_size=1, max_size=4), min_size=1, max_size=3))
+@settings(max_examples=100, deadline=None)
 def test_any_records_in_any_batches_come_back(groups):
     blobs = [(len(group), encode_batch(group)) for group in groups]
     records = [record for group in groups for record in group]

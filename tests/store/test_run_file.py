@@ -35,7 +35,7 @@ def write(path, records, trailer=TRAILER):
 
 
 @given(st.lists(any_record(), max_size=4))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_written_is_read(tmp_path, records):
     run = read_run(write(tmp_path / "a.run", records))
     assert run.records == records

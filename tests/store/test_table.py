@@ -3,7 +3,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.store.table import FIELDS, KINDS, ColumnKind, RecordTable
@@ -12,6 +12,7 @@ from tests.store.samples import any_record, realistic
 
 
 @given(st.lists(any_record(), max_size=5))
+@settings(max_examples=100, deadline=None)
 def test_a_table_gives_back_the_records_it_was_made_of(records):
     assert list(RecordTable.from_records(records).records()) == records
 

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Self
 
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
@@ -131,7 +132,7 @@ class ScriptedEngine:
         self._writers: set[asyncio.StreamWriter] = set()
         self.url = ""
 
-    async def __aenter__(self) -> ScriptedEngine:
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 24)
         host, port = self._server.sockets[0].getsockname()
         self.url = f"http://{host}:{port}"
@@ -143,7 +144,7 @@ class ScriptedEngine:
         for writer in list(self._writers):
             writer.transport.abort()
         async with asyncio.timeout(5):
-            while self.open:
+            while self.open:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         if self.errors:
             raise self.errors[0]
@@ -195,6 +196,6 @@ def deaf_listener() -> Iterator[str]:
         port = full.getsockname()[1]
         for _ in range(4):
             filler = stack.enter_context(socket.socket())
-            filler.setblocking(False)
+            filler.setblocking(False)  # noqa: FBT003
             filler.connect_ex(("127.0.0.1", port))
         yield f"http://127.0.0.1:{port}"

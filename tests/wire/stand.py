@@ -60,14 +60,14 @@ class Stand:
     async def record(self, count: int = 1) -> RequestRecord:
         """The newest record, once there are `count`."""
         async with asyncio.timeout(5):
-            while len(self.records.all) < count:
+            while len(self.records.all) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert len(self.records.all) == count
         return self.records.all[-1]
 
     async def until(self, what: Callable[[], bool], within: float = 5.0) -> None:
         async with asyncio.timeout(within):
-            while not what():
+            while not what():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
 

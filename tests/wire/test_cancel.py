@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import struct
@@ -10,6 +11,8 @@ import time
 
 import pytest
 
+from tailrace.gateway.exchange import GatewayExchange
+from tailrace.measure.meter import StreamMeter
 from tailrace.model.outcome import OutcomeKind, Reason
 from tests.wire.client import RawClient, chat_body, request
 from tests.wire.scripted import SSE_HEAD, Incoming, deaf_listener, token
@@ -210,6 +213,44 @@ def test_a_hundred_at_once_leave_nothing_behind() -> None:
             await s.until(lambda: s.engine.open <= 1)  # the one that asked for /metrics may linger
             lane = s.gateway.lanes.snapshot(0)["default"]
             assert (lane["running"], lane["queued"]) == (0, 0)
+
+    run(test())
+
+
+def test_nothing_is_left_of_hundreds_that_ended_in_every_way() -> None:
+    async def script(incoming: Incoming) -> None:
+        how = incoming.json["how"]
+        if how == "abort":
+            incoming.abort()
+        elif how == "hang":
+            await incoming.sse(token())
+            await incoming.until_gone()
+        elif how == "error":
+            await incoming.reply({"error": {"message": "x"}}, 500)
+        else:
+            await incoming.stream()
+
+    async def one(s: Stand, how: str) -> None:
+        client = await RawClient.connect(s.gateway.url)
+        await client.send(request(chat_body(how=how)))
+        if how == "hang":
+            await client.head()
+            client.abort()
+        else:
+            await client.reply()
+            client.close()
+
+    async def test() -> None:
+        async with stand(script, lanes=[{"name": "default", "running": 8, "queued": 100}]) as s:
+            hows = ["fine", "hang", "abort", "error", "fine", "hang", "fine"] * 60
+            for start in range(0, len(hows), 20):
+                await asyncio.gather(*(one(s, how) for how in hows[start : start + 20]))
+            await s.record(len(hows))
+            assert len({record.request_id for record in s.records.all}) == len(hows)
+            await s.until(lambda: not s.gateway.connections)
+            gc.collect()
+            left = [thing for thing in gc.get_objects() if isinstance(thing, (GatewayExchange, StreamMeter))]
+            assert left == []
 
     run(test())
 

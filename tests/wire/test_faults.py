@@ -127,12 +127,12 @@ def test_an_engine_that_hangs_up_after_done_has_answered() -> None:
     run(test())
 
 
-@pytest.mark.parametrize("with_done", [True, False])
-def test_an_error_in_the_first_frame_becomes_the_real_status(with_done: bool) -> None:
+@pytest.mark.parametrize("ending", [[DONE], []])
+def test_an_error_in_the_first_frame_becomes_the_real_status(ending: list[bytes]) -> None:
     async def script(incoming: Incoming) -> None:
         await incoming.send(SSE_HEAD)
         await asyncio.sleep(0.05)
-        await incoming.chunks(event({"error": BUSY}), *([DONE] if with_done else []))
+        await incoming.chunks(event({"error": BUSY}), *ending)
         await incoming.end()
 
     async def test() -> None:
@@ -225,7 +225,9 @@ def test_a_200_whose_body_is_an_error_failed() -> None:
 )
 def test_an_error_status_passes_with_its_headers(status: int, reason: Reason) -> None:
     async def script(incoming: Incoming) -> None:
-        await incoming.reply({"error": {"message": "The model `x` does not exist."}}, status, extra=b"Retry-After: 7\r\n")
+        await incoming.reply(
+            {"error": {"message": "The model `x` does not exist."}}, status, extra=b"Retry-After: 7\r\n"
+        )
 
     async def test() -> None:
         async with stand(script) as s:

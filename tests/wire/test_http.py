@@ -152,6 +152,22 @@ def test_hundreds_of_pipelined_refusals_are_all_answered() -> None:
     run(test())
 
 
+def test_a_request_that_comes_a_byte_at_a_time() -> None:
+    async def test() -> None:
+        async with stand() as s:
+            client = await s.client()
+            data = request(chat_body(), headers={"X-Request-Id": "slow"})
+            for index in range(len(data)):
+                await client.send(data[index : index + 1])
+                await asyncio.sleep(0)
+            assert (await client.reply()).headers["x-client-request-id"] == "slow"
+            record = await s.record()
+            assert record.ingress_ns is not None
+            assert record.ingress_ns > 1e6  # from the first byte, not from the handler
+
+    run(test())
+
+
 def test_connection_close_is_obeyed_and_what_follows_is_ignored() -> None:
     async def test() -> None:
         async with stand() as s:

@@ -15,9 +15,7 @@ from tests.wire.scripted import DONE, SSE_HEAD, Incoming, event, finish, token, 
 from tests.wire.stand import Stand, run, stand
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
-TOOLS: Any = [
-    {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}
-]
+TOOLS: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
 
 
 def _with_sdk(
@@ -31,9 +29,7 @@ def _with_sdk(
     async def both() -> None:
         async with stand(script, **config) as s:
             base = s.gateway.url + "/v1"
-            async with openai.AsyncOpenAI(
-                base_url=base, api_key="k", max_retries=retries, timeout=timeout_s
-            ) as sdk:
+            async with openai.AsyncOpenAI(base_url=base, api_key="k", max_retries=retries, timeout=timeout_s) as sdk:
                 await test(s, sdk)
 
     run(both())
@@ -171,7 +167,7 @@ def test_an_error_in_mid_stream_raises() -> None:
     async def test(s: Stand, sdk: openai.AsyncOpenAI) -> None:
         stream = await sdk.chat.completions.create(model="m", messages=MESSAGES, stream=True)
         got = 0
-        with pytest.raises(openai.APIError, match="closed the connection"):
+        with pytest.raises(openai.APIError, match="closed the connection"):  # noqa: PT012
             async for _ in stream:
                 got += 1
         assert got == 2

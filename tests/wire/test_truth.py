@@ -19,6 +19,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -203,7 +204,7 @@ def _judge_record(record: RequestRecord, true: dict[str, Any], metrics: dict[str
     errors.add("e2e_last_token", _ms(record.e2e_last_token_ns), metrics["e2e_last_token"])
     assert record.timeline is not None
     stamps = record.timeline.token_stamps()
-    gaps = [(late - early) / 1e6 for early, late in zip(stamps, stamps[1:], strict=False)]
+    gaps = [(late - early) / 1e6 for early, late in pairwise(stamps)]
     assert len(gaps) == len(metrics["gaps"])
     for said, wanted in zip(gaps, metrics["gaps"], strict=True):
         errors.add("gap", said, wanted)

@@ -49,7 +49,8 @@ def compare(
     if refused or not len(arms[0].done) or not len(arms[1].done):
         return _without_verdict(arms, work, refused or ["no request completed in one of the runs"])
     judged = Judged(arms, classes, paired=bool(work["arrivals"]))
-    judged.measure_all(rng, adjust_mix=not (work["classes"] and work["prompt_tokens"]))
+    other_mix = not (work["classes"] and work["prompt_tokens"])
+    judged.measure_all(rng, adjust_mix=other_mix)
     headlines = judged.headlines()
     guard_p = two_proportion_p_value(arms[0].failed, len(arms[0].every), arms[1].failed, len(arms[1].every))
     verdict, decided_by = overall(headlines, failures_rose=guard_p < 0.05)
@@ -82,7 +83,7 @@ def compare(
                 arms[0].done, arms[1].done, rng, block_s=first.block_s if first else 10.0
             ).items()
         },
-        checks=_checks(arms, work, headlines, paired=judged.paired),
+        checks=_checks(arms, work, headlines, paired=judged.paired, adjusted=other_mix),
     )
 
 
@@ -113,7 +114,7 @@ def _without_verdict(arms: tuple[ArmData, ArmData], work: dict[str, object], ref
 
 
 def _checks(
-    arms: tuple[ArmData, ArmData], work: dict[str, object], headlines: list[Headline], *, paired: bool
+    arms: tuple[ArmData, ArmData], work: dict[str, object], headlines: list[Headline], *, paired: bool, adjusted: bool
 ) -> list[str]:
     out = []
     if paired:
@@ -121,7 +122,8 @@ def _checks(
     differs = work["differs"]
     assert isinstance(differs, list)
     if differs:
-        out.append("Not the same work: " + "; ".join(differs) + ". Latencies of B are weighted to the traffic of A.")
+        weighted = " Latencies of B are weighted to the traffic of A." if adjusted else ""
+        out.append("Not the same work: " + "; ".join(differs) + "." + weighted)
     for arm in arms:
         if arm.failed > 0.01 * len(arm.every):
             out.append(

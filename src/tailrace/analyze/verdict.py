@@ -10,6 +10,9 @@ TTFT and E2E of each other class (p95 or p90 where n does not support p99). Of t
 Benjamini-Hochberg at 5 % count. The p99 of all gaps pooled is shown but decides nothing: where about 1 % of the gaps
 are stalls it stands on a cliff, and its interval reaches from one side to the other.
 
+Between runs with other arrivals a change of less than `TOLERANCE_OTHER_ARRIVALS` never decides: the arrivals alone
+move a tail by that much.
+
 1. Failures, timeouts, cancellations or refusals rose (one-sided, 5 %): `regressed`, whatever the latencies did.
 2. An interactive headline improved: `improved`, unless another interactive one lost as many milliseconds or more
    than the best one gained; then `regressed`. What got worse is a named trade-off.
@@ -29,10 +32,11 @@ from tailrace.stats.bootstrap import QuantileChange
 from tailrace.stats.quantiles import supported
 from tailrace.stats.tests import benjamini_hochberg
 
-__all__ = ["TOLERANCE", "Headline", "judge_metric", "overall", "surviving"]
+__all__ = ["TOLERANCE", "TOLERANCE_OTHER_ARRIVALS", "Headline", "judge_metric", "overall", "surviving"]
 
 TOLERANCE: Final = 0.05
 """Changes of less than this share do not matter to anybody."""
+TOLERANCE_OTHER_ARRIVALS: Final = 0.10
 
 
 def judge_metric(change: QuantileChange) -> Verdict:
@@ -63,7 +67,9 @@ def surviving(headlines: Sequence[Headline]) -> dict[str, Verdict]:
     """The verdicts of the headline after Benjamini-Hochberg: a change that does not survive is inconclusive."""
     kept = benjamini_hochberg([item.change.p_value for item in headlines])
     return {
-        item.name: item.delta.verdict if keep or item.delta.verdict is Verdict.NO_DIFFERENCE else Verdict.INCONCLUSIVE
+        item.name: item.delta.verdict
+        if (keep and _large(item.change)) or item.delta.verdict is Verdict.NO_DIFFERENCE
+        else Verdict.INCONCLUSIVE
         for item, keep in zip(headlines, kept, strict=True)
     }
 
@@ -87,6 +93,10 @@ def overall(headlines: Sequence[Headline], *, failures_rose: bool) -> tuple[Verd
     if decisive and all(verdicts[item.name] is Verdict.NO_DIFFERENCE for item in decisive):
         return Verdict.NO_DIFFERENCE, decisive[0].name
     return Verdict.INCONCLUSIVE, ""
+
+
+def _large(change: QuantileChange) -> bool:
+    return change.paired or abs(change.change) >= TOLERANCE_OTHER_ARRIVALS
 
 
 def _milliseconds(item: Headline) -> float:

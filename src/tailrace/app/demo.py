@@ -25,12 +25,12 @@ from tailrace.app import llamacpp_engine
 from tailrace.app.children import Child
 from tailrace.app.diagnose import diagnose_sources
 from tailrace.app.http_json import post_json
-from tailrace.model.errors import InputError
+from tailrace.model.errors import InputError, TailraceError
 from tailrace.model.finding import Diagnosis
 from tailrace.model.measurement import BenchSummary, Comparison
 from tailrace.model.thresholds import Objectives, S
 from tailrace.probe.progress import OnProgress
-from tailrace.probe.run import run_bench
+from tailrace.probe.run import Interrupted, run_bench
 from tailrace.probe.spec import BenchSpec
 from tailrace.store.query import RecordStore
 from tailrace.store.run_file import read_run
@@ -38,7 +38,7 @@ from tailrace.workload.arrivals import ArrivalKind, Arrivals
 from tailrace.workload.mix import parse_mix
 from tailrace.workload.plan import Workload
 
-__all__ = ["DemoOptions", "DemoResult", "Step", "run_demo"]
+__all__ = ["DemoInterrupted", "DemoOptions", "DemoResult", "Step", "run_demo"]
 
 SIMULATED: Final = "simulated"
 LLAMACPP: Final = "llamacpp"
@@ -58,6 +58,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """Prompts from this length on go to the lane of long documents."""
     warmup: int
     """Requests before each arm, outside its statistics."""
+    budgets: dict[str, str] = {}
+    """The gateway's, where its defaults would end what the scene wants to show."""
 
 
 SCENES: Final[dict[str, Scene]] = {
@@ -73,10 +75,12 @@ SCENES: Final[dict[str, Scene]] = {
     # 169 prompt tokens per CPU-second: a document of 500 tokens stops every stream for about 3 s.
     LLAMACPP: Scene(
         mix="chat=20/16:0.9,document=500/8:0.1",
-        rate=1.0,
-        duration_ns=45 * S,
+        rate=0.7,
+        duration_ns=60 * S,
         document_tokens=200,
         warmup=2,
+        # A document's prefill alone takes most of the default 5 s to the first token, on one CPU thread.
+        budgets={"queue": "60s", "first_token": "60s", "idle": "20s", "unstreamed_total": "120s"},
     ),
 }
 
@@ -152,6 +156,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 Tell = Callable[[Step], None]
 
 
+class DemoInterrupted(TailraceError):  # noqa: N818  (named for what happened)
+    """Ctrl-C or SIGTERM came before the end of the story."""
+
+
 async def run_demo(
     options: DemoOptions,
     *,
@@ -163,14 +171,14 @@ async def run_demo(
     """Tell the story once. `until`, if given, is awaited at the end while the gateway's page is still open.
 
     Raises `InputError` when an engine cannot be started. Setting `stop` ends it early: the arm under way is
-    summarised as far as it came.
+    summarised as far as it came, then `DemoInterrupted` is raised.
     """
     scene = _scene(options)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-demo-")))
         tell(Step(name="starting", text=_engine_words(options)))
         engine = _Engine(options, stack)
-        gateway = stack.enter_context(_gateway(engine.url, folder))
+        gateway = stack.enter_context(_gateway(engine.url, folder, scene.budgets))
         page = str(gateway.ready["admin"]) + "/"
         tell(Step(name="ready", page=page, text=str(gateway.ready["url"])))
         story = _Story(options, scene, engine, gateway, folder, tell, stop, on_progress)
@@ -205,6 +213,7 @@ class _Story:
 
     async def run(self, page: str) -> DemoResult:
         baseline = await self._arm("baseline")
+        self._go_on()
         diagnosis = await self._diagnose()
         result = DemoResult(
             engine=self._engine.name,
@@ -218,15 +227,21 @@ class _Story:
         )
         first = diagnosis.findings[0].code if diagnosis.findings else ""
         remedy = REMEDIES.get(first)
-        if remedy is None or self._stop.is_set():
+        if remedy is None:
             return result
+        self._go_on()
         changes = await self._change(remedy)
         candidate = await self._arm("candidate")
+        self._go_on()
         comparison = await asyncio.to_thread(
             compare, read_run(self._run_file("baseline")), read_run(self._run_file("candidate"))
         )
         self._tell(Step(name="compared", comparison=comparison))
         return msgspec.structs.replace(result, changes=changes, candidate=candidate, comparison=comparison)
+
+    def _go_on(self) -> None:
+        if self._stop.is_set():
+            raise DemoInterrupted("stopped before the story was told")
 
     def _run_file(self, arm: str) -> Path:
         return self._folder / f"{arm}.run"
@@ -244,7 +259,10 @@ class _Story:
             objectives=Objectives(),
             notes=[arm],
         )
-        summary = await run_bench(spec, out=self._run_file(arm), on_progress=self._on_progress, stop=self._stop)
+        try:
+            summary = await run_bench(spec, out=self._run_file(arm), on_progress=self._on_progress, stop=self._stop)
+        except Interrupted:
+            raise DemoInterrupted("stopped before the first request was sent") from None
         stages, by_class = await asyncio.to_thread(self._look, arm)
         self._tell(Step(name="measured", arm=arm, summary=summary, by_class=by_class, stages=stages))
         return summary
@@ -309,9 +327,7 @@ class _Engine:
             if not options.fault:
                 for knob in ("max_num_batched_tokens", "long_prefill_token_threshold"):
                     arguments += [f"--{knob.replace('_', '-')}", str(_CHUNK.knobs[knob])]
-            self._child = stack.enter_context(
-                Child.tailrace("simulated engine", "engine", *arguments, "--max-model-len", "16384")
-            )
+            self._child = stack.enter_context(Child.tailrace("simulated engine", "engine", *arguments))
             self.name = f"simulated {options.preset}"
         self.url = str(self._child.ready["url"])
 
@@ -350,20 +366,22 @@ def _llamacpp(*, batch: int, port: int) -> Child:
     return Child("llama.cpp", [sys.executable, script, "--port", str(port), "--batch", str(batch), "--slots", "8"])
 
 
-def _gateway(upstream: str, folder: Path) -> Child:
+def _gateway(upstream: str, folder: Path, budgets: dict[str, str]) -> Child:
     admin = f"127.0.0.1:{DEFAULT_ADMIN_PORT if _is_free(DEFAULT_ADMIN_PORT) else 0}"
-    return Child.tailrace(
-        "gateway",
-        "serve",
-        "--upstream",
-        upstream,
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        admin,
-        "--data-dir",
-        str(folder / "records"),
+    config = folder / "tailrace.yaml"
+    # JSON is YAML.
+    config.write_bytes(
+        msgspec.json.encode(
+            {
+                "listen": "127.0.0.1:0",
+                "admin": admin,
+                "backends": [{"url": upstream}],
+                "budgets": budgets,
+                "records": {"dir": str(folder / "records")},
+            }
+        )
     )
+    return Child.tailrace("gateway", "serve", "-c", str(config))
 
 
 def _is_free(port: int) -> bool:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
 from typing import Final, cast
@@ -18,7 +19,7 @@ from aiohttp import web
 
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.admin import AdminParts, is_loopback, make_admin
-from tailrace.gateway.config import Config, check, load_config, parse_objectives
+from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.gateway import Gateway, bind_error, split_address
 from tailrace.model.errors import ConfigError, InputError, StoreError
 from tailrace.model.record import RequestRecord
@@ -37,46 +38,9 @@ class ServeOptions(msgspec.Struct, kw_only=True):
     """What the command line decides beside the configuration."""
 
     config: Config
-    config_file: str | None = None
-    """Read again on SIGHUP."""
+    reload: Callable[[], Config] | None = None
+    """Reads the configuration again, on SIGHUP."""
     json: bool = False
-
-
-def settings_from(
-    *,
-    upstream: str | None = None,
-    file: str | None = None,
-    listen: str | None = None,
-    admin: str | None = None,
-    data_dir: str | None = None,
-    engine: str | None = None,
-) -> Config:
-    """The configuration: the file's, or the defaults for `upstream`; what is given beside the file wins over it.
-
-    InputError where neither names an engine, or a value is impossible.
-    """
-    if file is None and upstream is None:
-        raise InputError(
-            "no engine is named",
-            place="--upstream",
-            remedy="Give --upstream http://127.0.0.1:8000, or -c FILE with `backends`.",
-        )
-    if file is None:
-        config = Config.for_upstream(upstream or "", engine=engine or "auto")
-    else:
-        config = load_config(file)
-        if upstream is not None:
-            config.backends = [msgspec.structs.replace(config.backends[0], url=upstream)]
-        if engine is not None:
-            config.backends = [msgspec.structs.replace(config.backends[0], engine=engine)]
-    if listen is not None:
-        config.listen = listen
-    if admin is not None:
-        config.admin = admin
-    if data_dir is not None:
-        config.records.dir = data_dir
-    check(config)
-    return config
 
 
 def serve(options: ServeOptions) -> None:
@@ -264,8 +228,8 @@ async def _serve(options: ServeOptions) -> None:
     serving = ServingGateway(options.config)
     try:
         await serving.start()
-        if options.config_file is not None:
-            loop.add_signal_handler(signal.SIGHUP, _reload, serving.gateway, options.config_file)
+        if options.reload is not None:
+            loop.add_signal_handler(signal.SIGHUP, _reload, serving.gateway, options.reload)
         why = await serving.look_at_engine()
         _announce(serving, why, as_json=options.json)
         await stop.wait()
@@ -280,13 +244,13 @@ async def _serve(options: ServeOptions) -> None:
         _account(serving, cut)
 
 
-def _reload(gateway: Gateway, path: str) -> None:
+def _reload(gateway: Gateway, read: Callable[[], Config]) -> None:
     try:
-        gateway.reconfigure(load_config(path))
+        gateway.reconfigure(read())
     except InputError as error:
         sys.stderr.write(f"tailrace serve: the configuration was not reloaded: {error}\n")
     else:
-        sys.stderr.write(f"tailrace serve: reloaded {path}\n")
+        sys.stderr.write("tailrace serve: the configuration was reloaded\n")
 
 
 def _announce(serving: ServingGateway, why: str, *, as_json: bool) -> None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli.durations import parse_span
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tailrace.model.thresholds import Objectives
     from tailrace.probe.spec import BenchSpec
     from tailrace.workload.plan import Workload
-    from tailrace.workload.trace import TraceRow
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -167,7 +168,9 @@ def bench(
             raise InputError(f"{fail_on!r} is nothing to fail on", place="--fail-on", remedy="Write --fail-on errors")
         if requests is None and duration is None and not (trace and rate is None and concurrency is None):
             duration = _DEFAULT_DURATION
-        warmup_requests, warmup_ns = (int(warmup), 0) if warmup.isdecimal() else (0, _duration_ns(warmup, "--warmup"))
+        by_count = warmup.isdecimal()
+        warmup_requests = int(warmup) if by_count else 0
+        warmup_ns = 0 if by_count else parse_span(warmup, place="--warmup")
         spec = BenchSpec(
             url=url,
             workload=_workload(
@@ -185,7 +188,7 @@ def bench(
             model=model,
             seed=seed,
             requests=requests,
-            duration_ns=None if duration is None else _duration_ns(duration, "--duration"),
+            duration_ns=None if duration is None else parse_span(duration, place="--duration"),
             warmup_requests=warmup_requests,
             warmup_ns=warmup_ns,
             stream=stream,
@@ -194,10 +197,10 @@ def bench(
             extra_body=_extra_body(extra_body),
             ignore_eos=ignore_eos,
             limits=Limits(
-                connect_ns=_duration_ns(connect_timeout, "--connect-timeout"),
+                connect_ns=parse_span(connect_timeout, place="--connect-timeout"),
                 first_token_ns=_optional_ns(first_token_timeout, "--first-token-timeout"),
                 idle_ns=_optional_ns(idle_timeout, "--idle-timeout"),
-                total_ns=_duration_ns(timeout, "--timeout"),
+                total_ns=parse_span(timeout, place="--timeout"),
             ),
             verify_tls=not insecure,
             shared_prefix=shared_prefix,
@@ -261,13 +264,12 @@ def _workload(
     trace_speed: float,
     seed: int,
 ) -> Workload:
+    from tailrace.cli.traffic import classes_from, trace_file
     from tailrace.model.errors import InputError
     from tailrace.workload.arrivals import ArrivalKind, Arrivals
-    from tailrace.workload.length import parse_length
-    from tailrace.workload.mix import TrafficClass, parse_mix
     from tailrace.workload.plan import Workload
 
-    rows = _read_trace(trace, trace_speed, seed) if trace else []
+    rows = trace_file(trace, speed=trace_speed, seed=seed) if trace else []
     if rate is not None:
         names = [one.value for one in (ArrivalKind.POISSON, ArrivalKind.CONSTANT, ArrivalKind.GAMMA)]
         name = arrival or ("gamma" if burstiness is not None else "poisson")
@@ -283,58 +285,15 @@ def _workload(
     if burstiness is not None and kind is not ArrivalKind.GAMMA:
         raise InputError(f"means nothing for {kind} arrivals", place="--burstiness", remedy="Use --arrival gamma")
     arrivals = Arrivals(kind=kind, rate=rate, burstiness=burstiness or 1.0, concurrency=concurrency)
-    lengths = (prompt_tokens, output_tokens) != (None, None)
-    if sum((mix is not None, lengths, bool(rows))) > 1:
-        raise InputError(
-            "only one of --mix, --prompt-tokens/--output-tokens and --trace can give the lengths", place="--mix"
-        )
-    if lengths:
-        classes = [
-            TrafficClass(
-                name="request",
-                prompt=parse_length(prompt_tokens or "256", place="--prompt-tokens"),
-                output=parse_length(output_tokens or "64", place="--output-tokens"),
-            )
-        ]
-    else:
-        classes = [] if rows else parse_mix(mix if mix is not None else _DEFAULT_MIX)
+    classes = classes_from(
+        mix=mix, prompt_tokens=prompt_tokens, output_tokens=output_tokens, trace=bool(rows), default=_DEFAULT_MIX
+    )
     return Workload(arrivals=arrivals, mix=classes, trace=rows)
 
 
-def _read_trace(path: str, speed: float, seed: int) -> list[TraceRow]:
-    from pathlib import Path
-
-    import numpy as np
-
-    from tailrace.model.errors import InputError
-    from tailrace.workload.trace import read_trace
-
-    try:
-        with Path(path).open(encoding="utf-8") as lines:
-            return read_trace(lines, rng=np.random.default_rng(seed), place=path, speed=speed)
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"cannot be read ({why})", place=path, remedy="Give --trace a CSV or JSON lines file"
-        ) from None
-
-
-def _duration_ns(text: str, place: str) -> int:
-    """`60` (seconds), `90s`, `5m`, `1h`, `250ms`."""
-    import re
-
-    from tailrace.model.errors import InputError
-    from tailrace.model.thresholds import MS, S
-
-    found = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|)", text.strip())
-    value = float(found[1]) * {"ms": MS, "s": S, "": S, "m": 60 * S, "h": 3600 * S}[found[2]] if found else 0.0
-    if value < 1:
-        raise InputError(f"{text!r} is no time above 0", place=place, remedy="Write 60 (seconds), 90s, 5m or 250ms")
-    return round(value)
-
-
 def _optional_ns(text: str | None, place: str) -> int | None:
-    return None if text is None else _duration_ns(text, place)
+
+    return None if text is None else parse_span(text, place=place)
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -378,7 +337,7 @@ def _objectives(texts: list[str]) -> Objectives:
                 remedy="Write ttft_p99=500ms, tpot_p99=80ms or e2e_p95=10s",
             )
         quantile = 0.999 if found[2] == "999" else int(found[2]) / 100
-        bounds.setdefault(found[1], {})[quantile] = _duration_ns(bound, "--objective")
+        bounds.setdefault(found[1], {})[quantile] = parse_span(bound, place="--objective")
     return Objectives(bounds=bounds) if bounds else Objectives()
 
 

@@ -31,9 +31,7 @@ def demo(
         bool, typer.Option(help="--no-fault starts the engine as the fix would leave it: nothing to find.")
     ] = True,
     leave: Annotated[bool, typer.Option("--exit", help="End when the story is told; close the page.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object; implies --exit.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; implies --exit.")] = False,
     json_schema: Annotated[
         bool, typer.Option("--json-schema", help="Print the JSON Schema of that object, and end.")
     ] = False,
@@ -47,7 +45,7 @@ def demo(
         $ tailrace demo --seed 7 --preset h100-llama3-8b
     """
     from tailrace.app.contracts import schema_of
-    from tailrace.app.demo import DemoOptions, DemoResult, run_demo
+    from tailrace.app.demo import DemoInterrupted, DemoOptions, DemoResult, run_demo
     from tailrace.app.interrupt import run_until_interrupted
     from tailrace.cli.durations import parse_span
 
@@ -83,7 +81,13 @@ def demo(
             until=keep_open if stay else None,
         )
 
-    result, interrupted = run_until_interrupted(story)
+    try:
+        result, interrupted = run_until_interrupted(story)
+    except DemoInterrupted as error:
+        import sys
+
+        sys.stderr.write(f"tailrace demo: {error}\n")
+        raise typer.Exit(_EXIT_INTERRUPTED) from None
     if as_json:
         import msgspec
 

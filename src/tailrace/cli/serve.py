@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from tailrace.gateway.config import Config
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -23,10 +26,16 @@ def serve(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON line when ready")] = False,
 ) -> None:
     """Check the input, then serve until SIGINT or SIGTERM."""
-    from tailrace.app.serve import ServeOptions, settings_from
+    from tailrace.app.serve_settings import settings_from
+
+    def read() -> Config:
+        return settings_from(
+            upstream=upstream, file=config, listen=listen, admin=admin, data_dir=data_dir, engine=engine
+        )
+
+    settings = read()
+
+    from tailrace.app.serve import ServeOptions
     from tailrace.app.serve import serve as run
 
-    settings = settings_from(
-        upstream=upstream, file=config, listen=listen, admin=admin, data_dir=data_dir, engine=engine
-    )
-    run(ServeOptions(config=settings, config_file=config, json=as_json))
+    run(ServeOptions(config=settings, reload=read if config is not None else None, json=as_json))

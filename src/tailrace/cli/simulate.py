@@ -130,6 +130,7 @@ def simulate(
     import msgspec
 
     from tailrace.app.simulate import SimulationSpec
+    from tailrace.cli.traffic import trace_file
     from tailrace.model.errors import InputError
     from tailrace.simulate.knobs import knobs_from
     from tailrace.simulate.presets import preset as find_preset
@@ -147,7 +148,7 @@ def simulate(
         mix=mix,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        rows=_read_trace(trace, trace_speed, seed) if trace else [],
+        rows=trace_file(trace, speed=trace_speed, seed=seed) if trace else [],
     )
     chosen = find_preset(preset)
     if max_model_len is None and workload.trace:
@@ -198,52 +199,20 @@ def _workload(
     output_tokens: str | None,
     rows: list[TraceRow],
 ) -> Workload:
+    from tailrace.cli.traffic import classes_from
     from tailrace.model.errors import InputError
     from tailrace.workload.arrivals import ArrivalKind, Arrivals
-    from tailrace.workload.length import parse_length
-    from tailrace.workload.mix import TrafficClass, parse_mix
     from tailrace.workload.plan import Workload
 
     if rate is None and not rows:
         raise InputError("a simulation needs arrivals", place="--rate", remedy="Give --rate 5, or --trace FILE.")
     if arrival not in ("poisson", "constant"):
         raise InputError(f"there are no {arrival!r} arrivals", place="--arrival", remedy="Choose poisson or constant.")
-    lengths = (prompt_tokens, output_tokens) != (None, None)
-    if sum((mix is not None, lengths, bool(rows))) > 1:
-        raise InputError(
-            "only one of --mix, --prompt-tokens/--output-tokens and --trace can give the lengths", place="--mix"
-        )
-    classes: list[TrafficClass] = []
-    if lengths:
-        classes = [
-            TrafficClass(
-                name="request",
-                prompt=parse_length(prompt_tokens or "256", place="--prompt-tokens"),
-                output=parse_length(output_tokens or "64", place="--output-tokens"),
-            )
-        ]
-    elif not rows:
-        classes = parse_mix(mix if mix is not None else "chat")
+    classes = classes_from(
+        mix=mix, prompt_tokens=prompt_tokens, output_tokens=output_tokens, trace=bool(rows), default="chat"
+    )
     kind = ArrivalKind.TRACE if rate is None else ArrivalKind(arrival)
     return Workload(arrivals=Arrivals(kind=kind, rate=rate), mix=classes, trace=rows)
-
-
-def _read_trace(path: str, speed: float, seed: int) -> list[TraceRow]:
-    from pathlib import Path
-
-    import numpy as np
-
-    from tailrace.model.errors import InputError
-    from tailrace.workload.trace import read_trace
-
-    try:
-        with Path(path).open(encoding="utf-8") as lines:
-            return read_trace(lines, rng=np.random.default_rng(seed), place=path, speed=speed)
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"cannot be read ({why})", place=path, remedy="Give --trace a CSV or JSON lines file."
-        ) from None
 
 
 def _run(spec: SimulationSpec, path: Path | None) -> Simulation:

@@ -96,8 +96,14 @@ class EngineLink:
     # -- reading
 
     def timings(self, ledger: RequestLedger, summary: StreamSummary | None) -> EngineTimings:
-        """The engine's own stages for one request that was sent to it."""
-        if ledger.sent is None or summary is None:
+        """The engine's own stages for one request that was sent to it.
+
+        What its status line says of them is put into the ledger: it is known even of a request that died early.
+        """
+        if ledger.sent is None:
+            return NO_TIMINGS
+        ledger.passages = [*ledger.passages, *self.adapter.passages(ledger.sent, ledger.headers)]
+        if summary is None:
             return NO_TIMINGS
         end = ledger.upstream_end or summary.ended_at or ledger.sent
         facts = TimingFacts(

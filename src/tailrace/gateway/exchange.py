@@ -7,20 +7,20 @@ takes the request out of the gateway's table. Nothing else pops it, and nothing 
 from __future__ import annotations
 
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tailrace.gateway.answer import Answer
-from tailrace.gateway.forward import forward_request
+from tailrace.gateway.forward import answer_headers, forward_request
 from tailrace.gateway.head import Header, HeadError
-from tailrace.gateway.refusal import Refusal
+from tailrace.gateway.refusal import Refusal, lane_refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind
 from tailrace.gateway.trace import continue_trace
 from tailrace.gateway.transit import NEVER, Transit
 from tailrace.gateway.verdict import Phase, Verdict
 from tailrace.gateway.work import BodyError, Work, read_work, with_fields
-from tailrace.govern.admission import Decision, DecisionKind
+from tailrace.govern.admission import DecisionKind
 from tailrace.govern.lane import RequestFacts
 from tailrace.measure.ledger import RequestLedger
 from tailrace.model.outcome import OutcomeKind, Reason
@@ -161,7 +161,7 @@ class GatewayExchange:
         if self.phase is Phase.DONE:
             return
         reason = Reason.CLIENT_WRITE_FAILED if write_failed else Reason.CLIENT_DISCONNECT
-        stage = self._stage(now)
+        stage = self.stage(now)
         self._let_go(now)
         self._close(now, Verdict(OutcomeKind.CANCELLED, reason, stage=stage))
 
@@ -213,7 +213,7 @@ class GatewayExchange:
 
     def _enter_lane(self, body: bytes, now: int) -> None:
         work = self.work
-        self._deadline_at = self._deadline(now)
+        self._deadline_at = self._deadline()
         facts = RequestFacts(
             request_id=self.ledger.request_id,
             prompt_tokens=work.prompt_tokens or 0,
@@ -229,7 +229,7 @@ class GatewayExchange:
         decision = desk.arrive(self, facts, now)
         self.lane = self.ledger.lane = decision.lane
         if decision.kind is DecisionKind.REFUSE:
-            self._refuse(self._lane_refusal(decision), now)
+            self._refuse(lane_refusal(decision, desk.policy(decision.lane)), now)
             return
         self.budgets = desk.policy(decision.lane).budgets
         if work.stream:
@@ -245,32 +245,11 @@ class GatewayExchange:
             self._lane_place = "running"
             self._admitted(now)
 
-    def _deadline(self, now: int) -> int | None:
+    def _deadline(self) -> int | None:
         raw = self.named.get(b"x-deadline-ms")
         if raw is None or not raw.isdigit() or len(raw) > 12:
             return None
         return self.received + int(raw) * 1_000_000
-
-    def _lane_refusal(self, decision: Decision) -> Refusal:
-        predicted = decision.predicted_wait_ns
-        limits = self.gateway.lanes.policy(decision.lane)
-        if decision.reason is Reason.QUEUE_FULL:
-            why = f"{limits.running} requests are running and {limits.queued} are waiting, which is its limit"
-        else:
-            budget = limits.budgets.queue_ns / 1e9
-            why = (
-                f"the predicted wait of {(predicted or 0) / 1e9:.1f} s is longer than its queue budget of {budget:g} s"
-            )
-        return Refusal(
-            status=decision.http_status,
-            message=f"lane {decision.lane!r} is full: {why}. Try again in {decision.retry_after_s} s.",
-            reason=decision.reason,
-            stage="queue",
-            lane=decision.lane,
-            position=decision.position,
-            predicted_wait_ms=None if predicted is None else round(predicted / 1e6, 3),
-            retry_after_s=decision.retry_after_s,
-        )
 
     def lane_admitted(self, now: int) -> None:
         """Our turn has come."""
@@ -315,7 +294,7 @@ class GatewayExchange:
         connection = None if fresh else pool.take(now)
         if connection is not None:
             self.ledger.connection_reused = True
-            self._send(connection, now)
+            self._send(connection)
         elif pool.full():
             text = f"all {pool.limit} connections to the engine are in use"
             verdict = Verdict(OutcomeKind.REJECTED, Reason.NO_BACKEND, stage="queue", error=text)
@@ -330,7 +309,7 @@ class GatewayExchange:
         self.ledger.connect_start = started
         self.ledger.connect_end = now
         self.ledger.connection_reused = False
-        self._send(connection, now)
+        self._send(connection)
 
     def upstream_unreachable(self, error: str, now: int) -> None:
         """Nobody answers at the engine's address."""
@@ -339,7 +318,7 @@ class GatewayExchange:
         verdict = Verdict(OutcomeKind.FAILED, Reason.ENGINE_UNREACHABLE, stage="ingress", error=text)
         self._fail_before(now, verdict)
 
-    def _send(self, connection: UpstreamConnection, now: int) -> None:
+    def _send(self, connection: UpstreamConnection) -> None:
         self._upstream = connection
         self.phase = Phase.WAITING
         # Before the write: on a busy machine the engine may have the request before we are back.
@@ -355,20 +334,7 @@ class GatewayExchange:
 
     def our_headers(self, now: int) -> list[bytes]:
         """The header lines that the gateway adds to every answer."""
-        ledger = self.ledger
-        parts = [f"ingress;dur={((ledger.parsed or now) - self.received) / 1e6:.3f}"]
-        if ledger.admitted is not None and ledger.parsed is not None:
-            parts.append(f"queue.gateway;dur={(ledger.admitted - ledger.parsed) / 1e6:.3f}")
-        if ledger.sent is not None and ledger.headers is not None:
-            parts.append(f"upstream;dur={(ledger.headers - ledger.sent) / 1e6:.3f}")
-        lines = [
-            f"x-request-id: {ledger.request_id}",
-            f"x-tailrace-lane: {self.lane}",
-            f"server-timing: {', '.join(parts)}",
-        ]
-        if ledger.client_request_id:
-            lines.append(f"x-client-request-id: {ledger.client_request_id}")
-        return [("\r\n".join(lines) + "\r\n").encode("latin-1", "replace")]
+        return answer_headers(self.ledger, self.lane, now)
 
     def first_token(self, now: int, written: int | None) -> None:
         """The first token was read at `now`, and was with the client's kernel at `written`."""
@@ -403,7 +369,7 @@ class GatewayExchange:
 
     def cut(self, now: int, error: str) -> None:
         """The engine's answer ended too early. What came is delivered; the end says that it is none."""
-        stage = self._stage(now)
+        stage = self.stage(now)
         self._leave_lane(now)
         self._tell(Refusal(status=502, message=error, reason=Reason.STREAM_CUT, stage=stage))
         self.ends(now, Verdict(OutcomeKind.FAILED, Reason.STREAM_CUT, stage, error))
@@ -462,12 +428,12 @@ class GatewayExchange:
         blocked = self.connection.blocked_since is not None
         if now >= self._total_at():
             if self._deadline_at is not None and now >= self._deadline_at:
-                self._give_up(now, OutcomeKind.CANCELLED, Reason.DEADLINE, self._stage(now), "deadline")
+                self._give_up(now, OutcomeKind.CANCELLED, Reason.DEADLINE, self.stage(now), "deadline")
             else:
                 budget = "unstreamed_total" if self._in_one_piece else "total"
-                self._give_up(now, OutcomeKind.TIMED_OUT, Reason.TOTAL_TIMEOUT, self._stage(now), budget)
+                self._give_up(now, OutcomeKind.TIMED_OUT, Reason.TOTAL_TIMEOUT, self.stage(now), budget)
         elif self.phase is Phase.WAITING and now >= self._first_token_at():
-            stage = self._stage(now)
+            stage = self.stage(now)
             self._give_up(now, OutcomeKind.TIMED_OUT, Reason.FIRST_TOKEN_TIMEOUT, stage, "first_token")
         elif self.phase is Phase.STREAMING and not blocked and now >= self._idle_at():
             self._idle_over(now)
@@ -525,7 +491,7 @@ class GatewayExchange:
         value: int = getattr(self.budgets, f"{budget}_ns")
         return value
 
-    def _stage(self, now: int) -> str:
+    def stage(self, now: int) -> str:
         """The stage that the request is in, as far as anybody can know."""
         phase = self.phase
         if phase is Phase.WAITING:
@@ -541,28 +507,6 @@ class GatewayExchange:
     def waits_for_token(self) -> bool:
         """A stream whose first token has not come."""
         return self.work.stream and self.phase in (Phase.QUEUED, Phase.CONNECTING, Phase.WAITING)
-
-    def view(self, now: int) -> dict[str, Any]:
-        """This request for `/streams`."""
-        meter = self.transit.meter
-        return {
-            "request_id": self.ledger.request_id,
-            "client_request_id": self.ledger.client_request_id,
-            "lane": self.lane,
-            "endpoint": self.route.endpoint,
-            "model": self.work.model,
-            "stream": self.work.stream,
-            "stage": self._stage(now),
-            "age_ms": (now - self.received) / 1e6,
-            "prompt_tokens": self.work.prompt_tokens,
-            "tokens": meter.tokens if meter is not None else 0,
-            "ttft_ms": (meter.first_token_ns - self.received) / 1e6
-            if meter is not None and meter.first_token_ns is not None
-            else None,
-            "silent_ms": (now - (meter.last_progress_ns or now)) / 1e6 if meter is not None else None,
-            "slow": meter.slow if meter is not None and meter.check(now) else [],
-            "client_blocked": self.connection.blocked_since is not None,
-        }
 
     # -- ends
 
@@ -584,7 +528,7 @@ class GatewayExchange:
         """The gateway shuts down and this request's time is over."""
         if self.phase is Phase.DONE:
             return
-        verdict = Verdict(OutcomeKind.CANCELLED, Reason.SHUTDOWN, self._stage(now), "the gateway is shutting down")
+        verdict = Verdict(OutcomeKind.CANCELLED, Reason.SHUTDOWN, self.stage(now), "the gateway is shutting down")
         begun = self.phase not in (Phase.UPLOAD, Phase.DRAINING)
         self._let_go(now)
         self.keep_alive = False

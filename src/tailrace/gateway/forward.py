@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.gateway.head import Header, end_to_end, render_head, status_line
+from tailrace.measure.ledger import RequestLedger
 
 _REPLACED: Final = frozenset({b"host", b"content-length", b"expect", b"x-request-id", b"traceparent"})
 _READ_REPLACED: Final = _REPLACED | {b"accept-encoding"}
@@ -39,6 +40,23 @@ def forward_request(
     kept = end_to_end(headers, drop)
     head = render_head(b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, target, authority), kept, extra)
     return head + body
+
+
+def answer_headers(ledger: RequestLedger, lane: str, now: int) -> list[bytes]:
+    """The header lines that the gateway adds to an answer: ids, lane, and the stages that are over by then."""
+    parts = [f"ingress;dur={((ledger.parsed or now) - ledger.received) / 1e6:.3f}"]
+    if ledger.admitted is not None and ledger.parsed is not None:
+        parts.append(f"queue.gateway;dur={(ledger.admitted - ledger.parsed) / 1e6:.3f}")
+    if ledger.sent is not None and ledger.headers is not None:
+        parts.append(f"upstream;dur={(ledger.headers - ledger.sent) / 1e6:.3f}")
+    lines = [
+        f"x-request-id: {ledger.request_id}",
+        f"x-tailrace-lane: {lane}",
+        f"server-timing: {', '.join(parts)}",
+    ]
+    if ledger.client_request_id:
+        lines.append(f"x-client-request-id: {ledger.client_request_id}")
+    return [("\r\n".join(lines) + "\r\n").encode("latin-1", "replace")]
 
 
 class AnswerHead:

@@ -22,6 +22,7 @@ from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind, route
 from tailrace.gateway.server import ClientConnection
+from tailrace.gateway.streams import stream_view
 from tailrace.gateway.upstream import UpstreamPool
 from tailrace.gateway.verdict import Verdict
 from tailrace.measure.ledger import RequestLedger
@@ -45,6 +46,26 @@ MAX_CLIENT_ID: Final = 200
 _METHODS: Final = {
     RouteKind.READ: frozenset({b"POST"}),
     RouteKind.RELAY: frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE"}),
+}
+
+_FIXED: Final = (
+    "listen",
+    "admin",
+    "admin_token",
+    "backends",
+    "total_running",
+    "scrape",
+    "records.dir",
+    "records.queue",
+    "records.seal_rows",
+    "records.seal_after",
+    "records.retention",
+)
+"""Keys of the configuration that are read once, at the start."""
+_REFUSED: Final = {
+    RouteKind.DENIED: (403, "the engine's own administration is not relayed"),
+    RouteKind.MALFORMED: (400, "the path is ambiguous"),
+    RouteKind.UNKNOWN: (404, "there is no such path here; the configuration's `passthrough` can add it"),
 }
 
 
@@ -178,7 +199,7 @@ class Gateway:
             connection.close_when_idle()
         loop = asyncio.get_running_loop()
         until = loop.time() + drain_s
-        while self.in_flight and loop.time() < until and not self._hurry:
+        while self.in_flight and loop.time() < until and not self._hurry:  # noqa: ASYNC110  (polled: a stop is rare)
             await asyncio.sleep(0.02)
         now = monotonic_ns()
         left = list(self.in_flight.values())
@@ -304,20 +325,10 @@ class Gateway:
         return exchange
 
     def _judge_head(self, method: bytes, where: Route, length: int) -> Refusal | None:
-        kind = where.kind
-        if kind is RouteKind.DENIED:
-            return Refusal(
-                status=403, message="the engine's own administration is not relayed", reason=Reason.BAD_REQUEST
-            )
-        if kind is RouteKind.MALFORMED:
-            return Refusal(status=400, message="the path is ambiguous", reason=Reason.BAD_REQUEST)
-        if kind is RouteKind.UNKNOWN:
-            return Refusal(
-                status=404,
-                message="there is no such path here; the configuration's `passthrough` can add it",
-                reason=Reason.BAD_REQUEST,
-            )
-        if method not in _METHODS[kind]:
+        if where.kind in _REFUSED:
+            status, message = _REFUSED[where.kind]
+            return Refusal(status=status, message=message, reason=Reason.BAD_REQUEST)
+        if method not in _METHODS[where.kind]:
             name = method.decode("latin-1")
             return Refusal(status=405, message=f"{name} is not possible here", reason=Reason.BAD_REQUEST)
         if length > self.max_body_bytes:
@@ -398,14 +409,16 @@ class Gateway:
     def reconfigure(self, config: Config) -> None:
         """Apply a new configuration to the requests that come; those in flight keep their budgets.
 
-        InputError when it changes an address or the backend: that takes a restart.
+        InputError when it changes what was fixed at the start: that takes a restart.
         """
-        for name in ("listen", "admin", "backends"):
-            if getattr(config, name) != getattr(self.config, name):
+        for name in _FIXED:
+            if _at(config, name) != _at(self.config, name):
                 raise InputError(
                     "cannot be changed while serving", place=name, remedy="Restart `tailrace serve` to change it."
                 )
         self._apply(config)
+        self.pool.connect_timeout_ns = int(config.connect_timeout)
+        self.pool.keep_alive_ns = int(config.upstream_keepalive)
         self.lanes.replace(config.lane_policies(), monotonic_ns())
 
     def ready(self) -> tuple[bool, str]:
@@ -447,7 +460,7 @@ class Gateway:
     def streams(self) -> list[dict[str, Any]]:
         """The requests in flight, oldest first."""
         now = monotonic_ns()
-        return [exchange.view(now) for exchange in list(self.in_flight.values())]
+        return [stream_view(exchange, now) for exchange in self.in_flight.values()]
 
 
 def split_address(text: str, place: str) -> tuple[str, int]:
@@ -477,6 +490,13 @@ def bind_error(error: OSError, address: str, option: str) -> InputError:
         place=address,
         remedy=f"Choose another with {option} HOST:PORT.",
     )
+
+
+def _at(config: Config, path: str) -> object:
+    value: object = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
 
 
 def _origin_form(target: bytes) -> bytes:

@@ -82,22 +82,26 @@ def check_head(version: str, headers: list[Header]) -> dict[bytes, bytes]:
             hosts += 1
         elif key == b"transfer-encoding":
             codings += 1
-            if value.strip().lower() != b"chunked":
-                raise HeadError(501, f"transfer coding {value[:40].decode('latin-1')!r} is not supported")
         first.setdefault(key, value)
-    if codings > 1:
-        raise HeadError(400, "Transfer-Encoding is given twice")
-    if codings and b"content-length" in first:
-        raise HeadError(400, "Content-Length and Transfer-Encoding exclude each other")
-    if codings and version == "1.0":
-        raise HeadError(400, "HTTP/1.0 has no Transfer-Encoding")
-    if hosts > 1:
-        raise HeadError(400, "Host is given twice")
-    if hosts == 0 and version != "1.0":
-        raise HeadError(400, "Host is missing")
+    if hosts != 1 and not (hosts == 0 and version == "1.0"):
+        raise HeadError(400, "Host is given twice" if hosts else "Host is missing")
     if hosts and not _sound_host(first[b"host"]):
         raise HeadError(400, "Host is malformed")
+    if codings:
+        _check_coding(version, first, codings)
     return first
+
+
+def _check_coding(version: str, first: dict[bytes, bytes], codings: int) -> None:
+    if codings > 1:
+        raise HeadError(400, "Transfer-Encoding is given twice")
+    if b"content-length" in first:
+        raise HeadError(400, "Content-Length and Transfer-Encoding exclude each other")
+    if version == "1.0":
+        raise HeadError(400, "HTTP/1.0 has no Transfer-Encoding")
+    coding = first[b"transfer-encoding"].strip().lower()
+    if coding != b"chunked":
+        raise HeadError(501, f"transfer coding {coding[:40].decode('latin-1')!r} is not supported")
 
 
 def _sound_host(value: bytes) -> bool:

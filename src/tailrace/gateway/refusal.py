@@ -6,6 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.govern.admission import Decision
+from tailrace.govern.lane import LanePolicy
+from tailrace.model.outcome import Reason
+
 _TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -83,3 +87,23 @@ def error_event(endpoint: str, refusal: Refusal) -> bytes:
         return b"event: error\ndata: %b\n\n" % msgspec.json.encode({**error, "type": "error"})
     error["code"] = refusal.status
     return b"data: %b\n\n" % msgspec.json.encode({"error": error})
+
+
+def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
+    """Why a lane does not take a request, and when to come back."""
+    predicted = decision.predicted_wait_ns
+    if decision.reason is Reason.QUEUE_FULL:
+        why = f"{policy.running} requests are running and {policy.queued} are waiting, which is its limit"
+    else:
+        budget = policy.budgets.queue_ns / 1e9
+        why = f"the predicted wait of {(predicted or 0) / 1e9:.1f} s is longer than its queue budget of {budget:g} s"
+    return Refusal(
+        status=decision.http_status,
+        message=f"lane {decision.lane!r} is full: {why}. Try again in {decision.retry_after_s} s.",
+        reason=decision.reason,
+        stage="queue",
+        lane=decision.lane,
+        position=decision.position,
+        predicted_wait_ms=None if predicted is None else round(predicted / 1e6, 3),
+        retry_after_s=decision.retry_after_s,
+    )

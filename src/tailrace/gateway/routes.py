@@ -45,7 +45,6 @@ _READ: Final = {
     b"/v1/audio/translations": "/v1/audio/translations",
     b"/generate": "/generate",
 }
-_RELAY: Final = {b"/v1/models": "/v1/models"}
 _TRITON_READ: Final = (b"/infer", b"/generate", b"/generate_stream")
 
 _DENIED: Final = frozenset(
@@ -123,8 +122,17 @@ def route(target: bytes, passthrough: Sequence[str] = ()) -> Route:
     if known is not None:
         return Route(RouteKind.READ, known)
     plain = unquote_to_bytes(path)
-    # A path that two readers could resolve differently is not relayed: `/v1/x/../sleep`, `//sleep`, `/%2e%2e/sleep`.
-    if (
+    if _ambiguous(path, plain):
+        return Route(RouteKind.MALFORMED, "")
+    bare = plain.rstrip(b"/").lower() or b"/"
+    if bare in _DENIED or bare.startswith(_DENIED_PREFIXES) or bare.endswith(b"/trace/setting"):
+        return Route(RouteKind.DENIED, "")
+    return _relayed(bare) or _passed(plain.decode("utf-8", "replace"), passthrough)
+
+
+def _ambiguous(path: bytes, plain: bytes) -> bool:
+    """Whether two readers could resolve the path differently: `/v1/x/../sleep`, `//sleep`, `/%2e%2e/sleep`."""
+    return (
         not plain.startswith(b"/")
         or b"//" in plain
         or b"\\" in plain
@@ -132,20 +140,22 @@ def route(target: bytes, passthrough: Sequence[str] = ()) -> Route:
         or b"#" in path
         or b"%2f" in path.lower()
         or any(segment in (b".", b"..") for segment in plain.split(b"/"))
-    ):
-        return Route(RouteKind.MALFORMED, "")
-    bare = plain.rstrip(b"/").lower() or b"/"
-    if bare in _DENIED or bare.startswith(_DENIED_PREFIXES) or bare.endswith(b"/trace/setting"):
-        return Route(RouteKind.DENIED, "")
-    if bare in _RELAY or bare.startswith(b"/v1/models/"):
+    )
+
+
+def _relayed(bare: bytes) -> Route | None:
+    if bare == b"/v1/models" or bare.startswith(b"/v1/models/"):
         return Route(RouteKind.RELAY, "/v1/models")
     if bare.startswith(b"/v1/responses/"):
         return Route(RouteKind.RELAY, "/v1/responses/{id}")
+    if bare.startswith(b"/v2/models/") and bare.endswith(_TRITON_READ):
+        return Route(RouteKind.READ, "/v2/models/{model}/" + bare.rpartition(b"/")[2].decode("ascii"))
     if bare == b"/v2" or bare.startswith(b"/v2/"):
-        if bare.startswith(b"/v2/models/") and bare.endswith(_TRITON_READ):
-            return Route(RouteKind.READ, "/v2/models/{model}/" + bare.rpartition(b"/")[2].decode("ascii"))
         return Route(RouteKind.RELAY, "/v2")
-    text = plain.decode("utf-8", "replace")
+    return None
+
+
+def _passed(text: str, passthrough: Sequence[str]) -> Route:
     for pattern in passthrough:
         if text == pattern or (pattern.endswith("*") and text.startswith(pattern[:-1])):
             return Route(RouteKind.RELAY, pattern)

@@ -39,6 +39,7 @@ class Transit:
 
     __slots__ = (
         "_exchange",
+        "_flowing",
         "_read",
         "_read_size",
         "_stripper",
@@ -59,6 +60,8 @@ class Transit:
         self.hold_until = NEVER
         self.overhead_ns = 0
         self._stripper: FrameStripper | None = None
+        self._flowing = False
+        """The first token is through."""
         self._read: list[bytes] | None = None
         self._read_size = 0
         self._summary: StreamSummary | None = None
@@ -101,27 +104,32 @@ class Transit:
 
     def upstream_body(self, data: bytes, now: int) -> None:
         """Body bytes of one read: the hot path."""
-        meter, stripper, answer = self.meter, self._stripper, self.answer
-        if meter is None or stripper is None:
+        stripper = self._stripper
+        if stripper is None:
             self._plain_body(data, now)
-        elif meter.first_token_ns is not None:
+        elif self._flowing:
             ready = stripper.feed(data, now)
             if ready:
-                self.overhead_ns += answer.body(ready) - now
+                self.overhead_ns += self.answer.body(ready) - now
         else:
-            ready = stripper.feed(data, now)
-            if meter.fault is not None and not answer.head_sent and not meter.token_events:
-                self._first_frame_error(meter, meter.fault, now)
-                return
-            answer.body(ready)
-            if meter.events:
-                answer.release()
-            if meter.first_token_ns is not None:
-                self._exchange.first_token(now, answer.last_write_ns)
-            if answer.last_write_ns is not None:
-                self.overhead_ns += max(0, answer.last_write_ns - now)
+            self._before_first_token(stripper.feed(data, now), now)
         if self._exchange.connection.blocked_since is not None:
             self._exchange.client_is_slow()
+
+    def _before_first_token(self, ready: bytes, now: int) -> None:
+        meter, answer = self.meter, self.answer
+        assert meter is not None
+        if meter.fault is not None and not answer.head_sent and not meter.token_events:
+            self._first_frame_error(meter, meter.fault, now)
+            return
+        answer.body(ready)
+        if meter.events:
+            answer.release()
+        if meter.first_token_ns is not None:
+            self._flowing = True
+            self._exchange.first_token(now, answer.last_write_ns)
+        if answer.last_write_ns is not None:
+            self.overhead_ns += max(0, answer.last_write_ns - now)
 
     def _plain_body(self, data: bytes, now: int) -> None:
         if self._read is not None:

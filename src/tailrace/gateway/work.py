@@ -39,7 +39,7 @@ class _Body(msgspec.Struct):
     input: str | list[msgspec.Raw] | None = None
     text_input: str | None = None
     return_progress: bool | None = None
-    text: str | list[str] | msgspec.UnsetType | None = msgspec.UNSET
+    text: str | list[str] | None = None
     tools: msgspec.Raw = msgspec.Raw()
     response_format: dict[str, msgspec.Raw] | None = None
     structured_outputs: msgspec.Raw = msgspec.Raw()
@@ -108,35 +108,12 @@ def read_work(body: bytes) -> Work:
         return _read_leniently(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BodyError(str(error)) from None
-    size = _parts(asked.system)
-    for message in asked.messages or ():
-        size += _parts(message.content) + len(bytes(message.tool_calls))
-    ids = 0
-    for source in (asked.prompt, asked.input, asked.text_input):
-        if isinstance(source, str):
-            size += _size(source)
-        elif source is not None:
-            for member in source:
-                if isinstance(member, str):
-                    size += _size(member)
-                elif isinstance(member, int):
-                    ids += 1
-                elif isinstance(member, list):
-                    ids += len(member)
-                else:
-                    size += len(bytes(member))
-    if isinstance(asked.text, str):
-        size += _size(asked.text)
-    elif isinstance(asked.text, list):
-        size += sum(map(_size, asked.text))
-    if _given(asked.tools):
-        size += len(bytes(asked.tools))
     options = asked.stream_options
     kind = bytes((asked.response_format or {}).get("type", b"")) if asked.response_format else b""
     return Work(
         model=asked.model,
         stream=bool(asked.stream),
-        prompt_tokens=-(-size // BYTES_PER_TOKEN) + ids,
+        prompt_tokens=_prompt_tokens(asked),
         max_tokens=_first(asked.max_completion_tokens, asked.max_tokens, asked.max_output_tokens),
         n=asked.n or 1,
         best_of=asked.best_of or 1,
@@ -161,12 +138,47 @@ def read_work(body: bytes) -> Work:
     )
 
 
+def _prompt_tokens(asked: _Body) -> int:
+    size = _parts(asked.system)
+    for message in asked.messages or ():
+        size += _parts(message.content) + len(bytes(message.tool_calls))
+    ids = 0
+    for source in (asked.prompt, asked.input, asked.text_input, asked.text):
+        if isinstance(source, str):
+            size += _size(source)
+        elif source is not None:
+            text, count = _members(source)
+            size += text
+            ids += count
+    if _given(asked.tools):
+        size += len(bytes(asked.tools))
+    return -(-size // BYTES_PER_TOKEN) + ids
+
+
+def _members(source: list[Any]) -> tuple[int, int]:
+    """(bytes of text, number of token ids) in a list of texts, ids, lists of ids, or raw items."""
+    size = ids = 0
+    for member in source:
+        if isinstance(member, str):
+            size += _size(member)
+        elif isinstance(member, int):
+            ids += 1
+        elif isinstance(member, list):
+            ids += len(member)
+        else:
+            size += len(bytes(member))
+    return size, ids
+
+
 def _first(*values: int | None) -> int | None:
     return next((value for value in values if value is not None), None)
 
 
 def _read_leniently(body: bytes) -> Work:
-    raw: Any = msgspec.json.decode(body)
+    try:
+        raw: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BodyError(str(error)) from None
     if not isinstance(raw, dict):
         raise BodyError("the body is no JSON object")
     model, options = raw.get("model"), raw.get("stream_options")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import nlargest
 from itertools import pairwise
 from operator import sub
 from typing import Final
@@ -146,11 +147,20 @@ class EventLog:
         kept_at, kept_what, kept_merged = self._kept_at, self._kept_what, self._kept_merged
         # Without counts an event's code is its kind alone: nothing is to be added up.
         counted = max(what) > _KIND_MASK
+        # Nothing but token events alike, none merged before: what lies between survivors is a difference and a sum.
+        plain = not self.others and not any(merged) and (not counted or min(what) > _KIND_MASK)
+        brought = [code >> KIND_BITS for code in what] if plain and counted else []
         events = tokens = 0
         unknown = False
         previous = -1
         for index in order:
-            if index - previous > 1:
+            if plain:
+                events = index - previous - 1
+                self.thinned += events
+                unknown = not counted
+                if counted and events:
+                    tokens = sum(brought[previous + 1 : index]) - events
+            elif index - previous > 1:
                 for skipped in range(previous + 1, index):
                     code = what[skipped]
                     if code & _KIND_MASK <= _LAST_TOKEN_KIND:
@@ -208,8 +218,8 @@ def _longest(gaps: list[int], count: int) -> list[int]:
         return []
     if len(gaps) <= count:
         return list(range(len(gaps)))
-    ordered = sorted(gaps)
-    floor = ordered[-count]
-    if floor == ordered[-1]:
+    longest = nlargest(count, gaps)
+    floor = longest[-1]
+    if floor == longest[0]:
         return [gaps.index(floor)]
     return [index for index, gap in enumerate(gaps) if gap > floor]

@@ -18,11 +18,10 @@ from tailrace.model.timeline import EventKind
 
 _LF: Final = 10
 _CR: Final = 13
+_BACKSLASH: Final = 92
 _LAST_TOKEN_KIND: Final = int(EventKind.REFUSAL)
 _CONTENT: Final = EventKind.CONTENT
 _COMMENT: Final = int(EventKind.COMMENT)
-_NEVER: Final = b"\0"
-"""A prefix that no event has: nothing was learned yet."""
 _LESSONS: Final = 8
 _LONGEST_LESSON: Final = 4096
 _KIND_BITS: Final = KIND_BITS
@@ -44,12 +43,11 @@ class StreamMeter:
 
     __slots__ = (
         "_at", "_completion", "_dead", "_dialect", "_framer", "_hits", "_kind", "_lessons", "_log", "_open",
-        "_prefix", "_read", "_room", "_suffix", "_text_end", "_text_start", "_thresholds", "_usage_final", "_watch",
-        "_what_append", "blocked", "cached_tokens", "clean", "comments", "cut", "cuts", "done", "done_at", "ended_at",
-        "events", "fault", "finish_reason", "first_content_ns", "first_event_ns", "first_progress_ns",
-        "first_token_ns", "last_progress_ns", "last_token_ns", "malformed", "origin_ns", "prompt_tokens",
-        "protocol_fault", "reasoning_tokens", "response_id", "stall", "text_chars", "timings", "token_events",
-        "ttft_slow",
+        "_other_events", "_other_progress_ns", "_prefix", "_read", "_room", "_suffix", "_text_end", "_text_start",
+        "_thresholds", "_usage_final", "_watch", "_what_append", "blocked", "cached_tokens", "clean", "comments",
+        "cut", "cuts", "done", "done_at", "ended_at", "fault", "finish_reason", "first_content_ns", "first_event_ns",
+        "first_progress_ns", "first_token_ns", "last_token_ns", "malformed", "origin_ns", "prompt_tokens",
+        "protocol_fault", "reasoning_tokens", "response_id", "stall", "timings", "token_events", "ttft_slow",
     )  # fmt: skip
 
     def __init__(
@@ -73,7 +71,8 @@ class StreamMeter:
         self._room = self._log.room
         self._at = self._log.at
         self._what_append = self._log.what.append
-        self._prefix = self._suffix = _NEVER
+        self._prefix: bytes | None = None
+        self._suffix = b""
         self._text_start = self._text_end = 0
         self._kind = _CONTENT
         self._hits = 0
@@ -94,7 +93,7 @@ class StreamMeter:
         self.first_token_ns: int | None = None
         self.first_content_ns: int | None = None
         self.last_token_ns: int | None = None
-        self.last_progress_ns: int | None = None
+        self._other_progress_ns: int | None = None
         self.done_at: int | None = None
         self.ended_at: int | None = None
         self.clean = False
@@ -105,11 +104,10 @@ class StreamMeter:
         self.response_id = ""
         self.timings: dict[str, Any] | None = None
         self.ttft_slow = False
-        self.events = 0
+        self._other_events = 0
         self.comments = 0
         self.malformed = 0
         self.token_events = 0
-        self.text_chars = 0
 
     # -- feeding
 
@@ -118,7 +116,8 @@ class StreamMeter:
         if self._open:
             self._feed_pieces(data, now)
             return
-        if data.startswith(self._prefix) and data.endswith(self._suffix):
+        prefix = self._prefix
+        if prefix is not None and data.startswith(prefix) and data.endswith(self._suffix):
             # Byte for byte an event that was read before, but for its text. A text without quotes, escapes and
             # control characters leaves everything else as it was: see `_learn`.
             try:
@@ -129,7 +128,7 @@ class StreamMeter:
                 framer = self._framer
                 framer.offset = framer.block_start = framer.offset + len(data)
                 self._hits += 1
-                self._token(self._kind, len(text), -1, now)
+                self._token(self._kind, -1, now)
                 return
         size = len(data)
         if data.find(_LF) == size - 2 and data[size - 1] == _LF and _CR not in data and data.startswith(b"data:"):
@@ -169,10 +168,14 @@ class StreamMeter:
             self._lessons = _LESSONS
             self._hits = 0
         self._lessons -= 1
-        if meaning.usage is not None or len(data) > _LONGEST_LESSON:
+        if not self._lessons:
+            self._prefix = None
+            return
+        if meaning.usage is not None or len(data) > _LONGEST_LESSON or _BACKSLASH in data:
+            # With an escape anywhere, what stands in quotes may not be the text, nor the text stand as it is.
             return
         text = self._dialect.plain_text(event, data[start:end])
-        if not text or not text.isprintable() or '"' in text or "\\" in text:
+        if not text or not text.isprintable() or '"' in text:
             return
         quoted = b'"%b"' % text.encode()
         at = data.find(quoted, start, end)
@@ -224,14 +227,12 @@ class StreamMeter:
             self.first_content_ns = now
         if meaning.finish_reason or meaning.timings is not None or (meaning.response_id and not self.response_id):
             self._note_rest(meaning, now)
-        self._token(kind, meaning.text, tokens, now)
+        self._token(kind, tokens, now)
 
-    def _token(self, kind: int, chars: int, tokens: int, now: int) -> None:
-        self.events += 1
-        self.text_chars += chars
+    def _token(self, kind: int, tokens: int, now: int) -> None:
         self.token_events += 1
         last = self.last_token_ns
-        self.last_token_ns = self.last_progress_ns = now
+        self.last_token_ns = now
         if last is None:
             self.first_token_ns = now
             if self.first_event_ns is None:
@@ -258,7 +259,7 @@ class StreamMeter:
             self.comments += 1
             self._log_event(now, _COMMENT, -1)
             return
-        self.events += 1
+        self._other_events += 1
         if self.first_event_ns is None:
             self.first_event_ns = now
         if kind is EventKind.OTHER:
@@ -266,7 +267,7 @@ class StreamMeter:
         elif kind is EventKind.PROGRESS:
             if self.first_progress_ns is None:
                 self.first_progress_ns = now
-            self.last_progress_ns = now
+            self._other_progress_ns = now
         usage = meaning.usage
         tokens = -1 if usage is None else self._note_usage(usage, final=meaning.usage_final)
         if kind is EventKind.USAGE:
@@ -274,7 +275,7 @@ class StreamMeter:
             tokens = -1
         elif tokens > 0:
             # An incomplete character is held back by the detokenizer: a token without text is progress all the same.
-            self.last_progress_ns = now
+            self._other_progress_ns = now
         self._note_rest(meaning, now)
         self._log_event(now, int(kind), tokens)
 
@@ -348,6 +349,19 @@ class StreamMeter:
     def block_start(self) -> int:
         """Where, in the bytes fed, the event that is still incomplete begins."""
         return self._framer.offset if self._dead else self._framer.block_start
+
+    @property
+    def events(self) -> int:
+        """Events of every kind but comments."""
+        return self.token_events + self._other_events
+
+    @property
+    def last_progress_ns(self) -> int | None:
+        """The last token or sign of progress (a prefill's report, a token without text); comments do not count."""
+        token, other = self.last_token_ns, self._other_progress_ns
+        if token is None or other is None:
+            return other if token is None else token
+        return max(token, other)
 
     @property
     def tokens(self) -> int:
@@ -434,7 +448,6 @@ class StreamMeter:
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
             reasoning_tokens=self.reasoning_tokens,
-            text_chars=self.text_chars,
             chunk_gap_count=gaps.count,
             chunk_gap_p50_ns=gaps.quantile(0.5),
             chunk_gap_p95_ns=gaps.quantile(0.95),
@@ -469,7 +482,6 @@ def summarise_body(meaning: Meaning, *, origin_ns: int, now: int, clean: bool = 
         prompt_tokens=usage.prompt,
         cached_tokens=usage.cached,
         reasoning_tokens=usage.reasoning,
-        text_chars=meaning.text,
         response_id=meaning.response_id,
         timings=meaning.timings,
     )

@@ -60,7 +60,7 @@ class SseFramer:
     """
 
     __slots__ = (
-        "_buffer", "_first_block", "_lf_only", "_limit", "_scanned", "_skip_lf", "block_start", "last_id", "offset",
+        "_buffer", "_first_block", "_lf_only", "_limit", "_scanned", "block_start", "last_id", "offset",
         "retry_ms",
     )  # fmt: skip
 
@@ -69,7 +69,6 @@ class SseFramer:
         self._buffer = bytearray()
         self._scanned = 0
         self._lf_only = True
-        self._skip_lf = False
         self._first_block = True
         self.offset = 0
         self.block_start = 0
@@ -95,25 +94,20 @@ class SseFramer:
         """
         out: list[SseEvent] = []
         start = 0
-        if self._skip_lf and data:
-            # The CR that ended the last block was the first half of a CRLF.
-            start = 1 if data[0] == _LF else 0
-            self._skip_lf = False
         base = self.offset
         self.offset = base + len(data)
         has_cr = _CR in data
         if self._buffer:
-            self._feed_buffered(data[start:] if start else data, out, has_cr=has_cr)
+            self._feed_buffered(data, out, has_cr=has_cr)
             return out
         size = len(data)
         while start < size:
             if has_cr:
+                # Where the read ends in the middle of a CRLF, its LF comes as an empty line before the next block.
                 found = _BLANK_LINE.search(data, start)
                 if found is None:
                     break
                 end, after = found.span()
-                if after == size and data[after - 1] == _CR:
-                    self._skip_lf = True
             else:
                 end = data.find(b"\n\n", start)
                 if end < 0:
@@ -162,8 +156,6 @@ class SseFramer:
                 if found is None:
                     break
                 end, after = found.span()
-                if after == len(buffer) and buffer[after - 1] == _CR:
-                    self._skip_lf = True
             self._block(bytes(buffer[start:end]), self.offset - len(buffer) + after, out)
             start = scan = after
         if start:

@@ -49,7 +49,6 @@ class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
-    text_chars: int = 0
 
     chunk_gap_count: int = 0
     chunk_gap_p50_ns: int | None = None

@@ -11,10 +11,8 @@ apply, are those of vLLM V1's scheduler:
 4. waiting requests are admitted while budget and `max_num_seqs` last; the first that does not fit stops it;
 5. admission needs free blocks for the whole prompt (on resume: and for what was generated), less what it hits.
 
-Decoding requests advance together, so they are kept as a cohort described by sums, not touched one by one: a step
-costs O(1) however many requests decode. A request's computed length is `engine.step + request.base`; the KV blocks
-that the next step needs are counted by phase (`(step + base) % block_size == 0`); the next to finish is the top of a
-heap. Only a step that lacks blocks or budget walks the running list in order (`_schedule_in_order`).
+Decoding requests advance together and are not touched one by one (`cohort`). Only a step that lacks blocks or budget
+walks the running list in order (`_schedule_in_order`).
 
 Sans-IO: the caller owns the clock. `plan()` decides the next step and says when it ends, `commit()` ends it.
 """
@@ -24,6 +22,7 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 
+from tailrace.simulate.cohort import Cohort
 from tailrace.simulate.cost import StepCost
 from tailrace.simulate.counters import EngineCounters
 from tailrace.simulate.knobs import EngineKnobs
@@ -62,12 +61,8 @@ class Engine:
         self._aborts: list[tuple[int, int, SimRequest]] = []
         self._partial: list[SimRequest] = []
         """Running requests that are still in prefill, in order of admission."""
-        self._decodes = 0
-        self._bases = 0
-        self._grow = [0] * knobs.block_size
-        """By phase: how many decoding requests need a block in a step with `step % block_size` equal to it."""
-        self._finishing: list[tuple[int, int, SimRequest]] = []
-        """Heap of (finish_at, seq, request); entries of requests that were preempted or left are stale."""
+        self.cohort = Cohort(knobs.block_size)
+        """Running requests that decode."""
         self._seq = 0
         self._orders = 0
         self._tickets = 0
@@ -97,11 +92,6 @@ class Engine:
         return self.kv.usage
 
     @property
-    def idle(self) -> bool:
-        """Nothing runs, waits or is to come."""
-        return not (self._running or self._waiting.count or self._arrivals or self._aborts)
-
-    @property
     def step_end(self) -> int:
         """When the planned step ends."""
         return self._end
@@ -124,7 +114,7 @@ class Engine:
 
     def planned_tokens(self) -> int:
         """Tokens computed in (each step of) the planned step."""
-        return self._decodes - len(self._starved) + sum(chunk for _, chunk in self._chunks)
+        return self.cohort.count - len(self._starved) + sum(chunk for _, chunk in self._chunks)
 
     # -- what the caller may do
 
@@ -170,8 +160,8 @@ class Engine:
         if (
             self._partial
             or self._waiting.count
-            or self._decodes > self.knobs.max_num_batched_tokens
-            or self._grow[self.step % self.knobs.block_size] > self.kv.free
+            or self.cohort.count > self.knobs.max_num_batched_tokens
+            or self.cohort.growth(self.step) > self.kv.free
         ) and self._schedule():
             self._plan_step()
         else:
@@ -187,7 +177,7 @@ class Engine:
         counters = self.counters
         if self.log.enabled:
             self.log.add(self.step, self.now, self._first, self._rise, count)
-        tokens = self._decodes - len(self._starved)
+        tokens = self.cohort.count - len(self._starved)
         counters.generation_tokens += tokens * count
         for _, chunk in chunks:
             tokens += chunk
@@ -196,15 +186,11 @@ class Engine:
         self.step = step
         self.now = end
         if self._starved:
-            self._skip_starved()
-        done: list[SimRequest] = []
-        if chunks:
-            self._commit_chunks(step, end, done)
-        heap = self._finishing
-        while heap and heap[0][0] <= step:
-            finish_at, seq, request = heappop(heap)
-            if request.seq == seq and request.finish_at == finish_at and request.state == _DECODE:
-                done.append(request)
+            for request in self._starved:
+                self.cohort.starve(request, step)
+            self._starved = []
+        done = self._commit_chunks(step, end) if chunks else []
+        done += self.cohort.finished(step)
         if done:
             if len(done) > 1:
                 done.sort(key=_by_seq)
@@ -281,7 +267,7 @@ class Engine:
             if state == _WAITING:
                 self._waiting.count -= 1
             elif state in (_PREFILL, _DECODE):
-                self._drop(request)
+                self._leave_batch(request)
             else:
                 continue
             self._end_aborted(request)
@@ -301,8 +287,8 @@ class Engine:
         """
         knobs = self.knobs
         size = knobs.block_size
-        left = knobs.max_num_batched_tokens - self._decodes
-        needed = self._grow[self.step % size]
+        left = knobs.max_num_batched_tokens - self.cohort.count
+        needed = self.cohort.growth(self.step)
         if left < 0 or needed > self.kv.free:
             return self._schedule_in_order()
         partial = self._partial
@@ -476,14 +462,7 @@ class Engine:
         """Out of the running list, with its blocks. `unused`: tokens granted in the step being planned."""
         del self._running[request]
         if request.state == _DECODE:
-            computed = self.step + request.base
-            size = self.knobs.block_size
-            self._decodes -= 1
-            self._bases -= request.base
-            self._grow[-request.base % size] -= 1
-            request.generated = computed - request.prompt + 1
-            if request.run_from <= self.step:
-                request.spans.append((request.run_from, self.step))
+            computed = self.cohort.leave(request, self.step)
         else:
             computed = request.computed
             if request in self._partial:
@@ -497,9 +476,6 @@ class Engine:
         self.counters.preemptions += 1
         self._waiting.push_back(request)
 
-    def _drop(self, request: SimRequest) -> None:
-        self._leave_batch(request)
-
     def _finish(self, request: SimRequest, end: int) -> None:
         self._leave_batch(request)
         if request.abort_at is not None and request.abort_at < end:
@@ -510,10 +486,10 @@ class Engine:
         self.counters.finished += 1
         self.ended.append(request)
 
-    def _commit_chunks(self, step: int, end: int, done: list[SimRequest]) -> None:
-        """Prompts advance; those that are complete bring a token and join the decodes."""
+    def _commit_chunks(self, step: int, end: int) -> list[SimRequest]:
+        """Prompts advance; those that are complete bring a token and join the decodes. Returns those that are done."""
         partial = self._partial
-        size = self.knobs.block_size
+        done: list[SimRequest] = []
         for request, chunk in self._chunks:
             request.computed += chunk
             if request.computed < request.target:
@@ -524,47 +500,24 @@ class Engine:
                 partial.remove(request)
             self.counters.generation_tokens += 1
             request.generated += 1
-            request.run_from = step
-            request.base = base = request.computed - step
             if request.first_at is None:
                 request.first_at = end
                 request.first_step = step
                 request.running_at_first = len(self._running)
                 request.waiting_at_first = self._waiting.count
                 request.kv_at_first = self.kv.usage
-            request.state = _DECODE
-            self._decodes += 1
-            self._bases += base
-            self._grow[-base % size] += 1
-            request.finish_at = step + request.output - request.generated
-            if request.finish_at == step:
+            if self.cohort.join(request, step):
                 done.append(request)
-            else:
-                heappush(self._finishing, (request.finish_at, request.seq, request))
         self._chunks = []
-
-    def _skip_starved(self) -> None:
-        """Decodes that got nothing in the step just ended: the rest of the cohort has moved on without them."""
-        size = self.knobs.block_size
-        for request in self._starved:
-            self._grow[-request.base % size] -= 1
-            request.base -= 1
-            self._bases -= 1
-            self._grow[-request.base % size] += 1
-            request.finish_at += 1
-            heappush(self._finishing, (request.finish_at, request.seq, request))
-            if request.run_from < self.step:
-                request.spans.append((request.run_from, self.step - 1))
-            request.run_from = self.step + 1
-        self._starved = []
+        return done
 
     # -- the length of the step
 
     def _plan_step(self) -> None:
         """One step, whose chunks and blocks are decided."""
         starved = self._starved
-        decodes = self._decodes
-        context = decodes * (self.step + 1) + self._bases
+        decodes = self.cohort.count
+        context = self.cohort.context(self.step)
         if starved:
             decodes -= len(starved)
             context -= sum(request.base + self.step + 1 for request in starved)
@@ -576,30 +529,23 @@ class Engine:
 
     def _plan_decodes(self, *, skip: bool, until: int | None) -> None:
         """A pure decode step, or a run of them up to the next event, finish or block shortage."""
-        decodes = self._decodes
-        step = self.step
+        cohort = self.cohort
+        decodes = cohort.count
         now = self.now
-        size = self.knobs.block_size
-        grow = self._grow
-        context = decodes * (step + 1) + self._bases
-        phase = step % size
+        context = cohort.context(self.step)
         per_token = self.cost.ctx_ps
         if per_token is None or not skip:
             self._count = 1
             self._rise = 0
             self._first = self.cost.step_ps(decodes, context, ())
             self._end = now + self._first
-            self.kv.take(grow[phase])
+            self.kv.take(cohort.growth(self.step))
             return
         first = self.cost.decode_ps(decodes) + per_token * context
         rise = per_token * decodes
-        finishing = self._finishing
-        while True:
-            finish_at, seq, request = finishing[0]
-            if request.seq == seq and request.finish_at == finish_at and request.state == _DECODE:
-                break
-            heappop(finishing)
-        count = finish_at - step
+        count = cohort.next_finish() - self.step
+        grow = cohort.grow
+        phase = self.step % cohort.size
         needed = blocks_for(grow, phase, count)
         if needed > self.kv.free:
             # The first step fits (else we were not here); stop before the first that does not.

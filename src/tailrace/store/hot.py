@@ -21,7 +21,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 import msgspec
 
@@ -209,7 +209,7 @@ class HotReader:
         self.writer: str = meta["writer"]
         self.layout: tuple[str, ...] = tuple(json.loads(meta["layout"]))
 
-    def _fail(self, error: sqlite3.Error) -> None:
+    def _fail(self, error: sqlite3.Error) -> NoReturn:
         if not self.path.exists():
             raise FileNotFoundError(self.path) from None
         if "no such table" in str(error):

@@ -1,0 +1,37 @@
+"""Requests in flight as the admin port shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tailrace.gateway.exchange import GatewayExchange
+
+
+def stream_view(exchange: GatewayExchange, now: int) -> dict[str, Any]:
+    """One request of `/streams`: where it is, for how long, what it has given."""
+    meter = exchange.transit.meter
+    out: dict[str, Any] = {
+        "request_id": exchange.ledger.request_id,
+        "client_request_id": exchange.ledger.client_request_id,
+        "lane": exchange.lane,
+        "endpoint": exchange.route.endpoint,
+        "model": exchange.work.model,
+        "stream": exchange.work.stream,
+        "stage": exchange.stage(now),
+        "age_ms": (now - exchange.received) / 1e6,
+        "prompt_tokens": exchange.work.prompt_tokens,
+        "tokens": 0,
+        "ttft_ms": None,
+        "silent_ms": None,
+        "slow": [],
+        "client_blocked": exchange.connection.blocked_since is not None,
+    }
+    if meter is not None:
+        out["tokens"] = meter.tokens
+        if meter.first_token_ns is not None:
+            out["ttft_ms"] = (meter.first_token_ns - exchange.received) / 1e6
+        if meter.last_progress_ns is not None:
+            out["silent_ms"] = (now - meter.last_progress_ns) / 1e6
+        if meter.check(now):
+            out["slow"] = meter.slow
+    return out

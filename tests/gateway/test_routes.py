@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.gateway.routes import _DENIED, RouteKind, route
+
+PATHS = {
+    b"/v1/chat/completions": (RouteKind.READ, "/v1/chat/completions"),
+    b"/v1/completions?x=1": (RouteKind.READ, "/v1/completions"),
+    b"/v1/responses": (RouteKind.READ, "/v1/responses"),
+    b"/v1/messages": (RouteKind.READ, "/v1/messages"),
+    b"/v1/embeddings": (RouteKind.READ, "/v1/embeddings"),
+    b"/generate": (RouteKind.READ, "/generate"),
+    b"/v1/models": (RouteKind.RELAY, "/v1/models"),
+    b"/v1/models/org/name": (RouteKind.RELAY, "/v1/models"),
+    b"/v1/responses/resp_1": (RouteKind.RELAY, "/v1/responses/{id}"),
+    b"/v2": (RouteKind.RELAY, "/v2"),
+    b"/v2/health/ready": (RouteKind.RELAY, "/v2"),
+    b"/v2/models/m/infer": (RouteKind.READ, "/v2/models/{model}/infer"),
+    b"/v2/models/m/generate_stream": (RouteKind.READ, "/v2/models/{model}/generate_stream"),
+    b"/v2/models/m/trace/setting": (RouteKind.DENIED, ""),
+    b"/v2/repository/index": (RouteKind.DENIED, ""),
+    b"/": (RouteKind.UNKNOWN, ""),
+    b"/health": (RouteKind.UNKNOWN, ""),
+    b"/v1": (RouteKind.UNKNOWN, ""),
+    b"*": (RouteKind.MALFORMED, ""),
+}
+
+
+@pytest.mark.parametrize(("target", "wanted"), PATHS.items())
+def test_paths(target: bytes, wanted: tuple[RouteKind, str]) -> None:
+    assert tuple(route(target)) == wanted
+
+
+@pytest.mark.parametrize("path", sorted(_DENIED))
+def test_denied_paths_stay_denied_whatever_passthrough_says(path: bytes) -> None:
+    for spelled in (path, path + b"/", path.upper(), path + b"?a=b", path[:1] + b"%%%02x" % path[1] + path[2:]):
+        assert route(spelled, ["/*", path.decode()]).kind is RouteKind.DENIED
+
+
+@given(st.binary(max_size=60).map(lambda tail: b"/" + tail))
+def test_nothing_that_resolves_to_a_denied_path_is_relayed(target: bytes) -> None:
+    from urllib.parse import unquote_to_bytes
+
+    kind = route(target, ["/*"]).kind
+    if kind in (RouteKind.READ, RouteKind.RELAY):
+        plain = unquote_to_bytes(target.partition(b"?")[0])
+        assert b"//" not in plain
+        assert not {b".", b".."} & set(plain.split(b"/"))
+        assert plain.rstrip(b"/").lower() not in _DENIED
+
+
+def test_passthrough_matches_whole_paths_and_prefixes() -> None:
+    patterns = ["/tokenize", "/extra/*"]
+    assert tuple(route(b"/tokenize", patterns)) == (RouteKind.RELAY, "/tokenize")
+    assert tuple(route(b"/extra/a/b", patterns)) == (RouteKind.RELAY, "/extra/*")
+    assert route(b"/tokenizer", patterns).kind is RouteKind.UNKNOWN
