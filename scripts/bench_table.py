@@ -17,19 +17,21 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(path: Path) -> tuple[list[dict[str, object]], int]:
+    """(rows, exit code) of one benchmark; what is no row is printed as it comes."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run([sys.executable, str(path)], stdout=subprocess.PIPE, text=True, env=env, check=False)
     rows = []
-    for line in done.stdout.splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if isinstance(row, dict) and {"name", "value", "unit"} <= row.keys():
-            rows.append(row)
-        else:
-            print(line)
-    return rows, done.returncode
+    with subprocess.Popen([sys.executable, "-u", str(path)], stdout=subprocess.PIPE, text=True, env=env) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if isinstance(row, dict) and {"name", "value", "unit"} <= row.keys():
+                rows.append(row)
+            else:
+                print(line, end="", flush=True)
+    return rows, child.returncode
 
 
 def met(row: dict[str, object]) -> bool | None:

@@ -153,12 +153,14 @@ def record() -> str:
 
 
 def results() -> str:
-    out = ["# Results\n\nWhat commands print with `--json`. Durations are milliseconds and say so in their name.\n"]
-    for path, names in (
+    names = ("bench", "compare", "demo", "diagnose", "selftest")
+    head = "# Results\n\nWhat commands print with `--json`. Durations are milliseconds and say so in their name.\n"
+    out = [head, "JSON Schemas: " + ", ".join(f"[{name}](schemas/{name}.json)" for name in names) + ".\n"]
+    for path, structs in (
         (SOURCE / "model" / "measurement.py", None),
         (SOURCE / "model" / "finding.py", ["Diagnosis", "Finding", "Evidence"]),
     ):
-        for node, lines in classes(path, names):
+        for node, lines in classes(path, structs):
             if any("StrEnum" in ast.unparse(base) for base in node.bases):
                 continue
             out.append(struct_section(node, lines))
@@ -294,25 +296,19 @@ def causes() -> str:
 
 
 def schemas() -> dict[str, str]:
-    """JSON Schemas by file name."""
-    import msgspec
-
-    from tailrace.model.finding import Diagnosis
-    from tailrace.model.measurement import BenchSummary, Comparison
+    """JSON Schemas by file name: what commands print with `--json`, the record, and the configuration."""
+    from tailrace.app.contracts import PUBLISHED, schema_of
     from tailrace.model.record import RequestRecord
 
-    made: dict[str, Any] = {
-        "bench": msgspec.json.schema(BenchSummary),
-        "compare": msgspec.json.schema(Comparison),
-        "diagnose": msgspec.json.schema(Diagnosis),
-        "record": msgspec.json.schema(RequestRecord),
-    }
+    kinds: dict[str, type] = {**PUBLISHED, "record": RequestRecord}
+    for name, kind in (("demo", "DemoResult"), ("selftest", "SelftestReport")):
+        found = module(f"tailrace.app.{name}")
+        if found is not None:
+            kinds[name] = getattr(found, kind)
+    made = {name: schema_of(kind) for name, kind in kinds.items()}
     settings = module("tailrace.gateway.config")
     if settings is not None:
         made["config"] = settings.json_schema()
-    demo = module("tailrace.app.demo")
-    if demo is not None and hasattr(demo, "json_schema"):
-        made["demo"] = demo.json_schema()
     return {f"schemas/{name}.json": json.dumps(made[name], indent=1, sort_keys=True) + "\n" for name in sorted(made)}
 
 
