@@ -21,7 +21,7 @@ def demo(
         str, typer.Option(help="simulated, or llamacpp (a real SmolLM2-135M; extra `llamacpp`).")
     ] = "simulated",
     preset: Annotated[str, typer.Option(help="Accelerator and model of the simulated engine.")] = "a100-llama3-8b",
-    seed: Annotated[int, typer.Option(help="Of arrivals and lengths; both arms have the same.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of arrivals and lengths; both arms have the same.", min=0)] = 0,
     mix: Annotated[str | None, typer.Option(help="Classes and weights, as `tailrace bench --mix` reads them.")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second.")] = None,
     duration: Annotated[
