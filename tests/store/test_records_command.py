@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import duckdb
+import msgspec
 import pytest
 
 from tailrace.export.jsonl import from_public_json
@@ -64,6 +65,15 @@ def test_query_by_id_and_by_outcome(data):
     failed = [record.request_id for record in RECORDS if record.outcome == "failed"]
     found = json.loads(ok("query", "--data-dir", data, "--outcome", "failed", "--limit", 400, "--json"))["records"]
     assert [record["request_id"] for record in found] == failed
+
+
+def test_a_table_does_not_steer_the_terminal(tmp_path):
+    record = msgspec.structs.replace(RECORDS[0], model="\x1b[2J\x1b]0;title\x07[/bold]")
+    with RecordWriter(tmp_path) as writer:
+        writer.put(record)
+    shown = ok("query", "--data-dir", tmp_path)
+    assert not {letter for letter in shown if not letter.isprintable()} - {"\n"}
+    assert "[/bold]" in shown
 
 
 def test_query_in_a_window(data):

@@ -345,7 +345,10 @@ def _print_table(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:,.3f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    # A model's name is whatever a client wrote: a terminal must not obey it.
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(value))
 
 
 def _write_out(out: str, pieces: Iterable[bytes]) -> None:
