@@ -268,9 +268,11 @@ class _Story:
         return summary
 
     def _look(self, arm: str) -> tuple[TailStages | None, dict[str, BenchSummary]]:
-        """Where the tail's time went, by the gateway's records of this arm; and the arm by class."""
+        """Where the time of the tail of short requests went, by the gateway's records; and the arm by class."""
         run = read_run(self._run_file(arm))
         gateway = RecordStore(self._folder / "records").table(since_unix_ns=run.header.started_unix_ns)
+        # The documents are slow by nature; the question is what happened to everybody else.
+        gateway = gateway.where(gateway.column("prompt_tokens") <= self._scene.document_tokens)
         stages = tail_stages(gateway, p=0.99) if len(gateway) else None
         table = run.table()
         classes = [one.name for one in parse_mix(self._scene.mix)]
