@@ -212,7 +212,8 @@ class Transit:
         endpoint = exchange.route.endpoint
         if status >= 400:
             ending = adapter.error(status, body, path=endpoint)
-            text = body[:MAX_ERROR_TEXT].decode("utf-8", "replace")
+            fault = adapter.dialect(endpoint).read_body(body).fault if body else None
+            text = fault.message if fault is not None else body[:MAX_ERROR_TEXT].decode("utf-8", "replace")
             exchange.ends(now, Verdict(ending.outcome, ending.reason, ending.stage, text))
             return
         if exchange.route.kind is RouteKind.READ and body:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+_ABSENT: Final = msgspec.Raw()
 
 
 class _StreamOptions(msgspec.Struct):
@@ -17,7 +19,7 @@ class _Part(msgspec.Struct):
 
 class _Message(msgspec.Struct):
     content: str | list[_Part] | None = None
-    tool_calls: msgspec.Raw = msgspec.Raw()
+    tool_calls: msgspec.Raw = _ABSENT
 
 
 class _Body(msgspec.Struct):
@@ -40,15 +42,15 @@ class _Body(msgspec.Struct):
     text_input: str | None = None
     return_progress: bool | None = None
     text: str | list[str] | None = None
-    tools: msgspec.Raw = msgspec.Raw()
+    tools: msgspec.Raw = _ABSENT
     response_format: dict[str, msgspec.Raw] | None = None
-    structured_outputs: msgspec.Raw = msgspec.Raw()
-    guided_json: msgspec.Raw = msgspec.Raw()
-    guided_regex: msgspec.Raw = msgspec.Raw()
-    guided_choice: msgspec.Raw = msgspec.Raw()
-    guided_grammar: msgspec.Raw = msgspec.Raw()
-    grammar: msgspec.Raw = msgspec.Raw()
-    json_schema: msgspec.Raw = msgspec.Raw()
+    structured_outputs: msgspec.Raw = _ABSENT
+    guided_json: msgspec.Raw = _ABSENT
+    guided_regex: msgspec.Raw = _ABSENT
+    guided_choice: msgspec.Raw = _ABSENT
+    guided_grammar: msgspec.Raw = _ABSENT
+    grammar: msgspec.Raw = _ABSENT
+    json_schema: msgspec.Raw = _ABSENT
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +95,7 @@ def _parts(content: str | list[_Part] | None) -> int:
 
 
 def _given(raw: msgspec.Raw) -> bool:
-    return len(bytes(raw)) > 0 and bytes(raw) not in (b"null", b"[]", b"{}")
+    return raw is not _ABSENT and bytes(raw) not in (b"null", b"[]", b"{}")
 
 
 def read_work(body: bytes) -> Work:
@@ -141,7 +143,9 @@ def read_work(body: bytes) -> Work:
 def _prompt_tokens(asked: _Body) -> int:
     size = _parts(asked.system)
     for message in asked.messages or ():
-        size += _parts(message.content) + len(bytes(message.tool_calls))
+        size += _parts(message.content)
+        if message.tool_calls is not _ABSENT:
+            size += len(bytes(message.tool_calls))
     ids = 0
     for source in (asked.prompt, asked.input, asked.text_input, asked.text):
         if isinstance(source, str):
