@@ -210,3 +210,16 @@ def test_lanes_that_one_arm_lacks_are_replaced_by_prompt_length():
 def test_the_answer_depends_on_nothing_but_its_inputs():
     a, b = table(traffic(stall_ms=100, noise=1)), table(traffic(noise=2))
     assert compare(a, b) == compare(a, b)
+
+
+def test_nine_documents_that_all_waited_longer_are_named():
+    # Too few for any quantile; but each is compared with itself, because both runs replayed the same arrivals.
+    a = table(traffic(stall_ms=600, noise=1, long_share=0.016))
+    b = table(traffic(noise=2, long_share=0.016, long_prefill_ms=2500))
+    result = compare(a, b)
+    assert result.verdict is Verdict.IMPROVED
+    assert "long/ttft_ms.p50" not in result.metrics
+    (text,) = [text for text in result.trade_offs if text.startswith("TTFT of long")]
+    assert "each against itself" in text
+    same = compare(a, table(traffic(noise=2, long_share=0.016)))
+    assert not any("each against itself" in text for text in same.trade_offs)

@@ -12,8 +12,9 @@ from tailrace.analyze.bench_summary import summarise
 from tailrace.analyze.classes import classify
 from tailrace.analyze.decompose import stage_change
 from tailrace.analyze.judged import MIN_N, Judged
+from tailrace.analyze.matched import matched_change
 from tailrace.analyze.same_work import same_work
-from tailrace.analyze.trade_offs import latency_trade_offs, rate_trade_off, split_name
+from tailrace.analyze.trade_offs import latency_trade_offs, matched_trade_off, rate_trade_off, split_name
 from tailrace.analyze.verdict import Headline, overall
 from tailrace.model.measurement import Comparison, Verdict
 from tailrace.model.thresholds import Objectives
@@ -57,6 +58,13 @@ def compare(
     summaries = [summarise(arm.every, objectives=objectives, duration_s=arm.duration_s) for arm in arms]
     heavy = frozenset(classes.names) - classes.interactive
     trade_offs = latency_trade_offs(verdict, judged.metrics, judged.changes, heavy)
+    if judged.paired:
+        for name in classes.names:
+            for metric in ("ttft_ms", "e2e_ms"):
+                # Classes with enough requests have intervals; the small ones are matched request by request.
+                if len(classes.names) > 1 and f"{name}/{metric}.p50" not in judged.metrics:
+                    pairs = matched_change(arms[0].every, arms[1].every, classes, name, metric.removesuffix("_ms"))
+                    trade_offs += matched_trade_off(verdict, name, metric, pairs)
     for what, field in (
         ("Completed requests per second", "requests_per_s"),
         ("Output tokens per second", "tokens_per_s"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tailrace.analyze.matched import Matched
 from tailrace.model.measurement import MetricDelta, Verdict
 from tailrace.stats.bootstrap import QuantileChange
 from tailrace.stats.tests import benjamini_hochberg
 
-__all__ = ["latency_trade_offs", "rate_trade_off"]
+__all__ = ["latency_trade_offs", "matched_trade_off", "rate_trade_off"]
 
 _WORDS: Final = {
     "longest_wait_ms": "longest wait",
@@ -19,6 +20,7 @@ _WORDS: Final = {
     "tpot_ms": "TPOT",
     "e2e_ms": "E2E",
 }
+MATCHED_CHANGE: Final = 0.05
 RATE_CHANGE: Final = 0.02
 """A throughput that moved by less than this share is the same."""
 
@@ -85,6 +87,21 @@ def _moved(name: str, change: QuantileChange, heavy: frozenset[str]) -> str:
         f"({change.change:+.0%}, 95 % interval {change.low:+.0%} to {change.high:+.0%}, "
         f"n = {change.n_a} and {change.n_b})"
     )
+
+
+def matched_trade_off(verdict: Verdict, scope: str, metric: str, matched: Matched | None) -> list[str]:
+    """One sentence if the requests of a small class moved against the verdict: sign test at 5 %, medians above 5 %."""
+    if matched is None or matched.p_value >= 0.05 or not matched.a:
+        return []
+    change = matched.b / matched.a - 1.0
+    if abs(change) <= MATCHED_CHANGE or (change > 0) is (verdict is Verdict.REGRESSED):
+        return []
+    way, count = ("rose", matched.rose) if change > 0 else ("fell", matched.fell)
+    text = (
+        f"{_WORDS[metric]} of {scope} {way} for {count} of {matched.n} requests, each against itself: median "
+        f"{matched.a:.0f} to {matched.b:.0f} ms ({change:+.0%}, sign test p = {matched.p_value:.2g})."
+    )
+    return [text]
 
 
 def rate_trade_off(what: str, a: float, b: float, verdict: Verdict) -> Sequence[str]:

@@ -86,7 +86,7 @@ def overall(headlines: Sequence[Headline], *, failures_rose: bool) -> tuple[Verd
         best = max(better, key=_milliseconds, default=None)
         worst = max(worse, key=_milliseconds, default=None)
         if best is not None and (worst is None or _milliseconds(worst) < _milliseconds(best)):
-            return Verdict.IMPROVED, best.name
+            return Verdict.IMPROVED, better[0].name  # the most telling one, not the one with the most milliseconds
         if worst is not None:
             return Verdict.REGRESSED, worst.name
     decisive = [item for item in headlines if item.decisive]
