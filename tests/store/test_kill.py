@@ -93,6 +93,7 @@ def test_a_sealer_that_outlives_its_writer_and_the_next_start_do_not_both_seal(s
     check_sealed(tmp_path, acknowledged)
 
 
+@pytest.mark.tier("ci")
 @pytest.mark.parametrize("step", ADOPTION_STEPS)
 def test_the_adopting_process_is_killed_at(step, tmp_path):
     acknowledged = run_until_killed(tmp_path, "after_begin", "writer")
