@@ -151,6 +151,18 @@ def test_too_large_an_event_ends_the_measuring_not_the_feeding() -> None:
     assert meter.offset == meter.block_start == 2 * len(wire(word())) + 5 * 106
 
 
+@pytest.mark.parametrize("pieces", [1, 7, 400])
+def test_what_came_before_too_large_an_event_is_measured_in_any_split(pieces: int) -> None:
+    body = wire(word()) * 2 + wire(word("x" * 400)) + wire(word())
+    meter = StreamMeter(CHAT, origin_ns=0, max_event_bytes=300)
+    step = -(-len(body) // pieces)
+    for low in range(0, len(body), step):
+        meter.feed(body[low : low + step], 5)
+    got = meter.summary()
+    assert (got.token_events, got.finished) == (2, False)
+    assert got.protocol_fault
+
+
 def test_malformed_events_are_counted_and_do_not_hide_the_rest() -> None:
     got = meter_of((1, (None, "{oops")), (2, word()), (3, (None, "[1]"))).summary()
     assert (got.malformed, got.token_events) == (2, 1)

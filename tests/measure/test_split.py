@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.measure.meter import StreamMeter
 from tailrace.model.record import broken_invariants
-from tests.measure.transcripts import EOLS, STREAMS, record_of, wire
+from tests.measure.transcripts import EOLS, ODD, STREAMS, Event, delta, feed_by_the_book, record_of, wire
 
 
 @pytest.mark.parametrize("eol", EOLS, ids=["lf", "crlf", "cr"])
@@ -25,6 +25,7 @@ def test_any_split_gives_the_same_record(name: str, eol: str, data: st.DataObjec
     whole = StreamMeter(dialect, origin_ns=5)
     split = StreamMeter(dialect, origin_ns=5)
     single = StreamMeter(dialect, origin_ns=5)
+    book = StreamMeter(dialect, origin_ns=5)
     now = 5
     for gap, group in writes:
         now += gap
@@ -35,21 +36,73 @@ def test_any_split_gives_the_same_record(name: str, eol: str, data: st.DataObjec
             split.feed(body[low:high], now)
         for byte in body:
             single.feed(bytes([byte]), now)
-    expected = record_of(whole, now + 7)
+        feed_by_the_book(book, body, now)
+    expected = record_of(book, now + 7)
     assert not broken_invariants(expected)
+    assert record_of(whole, now + 7) == expected
     assert record_of(split, now + 7) == expected
     assert record_of(single, now + 7) == expected
+
+
+@pytest.mark.parametrize("eol", EOLS, ids=["lf", "crlf", "cr"])
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [pytest.param(name, event, id=f"{name}-{at}") for name in ODD for at, event in enumerate(ODD[name])],
+)
+def test_every_odd_event_reads_alike_whole_and_byte_by_byte(name: str, event: Event, eol: str) -> None:
+    dialect, _ = STREAMS[name]
+    whole, single, book = (StreamMeter(dialect, origin_ns=0) for _ in range(3))
+    first = wire((None, delta(content="x")), eol)
+    for at, body in enumerate([first, wire(event, eol), wire(event, eol)], 1):
+        whole.feed(body, at)
+        for byte in body:
+            single.feed(bytes([byte]), at)
+        feed_by_the_book(book, body, at)
+    assert record_of(whole, 9) == record_of(single, 9) == record_of(book, 9)
+    assert whole.summary() == single.summary() == book.summary()
+
+
+TOKEN = b'{"choices":[{"delta":{"content":"x"}}]}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"data: " + TOKEN + b"\r\n\n",
+        b"data: " + TOKEN + b"\n\r\n",
+        b'data: {"choices":\r[{"delta":{"content":"x"}}]}\n\n',
+        b'data: {"choices":\rdata: [{"delta":{"content":"x"}}]}\n\n',
+        b"event: error\rdata: " + TOKEN + b"\n\n",
+        b"event: error\r\ndata: " + TOKEN + b"\n\n",
+        b"event: ping\ndata: " + TOKEN + b"\nid: 3\n\n",
+        b"data:" + TOKEN + b"\n\n\n",
+        b"\ndata: " + TOKEN + b"\n\n",
+        b"data: " + TOKEN + b"\n\n: ping\n\n",
+        b": ping\ndata: " + TOKEN + b"\n\n",
+        b"data: [DONE]\r\r",
+        b"data\n\n",
+        b"data: " + TOKEN + b"\n\ndata: " + TOKEN,
+        b"\n\n\n",
+    ],
+)
+def test_mixed_line_ends_read_as_the_grammar_says(body: bytes) -> None:
+    whole, book = (StreamMeter(STREAMS["chat"][0], origin_ns=0) for _ in range(2))
+    for at, piece in enumerate([b"data: " + TOKEN + b"\n\n", body, body, b"data: " + TOKEN + b"\n\n"], 1):
+        whole.feed(piece, at)
+        feed_by_the_book(book, piece, at)
+    assert record_of(whole, 9) == record_of(book, 9)
 
 
 @given(junk=st.lists(st.binary(max_size=40), max_size=12), cut=st.integers(0, 400))
 def test_nonsense_never_raises_and_reads_alike_in_any_split(junk: list[bytes], cut: int) -> None:
     body = b"data: ".join(junk)
     dialect = STREAMS["chat"][0]
-    one, two = StreamMeter(dialect, origin_ns=0), StreamMeter(dialect, origin_ns=0)
+    one, two, book = (StreamMeter(dialect, origin_ns=0) for _ in range(3))
     one.feed(body, 1)
     two.feed(body[:cut], 1)
     two.feed(body[cut:], 1)
-    assert record_of(one, 2) == record_of(two, 2)
+    feed_by_the_book(book, body, 1)
+    assert record_of(one, 2) == record_of(two, 2) == record_of(book, 2)
 
 
 @given(texts=st.lists(st.text(max_size=8), min_size=3, max_size=12), tail=st.binary(max_size=6))
@@ -66,8 +119,7 @@ def test_an_event_recognised_reads_as_one_parsed(texts: list[str], tail: bytes) 
         )
         recognised.feed(body, index + 1)
         alone = StreamMeter(dialect, origin_ns=0)
-        for byte in body:
-            alone.feed(bytes([byte]), 1)
+        feed_by_the_book(alone, body, 1)
         line = alone.summary().timeline
         assert line is not None
         parsed_kinds.extend(line.kind)
@@ -102,10 +154,9 @@ def test_an_event_recognised_reads_as_one_parsed(texts: list[str], tail: bytes) 
 )
 def test_nothing_but_the_text_may_change_in_an_event_recognised(name: str, form: str, texts: list[str]) -> None:
     dialect = STREAMS[name][0]
-    whole, single = StreamMeter(dialect, origin_ns=0), StreamMeter(dialect, origin_ns=0)
+    whole, book = StreamMeter(dialect, origin_ns=0), StreamMeter(dialect, origin_ns=0)
     for at, text in enumerate(["A", "A", "content_block_delta", *texts], 1):
         body = wire((None, form.replace("%s", text)))
         whole.feed(body, at)
-        for byte in body:
-            single.feed(bytes([byte]), at)
-    assert record_of(whole, 99) == record_of(single, 99)
+        feed_by_the_book(book, body, at)
+    assert record_of(whole, 99) == record_of(book, 99)

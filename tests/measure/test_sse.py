@@ -116,6 +116,19 @@ def test_too_large_an_event_names_the_bound() -> None:
         SseFramer(max_event_bytes=100).feed(b"data: " + b"x" * 101 + b"\n\n")
 
 
+@pytest.mark.parametrize("eol", [b"\n", b"\r\n", b"\r"])
+def test_the_bound_is_the_same_in_any_split(eol: bytes) -> None:
+    just, over = b"data: " + b"x" * 94, b"data: " + b"x" * 95
+    for body, fits in ((just + eol * 2, True), (over + eol * 2, False)):
+        for pieces in ([body], [bytes([byte]) for byte in body]):
+            framer = SseFramer(max_event_bytes=100)
+            try:
+                found = [event for piece in pieces for event in framer.feed(piece)]
+            except EventTooLarge:
+                found = []
+            assert bool(found) is fits
+
+
 def test_the_end_gives_an_event_without_its_blank_line() -> None:
     framer = SseFramer()
     assert framer.feed(b"data: [DONE]\n") == []

@@ -45,6 +45,15 @@ def usage(prompt: int, completion: int) -> dict[str, int]:
 
 DONE: Event = (None, "[DONE]")
 
+ODD: dict[str, list[Event]] = {}
+"""Dialect -> its events other than plain text, filled below."""
+
+
+def odd_events(name: str, events: list[Event]) -> st.SearchStrategy[Event]:
+    ODD[name] = events
+    return st.sampled_from(events)
+
+
 texts = st.one_of(
     st.sampled_from(
         [" word", "a", "", '"', "\\", "\n", "\t", "é", "漢字", "😀", " data: x", "[DONE]", "content", "\u2028"]
@@ -65,7 +74,8 @@ def _chat_events() -> st.SearchStrategy[Event]:
     counted = st.tuples(texts, st.integers(0, 50)).map(
         lambda pair: (None, chunk([{"index": 0, "delta": {"content": pair[0]}}], usage=usage(3, pair[1])))
     )
-    odd = st.sampled_from(
+    odd = odd_events(
+        "chat",
         [
             (None, delta(role="assistant", content="")),
             (None, delta(role="assistant", content=None)),
@@ -78,20 +88,23 @@ def _chat_events() -> st.SearchStrategy[Event]:
             (None, chunk([], usage=None)),
             (None, json.dumps({"error": {"message": "boom", "code": 500}})),
             ("error", '{"message": "named"}'),
+            ("error", "in plain words"),
             ("message", delta(content=" named")),
             (None, "not json"),
             (None, '{"choices": [{"delta":\n{"content": "two lines"}}]}'),
             (None, ""),
             (None, None),
             DONE,
-        ]
+        ],
     )
     return st.one_of(plain, plain, spaced, reasoning, tools, counted, odd)
 
 
 def _completion_events() -> st.SearchStrategy[Event]:
     plain = texts.map(lambda text: (None, chunk([{"index": 0, "text": text, "finish_reason": None}])))
-    odd = st.sampled_from([(None, chunk([{"index": 0, "text": "", "finish_reason": "stop"}])), DONE, (None, None)])
+    odd = odd_events(
+        "completions", [(None, chunk([{"index": 0, "text": "", "finish_reason": "stop"}])), DONE, (None, None)]
+    )
     return st.one_of(plain, plain, odd)
 
 
@@ -102,7 +115,8 @@ def _responses_events() -> st.SearchStrategy[Event]:
     plain = texts.map(lambda text: typed("response.output_text.delta", delta=text, sequence_number=4))
     reasoning = texts.map(lambda text: typed("response.reasoning_summary_text.delta", delta=text))
     counts = {"input_tokens": 5, "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 2}}
-    odd = st.sampled_from(
+    odd = odd_events(
+        "responses",
         [
             typed("response.created", response={"id": "resp_1", "status": "in_progress"}),
             typed("response.output_item.added", item={"type": "function_call", "name": "f", "arguments": ""}),
@@ -110,7 +124,7 @@ def _responses_events() -> st.SearchStrategy[Event]:
             typed("response.failed", response={"status": "failed", "error": {"code": "server_error", "message": "x"}}),
             typed("error", message="bad", code="rate_limit_exceeded"),
             (None, None),
-        ]
+        ],
     )
     return st.one_of(plain, plain, reasoning, odd)
 
@@ -123,7 +137,8 @@ def _messages_events() -> st.SearchStrategy[Event]:
     thinking = texts.map(
         lambda text: typed("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": text})
     )
-    odd = st.sampled_from(
+    odd = odd_events(
+        "messages",
         [
             typed("message_start", message={"id": "msg_1", "usage": {"input_tokens": 4, "output_tokens": 1}}),
             typed("content_block_start", index=0, content_block={"type": "tool_use", "name": "f", "input": {}}),
@@ -132,7 +147,7 @@ def _messages_events() -> st.SearchStrategy[Event]:
             typed("ping"),
             typed("error", error={"type": "overloaded_error", "message": "Overloaded"}),
             typed("message_stop"),
-        ]
+        ],
     )
     return st.one_of(plain, plain, thinking, odd)
 
@@ -143,6 +158,13 @@ STREAMS: dict[str, tuple[Dialect, st.SearchStrategy[Event]]] = {
     "responses": (RESPONSES, _responses_events()),
     "messages": (MESSAGES, _messages_events()),
 }
+
+
+def feed_by_the_book(meter: StreamMeter, body: bytes, now: int) -> None:
+    """Feed through the framer and a full parse of each event, past every short cut: what the others must equal."""
+    meter._lessons = 0
+    for byte in body:
+        meter._feed_pieces(bytes([byte]), now)
 
 
 def record_of(meter: StreamMeter, now: int, *, clean: bool = True) -> RequestRecord:

@@ -42,12 +42,13 @@ class StreamMeter:
     """
 
     __slots__ = (
-        "_at", "_completion", "_dead", "_dialect", "_framer", "_hits", "_kind", "_lessons", "_log", "_open",
-        "_other_events", "_other_progress_ns", "_prefix", "_read", "_room", "_suffix", "_text_end", "_text_start",
-        "_thresholds", "_usage_final", "_watch", "_what_append", "blocked", "cached_tokens", "clean", "comments",
-        "cut", "cuts", "done", "done_at", "ended_at", "fault", "finish_reason", "first_content_ns", "first_event_ns",
-        "first_progress_ns", "first_token_ns", "last_token_ns", "malformed", "origin_ns", "prompt_tokens",
-        "protocol_fault", "reasoning_tokens", "response_id", "stall", "timings", "token_events", "ttft_slow",
+        "_at", "_completion", "_dead", "_dialect", "_framer", "_hits", "_kind", "_lessons", "_log",
+        "_max_event_bytes", "_open", "_other_events", "_other_progress_ns", "_prefix", "_read", "_room", "_suffix",
+        "_text_end", "_text_start", "_thresholds", "_usage_final", "_watch", "_what_append", "blocked",
+        "cached_tokens", "clean", "comments", "cut", "cuts", "done", "done_at", "ended_at", "fault", "finish_reason",
+        "first_content_ns", "first_event_ns", "first_progress_ns", "first_token_ns", "last_token_ns", "malformed",
+        "origin_ns", "prompt_tokens", "protocol_fault", "reasoning_tokens", "response_id", "stall", "timings",
+        "token_events", "ttft_slow",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +64,7 @@ class StreamMeter:
         self._dialect = dialect
         self._read = dialect.read
         self._framer = SseFramer(max_event_bytes)
+        self._max_event_bytes = max_event_bytes
         # The first block goes through the framer, which strips a byte-order mark.
         self._open = True
         self._dead = False
@@ -114,8 +116,12 @@ class StreamMeter:
     def feed(self, data: bytes, now: int) -> None:  # noqa: C901  (inlined: a call costs what the budget cannot spare)
         """Bytes of one read, stamped `now`. Never raises."""
         if self._open:
-            self._feed_pieces(data, now)
-            return
+            joined = None if self._dead else self._framer.take_back(data)
+            if joined is None:
+                self._feed_pieces(data, now)
+                return
+            data = joined
+            self._open = False
         prefix = self._prefix
         if prefix is not None and data.startswith(prefix) and data.endswith(self._suffix):
             # Byte for byte an event that was read before, but for its text. A text without quotes, escapes and
@@ -131,18 +137,23 @@ class StreamMeter:
                 self._token(self._kind, -1, now)
                 return
         size = len(data)
-        if data.find(_LF) == size - 2 and data[size - 1] == _LF and _CR not in data and data.startswith(b"data:"):
-            framer = self._framer
-            framer.offset = end = framer.offset + size
-            framer.block_start = end
+        if (
+            data.find(_LF) == size - 2
+            and size - 2 <= self._max_event_bytes
+            and data[size - 1] == _LF
+            and _CR not in data
+            and data.startswith(b"data:")
+        ):
             # A space after the colon is white space to the JSON reader.
-            meaning = self._read(None, data[5 : size - 2])
-            self._take(meaning, now)
-            if self._lessons:
-                self._learn(data, 5, size - 2, None, meaning)
-            if self.cut and meaning.kind in self.cut:
-                self.cuts.append((end - size, end))
+            self._feed_one(data, 5, size - 2, None, now)
             return
+        if data.startswith(b"event: ") and size - 2 <= self._max_event_bytes and _CR not in data:
+            name_end = data.find(_LF)
+            if data.startswith(b"data: ", name_end + 1) and data.find(b"\n\n") == size - 2 == data.find(
+                _LF, name_end + 1
+            ):
+                self._feed_one(data, name_end + 7, size - 2, data[7:name_end], now)
+                return
         # Several events in one read: by the rule that any split of the bytes reads alike, one at a time.
         blank = b"\r\n\r\n" if _CR in data else b"\n\n"
         blocks = data.split(blank)
@@ -153,6 +164,17 @@ class StreamMeter:
             data = rest
         if data:
             self._feed_pieces(data, now)
+
+    def _feed_one(self, data: bytes, start: int, end: int, event: bytes | None, now: int) -> None:
+        """A read that is exactly one event, with its data at [start, end)."""
+        framer = self._framer
+        framer.offset = framer.block_start = stop = framer.offset + len(data)
+        meaning = self._read(event, data[start:end])
+        self._take(meaning, now)
+        if self._lessons:
+            self._learn(data, start, end, event, meaning)
+        if self.cut and meaning.kind in self.cut:
+            self.cuts.append((stop - len(data), stop))
 
     def _learn(self, data: bytes, start: int, end: int, event: bytes | None, meaning: Meaning) -> None:
         """Remember a plain token event, so that the next one like it need not be parsed.
@@ -195,11 +217,11 @@ class StreamMeter:
         whole = not self._open
         try:
             events = framer.feed(data)
+            self._open = framer.open or framer.pristine
         except EventTooLarge as error:
             self._dead = self._open = True
             self.protocol_fault = str(error)
-            return
-        self._open = framer.open or framer.pristine
+            events = error.events
         read = self._read
         cut = self.cut
         for event in events:

@@ -24,6 +24,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _BLANK_LINE: Final = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 _LONGEST_BLANK: Final = 4
+_JOINABLE: Final = 4096
 
 
 class EventTooLarge(UpstreamError):  # noqa: N818  (named for what happened)
@@ -33,6 +34,8 @@ class EventTooLarge(UpstreamError):  # noqa: N818  (named for what happened)
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.events: list[SseEvent] = []
+        """The events that the same read completed before."""
         super().__init__(f"an event of the stream is larger than {limit} bytes (max_event_bytes)")
 
 
@@ -93,14 +96,21 @@ class SseFramer:
 
         """
         out: list[SseEvent] = []
-        start = 0
-        base = self.offset
-        self.offset = base + len(data)
+        self.offset += len(data)
         has_cr = _CR in data
-        if self._buffer:
-            self._feed_buffered(data, out, has_cr=has_cr)
-            return out
-        size = len(data)
+        try:
+            if self._buffer:
+                self._feed_buffered(data, out, has_cr=has_cr)
+            else:
+                self._feed_fresh(data, out, has_cr=has_cr)
+        except EventTooLarge as error:
+            error.events = out
+            raise
+        return out
+
+    def _feed_fresh(self, data: bytes, out: list[SseEvent], *, has_cr: bool) -> None:
+        base = self.offset - len(data)
+        start, size = 0, len(data)
         while start < size:
             if has_cr:
                 # Where the read ends in the middle of a CRLF, its LF comes as an empty line before the next block.
@@ -117,13 +127,27 @@ class SseFramer:
             start = after
         if start < size:
             self._hold(data[start:] if start else data)
-        return out
 
     def _hold(self, data: bytes) -> None:
         self._buffer += data
         self._lf_only = _CR not in data
         self._scanned = max(0, len(data) - _LONGEST_BLANK + 1)
         self._check_size()
+
+    def take_back(self, data: bytes) -> bytes | None:
+        """The bytes held and `data` in one piece, held no longer, so that an event cut by a read is whole again.
+
+        `None` where so much is held that joining read after read would cost more than it saves, and before the first
+        block, which may begin with a byte-order mark.
+        """
+        held = len(self._buffer)
+        if self._first_block or held > _JOINABLE:
+            return None
+        joined = bytes(self._buffer) + data
+        self._buffer.clear()
+        self._scanned = 0
+        self.offset -= held
+        return joined
 
     def finish(self) -> SseEvent | None:
         """The event that the end of the body leaves without its blank line, if any.
@@ -164,7 +188,8 @@ class SseFramer:
         self._check_size()
 
     def _check_size(self) -> None:
-        if len(self._buffer) > self._limit:
+        # The first half of the blank line may be held beside a block of just the allowed size.
+        if len(self._buffer) > self._limit + _LONGEST_BLANK - 1:
             self._buffer.clear()
             self._scanned = 0
             raise EventTooLarge(self._limit)
