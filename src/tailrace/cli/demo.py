@@ -18,7 +18,7 @@ _EXIT_INTERRUPTED = 130
 @app.command()
 def demo(
     engine: Annotated[
-        str, typer.Option(help="simulated, or llamacpp (a real SmolLM2-135M; extra `llamacpp`).")
+        str, typer.Option(help="simulated, or llamacpp: a real SmolLM2-135M (extra `llamacpp`).")
     ] = "simulated",
     preset: Annotated[str, typer.Option(help="Accelerator and model of the simulated engine.")] = "a100-llama3-8b",
     seed: Annotated[int, typer.Option(help="Of arrivals and lengths; both arms have the same.")] = 0,
