@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli.command_app import CommandApp
+
 if TYPE_CHECKING:
     from tailrace.app.selftest import SelftestReport, SelftestRow
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 
 @app.command()
@@ -25,6 +27,8 @@ def selftest(
     A scripted server plays streams that measuring tools get wrong and stamps what it really sends. The load
     generator and the gateway measure them on real sockets; what they report is compared with the truth. Exit code 1
     when anything differs. Takes about 20 seconds.
+
+    Example: tailrace selftest --scenario crlf
     """
     from tailrace.app.selftest import selftest as run
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tailrace.cli.command_app import CommandApp
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from tailrace.workload.plan import Workload
     from tailrace.workload.trace import TraceRow
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 _WORK, _ENGINE, _RESULT = "Which requests", "The engine", "Results"
 _DEFAULT_REQUESTS = 2000
@@ -120,10 +122,10 @@ def simulate(
 ) -> None:
     """Run a workload on the simulated engine in virtual time: hours of traffic in seconds, without a GPU.
 
-    The result opens wherever a run does: compare, diagnose, report. It is a model's answer: state of the art is an
+    The result opens wherever a run does: compare, diagnose. It is a model's answer: state of the art is an
     error of a few percent in time per token and up to a third in TTFT near saturation. Calibrate before you promise.
 
-      tailrace simulate --rate 7 --requests 2000 --out sim.run
+    Example: tailrace simulate --rate 7 --requests 2000 --out sim.run
     """
     from pathlib import Path
 

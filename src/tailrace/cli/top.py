@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tailrace.cli.command_app import CommandApp
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     from tailrace.app.top import Frame, GatewayWatch
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 
 _LETTERS = {
     "ingress": "i",
