@@ -16,12 +16,13 @@ import jsonschema
 import pytest
 
 from tests.children import SESSION_MARK, child_env, leftovers, tailrace_command
+from tests.conftest import llamacpp_python
 
 ARMS = 2 * 42
 WHOLE_STORY = pytest.mark.long("two arms of 42 s, as the story needs for n >= 500", timeout=180)
 
 
-def run_demo(*args: str, timeout: float) -> subprocess.CompletedProcess[str]:
+def run_demo(*args: str, timeout: float, **env: str | None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*tailrace_command(), "demo", *args],
         capture_output=True,
@@ -128,6 +129,26 @@ def test_another_seed_mix_and_preset_tell_another_story():
         texts.append([line for line in done.stdout.splitlines() if re.search(r"\d", line)])
     same = set(texts[0]) & set(texts[1])
     assert not [line for line in same if " ms" in line or "requests" in line], same
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.needs("llamacpp")
+@pytest.mark.long("two arms of 20 s on a real model", timeout=170)
+def test_it_is_told_on_a_real_engine():
+    done = run_demo(
+        "--engine", "llamacpp", "--duration", "20s", "--json", timeout=160, TAILRACE_LLAMACPP_PYTHON=llamacpp_python()
+    )
+    assert done.returncode in (0, 3), done.stderr
+    result = json.loads(done.stdout)
+    assert result["simulated"] is False
+    assert "llama.cpp" in result["engine"]
+    assert result["baseline"]["n"] >= 3
+    assert result["baseline"]["metrics"]["ttft_ms"]["n"] >= 2
+    assert result["diagnosis"]["summary"]
+    if result["comparison"] is not None:
+        # So few requests decide nothing small; what they cannot decide must be said, not guessed.
+        assert result["comparison"]["verdict"] in ("improved", "regressed", "inconclusive", "no_difference")
+    assert not leftovers(os.environ[SESSION_MARK])
 
 
 def test_ctrl_c_ends_it_within_two_seconds_and_leaves_nothing(tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import sys
 import tempfile
@@ -44,6 +45,8 @@ SIMULATED: Final = "simulated"
 LLAMACPP: Final = "llamacpp"
 
 DEFAULT_ADMIN_PORT: Final = 9480
+LLAMACPP_PYTHON: Final = "TAILRACE_LLAMACPP_PYTHON"
+"""Environment variable: the interpreter of a virtual environment that has the engine; default: this one."""
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
@@ -361,11 +364,13 @@ def _scene(options: DemoOptions) -> Scene:
 
 
 def _llamacpp(*, batch: int, port: int) -> Child:
-    lack = llamacpp_engine.missing()
+    python = os.environ.get(LLAMACPP_PYTHON)
+    lack = "" if python else llamacpp_engine.missing()
     if lack:
         raise InputError(lack, place="--engine llamacpp", remedy=llamacpp_engine.REMEDY)
     script = str(Path(llamacpp_engine.__file__))
-    return Child("llama.cpp", [sys.executable, script, "--port", str(port), "--batch", str(batch), "--slots", "8"])
+    options = ["--port", str(port), "--batch", str(batch), "--slots", "8"]
+    return Child("llama.cpp", [python or sys.executable, script, *options])
 
 
 def _gateway(upstream: str, folder: Path, budgets: dict[str, str]) -> Child:

@@ -20,7 +20,7 @@ _EXIT_INTERRUPTED = 130
 @app.command()
 def demo(
     engine: Annotated[
-        str, typer.Option(help="simulated, or llamacpp (a real SmolLM2-135M; extra `llamacpp`).")
+        str, typer.Option(help="simulated, or llamacpp: a real SmolLM2-135M (extra `llamacpp`).")
     ] = "simulated",
     preset: Annotated[
         str, typer.Option(help="Accelerator and model: a100-llama3-8b, h100-llama3-8b.")
