@@ -54,6 +54,7 @@ def test_json_is_the_contract_and_nothing_else(tmp_path: Path):
         "metrics",
     } <= set(summary)
     assert (summary["schema"], summary["run"], summary["n"], summary["errors"]) == (1, "a.run", 6, {})
+    assert {"limited", "why"} <= set(summary["client"]), "said also when nothing is wrong"
     named = {"ttft_ms", "ttft_content_ms", "chunk_gap_ms", "itl_ms", "tpot_ms", "e2e_ms", "e2e_last_token_ms"}
     assert named <= set(summary["metrics"])
     for metric in summary["metrics"].values():

@@ -41,7 +41,7 @@ RELAY: Final = "relay"
 VANTAGES: Final = (CLIENT, GATEWAY, RELAY)
 _AT_ONCE: Final = 18
 """Streams in flight together; two cores carry them without being late."""
-_TRIES: Final = 3
+_TRIES: Final = 5
 _TOKENS: Final = 40
 _PATIENCE_S: Final = 3.0
 """For records and truths that become final a moment after the client's end."""
