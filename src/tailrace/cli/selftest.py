@@ -73,7 +73,7 @@ def _print(report: SelftestReport) -> None:
         )
     console.print(
         "client: the load generator alone. gateway: the gateway's records. relay: the load generator behind it.\n"
-        "Beside ok: the median error of TTFT in ms; ×2 where the second try was in time.",
+        "Beside ok: the median error of TTFT in ms; x2 where the second try was in time.",
         markup=False,
         highlight=False,
     )
@@ -84,5 +84,5 @@ def _print(report: SelftestReport) -> None:
 def _cell(row: SelftestRow) -> str:
     error = row.median_error_ms.get("ttft")
     shown = "" if error is None else f" {error:.2f}"
-    again = "" if row.tries == 1 else f" ×{row.tries}"
+    again = "" if row.tries == 1 else f" x{row.tries}"
     return f"[green]ok[/green]{shown}{again}" if row.ok else "[bold red]FAIL[/bold red]"
