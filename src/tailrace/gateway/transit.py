@@ -280,6 +280,14 @@ class Transit:
         self.answer.end()
         exchange.ends(now, self._judge(meter))
 
+    def left_after_end(self, now: int) -> Verdict | None:
+        """How an answer ended whose client left now; `None` where it has not had the end marker yet."""
+        meter = self.meter
+        if meter is None or not meter.done or not self.answer.head_sent:
+            return None
+        meter.end(now, clean=False)
+        return self._judge(meter)
+
     def let_head_go(self) -> None:
         """The hold is over."""
         self.hold_until = NEVER
