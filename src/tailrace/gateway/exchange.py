@@ -160,6 +160,9 @@ class GatewayExchange:
         """The client left: so does everything that was done for it."""
         if self.phase is Phase.DONE:
             return
+        took_all = not write_failed and self.connection.blocked_since is None
+        if self.phase is Phase.STREAMING and took_all and self.transit.left_after_end(now):
+            return
         reason = Reason.CLIENT_WRITE_FAILED if write_failed else Reason.CLIENT_DISCONNECT
         stage = self.stage(now)
         self._let_go(now)

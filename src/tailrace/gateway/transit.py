@@ -280,6 +280,19 @@ class Transit:
         self.answer.end()
         exchange.ends(now, self._judge(meter))
 
+    def left_after_end(self, now: int) -> bool:
+        """The client left. If it had the end marker by then, it has its answer, and the request ends as that did.
+
+        The OpenAI SDK hangs up at `[DONE]` and does not wait for the end of the message.
+        """
+        exchange, meter = self._exchange, self.meter
+        if meter is None or not meter.done or not self.answer.head_sent:
+            return False
+        exchange.stop_engine(now)
+        meter.end(now, clean=False)
+        exchange.ends(now, self._judge(meter))
+        return True
+
     def let_head_go(self) -> None:
         """The hold is over."""
         self.hold_until = NEVER
