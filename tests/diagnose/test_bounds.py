@@ -4,10 +4,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from tailrace.diagnose.causes import mix_shift
 from tailrace.diagnose.causes.hol_long_prefill import HolLongPrefill, Waits, waits_behind_prefill
 from tailrace.diagnose.causes.prefill_steals_decode import PrefillStealsDecode
+from tailrace.diagnose.objectives import parse_objectives
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
 from tests.diagnose.simulated import UNCHUNKED, answer, as_client, as_gateway, codes, evidence, served
+from tests.diagnose.test_before_after_causes import MIX, before, one_lane
+from tests.diagnose.test_gateway_causes import LANE, READER, held, slow_readers
 
 
 def judged(cause, kind, compute, view, changes, **load):
@@ -119,3 +123,41 @@ def test_what_waits_inside_a_long_prefill_is_not_charged_to_a_full_engine():
     found = codes(answer(records))
     assert found[0] == "SCHED_HOL_LONG_PREFILL"
     assert SATURATION not in found
+
+
+def behind_documents():
+    """Slow for another reason than lane or reader, on an engine with room."""
+    return [
+        msgspec.structs.replace(record, waiting_at_admission=0, kv_usage_at_admission=0.1)
+        for record in as_gateway(served(rate=6.0, max_num_batched_tokens=512))
+    ]
+
+
+def test_a_lane_that_takes_less_than_half_of_the_first_token_is_not_it():
+    assert LANE not in codes(answer(held(behind_documents(), 600)))
+    assert LANE in codes(answer(held(behind_documents(), 1000)))
+
+
+def test_readers_that_take_less_than_a_third_of_the_loss_are_not_it():
+    objectives = parse_objectives(["ttft_p99=500ms", "e2e_p99=8s"])
+    found = {
+        ms: codes(answer(slow_readers(behind_documents(), ms, share=1.0), objectives=objectives)) for ms in (300, 700)
+    }
+    assert found[300] == ["SCHED_HOL_LONG_PREFILL"]
+    assert READER in found[700]
+
+
+def test_more_documents_on_an_engine_that_also_slowed_down_are_no_mix_shift():
+    after = one_lane(as_gateway(served(2, rate=2.0, n=2500, long_share=0.12, speed=0.5)))
+    assert MIX not in codes(answer(after, before=before()))
+
+
+def test_mix_shift_needs_size_and_certainty(monkeypatch):
+    after = one_lane(as_gateway(served(2, rate=2.0, n=2500, long_share=0.12)))
+    assert MIX in codes(answer(after, before=before()))
+    real = mix_shift._split
+    with monkeypatch.context() as patch:
+        patch.setattr(mix_shift, "_split", lambda a, b: real(a, b)._replace(mix=0.09 * real(a, b).a, within=0.0))
+        assert MIX not in codes(answer(after, before=before()))
+    monkeypatch.setattr(mix_shift.MixShift, "_interval", staticmethod(lambda _a, _b: (-1.0, 400.0)))
+    assert MIX not in codes(answer(after, before=before()))
