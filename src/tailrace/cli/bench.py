@@ -63,7 +63,7 @@ def bench(
         str,
         typer.Option(help="Requests (10) or time (5s) before the measured part.", rich_help_panel=_LOAD),
     ] = "0",
-    seed: Annotated[int, typer.Option(help="Same seed, same arrivals and lengths.", rich_help_panel=_LOAD)] = 0,
+    seed: Annotated[int, typer.Option(help="Same seed, same arrivals and lengths.", rich_help_panel=_LOAD, min=0)] = 0,
     mix: Annotated[
         str | None,
         typer.Option(

@@ -25,7 +25,7 @@ def demo(
     preset: Annotated[
         str, typer.Option(help="Accelerator and model: a100-llama3-8b, h100-llama3-8b.")
     ] = "a100-llama3-8b",
-    seed: Annotated[int, typer.Option(help="Of arrivals and lengths; both arms have the same.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of arrivals and lengths; both arms have the same.", min=0)] = 0,
     mix: Annotated[str | None, typer.Option(help="Classes and weights, as `tailrace bench --mix` reads them.")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second.")] = None,
     duration: Annotated[

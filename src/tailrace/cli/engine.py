@@ -26,7 +26,7 @@ def engine(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 8000,
     model: Annotated[str, typer.Option(help="Name of the served model; it always says simulated.")] = "",
-    seed: Annotated[int, typer.Option(help="Of drawn output lengths and words.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of drawn output lengths and words.", min=0)] = 0,
     time_scale: Annotated[float, typer.Option(help="2 runs twice as fast as the preset, 0.5 half as fast.")] = 1.0,
     max_num_seqs: Annotated[int | None, typer.Option(help="Most requests that run at once.")] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option(help="Token budget of a step.")] = None,

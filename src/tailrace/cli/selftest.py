@@ -19,7 +19,7 @@ app = CommandApp()
 def selftest(
     scenario: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     requests: Annotated[int, typer.Option(help="Requests of each scenario from each vantage.")] = 6,
-    seed: Annotated[int, typer.Option(help="Of the scenarios with random times.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the scenarios with random times.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check this installation against streams of known truth.

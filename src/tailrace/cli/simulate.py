@@ -58,7 +58,7 @@ def simulate(
     trace_speed: Annotated[
         float, typer.Option(help="Play the trace's times so many times faster.", rich_help_panel=_WORK)
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Same seed, same result.", rich_help_panel=_WORK)] = 0,
+    seed: Annotated[int, typer.Option(help="Same seed, same result.", rich_help_panel=_WORK, min=0)] = 0,
     preset: Annotated[
         str, typer.Option(help="a100-llama3-8b or h100-llama3-8b.", rich_help_panel=_ENGINE)
     ] = "a100-llama3-8b",
@@ -142,8 +142,11 @@ def simulate(
     if not 0 < time_scale < float("inf"):
         raise InputError(f"{time_scale:g} is not above 0", place="--time-scale", remedy="1 is the preset's speed.")
     for place, value in (("--requests", requests), ("--duration", duration)):
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < float("inf"):
             raise InputError(f"must be above 0, got {value:g}", place=place)
+    for place, overhead in (("--step-overhead-ms", step_overhead_ms), ("--prefill-overhead-ms", prefill_overhead_ms)):
+        if overhead is not None and not 0 <= overhead < float("inf"):
+            raise InputError(f"{overhead:g} is no time", place=place, remedy="Give a number of milliseconds.")
     workload = _workload(
         rate=rate,
         arrival=arrival,
