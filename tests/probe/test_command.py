@@ -248,7 +248,7 @@ def test_ctrl_c_while_connecting(tmp_path: Path):
         port = listener.getsockname()[1]
         for _ in range(4):  # a full backlog: whoever comes now waits
             filler = fillers.enter_context(socket.socket())
-            filler.setblocking(False)  # noqa: FBT003
+            filler.setblocking(False)
             filler.connect_ex(("127.0.0.1", port))
         time.sleep(0.1)
         before = _connecting(port)
