@@ -43,7 +43,16 @@ def test_a_typo_is_answered_with_the_nearest_command():
 def test_every_command_explains_itself_with_an_example(command):
     done = run(command, "--help")
     assert done.returncode == 0
-    assert f"tailrace {command}" in done.stdout
+    assert f"Example:\n    tailrace {command}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "args", [(), *((name,) for name in sorted(COMMANDS)), ("records", "query"), ("records", "export")]
+)
+def test_help_fits_a_terminal_of_80_columns_and_cuts_nothing(args):
+    done = run(*args, "--help")
+    assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
+    assert "…" not in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,26 @@ def test_a_larger_batch_is_not_a_slower_accelerator():
     assert SLOW not in codes(answer(slow, before=equal_batch(steady())))
 
 
+def test_five_percent_are_not_a_slowdown():
+    assert SLOW not in codes(answer(equal_batch(steady(0.95, seed=2)), before=equal_batch(steady())))
+
+
+def test_one_slower_length_is_not_a_slower_accelerator():
+    def with_long(records):
+        return [
+            msgspec.structs.replace(r, prompt_tokens=r.prompt_tokens + 2000 * (i % 2)) for i, r in enumerate(records)
+        ]
+
+    old = with_long(equal_batch(steady()))
+    slower = [
+        msgspec.structs.replace(
+            r, chunk_gap_p50_ns=round(r.chunk_gap_p50_ns * (1.4 if r.prompt_tokens > 2000 else 1.0))
+        )
+        for r in old
+    ]
+    assert SLOW not in codes(answer(slower, before=old))
+
+
 def test_without_the_batch_it_is_only_suspected():
     finding = found(answer(without_state(steady(0.7)), before=without_state(steady())), SLOW)
     assert finding is not None

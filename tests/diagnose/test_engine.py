@@ -1,7 +1,10 @@
+import pkgutil
+
 import msgspec
 import numpy as np
 import pytest
 
+from tailrace.diagnose import causes
 from tailrace.diagnose.cause import layer_of
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.engine import diagnose, rank
@@ -180,7 +183,11 @@ def test_the_answer_depends_on_nothing_but_its_inputs():
 
 
 def test_the_catalogue_is_complete_and_its_layers_follow_from_the_codes():
-    assert {cause.code for cause in CAUSES} == {
+    codes = [cause.code for cause in CAUSES]
+    assert len(codes) == len(set(codes))
+    files = {module.name for module in pkgutil.iter_modules(causes.__path__)}
+    assert {type(cause).__module__.rpartition(".")[2] for cause in CAUSES} == files
+    assert set(codes) >= {
         "SCHED_QUEUE_SATURATION",
         "SCHED_PREFILL_STEALS_DECODE",
         "SCHED_HOL_LONG_PREFILL",

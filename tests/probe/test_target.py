@@ -306,7 +306,7 @@ def test_a_listener_that_says_nothing_is_given_up(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("lane", "asked"), [(b"", True), (b"x-tailrace-lane: default\r\n", False)])
-def test_metrics_are_not_asked_of_a_gateway(lane: bytes, asked: bool):  # noqa: FBT001
+def test_metrics_are_not_asked_of_a_gateway(lane: bytes, asked: bool):
     """Its data port has none; the question would be a failure on its dashboards."""
 
     async def answering(call: Call) -> None:

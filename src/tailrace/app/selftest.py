@@ -42,7 +42,7 @@ RELAY: Final = "relay"
 VANTAGES: Final = (CLIENT, GATEWAY, RELAY)
 _AT_ONCE: Final = 18
 """Streams in flight together; two cores carry them without being late."""
-_TRIES: Final = 3
+_TRIES: Final = 5
 _TOKENS: Final = 40
 _THROUGH_A_HOP: Final = Tolerance(ttft_ns=15 * MS)
 """Behind the gateway, the time of one more hop is no error of the load generator."""

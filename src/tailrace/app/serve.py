@@ -100,7 +100,7 @@ class ServingGateway:
         site = web.TCPSite(runner, host, port)
         try:
             await site.start()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise bind_error(error, self.config.admin, "--admin") from None
         address = runner.addresses[0]
         self.admin_url = f"http://{f'[{address[0]}]' if ':' in address[0] else address[0]}:{address[1]}"

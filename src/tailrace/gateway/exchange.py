@@ -6,6 +6,7 @@ takes the request out of the gateway's table. Nothing else pops it, and nothing 
 
 from __future__ import annotations
 
+import logging
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from tailrace.gateway.gateway import Gateway
     from tailrace.gateway.server import ClientConnection
     from tailrace.gateway.upstream import UpstreamConnection
+
+log = logging.getLogger(__name__)
 
 SMALL_UPLOAD: Final = 64 * 1024
 """A refused request's body up to this size is read to its end, which keeps the connection; a larger one costs it."""
@@ -159,6 +162,9 @@ class GatewayExchange:
     def client_gone(self, now: int, *, write_failed: bool = False) -> None:
         """The client left: so does everything that was done for it."""
         if self.phase is Phase.DONE:
+            return
+        took_all = not write_failed and self.connection.blocked_since is None
+        if self.phase is Phase.STREAMING and took_all and self.transit.left_after_end(now):
             return
         reason = Reason.CLIENT_WRITE_FAILED if write_failed else Reason.CLIENT_DISCONNECT
         stage = self.stage(now)
@@ -373,6 +379,15 @@ class GatewayExchange:
         self._leave_lane(now)
         self._tell(Refusal(status=502, message=error, reason=Reason.STREAM_CUT, stage=stage))
         self.ends(now, Verdict(OutcomeKind.FAILED, Reason.STREAM_CUT, stage, error))
+
+    def broken(self, now: int) -> None:
+        """We failed over it. It ends like any other request: nothing that belongs to it may stay behind."""
+        if self.phase is Phase.DONE:
+            return
+        stage = self.stage(now)
+        self._let_go(now)
+        self._drop_client()
+        self._close(now, Verdict(OutcomeKind.FAILED, Reason.STREAM_CUT, stage, "the gateway could not read the answer"))
 
     def client_is_slow(self) -> None:
         """The kernel takes no more: stop the engine once more than a buffer's worth waits here."""
@@ -592,6 +607,11 @@ class GatewayExchange:
         blocked = self.connection.blocked_since
         if blocked is not None:
             ledger.client_blocked(blocked, end)
-        self.gateway.finished(ledger, transit.summary(now), verdict, end)
+        try:
+            summary = transit.summary(now)
+        except Exception:
+            log.exception("request %s could not be measured to its end", ledger.request_id)
+            summary = None
+        self.gateway.finished(ledger, summary, verdict, end)
         self._request = b""
         self.connection.answered(self, keep_alive=answer.keep_alive, now=end)
