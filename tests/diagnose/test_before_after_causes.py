@@ -2,8 +2,10 @@
 
 import msgspec
 
+from tailrace.diagnose.causes import decode_slowdown
+from tailrace.diagnose.causes.decode_slowdown import DecodeSlowdown
 from tailrace.model.finding import Action, Layer, Level
-from tests.diagnose.simulated import answer, as_gateway, codes, found, served, without_state
+from tests.diagnose.simulated import answer, as_gateway, codes, evidence, found, served, without_state
 
 MIX = "MIX_SHIFT"
 SLOW = "DECODE_SLOWDOWN"
@@ -89,7 +91,12 @@ def test_a_larger_batch_is_not_a_slower_accelerator():
 
 
 def test_five_percent_are_not_a_slowdown():
-    assert SLOW not in codes(answer(equal_batch(steady(0.95, seed=2)), before=equal_batch(steady())))
+    # Asked of the rule itself: so small a change is no symptom, and no rule would be asked.
+    def judge(speed):
+        return DecodeSlowdown().judge(evidence(equal_batch(steady(speed)), before=equal_batch(steady())))
+
+    assert judge(0.95) is None
+    assert judge(0.85) is not None
 
 
 def test_one_slower_length_is_not_a_slower_accelerator():
@@ -105,7 +112,17 @@ def test_one_slower_length_is_not_a_slower_accelerator():
         )
         for r in old
     ]
-    assert SLOW not in codes(answer(slower, before=old))
+    assert DecodeSlowdown().judge(evidence(slower, before=old)) is None
+
+
+def test_a_slowdown_that_may_be_chance_is_none(monkeypatch):
+    real = decode_slowdown.compare_quantiles
+
+    def unsure(*args, **more):
+        return [change._replace(low=-0.01) for change in real(*args, **more)]
+
+    monkeypatch.setattr(decode_slowdown, "compare_quantiles", unsure)
+    assert SLOW not in codes(answer(equal_batch(steady(0.7)), before=equal_batch(steady())))
 
 
 def test_without_the_batch_it_is_only_suspected():

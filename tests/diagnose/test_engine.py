@@ -16,7 +16,7 @@ from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
 from tailrace.model.measurement import ClientHealth
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.store.table import RecordTable
-from tests.diagnose.simulated import UNCHUNKED, answer, as_client, as_gateway, evidence, served
+from tests.diagnose.simulated import MS, UNCHUNKED, answer, as_client, as_gateway, evidence, served
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -27,6 +27,17 @@ def test_with_nothing_wrong_it_says_so(seed, view):
     assert result.summary.startswith("Nothing is wrong: TTFT p99")
     assert "n = 600" in result.summary
     assert "objective p99 <= 500 ms" in result.summary
+
+
+def test_a_quantile_over_its_objective_that_may_be_chance_says_so():
+    records = as_gateway(served(rate=4.0, long_share=0.0))
+    late = [msgspec.structs.replace(r, ttft_ns=900 * MS) if 10 <= i < 18 else r for i, r in enumerate(records)]
+    summary = answer(late).summary
+    assert summary.startswith("Nothing is wrong: TTFT p99 900 ms (objective p99 <= 500 ms, n = 600; 8 are over it, ")
+    assert "1.0% allowed give that many by chance" in summary
+    assert "chance" not in answer(records).summary
+    later = [msgspec.structs.replace(r, ttft_ns=900 * MS) if 10 <= i < 30 else r for i, r in enumerate(records)]
+    assert answer(later).summary.startswith("Something is wrong (TTFT is over 500 ms for 20 of 600")
 
 
 def test_an_objective_decides_what_is_wrong():
