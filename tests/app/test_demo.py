@@ -193,3 +193,27 @@ def test_bad_input_is_one_sentence_with_the_remedy(args, place, remedy):
     assert "Traceback" not in done.stderr
     assert place in done.stderr
     assert remedy in done.stderr
+
+
+def test_ctrl_c_while_the_children_start_ends_it_at_once(tmp_path):
+    process = subprocess.Popen(
+        [*tailrace_command(), "demo"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=child_env(TMPDIR=str(tmp_path)),
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("Starting"):
+            break
+    time.sleep(0.3)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    rest = process.communicate(timeout=10)[0]
+    assert process.returncode == 130, rest
+    assert "Traceback" not in rest
+    assert "Load:" not in rest, "it went on to the first arm"
+    assert time.monotonic() - began < 4
+    assert not leftovers(os.environ[SESSION_MARK])
+    assert list(tmp_path.iterdir()) == []

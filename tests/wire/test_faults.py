@@ -418,7 +418,7 @@ def test_a_request_nested_without_end_is_refused_as_what_it_is() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_web_page_is_no_answer(stream: bool) -> None:
+def test_a_web_page_is_no_answer(*, stream: bool) -> None:
     async def script(incoming: Incoming) -> None:
         await incoming.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>")
 

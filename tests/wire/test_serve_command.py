@@ -259,7 +259,6 @@ FREE = ("--listen", "127.0.0.1:0")
         (("--upstream", "http://user:secret@x"), "api_key"),
         (("--upstream", "http://x?key=1"), "http://127.0.0.1:8000"),
         ((*UP, "--listen", "a..b:0"), "--listen"),
-        ((*UP, "--admin", "a..b:0", "--listen", "127.0.0.1:0"), "--admin"),
         ((*UP, "--listen", "8080"), "HOST:PORT"),
         ((*UP, *FREE, "--admin", "0.0.0.0:0"), "admin_token"),
         ((*UP, *FREE, "--engine", "vlm"), "vllm"),

@@ -19,7 +19,7 @@ from aiohttp import web
 from tailrace.export.jsonl import encode_lines, encode_public, to_public
 from tailrace.gateway.config import LaneConfig, config_from, to_plain
 from tailrace.gateway.gateway import Gateway
-from tailrace.model.errors import InputError
+from tailrace.model.errors import InputError, TailraceError
 from tailrace.model.record import RequestRecord
 
 MAX_RECORDS: Final = 10_000
@@ -93,6 +93,9 @@ async def _explain_errors(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except InputError as error:
         return _json({"error": {"message": str(error), "place": error.place, "remedy": error.remedy}}, status=400)
+    except TailraceError as error:
+        # A damaged segment, a full disk: ours, and it has its sentence.
+        return _json({"error": {"message": str(error)}}, status=500)
 
 
 def _guard(gateway: Gateway, open_paths: frozenset[str]) -> Any:
@@ -338,7 +341,7 @@ class _Admin:
 def _object(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"is no JSON: {error}", place="body", remedy="Send a JSON object.") from None
     if not isinstance(value, dict):
         raise InputError("is no JSON object", place="body", remedy="Send a JSON object.")

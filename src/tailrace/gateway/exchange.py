@@ -37,6 +37,10 @@ log = logging.getLogger(__name__)
 SMALL_UPLOAD: Final = 64 * 1024
 """A refused request's body up to this size is read to its end, which keeps the connection; a larger one costs it."""
 
+CROSSING_NS: Final = 1_000_000_000
+"""An idle connection's end that crosses our request is here within a round trip. One that dies later may have died of
+the request, or after doing its work: that is not done twice."""
+
 
 class GatewayExchange:
     """One request, as its client's connection and its engine's connection drive it."""
@@ -363,7 +367,7 @@ class GatewayExchange:
     def engine_lost(self, now: int, *, untouched: bool) -> bool:
         """The engine's connection died. True when the request is on its way again, on a fresh one."""
         self._upstream = None
-        if untouched and not self._resent:
+        if untouched and not self._resent and self._sent_at is not None and now - self._sent_at < CROSSING_NS:
             # The engine closed an idle connection while our request was on its way: it has not seen it.
             self._resent = True
             self.ledger.attempts += 1

@@ -72,6 +72,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_parser",
         "_pool",
         "_stopped",
+        "_trailer_bytes",
         "_until_eof",
         "_without_body",
         "idle_since",
@@ -88,7 +89,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._head_due = self._head_done = self._complete = self._keep_alive = False
         self._stopped = self._until_eof = self._without_body = False
-        self._head_bytes = 0
+        self._head_bytes = self._trailer_bytes = 0
         self.receiver: Receiver | None = None
         self.requests = 0
         self.idle_since = 0
@@ -174,7 +175,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """llhttp: one header or trailer."""
-        self._headers.append((name, value))
+        if not self._head_done:
+            self._headers.append((name, value))
+            return
+        # Trailers are relayed to nobody; without an end they would only fill our memory.
+        self._trailer_bytes += len(name) + len(value)
+        if self._trailer_bytes > MAX_HEAD_BYTES:
+            raise HttpSurplusError
 
     def on_headers_complete(self) -> None:
         """llhttp: the head is whole."""
@@ -219,7 +226,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_due = self._head_done = self._complete = self._keep_alive = False
         self._stopped = self._until_eof = False
         self._without_body = without_body
-        self._head_bytes = 0
+        self._head_bytes = self._trailer_bytes = 0
         self.transport.write(request)
 
     def pause(self) -> None:

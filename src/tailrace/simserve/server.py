@@ -220,7 +220,7 @@ class SimulatedServer:
     async def _set_knobs(self, http: web.Request) -> web.Response:
         try:
             knobs = self.knobs.changed(_knob_changes(await http.read()))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise Refusal(400, f"the body is no JSON: {error}", "BadRequestError", "body") from None
         except InputError as error:
             raise Refusal(400, str(error), "BadRequestError", error.place or None) from None
