@@ -64,6 +64,8 @@ environment() {
     printf '%s\n' "$stamp" > .venv/stamp
   fi
   export PATH="$ROOT/.venv/bin:$PATH"
+  # Tests start hundreds of processes, and compiling what they import doubles what a start costs.
+  unset PYTHONDONTWRITEBYTECODE
 }
 
 # system_packages NAME…: from the distribution. Only the tiers that must skip nothing ask for it.
