@@ -22,13 +22,13 @@ ARMS = 2 * 42
 WHOLE_STORY = pytest.mark.long("two arms of 42 s, as the story needs for n >= 500", timeout=180)
 
 
-def run_demo(*args: str, timeout: float, **env: str | None) -> subprocess.CompletedProcess[str]:
+def run_demo(*args: str, timeout: float, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*tailrace_command(), "demo", *args],
         capture_output=True,
         text=True,
         timeout=timeout,
-        env=child_env(),
+        env=child_env(**env),
         check=False,
     )
 
@@ -139,7 +139,13 @@ def test_another_seed_mix_and_preset_tell_another_story():
 @pytest.mark.long("two arms of 20 s on a real model", timeout=170)
 def test_it_is_told_on_a_real_engine():
     done = run_demo(
-        "--engine", "llamacpp", "--duration", "20s", "--json", timeout=160, TAILRACE_LLAMACPP_PYTHON=llamacpp_python()
+        "--engine",
+        "llamacpp",
+        "--duration",
+        "20s",
+        "--json",
+        timeout=160,
+        TAILRACE_LLAMACPP_PYTHON=llamacpp_python() or "",
     )
     assert done.returncode in (0, 3), done.stderr
     result = json.loads(done.stdout)
