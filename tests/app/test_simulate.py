@@ -71,6 +71,8 @@ def test_for_people_there_is_a_table():
         (("--rate", "5", "--preset", "tpu"), "--preset: there is no preset 'tpu'."),
         (("--rate", "5", "--mix", "nobody"), "--mix: there is no class 'nobody'."),
         (("--rate", "5", "--requests", "0"), "--requests: must be above 0, got 0"),
+        (("--rate", "5", "--duration", "inf"), "--duration: must be above 0, got inf"),
+        (("--rate", "5", "--step-overhead-ms", "inf"), "--step-overhead-ms: inf is no time"),
         (("--trace", "/no/such/file"), "/no/such/file: cannot be read (No such file or directory)."),
         (("--rate", "5", "--max-num-batched-tokens", "8", "--max-num-seqs", "9"), "max_num_batched_tokens: 8 is less"),
     ],

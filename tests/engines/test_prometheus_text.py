@@ -9,6 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client import Histogram as ClientHistogram
 
 from tailrace.engines.prometheus_text import Histogram, parse_scrape
+from tailrace.engines.signals import read_state
+from tailrace.engines.vllm import Vllm
 
 LINES = r"""
 # HELP a_total Help text.
@@ -99,3 +101,11 @@ def test_an_empty_histogram_has_no_answers() -> None:
 def test_any_text_is_read_without_raising(text: str) -> None:
     parse_scrape(text)
     parse_scrape(f'a{{x="{text}"}} 1')
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-3", "1e300"])
+def test_a_value_that_cannot_be_is_no_signal(value):
+    state = read_state(
+        parse_scrape(f"vllm:num_requests_running {value}\nvllm:kv_cache_usage_perc {value}\n"), Vllm.signals, 0
+    )
+    assert (state.running, state.kv_usage) == (None, None)

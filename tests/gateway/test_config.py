@@ -84,3 +84,19 @@ def test_bad_yaml_and_a_missing_file_are_named(tmp_path):
 @pytest.mark.parametrize(("text", "ns"), [("150ms", 150 * MS), ("2s", 2 * S), ("1.5m", 90 * S), ("1h", 3600 * S)])
 def test_durations(text, ns):
     assert parse_duration(text) == ns
+
+
+def test_a_file_that_is_no_text_is_said_to_be_none(tmp_path):
+    file = tmp_path / "tailrace.yaml"
+    file.write_bytes(b"\xcf\xfa\xed\xfe")
+    with pytest.raises(ConfigError, match="no UTF-8 text"):
+        load_config(file)
+
+
+def test_a_key_that_no_header_can_carry_is_refused():
+    with pytest.raises(ConfigError, match="api_key"):
+        config_from({"backends": [{"url": "http://127.0.0.1:8000", "api_key": "secret\n"}]})
+
+
+def test_a_name_outside_ascii_is_what_the_resolver_makes_of_it():
+    Config.for_upstream("http://b\u00fccher.example:8000")

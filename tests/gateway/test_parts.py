@@ -225,6 +225,7 @@ def test_the_pool_reads_its_url() -> None:
     assert pool("http://h:8000/team/v1/").prefix == b"/team"
     assert pool("http://[::1]:8000").authority == b"[::1]:8000"
     assert pool("https://h").tls is not None
+    assert pool("http://b\u00fccher.example:8000").authority == b"xn--bcher-kva.example:8000"
 
 
 def test_the_engines_keep_alive_is_undercut_by_a_second() -> None:
@@ -232,3 +233,4 @@ def test_the_engines_keep_alive_is_undercut_by_a_second() -> None:
     assert _keep_alive_ns(b"max=3, timeout=0") == 0
     assert _keep_alive_ns(b"max=100") is None
     assert _keep_alive_ns(b"timeout=soon") is None
+    assert _keep_alive_ns(b"timeout=" + b"9" * 5000) is None

@@ -60,6 +60,9 @@ def test_without_json_there_is_a_banner_that_says_simulated(start_child):
         (("--max-num-seqs", "0"), "max_num_seqs: 0 is out of range. Use a number of at least 1."),
         (("--policy", "lifo"), "policy: Invalid enum value 'lifo'"),
         (("--time-scale", "0"), "--time-scale: 0.0 is not above 0. 1 is the preset's speed."),
+        (("--time-scale", "nan"), "--time-scale: nan is not above 0. 1 is the preset's speed."),
+        (("--time-scale", "inf"), "--time-scale: inf is not above 0. 1 is the preset's speed."),
+        (("--step-overhead-ms", "inf"), "--step-overhead-ms: inf is no number of this kind. Give a finite number."),
     ],
 )
 def test_bad_options_are_one_sentence(args, message):

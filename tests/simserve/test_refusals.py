@@ -10,6 +10,7 @@ from tests.simserve.serving import CHAT, MODEL, chat, events, run, streamed, unt
 
 BAD = [
     (b"{", 400, "Bad Request", "body", "JSON decode error"),
+    (b'{"unknown": ' + b"[" * 5000, 400, "Bad Request", "body", "JSON decode error"),
     (b"[]", 400, "Bad Request", "body", "Expected `object`, got `array`"),
     (b'{"messages": 3}', 400, "Bad Request", "body.messages", "Expected `array | null`"),
     (b"{}", 400, "Bad Request", "body.messages", "Field required"),

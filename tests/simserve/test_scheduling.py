@@ -133,3 +133,11 @@ def test_a_late_loop_does_not_accumulate():
         assert engine - 1 < took < engine + 600
 
     run(scenario, time_scale=1.0)
+
+
+def test_a_change_nested_without_end_is_refused():
+    async def scenario(server, session):
+        async with session.post("/knobs", data=b"[" * 5000) as response:
+            assert response.status == 400
+
+    run(scenario)

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.store.batch import LAYOUT, Constant, decode_batches, encode_batch, table_of
+from tailrace.store.parquet_file import connect, copy_to_parquet, register_columns
 from tests.store.samples import any_record, realistic
 
 
@@ -46,3 +47,16 @@ def test_a_value_that_does_not_fit_is_an_error_of_its_batch():
     record = msgspec.structs.replace(realistic(1)[0], e2e_ns=2**70)
     with pytest.raises(OverflowError):
         encode_batch([record])
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64 - 1, -(2**63)])
+def test_the_largest_integers_of_msgpack_make_no_record_unreadable(tmp_path, value):
+    records = [msgspec.structs.replace(realistic(1)[0], n=value, max_tokens=value), *realistic(3, seed=2)]
+    for group in (records, records[:1]):  # `records[:1]`: every column holds one value
+        columns = decode_batches([(len(group), encode_batch(group))])
+        assert list(table_of(columns, len(group)).records())[1:] == group[1:]
+        with connect(threads=1) as connection:
+            select = register_columns(connection, "sealing", columns, len(group))
+            path = tmp_path / f"{len(group)}.parquet"
+            copy_to_parquet(connection, select, path.with_suffix(".tmp"), path)
+            assert connection.execute(f"SELECT count(*) FROM '{path}'").fetchone() == (len(group),)

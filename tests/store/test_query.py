@@ -123,7 +123,8 @@ def test_one_record_by_its_id_hot_or_sealed(store, place):
 
 
 def test_an_id_that_is_not_there(store):
-    for absent in ("nobody", "", "'; drop table records; --", RECORDS[0].request_id[:-1]):
+    known = RECORDS[-1].request_id
+    for absent in ("nobody", "", "'; drop table records; --", known[:-1], "\0", known + "\0"):
         assert store.get(absent) is None
 
 

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from tailrace.gateway.admin import AdminParts, make_admin
 from tailrace.gateway.gateway import Gateway
+from tailrace.model.errors import StoreError
 from tailrace.model.record import RequestRecord
 from tests.wire.client import chat_body, request
 from tests.wire.scripted import Incoming, token
@@ -116,6 +117,23 @@ def test_records_older_than_memory_come_from_the_store() -> None:
             assert [r["request_id"] for r in await admin.records()] == ["old", record.request_id]
             assert [r["request_id"] for r in await admin.records("?limit=1")] == [record.request_id]
             assert (await admin.get("/records/old"))[0] == 200
+
+    run(test())
+
+
+def test_a_damaged_store_is_said_in_a_sentence() -> None:
+    class Damaged:
+        def records(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
+            raise StoreError("segment 7 is damaged")
+
+        def get(self, request_id: str) -> RequestRecord | None:
+            raise StoreError("segment 7 is damaged")
+
+    async def test() -> None:
+        async with stand() as s, admin_of(s.gateway, history=Damaged()) as admin:
+            status, body = await admin.get("/records/nobody")
+            assert status == 500
+            assert "segment 7 is damaged" in str(body)
 
     run(test())
 

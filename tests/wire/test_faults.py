@@ -7,6 +7,8 @@ import socket
 
 import pytest
 
+from tailrace.gateway.exchange import GatewayExchange
+from tailrace.gateway.transit import Transit
 from tailrace.model.outcome import OutcomeKind, Reason
 from tests.wire.client import chat_body, request
 from tests.wire.scripted import DONE, SSE_HEAD, Incoming, chunk, event, finish, token, usage
@@ -355,5 +357,146 @@ def test_an_answer_to_nobody_is_not_given_to_the_next() -> None:
             assert first.json["choices"][0]["message"]["content"] == "first"
             assert second.json["choices"][0]["message"]["content"] == "second"
             assert usage() not in second.body
+
+    run(test())
+
+
+NESTED = b"[" * 5000 + b"]" * 5000
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"data: " + NESTED + b"\n\n",
+        b'data: {"choices":[{"index":0,"delta":{"content":' + NESTED + b"}}]}\n\n",
+        b'data: {"choices":[{"index":0,"delta":{"content":' + b"[" * 700 + b"]" * 700 + b"}}]}\n\n",
+        b'data: {"choices":[{"index":0,"delta":{},"finish_reason":{"type":' + b"[" * 900 + b"]" * 900 + b"}}]}\n\n",
+    ],
+)
+def test_json_nested_without_end_does_not_cut_a_stream(nonsense: bytes) -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.sse(token(), nonsense, token(), finish(), DONE)
+        await incoming.end()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            reply = await s.ask(request(chat_body()))
+            assert reply.body.endswith(DONE)
+            record = await s.record()
+            assert record.outcome is OutcomeKind.COMPLETED
+            assert not s.gateway.in_flight
+
+    run(test())
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_unstreamed_answer_that_cannot_be_decoded_ends_at_once(status: int) -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.reply(NESTED, status)
+
+    async def test() -> None:
+        async with stand(script) as s:
+            reply = await s.ask(request(chat_body(stream=False)))
+            assert (reply.status, reply.body) == (status, NESTED)
+            record = await s.record()
+            assert record.outcome is (OutcomeKind.COMPLETED if status == 200 else OutcomeKind.FAILED)
+
+    run(test())
+
+
+def test_a_request_nested_without_end_is_refused_as_what_it_is() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.completion()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            reply = await s.ask(request(NESTED))
+            assert reply.status == 400
+            assert (await s.record()).reason is Reason.BAD_REQUEST
+
+    run(test())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_web_page_is_no_answer(*, stream: bool) -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>")
+
+    async def test() -> None:
+        async with stand(script) as s:
+            reply = await s.ask(request(chat_body(stream=stream)))
+            assert (reply.status, reply.body) == (200, b"<html>")
+            record = await s.record()
+            assert (record.outcome, record.reason) == (OutcomeKind.FAILED, Reason.ENGINE_ERROR)
+            assert "web page" in record.error
+
+    run(test())
+
+
+def test_a_fault_of_ours_ends_the_request_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.completion()
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def test() -> None:
+        async with stand(script) as s:
+            monkeypatch.setattr(Transit, "_plain_complete", fails)
+            with pytest.raises(asyncio.IncompleteReadError):
+                await s.ask(request(chat_body(stream=False)))
+            record = await s.record()
+            assert record.outcome is OutcomeKind.FAILED
+            assert not s.gateway.in_flight
+            assert s.gateway.lanes.snapshot(0)["default"]["running"] == 0
+
+    run(test())
+
+
+def test_the_sweeper_survives_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.until_gone()
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def test() -> None:
+        async with stand(script, budgets={"first_token": "100ms"}) as s:
+            with monkeypatch.context() as patch:
+                patch.setattr(GatewayExchange, "sweep", fails)
+                with pytest.raises(asyncio.IncompleteReadError):
+                    await s.ask(request(chat_body()))
+                assert (await s.record()).outcome is OutcomeKind.FAILED
+            reply = await s.ask(request(chat_body()))
+            assert reply.status == 504
+
+    run(test())
+
+
+ABSURD = [2**53 + 1, 2**63, 2**64 - 1, 10**30, -1, -(2**63), True, 1.5]
+
+
+@pytest.mark.parametrize("absurd", ABSURD)
+def test_absurd_counts_reach_no_record(absurd: float) -> None:
+    async def script(incoming: Incoming) -> None:
+        counts = {
+            "prompt_tokens": absurd,
+            "completion_tokens": absurd,
+            "prompt_tokens_details": {"cached_tokens": absurd},
+            "completion_tokens_details": {"reasoning_tokens": absurd},
+        }
+        await incoming.sse(token(usage=counts), token(), finish(), event({"choices": [], "usage": counts}), DONE)
+        await incoming.end()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            await s.ask(request(chat_body(max_tokens=absurd, n=absurd, best_of=absurd, use_beam_search=True)))
+            record = await s.record()
+            assert record.outcome is OutcomeKind.COMPLETED
+            assert record.max_tokens is None
+            assert (record.n, record.best_of, record.beam) == (1, 1, 1)
+            assert record.prompt_tokens_source == "estimate"
+            assert (record.output_tokens, record.output_tokens_source) == (2, "chunks")
+            assert (record.cached_tokens, record.reasoning_tokens) == (None, None)
 
     run(test())

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tailrace.model.outcome import OutcomeKind, Reason
-from tests.wire.client import chat_body, request
+from tests.wire.client import RawClient, chat_body, request
 from tests.wire.scripted import Incoming, chunk
 from tests.wire.stand import Stand, run, stand
 
@@ -148,6 +148,20 @@ def test_hundreds_of_pipelined_refusals_are_all_answered() -> None:
                 assert (await client.reply()).status == 404
             client.close()
             await s.record(1500)
+
+    run(test())
+
+
+def test_a_long_pipeline_is_not_taken_for_a_long_head() -> None:
+    async def test() -> None:
+        async with stand() as s:
+            client = await s.client()
+            whole = request(path="/nowhere", method="GET") * 6000
+            await asyncio.gather(client.send(whole), _read(client, 6000))
+
+    async def _read(client: RawClient, count: int) -> None:
+        for _ in range(count):
+            assert (await client.reply()).status == 404
 
     run(test())
 

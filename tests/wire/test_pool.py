@@ -6,7 +6,7 @@ import asyncio
 
 from tailrace.model.outcome import OutcomeKind, Reason
 from tests.wire.client import chat_body, request
-from tests.wire.scripted import Incoming
+from tests.wire.scripted import DONE, Incoming, finish, token
 from tests.wire.stand import run, stand
 
 
@@ -143,5 +143,44 @@ def test_the_pool_is_bounded() -> None:
             assert sorted(reply.status for reply in replies) == [200, 200, 200, 503, 503, 503]
             await s.record(6)
             assert {record.reason for record in s.records.all} == {Reason.NONE, Reason.NO_BACKEND}
+
+    run(test())
+
+
+def test_a_request_that_the_engine_had_for_long_is_not_sent_again() -> None:
+    async def script(incoming: Incoming) -> None:
+        if incoming.json["n"] == 2:
+            await asyncio.sleep(1.2)
+            incoming.abort()
+            return
+        await incoming.completion()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.ask(request(chat_body(stream=False, n=1)))
+            reply = await client.ask(request(chat_body(stream=False, n=2)))
+            assert reply.status == 502
+            assert len(s.engine.requests) == 2
+            assert (await s.record(2)).attempts == 1
+
+    run(test())
+
+
+def test_trailers_without_end_do_not_fill_the_memory() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.sse(token(), finish(), DONE)
+        await incoming.send(b"0\r\n" + b"X-T: yyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n" * 20_000)
+        await incoming.until_gone()
+        gone.append(incoming)
+
+    gone: list[Incoming] = []
+
+    async def test() -> None:
+        async with stand(script) as s:
+            reply = await s.ask(request(chat_body()))
+            assert reply.body.endswith(DONE)
+            assert (await s.record()).outcome is OutcomeKind.COMPLETED
+            await s.until(lambda: bool(gone))
 
     run(test())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -10,8 +11,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
@@ -56,7 +58,8 @@ class Child:
             preexec_fn=_die_with_parent,  # noqa: PLW1509  (children start before any thread of ours)
         )
         try:
-            self.ready = self._wait_ready(self._process)
+            with _interruptible():
+                self.ready = self._wait_ready(self._process)
         except BaseException:
             self.stop()
             raise
@@ -116,6 +119,20 @@ class Child:
         words = self._log.read().decode(errors="replace").strip().splitlines()
         said = f": {words[-1]}" if words else ""
         return InputError(f"{what}{said}", place=self.name, remedy="Run it by itself to see all of its output.")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """While we wait outside the event loop its signal handlers cannot run: Ctrl-C and SIGTERM raise instead."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _die_with_parent() -> None:

@@ -241,7 +241,7 @@ class GatewayWatch:
 def _object(body: bytes, path: str) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise TargetError(

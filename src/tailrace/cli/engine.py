@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+from tailrace.cli.command_app import CommandApp
+
+app = CommandApp()
 
 
 @app.command(
@@ -24,7 +26,7 @@ def engine(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 picks a free one.", min=0, max=65535)] = 8000,
     model: Annotated[str, typer.Option(help="Name of the served model; it always says simulated.")] = "",
-    seed: Annotated[int, typer.Option(help="Of drawn output lengths and words.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of drawn output lengths and words.", min=0)] = 0,
     time_scale: Annotated[float, typer.Option(help="2 runs twice as fast as the preset, 0.5 half as fast.")] = 1.0,
     max_num_seqs: Annotated[int | None, typer.Option(help="Most requests that run at once.")] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option(help="Token budget of a step.")] = None,
@@ -56,7 +58,10 @@ def engine(
     output_sigma: Annotated[float, typer.Option(help="Sigma of drawn output lengths.", min=0.0)] = 0.93,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object when ready.")] = False,
 ) -> None:
-    """Serve a simulated inference engine on the OpenAI API, with vLLM's metrics and scheduling knobs."""
+    """Serve a simulated inference engine on the OpenAI API, with vLLM's metrics and scheduling knobs.
+
+    Example: tailrace engine --preset a100-llama3-8b --port 8000
+    """
     import uvloop
 
     from tailrace.simserve.options import ServerOptions

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tailrace.cli.command_app import CommandApp
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from tailrace.workload.plan import Workload
     from tailrace.workload.trace import TraceRow
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 _WORK, _ENGINE, _RESULT = "Which requests", "The engine", "Results"
 _DEFAULT_REQUESTS = 2000
@@ -56,7 +58,7 @@ def simulate(
     trace_speed: Annotated[
         float, typer.Option(help="Play the trace's times so many times faster.", rich_help_panel=_WORK)
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Same seed, same result.", rich_help_panel=_WORK)] = 0,
+    seed: Annotated[int, typer.Option(help="Same seed, same result.", rich_help_panel=_WORK, min=0)] = 0,
     preset: Annotated[
         str, typer.Option(help="a100-llama3-8b or h100-llama3-8b.", rich_help_panel=_ENGINE)
     ] = "a100-llama3-8b",
@@ -120,10 +122,10 @@ def simulate(
 ) -> None:
     """Run a workload on the simulated engine in virtual time: hours of traffic in seconds, without a GPU.
 
-    The result opens wherever a run does: compare, diagnose, report. It is a model's answer: state of the art is an
+    The result opens wherever a run does: compare, diagnose. It is a model's answer: state of the art is an
     error of a few percent in time per token and up to a third in TTFT near saturation. Calibrate before you promise.
 
-      tailrace simulate --rate 7 --requests 2000 --out sim.run
+    Example: tailrace simulate --rate 7 --requests 2000 --out sim.run
     """
     from pathlib import Path
 
@@ -140,8 +142,11 @@ def simulate(
     if not 0 < time_scale < float("inf"):
         raise InputError(f"{time_scale:g} is not above 0", place="--time-scale", remedy="1 is the preset's speed.")
     for place, value in (("--requests", requests), ("--duration", duration)):
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < float("inf"):
             raise InputError(f"must be above 0, got {value:g}", place=place)
+    for place, overhead in (("--step-overhead-ms", step_overhead_ms), ("--prefill-overhead-ms", prefill_overhead_ms)):
+        if overhead is not None and not 0 <= overhead < float("inf"):
+            raise InputError(f"{overhead:g} is no time", place=place, remedy="Give a number of milliseconds.")
     workload = _workload(
         rate=rate,
         arrival=arrival,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tailrace.measure.dialect import as_count
+
 _ABSURD_NS: Final = 10**18
 """Some thirty years: no request took that long, so the field means something else."""
 
@@ -14,11 +16,12 @@ def duration_ns(said: Mapping[str, Any], key: str, unit_ns: int) -> int | None:
     value = said.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
+    if isinstance(value, int) and value > _ABSURD_NS:
+        return None  # beyond what a float holds, `round` and the comparison below would not bear it everywhere
     scaled = value * unit_ns
     return round(scaled) if 0 <= scaled < _ABSURD_NS else None
 
 
 def count(said: Mapping[str, Any], key: str) -> int | None:
     """A count, `None` where it is absent or no count."""
-    value = said.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return as_count(said.get(key))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from tailrace.engines.base import Detection, EngineAdapter, RequestAdditions, TimingFacts
 from tailrace.engines.said import count, duration_ns
 from tailrace.engines.signals import SignalTable, names
-from tailrace.measure.dialect import Dialect, Meaning, Usage
+from tailrace.measure.dialect import Dialect, Meaning, Usage, as_text
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
 from tailrace.measure.fault import abort_fault, find_fault, named_fault
 from tailrace.measure.openai import decode_leniently, text_length
@@ -51,7 +51,7 @@ class SglangNative:
         return Meaning(
             EventKind.CONTENT if length else EventKind.FINISH if finish else EventKind.EMPTY,
             length,
-            str(meta.get("id") or ""),
+            as_text(meta.get("id")),
             finish,
             usage if usage.completion is not None else None,
             bool(finish),

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tailrace.engines.prometheus_text import Scrape
+from tailrace.measure.dialect import MAX_COUNT
 from tailrace.model.engine_state import EngineState
 
 
@@ -43,7 +44,8 @@ def read_state(scrape: Scrape, table: SignalTable, now: int) -> EngineState:
     for signal, aliases in table.items():
         for alias in aliases:
             value = scrape.largest(alias.name) if signal in _LARGEST else scrape.total(alias.name)
-            if value is not None:
+            if value is not None and 0 <= value <= MAX_COUNT:
+                # NaN, infinities and negative values are no signal; they would end up in every record.
                 value *= alias.scale
                 values[signal] = round(value) if signal in _INTEGER else value
                 used[signal] = alias.name

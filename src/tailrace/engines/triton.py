@@ -14,7 +14,7 @@ import msgspec
 from tailrace.engines.base import Detection, EngineAdapter, RequestAdditions
 from tailrace.engines.errors import Ending
 from tailrace.engines.signals import SignalTable, names
-from tailrace.measure.dialect import Dialect, EngineFault, Meaning
+from tailrace.measure.dialect import Dialect, EngineFault, Meaning, as_text
 from tailrace.measure.fault import find_fault, named_fault
 from tailrace.measure.openai import decode_leniently, text_length
 from tailrace.model.outcome import Reason
@@ -40,7 +40,7 @@ class TritonGenerate:
             return Meaning(EventKind.ERROR, fault=fault)
         length = text_length(obj.get("text_output"))
         kind = EventKind.CONTENT if length else EventKind.EMPTY
-        return Meaning(kind, length, str(obj.get("id") or ""), has_content=length > 0)
+        return Meaning(kind, length, as_text(obj.get("id")), has_content=length > 0)
 
     def plain_text(self, event: bytes | None, data: bytes) -> str:
         """See `Dialect.plain_text`."""

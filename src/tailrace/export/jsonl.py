@@ -94,7 +94,7 @@ def from_public_json(line: bytes | str, *, place: str = "") -> RequestRecord:
     """Read one line of `encode_lines`. InputError, naming `place` (file and line), when it is no such record."""
     try:
         decoded = _decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"this line is not JSON: {error}", place=place) from None
     return from_public(decoded, place=place)
 

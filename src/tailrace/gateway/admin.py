@@ -19,7 +19,7 @@ from aiohttp import web
 from tailrace.export.jsonl import encode_lines, encode_public, to_public
 from tailrace.gateway.config import LaneConfig, config_from, to_plain
 from tailrace.gateway.gateway import Gateway
-from tailrace.model.errors import InputError
+from tailrace.model.errors import InputError, TailraceError
 from tailrace.model.record import RequestRecord
 
 MAX_RECORDS: Final = 10_000
@@ -50,12 +50,14 @@ class AdminParts(msgspec.Struct, kw_only=True):
     store_counters: Callable[[], dict[str, Any]] | None = None
     diagnose: Callable[[list[RequestRecord]], Any] | None = None
     """Records -> a `Diagnosis`; called in a thread."""
+    open_paths: frozenset[str] = frozenset()
+    """Further paths that need no token: the page's own files, which carry no data."""
 
 
 def make_admin(gateway: Gateway, parts: AdminParts | None = None) -> web.Application:
     """The API as an application. `/` is left to whoever mounts the page."""
     admin = _Admin(gateway, parts or AdminParts())
-    app = web.Application(middlewares=[_explain_errors, _guard(gateway)])
+    app = web.Application(middlewares=[_explain_errors, _guard(gateway, admin.open_paths)])
     app[GATEWAY] = gateway
     app.router.add_get("/healthz", admin.healthz)
     app.router.add_get("/readyz", admin.readyz)
@@ -91,9 +93,12 @@ async def _explain_errors(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except InputError as error:
         return _json({"error": {"message": str(error), "place": error.place, "remedy": error.remedy}}, status=400)
+    except TailraceError as error:
+        # A damaged segment, a full disk: ours, and it has its sentence.
+        return _json({"error": {"message": str(error)}}, status=500)
 
 
-def _guard(gateway: Gateway) -> Any:
+def _guard(gateway: Gateway, open_paths: frozenset[str]) -> Any:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         # A page of another origin can make a browser on this machine post here: only JSON is taken, which a browser
@@ -101,7 +106,7 @@ def _guard(gateway: Gateway) -> Any:
         if request.method == "POST" and request.content_type != "application/json":
             return _json({"error": {"message": "send application/json"}}, status=415)
         token = gateway.config.admin_token
-        if token and request.path not in _OPEN_WITHOUT_TOKEN:
+        if token and request.path not in open_paths:
             given = request.headers.get("Authorization", "")
             if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
                 return _json({"error": {"message": "a bearer token is needed: `admin_token`"}}, status=401)
@@ -122,6 +127,7 @@ class _Admin:
     def __init__(self, gateway: Gateway, parts: AdminParts) -> None:
         self._gateway = gateway
         self._parts = parts
+        self.open_paths = _OPEN_WITHOUT_TOKEN | parts.open_paths
 
     # -- health
 
@@ -335,7 +341,7 @@ class _Admin:
 def _object(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"is no JSON: {error}", place="body", remedy="Send a JSON object.") from None
     if not isinstance(value, dict):
         raise InputError("is no JSON object", place="body", remedy="Send a JSON object.")

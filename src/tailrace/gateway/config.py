@@ -268,6 +268,7 @@ def json_schema() -> dict[str, Any]:
 
 _SEE: Final = "`docs/reference/config.md` lists the keys."
 _PATH: Final = re.compile(r" - at `\$?\.?(?P<path>[^`]*)`$")
+_VISIBLE: Final = re.compile(r"[!-~]*")
 _UNKNOWN: Final = re.compile(r"unknown field `(?P<field>[^`]+)`")
 
 
@@ -288,9 +289,10 @@ def load_config(path: str | Path) -> Config:
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror or error if isinstance(error, OSError) else "it is no UTF-8 text"
         raise ConfigError(
-            f"cannot be read: {error.strerror or error}",
+            f"cannot be read: {why}",
             place=str(file),
             remedy="Give an existing YAML file with -c, or use --upstream URL, which needs none.",
         ) from None
@@ -320,7 +322,7 @@ def check(config: Config, *, where: str = "config") -> None:
             remedy="Run one gateway for each engine.",
         )
     for index, backend in enumerate(config.backends):
-        check_url(backend.url, place=f"{where}: backends[{index}].url")
+        _check_backend(backend, place=f"{where}: backends[{index}]")
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
         place = f"{where}: lanes[{index}]"
@@ -349,18 +351,45 @@ def check(config: Config, *, where: str = "config") -> None:
         )
 
 
+def _check_backend(backend: BackendConfig, *, place: str) -> None:
+    check_url(backend.url, place=f"{place}.url")
+    if backend.metrics_url:
+        check_url(backend.metrics_url.partition("?")[0], place=f"{place}.metrics_url")
+    if backend.api_key and not (backend.api_key.isascii() and backend.api_key.isprintable()):
+        raise ConfigError(
+            "the key has a line end or another character that no header can carry",
+            place=f"{place}.api_key",
+            remedy="Copy the key again, without what follows it.",
+        )
+
+
 def check_url(url: str, *, place: str) -> None:
     """Refuse a URL that cannot be an engine's base address. Raises `ConfigError`."""
-    parts = urlsplit(url)
+    remedy = "Write the engine's base address, for example http://127.0.0.1:8000."
     try:
-        port_ok = parts.port is None or parts.port > 0
-    except ValueError:
-        port_ok = False
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and (parts.port is None or parts.port > 0)
+        # The resolver encodes names so, and raises for an empty or overlong label in the middle of a request.
+        host = (parts.hostname or "").encode("idna")
+    except ValueError:  # a bad port, an open bracket, a name that cannot be one (UnicodeError)
+        sound, host = False, b""
+    if not sound or not host or not _VISIBLE.fullmatch(host.decode("ascii")):
+        raise ConfigError(f"{url!r} is no http:// or https:// address", place=place, remedy=remedy)
+    if parts.username is not None or parts.password is not None:
         raise ConfigError(
-            f"{url!r} is no http:// or https:// address",
+            "the address holds a user name or password, which would not be sent",
             place=place,
-            remedy="Write the engine's base address, for example http://127.0.0.1:8000.",
+            remedy="Leave it out; a key for the engine goes into `api_key`.",
+        )
+    if parts.query or parts.fragment:
+        raise ConfigError(
+            f"{url!r} has a query or fragment, which a base address cannot have", place=place, remedy=remedy
+        )
+    if not _VISIBLE.fullmatch(parts.path):
+        raise ConfigError(
+            f"the path of {url!r} has characters that cannot be sent as they are",
+            place=place,
+            remedy="Write them percent-encoded.",
         )
 
 

@@ -6,6 +6,7 @@ takes the request out of the gateway's table. Nothing else pops it, and nothing 
 
 from __future__ import annotations
 
+import logging
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
@@ -31,8 +32,14 @@ if TYPE_CHECKING:
     from tailrace.gateway.server import ClientConnection
     from tailrace.gateway.upstream import UpstreamConnection
 
+log = logging.getLogger(__name__)
+
 SMALL_UPLOAD: Final = 64 * 1024
 """A refused request's body up to this size is read to its end, which keeps the connection; a larger one costs it."""
+
+CROSSING_NS: Final = 1_000_000_000
+"""An idle connection's end that crosses our request is here within a round trip. One that dies later may have died of
+the request, or after doing its work: that is not done twice."""
 
 
 class GatewayExchange:
@@ -360,7 +367,7 @@ class GatewayExchange:
     def engine_lost(self, now: int, *, untouched: bool) -> bool:
         """The engine's connection died. True when the request is on its way again, on a fresh one."""
         self._upstream = None
-        if untouched and not self._resent:
+        if untouched and not self._resent and self._sent_at is not None and now - self._sent_at < CROSSING_NS:
             # The engine closed an idle connection while our request was on its way: it has not seen it.
             self._resent = True
             self.ledger.attempts += 1
@@ -376,6 +383,15 @@ class GatewayExchange:
         self._leave_lane(now)
         self._tell(Refusal(status=502, message=error, reason=Reason.STREAM_CUT, stage=stage))
         self.ends(now, Verdict(OutcomeKind.FAILED, Reason.STREAM_CUT, stage, error))
+
+    def broken(self, now: int) -> None:
+        """We failed over it. It ends like any other request: nothing that belongs to it may stay behind."""
+        if self.phase is Phase.DONE:
+            return
+        stage = self.stage(now)
+        self._let_go(now)
+        self._drop_client()
+        self._close(now, Verdict(OutcomeKind.FAILED, Reason.STREAM_CUT, stage, "the gateway could not read the answer"))
 
     def client_is_slow(self) -> None:
         """The kernel takes no more: stop the engine once more than a buffer's worth waits here."""
@@ -595,6 +611,11 @@ class GatewayExchange:
         blocked = self.connection.blocked_since
         if blocked is not None:
             ledger.client_blocked(blocked, end)
-        self.gateway.finished(ledger, transit.summary(now), verdict, end)
+        try:
+            summary = transit.summary(now)
+        except Exception:
+            log.exception("request %s could not be measured to its end", ledger.request_id)
+            summary = None
+        self.gateway.finished(ledger, summary, verdict, end)
         self._request = b""
         self.connection.answered(self, keep_alive=answer.keep_alive, now=end)

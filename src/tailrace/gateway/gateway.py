@@ -172,7 +172,7 @@ class Gateway:
         host, port = split_address(self.config.listen, "listen")
         try:
             self._server = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=4096)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver can be asked for
             raise bind_error(error, self.config.listen, "--listen") from None
         sockname = self._server.sockets[0].getsockname()
         self.host, self.port = sockname[0], sockname[1]
@@ -384,6 +384,21 @@ class Gateway:
     # -- time
 
     def _sweep(self) -> None:
+        try:
+            self._look_around()
+        finally:
+            # Whatever happened: without the next sweep no budget would ever be enforced again.
+            self._due = monotonic_ns() + SWEEP_NS
+            self._tick = asyncio.get_running_loop().call_later(SWEEP_NS / 1e9, self._sweep)
+
+    def _check(self, exchange: GatewayExchange, now: int) -> None:
+        try:
+            exchange.sweep(now)
+        except Exception:
+            log.exception("the budgets of request %s could not be checked", exchange.ledger.request_id)
+            exchange.broken(now)
+
+    def _look_around(self) -> None:
         now = monotonic_ns()
         lag = max(0, now - self._due)
         self.loop_lag_ns = lag
@@ -393,7 +408,7 @@ class Gateway:
             if seen is None or lag > seen:
                 exchange.loop_lag_ns = lag
             if exchange.next_check <= now:
-                exchange.sweep(now)
+                self._check(exchange, now)
         self.lanes.sweep(now)
         self._ticks += 1
         if self._ticks % _CONNECTIONS_EVERY == 0:
@@ -401,8 +416,6 @@ class Gateway:
             self.pool.sweep(now)
             for connection in list(self.connections):
                 connection.sweep(now, idle_ns=CLIENT_IDLE_NS, head_ns=HEAD_NS, upload_ns=UPLOAD_NS)
-        self._due = monotonic_ns() + SWEEP_NS
-        self._tick = asyncio.get_running_loop().call_later(SWEEP_NS / 1e9, self._sweep)
 
     # -- control and views
 
@@ -476,9 +489,10 @@ def split_address(text: str, place: str) -> tuple[str, int]:
     return parts.hostname, port
 
 
-def bind_error(error: OSError, address: str, option: str) -> InputError:
+def bind_error(error: OSError | UnicodeError, address: str, option: str) -> InputError:
     """A port that cannot be had, with what to do about it."""
-    if error.errno == errno.EADDRINUSE:
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EADDRINUSE:
         port = address.rpartition(":")[2]
         return InputError(
             f"port {port} is in use",
@@ -486,7 +500,7 @@ def bind_error(error: OSError, address: str, option: str) -> InputError:
             remedy=f"Stop whatever listens there, or choose another with {option} HOST:PORT (port 0 takes a free one).",
         )
     return InputError(
-        f"cannot listen there: {error.strerror or error}",
+        f"cannot listen there: {getattr(error, 'strerror', None) or error}",
         place=address,
         remedy=f"Choose another with {option} HOST:PORT.",
     )

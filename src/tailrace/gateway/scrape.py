@@ -128,7 +128,7 @@ class EngineWatch:
         except aiohttp.ClientConnectorError as error:
             self.reachable = False
             self._failed(str(error.os_error.strerror or error))
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  (whatever an engine calls its metrics must not end the watch)
             self._failed(str(error) or type(error).__name__)
 
     def _failed(self, error: str) -> None:

@@ -30,11 +30,17 @@ LINGER_NS: Final = 2_000_000_000
 class Exchange(Protocol):
     """One request as its connection drives it."""
 
-    keep_alive: bool
     expects_continue: bool
     uploaded: bool
     """The whole body is here."""
     started: bool
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the connection serves another request after this one."""
+
+    @keep_alive.setter
+    def keep_alive(self, value: bool) -> None: ...
 
     def add_body(self, data: bytes) -> None:
         """Body bytes as they come."""
@@ -98,6 +104,7 @@ class ClientConnection(asyncio.Protocol):
         "_advancing",
         "_begun",
         "_deaf",
+        "_ended",
         "_gone",
         "_head_bytes",
         "_headers",
@@ -127,6 +134,8 @@ class ClientConnection(asyncio.Protocol):
         self._in_head = False
         self._deaf = False
         """Nothing more is read from this client: it is closing, or what it sent cannot be trusted."""
+        self._ended = False
+        """A request ended in the read at hand."""
         self._gone = False
         self._replaying = False
         self._reading_paused = False
@@ -162,6 +171,7 @@ class ClientConnection(asyncio.Protocol):
         if self._deaf:
             return
         now = self._now = self.last_activity = monotonic_ns()
+        self._ended = False
         try:
             self._feed(data)
         except HeadError as error:
@@ -172,7 +182,9 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(cause, now)
             else:
                 self._refuse(HeadError(400, f"this is no HTTP/1.1 request: {error}"), now)
-        if self._in_head:
+        if self._in_head and not self._ended:
+            # A head that began behind another request in this read counts from the next read on: most of these bytes
+            # are not its own.
             self._head_bytes += len(data)
             if self._head_bytes > self._host.max_head_bytes:
                 self._refuse(HeadError(431, f"the head is longer than {self._host.max_head_bytes} bytes"), now)
@@ -254,6 +266,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """llhttp: the request is whole."""
+        self._ended = True
         if self._parser.should_upgrade():
             return  # llhttp ends the message where the new protocol would begin; `_without_upgrade` goes on
         exchange, self._uploading = self._uploading, None

@@ -40,6 +40,7 @@ class Transit:
     __slots__ = (
         "_exchange",
         "_flowing",
+        "_page",
         "_read",
         "_read_size",
         "_stripper",
@@ -62,6 +63,8 @@ class Transit:
         self._stripper: FrameStripper | None = None
         self._flowing = False
         """The first token is through."""
+        self._page = False
+        """A web page came where an answer of the API belongs."""
         self._read: list[bytes] | None = None
         self._read_size = 0
         self._summary: StreamSummary | None = None
@@ -97,6 +100,8 @@ class Transit:
                 cut=self.cut,
             )
             self._stripper = FrameStripper(self.meter)
+        elif exchange.route.kind is RouteKind.READ and 200 <= status < 300 and kind == b"text/html":
+            self._page = True
         elif readable and (kind.endswith(b"json") or status >= 400):
             self._read = []
         self.hold_until = now + gateway.header_hold_ns
@@ -179,6 +184,10 @@ class Transit:
                 return
         exchange.cut(now, error)
 
+    def upstream_broken(self, now: int) -> None:
+        """Reading the answer failed for a reason of our own."""
+        self._exchange.broken(now)
+
     # -- judging
 
     def _judge(self, meter: StreamMeter) -> Verdict:
@@ -215,6 +224,11 @@ class Transit:
             fault = adapter.dialect(endpoint).read_body(body).fault if body else None
             text = fault.message if fault is not None else body[:MAX_ERROR_TEXT].decode("utf-8", "replace")
             exchange.ends(now, Verdict(ending.outcome, ending.reason, ending.stage, text))
+            return
+        if self._page:
+            # A login page, a proxy's greeting: HTTP says 200, and no client of this API can use it.
+            text = "the engine answered with a web page (text/html), not with an answer of this API"
+            exchange.ends(now, Verdict(OutcomeKind.FAILED, Reason.ENGINE_ERROR, "prefill", text))
             return
         if exchange.route.kind is RouteKind.READ and body:
             meaning = adapter.dialect(endpoint).read_body(body)

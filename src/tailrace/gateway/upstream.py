@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections import deque
@@ -15,6 +16,8 @@ from urllib.parse import urlsplit
 import httptools
 
 from tailrace.gateway.head import Header
+
+log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 256 * 1024
 """An engine's head is a few hundred bytes; whoever sends more does not speak HTTP to us."""
@@ -47,6 +50,9 @@ class Receiver(Protocol):
     def upstream_lost(self, error: str, *, untouched: bool, now: int) -> None:
         """The connection ended before the message did. `untouched`: reused, and not one byte of an answer came."""
 
+    def upstream_broken(self, now: int) -> None:
+        """Reading the answer failed for a reason of our own; nothing more of it will come."""
+
 
 class HttpSurplusError(Exception):
     """More came than was asked for."""
@@ -66,6 +72,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_parser",
         "_pool",
         "_stopped",
+        "_trailer_bytes",
         "_until_eof",
         "_without_body",
         "idle_since",
@@ -82,7 +89,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._head_due = self._head_done = self._complete = self._keep_alive = False
         self._stopped = self._until_eof = self._without_body = False
-        self._head_bytes = 0
+        self._head_bytes = self._trailer_bytes = 0
         self.receiver: Receiver | None = None
         self.requests = 0
         self.idle_since = 0
@@ -106,6 +113,15 @@ class UpstreamConnection(asyncio.Protocol):
             # Nothing was asked: a late answer or a goodbye (a 408 before closing). Never hand it to the next request.
             self.abort()
             return
+        try:
+            self._take(data, receiver, now)
+        except Exception:
+            # A fault of ours. The event loop would only close this socket, and the request might wait for ever.
+            log.exception("an answer could not be read")
+            self.abort()
+            receiver.upstream_broken(now)
+
+    def _take(self, data: bytes, receiver: Receiver, now: int) -> None:
         if not self._head_done:
             self._head_bytes += len(data)
         try:
@@ -159,7 +175,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """llhttp: one header or trailer."""
-        self._headers.append((name, value))
+        if not self._head_done:
+            self._headers.append((name, value))
+            return
+        # Trailers are relayed to nobody; without an end they would only fill our memory.
+        self._trailer_bytes += len(name) + len(value)
+        if self._trailer_bytes > MAX_HEAD_BYTES:
+            raise HttpSurplusError
 
     def on_headers_complete(self) -> None:
         """llhttp: the head is whole."""
@@ -204,7 +226,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_due = self._head_done = self._complete = self._keep_alive = False
         self._stopped = self._until_eof = False
         self._without_body = without_body
-        self._head_bytes = 0
+        self._head_bytes = self._trailer_bytes = 0
         self.transport.write(request)
 
     def pause(self) -> None:
@@ -246,7 +268,7 @@ class UpstreamPool:
     def __init__(self, url: str, *, connect_timeout_ns: int, keep_alive_ns: int, limit: int = 8192) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
-        self.host: str = parts.hostname
+        self.host: str = parts.hostname.encode("idna").decode("ascii")
         self.tls: ssl.SSLContext | None = ssl.create_default_context() if parts.scheme == "https" else None
         self.port: int = parts.port or (443 if self.tls else 80)
         default = self.port == (443 if self.tls else 80)
@@ -302,8 +324,12 @@ class UpstreamPool:
                 )
         except TimeoutError:
             error = f"no connection within {self.connect_timeout_ns / 1e6:.0f} ms"
-        except (OSError, ssl.SSLError) as failure:
+        except OSError as failure:  # ssl.SSLError is one
             error = failure.strerror or str(failure)
+        except Exception as failure:
+            # Whatever it is, the seeker must hear of it: it would wait for its whole budget.
+            log.exception("connecting to %s:%d failed", self.host, self.port)
+            error = f"{type(failure).__name__}: {failure}"
         current = asyncio.current_task()
         wanted = self._connecting.get(seeker) is current
         if wanted:
@@ -370,6 +396,7 @@ def _keep_alive_ns(value: bytes) -> int | None:
     """`timeout=5, max=100` -> 4 s: one second under what the engine grants, so that it never closes first."""
     for member in value.split(b","):
         key, _, number = member.strip().partition(b"=")
-        if key.lower() == b"timeout" and number.strip().isdigit():
+        number = number.strip()
+        if key.lower() == b"timeout" and number.isdigit() and len(number) <= 9:  # 9: some thirty years
             return max(0, int(number) * 1_000_000_000 - 1_000_000_000)
     return None

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.measure.dialect import UNREADABLE, as_count
+
 _ABSENT: Final = msgspec.Raw()
 
 
@@ -108,7 +110,7 @@ def read_work(body: bytes) -> Work:
         asked = _decoder.decode(body)
     except msgspec.ValidationError:
         return _read_leniently(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BodyError(str(error)) from None
     options = asked.stream_options
     kind = bytes((asked.response_format or {}).get("type", b"")) if asked.response_format else b""
@@ -117,9 +119,9 @@ def read_work(body: bytes) -> Work:
         stream=bool(asked.stream),
         prompt_tokens=_prompt_tokens(asked),
         max_tokens=_first(asked.max_completion_tokens, asked.max_tokens, asked.max_output_tokens),
-        n=asked.n or 1,
-        best_of=asked.best_of or 1,
-        beam=(asked.best_of or asked.n or 1) if asked.use_beam_search else 1,
+        n=as_count(asked.n) or 1,
+        best_of=as_count(asked.best_of) or 1,
+        beam=(as_count(asked.best_of) or as_count(asked.n) or 1) if asked.use_beam_search else 1,
         sampled=None if asked.temperature is None else asked.temperature > 0,
         grammar=(kind not in (b"", b'"text"'))
         or any(
@@ -175,26 +177,23 @@ def _members(source: list[Any]) -> tuple[int, int]:
 
 
 def _first(*values: int | None) -> int | None:
-    return next((value for value in values if value is not None), None)
+    return as_count(next((value for value in values if value is not None), None))
 
 
 def _read_leniently(body: bytes) -> Work:
     try:
         raw: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise BodyError(str(error)) from None
     if not isinstance(raw, dict):
         raise BodyError("the body is no JSON object")
     model, options = raw.get("model"), raw.get("stream_options")
-    limit = next(
-        (v for k in ("max_completion_tokens", "max_tokens", "max_output_tokens") if isinstance(v := raw.get(k), int)),
-        None,
-    )
+    limits = (as_count(raw.get(key)) for key in ("max_completion_tokens", "max_tokens", "max_output_tokens"))
     return Work(
         model=model if isinstance(model, str) else "",
         stream=raw.get("stream") is True,
         prompt_tokens=-(-len(body) // BYTES_PER_TOKEN),
-        max_tokens=limit,
+        max_tokens=next((limit for limit in limits if limit is not None), None),
         usage_asked=isinstance(options, dict) and options.get("include_usage") is True,
         progress_asked=raw.get("return_progress") is True,
         has_stream_options="stream_options" in raw,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tailrace.measure.dialect import Meaning, Usage
+from tailrace.measure.dialect import UNREADABLE, Meaning, Usage, as_count, as_text
 from tailrace.measure.fault import find_fault, named_fault
 from tailrace.measure.openai import decode_leniently, read_timings, text_length
 from tailrace.model.timeline import EventKind
@@ -35,8 +35,7 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 def _count(obj: dict[str, Any], key: str) -> int | None:
-    value = obj.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return as_count(obj.get(key))
 
 
 def read_usage(obj: Any, *, with_output: bool = True) -> Usage | None:
@@ -62,7 +61,7 @@ class AnthropicMessages:
         """See `Dialect.read`."""
         try:
             head = _decode_event(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             if event == b"error":
                 return Meaning(EventKind.ERROR, fault=named_fault(data, None))
             return Meaning(EventKind.DONE, done=True) if data.strip() == b"[DONE]" else Meaning(EventKind.OTHER)
@@ -84,7 +83,7 @@ class AnthropicMessages:
             return ""
         try:
             head = _decode_event(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             return ""
         if head.type != "content_block_delta" or head.delta is None:
             return ""
@@ -107,8 +106,8 @@ class AnthropicMessages:
         return Meaning(
             EventKind.CONTENT if answer else spoken[0] if spoken else EventKind.FINISH,
             sum(length for _, length in kinds),
-            str(obj.get("id") or ""),
-            str(obj.get("stop_reason") or ""),
+            as_text(obj.get("id")),
+            as_text(obj.get("stop_reason")),
             usage,
             usage is not None,
             timings=read_timings(obj),
@@ -121,7 +120,7 @@ class AnthropicMessages:
         """(kind, characters) of a content block."""
         if not isinstance(block, dict):
             return EventKind.EMPTY, 0
-        kind = _BLOCK_KIND.get(str(block.get("type")), EventKind.CONTENT)
+        kind = _BLOCK_KIND.get(as_text(block.get("type")), EventKind.CONTENT)
         if kind is EventKind.TOOL:
             name = block.get("name")
             return kind, len(name) if isinstance(name, str) else 0
@@ -138,13 +137,13 @@ class AnthropicMessages:
             message = message if isinstance(message, dict) else {}
             # Its output count is a placeholder of the first few tokens, not a tally.
             usage = read_usage(message.get("usage"), with_output=False)
-            return Meaning(EventKind.ROLE, 0, str(message.get("id") or ""), usage=usage)
+            return Meaning(EventKind.ROLE, 0, as_text(message.get("id")), usage=usage)
         if kind == "content_block_start":
             block_kind, length = self._read_block(obj.get("content_block"))
             return Meaning(block_kind, length) if length else Meaning(EventKind.EMPTY)
         if kind == "message_delta":
             delta = obj.get("delta")
-            reason = str(delta.get("stop_reason") or "") if isinstance(delta, dict) else ""
+            reason = as_text(delta.get("stop_reason")) if isinstance(delta, dict) else ""
             usage = read_usage(obj.get("usage"))
             kind_of = EventKind.FINISH if reason else EventKind.USAGE
             return Meaning(kind_of, 0, "", reason, usage, usage is not None, timings=read_timings(obj))

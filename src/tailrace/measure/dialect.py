@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
 from tailrace.model.timeline import EventKind
+
+MAX_COUNT: Final = 2**53
+"""Counts beyond this are nonsense; up to it they are exact in every column, chart and JSON reader."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+"""A count in a typed decoder."""
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises over foreign bytes; the last one over brackets nested a thousand deep."""
+
+
+def as_count(value: Any) -> int | None:
+    """`value` where it is a plausible count, else `None`: what others write there reaches every reader of records."""
+    return value if type(value) is int and 0 <= value <= MAX_COUNT else None
+
+
+def as_text(value: Any) -> str:
+    """`value` where it is a text, else nothing: `str` of foreign JSON may be of any size and depth."""
+    return value if isinstance(value, str) else ""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from tailrace.measure.dialect import EngineFault
+from tailrace.measure.dialect import EngineFault, as_count
 
 _LONGEST_MESSAGE = 2000
+_LONGEST_CODE = 9
 
 
 def _code(value: Any) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, str) and value.isdigit():
-        return int(value)
-    return None
+    if isinstance(value, str) and len(value) <= _LONGEST_CODE and value.isascii() and value.isdigit():
+        value = int(value)
+    return as_count(value)
+
+
+def _words(value: Any) -> str:
+    """What somebody put where a text belongs, as a text."""
+    try:
+        return str(value)[:_LONGEST_MESSAGE]
+    except RecursionError:
+        return "an error nested too deep to be read"
 
 
 def _from_mapping(body: dict[str, Any], outer: dict[str, Any]) -> EngineFault:
     message = body.get("message")
     if not isinstance(message, str):
-        message = str(message if message is not None else body)
+        message = _words(message if message is not None else body)
     kind = body.get("type") or outer.get("error_type") or ""
     code = _code(body.get("code"))
     if code is None:
@@ -32,7 +37,7 @@ def _from_mapping(body: dict[str, Any], outer: dict[str, Any]) -> EngineFault:
         code = _code(kind)
     if code is None and isinstance(body.get("code"), str) and not kind:
         kind = body["code"]
-    return EngineFault(message[:_LONGEST_MESSAGE], str(kind), code)
+    return EngineFault(message[:_LONGEST_MESSAGE], _words(kind), code)
 
 
 def find_fault(obj: Any) -> EngineFault | None:  # noqa: PLR0911  (one return a shape)
@@ -48,15 +53,15 @@ def find_fault(obj: Any) -> EngineFault | None:  # noqa: PLR0911  (one return a 
         return _from_mapping(error, obj)
     if isinstance(error, str) and error:
         kind = obj.get("error_type") or obj.get("type") or ""
-        return EngineFault(error[:_LONGEST_MESSAGE], str(kind), _code(obj.get("code")))
+        return EngineFault(error[:_LONGEST_MESSAGE], _words(kind), _code(obj.get("code")))
     if error:
-        return EngineFault(str(error)[:_LONGEST_MESSAGE])
+        return EngineFault(_words(error))
     if obj.get("object") == "error" or (obj.get("type") == "error" and "message" in obj):
         flat = {key: value for key, value in obj.items() if not (key == "type" and value == "error")}
         return _from_mapping(flat, obj)
     if "detail" in obj and "choices" not in obj:
         detail = obj["detail"]
-        return EngineFault((detail if isinstance(detail, str) else str(detail))[:_LONGEST_MESSAGE])
+        return EngineFault(_words(detail))
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tailrace.measure.dialect import EngineFault, Meaning, Usage
+from tailrace.measure.dialect import UNREADABLE, Count, EngineFault, Meaning, Usage, as_count, as_text
 from tailrace.measure.fault import abort_fault, find_fault, named_fault
 from tailrace.model.timeline import EventKind
 
@@ -68,8 +68,8 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _Tokens(msgspec.Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
 
 
 class _Chunk(msgspec.Struct, gc=False):
@@ -90,24 +90,22 @@ def decode_leniently(data: bytes) -> Any:
     """The JSON value in `data`, or `None`. Broken UTF-8 is replaced: a token may end inside a character."""
     try:
         return _decode_any(data)
+    except RecursionError:
+        return None
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
         return _decode_any(data.decode("utf-8", "replace").encode())
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def read_usage(obj: Any) -> Usage | None:
     """Token counts of a `usage` object in chat form or in responses form; `None` where it says nothing."""
     if not isinstance(obj, dict):
         return None
-    prompt = _count(obj.get("prompt_tokens", obj.get("input_tokens")))
-    completion = _count(obj.get("completion_tokens", obj.get("output_tokens")))
+    prompt = as_count(obj.get("prompt_tokens", obj.get("input_tokens")))
+    completion = as_count(obj.get("completion_tokens", obj.get("output_tokens")))
     if prompt is None and completion is None:
         return None
     before = obj.get("prompt_tokens_details") or obj.get("input_tokens_details") or {}
@@ -115,20 +113,22 @@ def read_usage(obj: Any) -> Usage | None:
     return Usage(
         prompt,
         completion,
-        _count(before.get("cached_tokens")) if isinstance(before, dict) else None,
-        _count(after.get("reasoning_tokens")) if isinstance(after, dict) else None,
+        as_count(before.get("cached_tokens")) if isinstance(before, dict) else None,
+        as_count(after.get("reasoning_tokens")) if isinstance(after, dict) else None,
     )
 
 
-def text_length(value: Any) -> int:
-    """Characters of text in a field that may be a string, a part, or a list of parts."""
+def text_length(value: Any, depth: int = 8) -> int:
+    """Characters of text in a field that may be a string, a part, or a list of parts, nested up to `depth`."""
     if isinstance(value, str):
         return len(value)
+    if not depth:
+        return 0
     if isinstance(value, list):
-        return sum(text_length(part) for part in value)
+        return sum(text_length(part, depth - 1) for part in value)
     if isinstance(value, dict):
         keys = ("text", "content", "thinking", "summary", "data", "reasoning", "refusal", "transcript")
-        return sum(text_length(value.get(key)) for key in keys)
+        return sum(text_length(value.get(key), depth - 1) for key in keys)
     return 0
 
 
@@ -179,7 +179,7 @@ def _finish(value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, dict):  # SGLang's own form
-        return str(value.get("type") or "")
+        return as_text(value.get("type"))
     return ""
 
 
@@ -270,7 +270,7 @@ class OpenAIChat:
             return self._read_named(event, data)
         try:
             chunk = _decode_chunk(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             return self._read_odd(data)
         choices = chunk.choices
         if (
@@ -314,7 +314,7 @@ class OpenAIChat:
             return ""
         try:
             choices = _decode_chunk(data).choices
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             return ""
         if not choices:
             return ""
@@ -397,7 +397,7 @@ def _responses_outcome(response: dict[str, Any]) -> tuple[str, EngineFault | Non
         return "", find_fault({"error": error or {"message": "the response failed"}})
     if status == "incomplete":
         details = response.get("incomplete_details")
-        return str(details.get("reason") or "incomplete") if isinstance(details, dict) else "incomplete", None
+        return (as_text(details.get("reason")) or "incomplete") if isinstance(details, dict) else "incomplete", None
     if status == "completed":
         return "stop", None
     return ("cancelled", None) if status == "cancelled" else ("", None)
@@ -412,7 +412,7 @@ class OpenAIResponses:
         """See `Dialect.read`."""
         try:
             head = _decode_responses(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             if event == b"error":
                 return Meaning(_ERROR, fault=named_fault(data, None))
             return self._read_odd(data)
@@ -444,7 +444,7 @@ class OpenAIResponses:
         return Meaning(
             kind,
             answer + rest,
-            str(obj.get("id") or ""),
+            as_text(obj.get("id")),
             finish,
             usage,
             usage is not None,
@@ -467,7 +467,7 @@ class OpenAIResponses:
         response = obj.get("response")
         if not isinstance(response, dict):
             response = {}
-        rid = str(response.get("id") or "")
+        rid = as_text(response.get("id"))
         if kind in _RESPONSES_END:
             finish, fault = _responses_outcome(response)
             usage = read_usage(response.get("usage"))

@@ -88,7 +88,7 @@ def read_ask(
         raise Refusal(
             400, f"1 validation error:\n  {{'loc': '{place}', 'msg': '{text}'}}", "Bad Request", place
         ) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Refusal(
             400,
             f"1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body', 'msg': 'JSON decode error: {error}'}}",

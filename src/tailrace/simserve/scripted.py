@@ -196,7 +196,7 @@ class _Connection(asyncio.Protocol):
         try:
             asked = msgspec.json.decode(body)
             ask = _read_ask(asked, truth.index, chat=path.endswith("/chat/completions"))
-        except (msgspec.DecodeError, TypeError, ValueError, AttributeError) as error:
+        except (msgspec.DecodeError, RecursionError, TypeError, ValueError, AttributeError) as error:
             message = {"message": f"the body is no completion request: {error}", "type": "invalid_request_error"}
             self._answer(400, msgspec.json.encode({"error": message}))
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import signal
 import time
@@ -64,10 +65,10 @@ class SimulatedServer:
         site = web.TCPSite(runner, options.host, options.port, backlog=1024)
         try:
             await site.start()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             await runner.cleanup()
             raise InputError(
-                f"cannot listen on {options.host}:{options.port} ({error.strerror or error})",
+                f"cannot listen on {options.host}:{options.port} ({getattr(error, 'strerror', None) or error})",
                 place="--port",
                 remedy="Choose another port, or 0 for a free one.",
             ) from None
@@ -219,7 +220,7 @@ class SimulatedServer:
     async def _set_knobs(self, http: web.Request) -> web.Response:
         try:
             knobs = self.knobs.changed(_knob_changes(await http.read()))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise Refusal(400, f"the body is no JSON: {error}", "BadRequestError", "body") from None
         except InputError as error:
             raise Refusal(400, str(error), "BadRequestError", error.place or None) from None
@@ -256,10 +257,17 @@ class SimulatedServer:
 
 
 def _cost(chosen: Preset, options: ServerOptions) -> Any:
-    if options.time_scale <= 0:
+    if not 0 < options.time_scale < math.inf:
         raise InputError(
             f"{options.time_scale} is not above 0", place="--time-scale", remedy="1 is the preset's speed."
         )
+    for place, value in (
+        ("--step-overhead-ms", options.step_overhead_ms or 0.0),
+        ("--output-sigma", options.output_sigma),
+        ("--sse-keep-alive-interval", options.keep_alive_interval_s),
+    ):
+        if not 0 <= value < math.inf:
+            raise InputError(f"{value} is no number of this kind", place=place, remedy="Give a finite number.")
     accelerator = chosen.accelerator
     if options.step_overhead_ms is not None:
         accelerator = msgspec.structs.replace(accelerator, step_s=options.step_overhead_ms / 1000)

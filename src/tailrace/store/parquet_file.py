@@ -69,7 +69,7 @@ def connect(*, threads: int | None = None) -> duckdb.DuckDBPyConnection:
 
 
 def _literal(value: Any, sql_type: str) -> str:
-    if value is None:
+    if value is None or (sql_type == "BIGINT" and not -(2**63) <= value < 2**63):
         return f"NULL::{sql_type}"
     if isinstance(value, bool):
         return f"{str(value).upper()}::{sql_type}"
@@ -82,7 +82,7 @@ def _from_numpy(name: str, array: np.ndarray[Any, Any]) -> str:
     kind, sql_type = KINDS[name], SQL_TYPES[name]
     if kind in _NULLABLE and array.dtype == np.float64:
         # NaN would sort above every number and poison quantiles; NULL is what absence means in SQL.
-        return f'CASE WHEN isnan("{name}") THEN NULL ELSE "{name}"::{sql_type} END AS "{name}"'
+        return f'CASE WHEN isnan("{name}") THEN NULL ELSE TRY_CAST("{name}" AS {sql_type}) END AS "{name}"'
     return f'"{name}"::{sql_type} AS "{name}"'
 
 
@@ -94,7 +94,7 @@ def _array_of(name: str, values: list[Any]) -> np.ndarray[Any, Any]:
         # Mostly all are there: then 64-bit integers are exact over their whole range and need no NULL test.
         try:
             return np.array(values, dtype=np.int64)
-        except TypeError:
+        except (TypeError, OverflowError):
             pass
     return build_column(name, values)
 

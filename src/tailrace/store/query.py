@@ -117,8 +117,8 @@ class RecordStore:
 
     def get(self, request_id: str) -> RequestRecord | None:
         """The record of one request, by our id or the client's, with its timeline; the newest if there are several."""
-        if not request_id:
-            # Most records have no client id, and an empty one must not find them.
+        if not request_id or request_id.endswith("\0"):
+            # Most records have no client id, and an empty one must not find them; numpy cuts NULs off what it compares.
             return None
 
         def read() -> RequestRecord | None:

@@ -244,7 +244,7 @@ def _read(file: BufferedReader, name: str, *, allow_partial: bool) -> Run:
             else:
                 # Decoding first, looking for the newline after: a cut line fails by itself, and the flaw is named.
                 records.append(_decode_record.decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             problem = _bad_line(line, error)
             break
     if not problem and trailer is None:
@@ -269,7 +269,7 @@ def _header(file: BufferedReader, name: str) -> RunHeader:
         raise RunFileError("the file is empty", place=place, remedy=_RERUN)
     try:
         head = _decode_any.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         head = None
     if not isinstance(head, dict) or "tailrace_run" not in head:
         if line.startswith(b'{"tailrace_run"'):
@@ -285,7 +285,7 @@ def _header(file: BufferedReader, name: str) -> RunHeader:
             )
     try:
         return _decode_header.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RunFileError(f"the header does not fit: {error}", place=place, remedy=_RERUN) from None
 
 

@@ -86,6 +86,7 @@ _DTYPES: Final[dict[ColumnKind, Any]] = {
     ColumnKind.ENUM: object,
     ColumnKind.OBJECT: object,
 }
+_LEAST, _MOST = -(2**63), 2**63 - 1
 _ENUM_VALUE = attrgetter("_value_")
 _row_of = msgspec.structs.astuple
 _INDEX: Final = {name: place for place, name in enumerate(_INFO)}
@@ -109,7 +110,11 @@ def build_column(name: str, values: Sequence[Any]) -> Column:
     dtype = _DTYPES[kind]
     if dtype is not object:
         # numpy turns None into NaN by itself when the type is float64.
-        return np.array(values, dtype=dtype)
+        try:
+            return np.array(values, dtype=dtype)
+        except OverflowError:
+            # msgpack holds integers up to 2**64. One such value must not make all its neighbours unreadable.
+            return np.array([min(max(value, _LEAST), _MOST) for value in values], dtype=dtype)
     out = np.empty(len(values), dtype=object)
     if kind is ColumnKind.ENUM and len(values) and isinstance(values[0], Enum):
         values = list(map(_ENUM_VALUE, values))

@@ -40,6 +40,6 @@ def _one(line: bytes, decode: Callable[[bytes, str], RequestRecord], place: str)
     if b'"e2e_ns"' in line:
         try:
             return _own.decode(line)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise InputError(f"this line is no record: {error}", place=place) from None
     return decode(line, place)
