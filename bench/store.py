@@ -20,10 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from tests.store.samples import realistic  # noqa: E402
-
 from tailrace.store.query import RecordStore  # noqa: E402
 from tailrace.store.writer import RecordWriter, WriterOptions  # noqa: E402
+from tests.store.samples import realistic  # noqa: E402
 
 
 def own_cpu_s():

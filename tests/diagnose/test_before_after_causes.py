@@ -2,8 +2,10 @@
 
 import msgspec
 
+from tailrace.diagnose.causes import decode_slowdown
+from tailrace.diagnose.causes.decode_slowdown import DecodeSlowdown
 from tailrace.model.finding import Action, Layer, Level
-from tests.diagnose.simulated import answer, as_gateway, codes, found, served, without_state
+from tests.diagnose.simulated import answer, as_gateway, codes, evidence, found, served, without_state
 
 MIX = "MIX_SHIFT"
 SLOW = "DECODE_SLOWDOWN"
@@ -86,6 +88,41 @@ def test_a_larger_batch_is_not_a_slower_accelerator():
     # The near miss: the same GPU with three times the batch gives every token more time, too.
     slow = equal_batch(steady(0.7), running=12)
     assert SLOW not in codes(answer(slow, before=equal_batch(steady())))
+
+
+def test_five_percent_are_not_a_slowdown():
+    # Asked of the rule itself: so small a change is no symptom, and no rule would be asked.
+    def judge(speed):
+        return DecodeSlowdown().judge(evidence(equal_batch(steady(speed)), before=equal_batch(steady())))
+
+    assert judge(0.95) is None
+    assert judge(0.85) is not None
+
+
+def test_one_slower_length_is_not_a_slower_accelerator():
+    def with_long(records):
+        return [
+            msgspec.structs.replace(r, prompt_tokens=r.prompt_tokens + 2000 * (i % 2)) for i, r in enumerate(records)
+        ]
+
+    old = with_long(equal_batch(steady()))
+    slower = [
+        msgspec.structs.replace(
+            r, chunk_gap_p50_ns=round(r.chunk_gap_p50_ns * (1.4 if r.prompt_tokens > 2000 else 1.0))
+        )
+        for r in old
+    ]
+    assert DecodeSlowdown().judge(evidence(slower, before=old)) is None
+
+
+def test_a_slowdown_that_may_be_chance_is_none(monkeypatch):
+    real = decode_slowdown.compare_quantiles
+
+    def unsure(*args, **more):
+        return [change._replace(low=-0.01) for change in real(*args, **more)]
+
+    monkeypatch.setattr(decode_slowdown, "compare_quantiles", unsure)
+    assert SLOW not in codes(answer(equal_batch(steady(0.7)), before=equal_batch(steady())))
 
 
 def test_without_the_batch_it_is_only_suspected():

@@ -1,7 +1,10 @@
+import pkgutil
+
 import msgspec
 import numpy as np
 import pytest
 
+from tailrace.diagnose import causes
 from tailrace.diagnose.cause import layer_of
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.engine import diagnose, rank
@@ -13,7 +16,7 @@ from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
 from tailrace.model.measurement import ClientHealth
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.store.table import RecordTable
-from tests.diagnose.simulated import UNCHUNKED, answer, as_client, as_gateway, evidence, served
+from tests.diagnose.simulated import MS, UNCHUNKED, answer, as_client, as_gateway, evidence, served
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -24,6 +27,17 @@ def test_with_nothing_wrong_it_says_so(seed, view):
     assert result.summary.startswith("Nothing is wrong: TTFT p99")
     assert "n = 600" in result.summary
     assert "objective p99 <= 500 ms" in result.summary
+
+
+def test_a_quantile_over_its_objective_that_may_be_chance_says_so():
+    records = as_gateway(served(rate=4.0, long_share=0.0))
+    late = [msgspec.structs.replace(r, ttft_ns=900 * MS) if 10 <= i < 18 else r for i, r in enumerate(records)]
+    summary = answer(late).summary
+    assert summary.startswith("Nothing is wrong: TTFT p99 900 ms (objective p99 <= 500 ms, n = 600; 8 are over it, ")
+    assert "1.0% allowed give that many by chance" in summary
+    assert "chance" not in answer(records).summary
+    later = [msgspec.structs.replace(r, ttft_ns=900 * MS) if 10 <= i < 30 else r for i, r in enumerate(records)]
+    assert answer(later).summary.startswith("Something is wrong (TTFT is over 500 ms for 20 of 600")
 
 
 def test_an_objective_decides_what_is_wrong():
@@ -180,7 +194,11 @@ def test_the_answer_depends_on_nothing_but_its_inputs():
 
 
 def test_the_catalogue_is_complete_and_its_layers_follow_from_the_codes():
-    assert {cause.code for cause in CAUSES} == {
+    codes = [cause.code for cause in CAUSES]
+    assert len(codes) == len(set(codes))
+    files = {module.name for module in pkgutil.iter_modules(causes.__path__)}
+    assert {type(cause).__module__.rpartition(".")[2] for cause in CAUSES} == files
+    assert set(codes) >= {
         "SCHED_QUEUE_SATURATION",
         "SCHED_PREFILL_STEALS_DECODE",
         "SCHED_HOL_LONG_PREFILL",

@@ -56,3 +56,16 @@ def test_without_any_signal_it_cannot_run():
     result = answer(without_state(as_gateway(served(**FULL))))
     assert CODE not in codes(result)
     assert any(need.startswith(f"{CODE}: the engine's preemption counter") for need in result.needs)
+
+
+def test_a_cache_that_is_nearly_full_is_not_it_without_the_counter():
+    records = [
+        msgspec.structs.replace(r, preemptions=None, kv_usage_at_admission=0.9, kv_usage_at_first_token=0.9)
+        for r in as_gateway(served(**FULL))
+    ]
+    assert CODE not in codes(answer(records))
+
+
+def test_preemptions_that_cost_the_tail_nothing_are_not_it():
+    records = as_gateway(served(rate=4.0, long_share=0.0))
+    assert CODE not in codes(answer([msgspec.structs.replace(r, preemptions=1) for r in records]))

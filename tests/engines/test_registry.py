@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 import pytest
 
+import tailrace.engines
 from tailrace.engines.base import GENERATING, EngineAdapter
 from tailrace.engines.liveness import is_frozen
 from tailrace.engines.registry import ADAPTERS, adapter, detect
@@ -15,8 +19,12 @@ CHAT = "/v1/chat/completions"
 
 
 def test_every_engine_is_listed_under_its_name() -> None:
-    assert set(ADAPTERS) == {"vllm", "sglang", "triton", "llamacpp", "openai_compatible"}
+    assert set(ADAPTERS) == {"vllm", "sglang", "triton", "llamacpp", "simulated", "openai_compatible"}
     assert all(each.name == name for name, each in ADAPTERS.items())
+    for module in pkgutil.iter_modules(tailrace.engines.__path__, "tailrace.engines."):
+        for thing in vars(importlib.import_module(module.name)).values():
+            if isinstance(thing, type) and issubclass(thing, EngineAdapter) and thing is not EngineAdapter:
+                assert type(ADAPTERS.get(thing.name)) is thing, f"{thing.__name__} is not in the registry"
 
 
 def test_an_unknown_engine_names_the_known_ones() -> None:

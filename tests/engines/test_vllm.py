@@ -212,12 +212,6 @@ def test_version_answer() -> None:
     assert VLLM.version(b"<html>") == ""
 
 
-def test_the_simulated_engine_is_vllm_that_says_simulated() -> None:
-    found = detect({"Server": "tailrace-simulated-engine/0.1"}, ["vllm:num_requests_running"])
-    assert found.name == "vllm"
-    assert "simulated" in found.version
-
-
 def test_its_span_attributes() -> None:
     got = VLLM.span_timings(
         {

@@ -6,7 +6,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 import tailrace
-from tailrace.export.metric_table import METRIC_TABLE, metric_markdown
+from tailrace.export.metric_table import METRIC_TABLE, REQUEST_LABELS, Metric, metric_markdown
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.thresholds import MS, Objectives
@@ -196,3 +196,25 @@ def test_the_reference_table_has_a_row_for_every_metric():
         assert row.startswith(f"| `{metric.name}` | {metric.kind} |")
         assert row.count(" | ") == 4
         assert metric.definition.endswith(".")
+
+
+def test_a_metric_of_ended_requests_is_one_entry_of_the_table(monkeypatch):
+    entry = Metric(
+        name="tailrace_best_of_total",
+        kind="counter",
+        labels=("lane", "outcome"),
+        unit="answers",
+        definition="Answers computed and thrown away.",
+        of=lambda record: record.best_of - record.n or None,
+    )
+    monkeypatch.setitem(METRIC_TABLE, entry.name, entry)
+    records = realistic(20)
+    found = samples(observed([msgspec.structs.replace(records[0], best_of=4), *records[1:]]))
+    assert series(found, entry.name, outcome=records[0].outcome.value) == 3
+
+
+def test_what_a_metric_reads_has_labels_that_a_request_has():
+    for metric in METRIC_TABLE.values():
+        if metric.of is not None:
+            assert set(metric.labels) <= set(REQUEST_LABELS), metric.name
+            assert metric.kind in {"counter", "histogram"}, metric.name

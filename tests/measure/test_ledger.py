@@ -323,3 +323,10 @@ def test_stages_always_balance(data: st.DataObject) -> None:
     assert 0 <= record.client_blocked_ns <= record.e2e_ns
     for value in (record.ttft_ns, record.headers_ns, record.connect_ns, record.ttft_upstream_ns):
         assert value is None or value >= 0
+
+
+def test_no_token_reaches_the_client_before_the_first_one_did() -> None:
+    """The status line is held for the first event: the only token of an answer leaves a moment after it was read."""
+    one = stream(first=100, last=100, first_content_at=at(100))
+    record = whole(client_first_token=100.4).close(at(320), OutcomeKind.COMPLETED, summary=one)
+    assert record.ttft_ns == record.e2e_last_token_ns == record.ttft_content_ns == round(100.4 * MS)

@@ -128,7 +128,11 @@ def test_truth(name: str, *, chat: bool, bytewise: bool) -> None:
             assert got.done_at is None
             assert got.output_tokens_source == "chunks"
         elif "error" in kinds:
-            assert (ending.outcome, ending.stage) == (OutcomeKind.FAILED, "decode")
+            assert (ending.outcome, ending.reason, ending.stage) == (
+                OutcomeKind.FAILED,
+                Reason.ENGINE_CRASH,
+                "decode",
+            )
             assert got.fault is not None
             assert got.fault.message == "injected"
         else:

@@ -54,6 +54,7 @@ def test_json_is_the_contract_and_nothing_else(tmp_path: Path):
         "metrics",
     } <= set(summary)
     assert (summary["schema"], summary["run"], summary["n"], summary["errors"]) == (1, "a.run", 6, {})
+    assert {"limited", "why"} <= set(summary["client"]), "said also when nothing is wrong"
     named = {"ttft_ms", "ttft_content_ms", "chunk_gap_ms", "itl_ms", "tpot_ms", "e2e_ms", "e2e_last_token_ms"}
     assert named <= set(summary["metrics"])
     for metric in summary["metrics"].values():
@@ -247,7 +248,7 @@ def test_ctrl_c_while_connecting(tmp_path: Path):
         port = listener.getsockname()[1]
         for _ in range(4):  # a full backlog: whoever comes now waits
             filler = fillers.enter_context(socket.socket())
-            filler.setblocking(False)  # noqa: FBT003
+            filler.setblocking(False)
             filler.connect_ex(("127.0.0.1", port))
         time.sleep(0.1)
         before = _connecting(port)

@@ -303,3 +303,18 @@ def test_a_listener_that_says_nothing_is_given_up(tmp_path: Path):
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(TargetError, match=r"no answer within 0\.3 s"):
             run(spec_for(url, total_ms=300), tmp_path)
+
+
+@pytest.mark.parametrize(("lane", "asked"), [(b"", True), (b"x-tailrace-lane: default\r\n", False)])
+def test_metrics_are_not_asked_of_a_gateway(lane: bytes, asked: bool):
+    """Its data port has none; the question would be a failure on its dashboards."""
+
+    async def answering(call: Call) -> None:
+        await call.send(HEAD.replace(b"\r\n\r\n", b"\r\n" + lane + b"\r\n"), chunk(token()), chunk(last(1)), END)
+
+    async def models(call: Call) -> None:
+        await call.send(whole(200, {"data": [{"id": "m"}]}) if call.path == "/v1/models" else whole(404, {}))
+
+    with serving(RawServer(Call.answer, look=answering, on_get=models)) as server:
+        look(server)
+        assert ("/metrics" in server.gets) is asked

@@ -1,7 +1,8 @@
 """A recording tap: a raw TCP proxy that stamps every read, to stand between the gateway and a real engine.
 
 It shares no code with what it checks: requests are told apart by turns of direction, heads by blank lines, tokens by a
-pattern over the raw bytes.
+pattern over the raw bytes. It runs in a process of its own: among the threads of sixteen clients its stamps would tell
+the interpreter's lock, several milliseconds late, and not the wire.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import threading
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
+
+import uvloop
 
 TOKEN = re.compile(rb'"(?:content|text)":"(?!")')
 """A delta with text. Roles come as `"content":null`, empty ones as `"content":""`."""
@@ -25,7 +30,7 @@ class Exchange:
 
     request: bytes = b""
     request_ns: int = 0
-    """The last bytes of the request had been read and passed on."""
+    """The last bytes of the request had been read."""
     answer: bytes = b""
     reads: list[tuple[int, int]] = field(default_factory=list)
     """(stamp, bytes of the answer so far) of every read."""
@@ -39,13 +44,18 @@ class Exchange:
         return next(stamp for stamp, size in self.reads if size >= position)
 
     @property
+    def end_ns(self) -> int:
+        """The stamp of the last read."""
+        return self.reads[-1][0] if self.reads else self.request_ns
+
+    @property
     def headers_ns(self) -> int:
-        """Request passed on -> the status line had been read."""
+        """Request read -> the status line had been read."""
         return self._when(self.answer.index(b"\r\n\r\n") + 4) - self.request_ns
 
     @property
     def first_token_ns(self) -> int:
-        """Request passed on -> the read that completed the first event with text."""
+        """Request read -> the read that completed the first event with text."""
         found = TOKEN.search(self.answer)
         assert found, self.answer[:2000]
         return self._when(self.answer.index(b"\n\n", found.end()) + 2) - self.request_ns
@@ -58,59 +68,82 @@ class Exchange:
 
 
 class Tap:
-    """Listens on a loopback port and forwards to one address, in a thread with its own loop."""
+    """The tap's process, and what it has recorded."""
 
     def __init__(self, target: str) -> None:
-        parts = urlsplit(target)
-        self.host, self.target_port = parts.hostname or "127.0.0.1", parts.port or 80
-        self.exchanges: list[Exchange] = []
-        self.port = 0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        self.target = target
+        self.url = ""
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(10)
-        self.port = self._server.sockets[0].getsockname()[1]
+        command = [sys.executable, str(Path(__file__).resolve()), self.target]
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.url = json.loads(self._line())["url"]
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
+        self._child.terminate()
+        self._child.communicate(timeout=10)
 
-    async def _listen(self) -> asyncio.Server:
-        self._sides: set[_Side] = set()
-        return await asyncio.get_running_loop().create_server(lambda: _Client(self), "127.0.0.1", 0)
+    def _line(self) -> bytes:
+        assert self._child.stdout is not None
+        return self._child.stdout.readline()
 
-    async def _close(self) -> None:
-        self._server.close()
-        for side in list(self._sides):
-            side.transport.abort()
-        await asyncio.sleep(0.05)
+    def exchanges(self) -> list[Exchange]:
+        """All requests so far, in the order in which they began."""
+        assert self._child.stdin is not None
+        self._child.stdin.write(b"tell\n")
+        self._child.stdin.flush()
+        return [
+            Exchange(one["request"].encode("latin-1"), one["request_ns"], one["answer"].encode("latin-1"), one["reads"])
+            for one in json.loads(self._line())
+        ]
 
     def by_id(self) -> dict[str, Exchange]:
-        return {exchange.request_id: exchange for exchange in self.exchanges if exchange.request_id}
+        return {exchange.request_id: exchange for exchange in self.exchanges() if exchange.request_id}
+
+
+class _Recorder:
+    """Inside the tap's process: listens on a loopback port and forwards to one address."""
+
+    def __init__(self, target: str) -> None:
+        parts = urlsplit(target)
+        self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
+        self.exchanges: list[Exchange] = []
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _Client(self), "127.0.0.1", 0)
+        print(json.dumps({"url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}), flush=True)
+        asked = asyncio.Event()
+        loop.add_reader(sys.stdin.fileno(), asked.set)
+        while True:
+            await asked.wait()
+            asked.clear()
+            if not sys.stdin.buffer.raw.read(64):
+                return
+            print(json.dumps([self._told(exchange) for exchange in self.exchanges]), flush=True)
+
+    @staticmethod
+    def _told(exchange: Exchange) -> dict[str, object]:
+        return {
+            "request": exchange.request.decode("latin-1"),
+            "request_ns": exchange.request_ns,
+            "answer": exchange.answer.decode("latin-1"),
+            "reads": exchange.reads,
+        }
 
 
 class _Side(asyncio.Protocol):
     transport: asyncio.Transport
 
-    def __init__(self, tap: Tap) -> None:
+    def __init__(self, tap: _Recorder) -> None:
         self.tap = tap
         self.peer: _Side | None = None
 
     def connection_made(self, transport):
         self.transport = transport
-        self.tap._sides.add(self)
 
     def connection_lost(self, exc):
-        self.tap._sides.discard(self)
         if self.peer is not None and not self.peer.transport.is_closing():
             self.peer.transport.close()
 
@@ -126,33 +159,40 @@ class _Side(asyncio.Protocol):
 class _Client(_Side):
     """The gateway's side. A request after an answer begins a new exchange: the gateway does not pipeline."""
 
-    def __init__(self, tap: Tap) -> None:
+    def __init__(self, tap: _Recorder) -> None:
         super().__init__(tap)
+        self.waiting: list[bytes] = []
         self.exchange: Exchange | None = None
 
     def connection_made(self, transport):
         super().connection_made(transport)
-        transport.pause_reading()
         self.connecting = asyncio.get_running_loop().create_task(self._connect())
 
     async def _connect(self):
         loop = asyncio.get_running_loop()
         try:
-            _, peer = await loop.create_connection(lambda: _Engine(self), self.tap.host, self.tap.target_port)
+            _, peer = await loop.create_connection(lambda: _Engine(self), self.tap.host, self.tap.port)
         except OSError:
             self.transport.abort()
             return
         self.peer = peer
-        if not self.transport.is_closing():
-            self.transport.resume_reading()
+        if self.transport.is_closing():
+            peer.transport.close()
+        for data in self.waiting:
+            peer.transport.write(data)
+        self.waiting.clear()
 
     def data_received(self, data):
+        stamp = time.monotonic_ns()
         if self.exchange is None or self.exchange.answer:
             self.exchange = Exchange()
             self.tap.exchanges.append(self.exchange)
         self.exchange.request += data
-        self.peer.transport.write(data)
-        self.exchange.request_ns = time.monotonic_ns()
+        self.exchange.request_ns = stamp
+        if self.peer is None:
+            self.waiting.append(data)
+        else:
+            self.peer.transport.write(data)
 
 
 class _Engine(_Side):
@@ -169,3 +209,7 @@ class _Engine(_Side):
         if exchange is not None:
             exchange.answer += data
             exchange.reads.append((stamp, len(exchange.answer)))
+
+
+if __name__ == "__main__":
+    uvloop.run(_Recorder(sys.argv[1]).run())

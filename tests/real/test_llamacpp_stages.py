@@ -1,5 +1,6 @@
 """Eight slots, sixteen streams at once: do the gateway's stages say what the wire and the engine say?"""
 
+import math
 import statistics
 
 import pytest
@@ -23,6 +24,8 @@ TOKENS = 24
 
 @pytest.fixture(scope="module")
 def answers(stack):
+    # Connections, threads and code are warm before anything counts.
+    together(stack.url, [body("Say yes.", 2) for _ in range(AT_ONCE)])
     out = []
     for wave in range(WAVES):
         out += together(stack.url, [body(f"Tell story number {wave * AT_ONCE + n}.", TOKENS) for n in range(AT_ONCE)])
@@ -63,28 +66,48 @@ def test_each_stage_says_how_it_is_known(records):
         assert record.queue_engine_ns is not None
 
 
+def _apart(differences):
+    """Median and 95th percentile of the sizes of nanoseconds, in milliseconds."""
+    sizes = sorted(abs(difference) / MS for difference in differences)
+    return statistics.median(sizes), sizes[math.ceil(0.95 * len(sizes)) - 1]
+
+
 def test_first_token_agrees_with_the_wire(records, stack):
     wire = stack.tap.by_id()
-    apart = sorted(abs(record.ttft_upstream_ns - wire[record.request_id].first_token_ns) / MS for record in records)
-    assert statistics.median(apart) <= 2, apart
-    assert apart[int(0.95 * (len(apart) - 1))] <= 10, apart
+    median, p95 = _apart(record.ttft_upstream_ns - wire[record.request_id].first_token_ns for record in records)
+    assert median <= 2
+    assert p95 <= 10
+
+
+def test_header_time_agrees_with_the_wire(records, stack):
+    wire = stack.tap.by_id()
+    for record in records:
+        assert record.queue_engine_ns == record.headers_ns
+        assert record.stage_sources["queue.engine"] == "measured(status line)"
+    median, _ = _apart(record.headers_ns - wire[record.request_id].headers_ns for record in records)
+    assert median <= 2
 
 
 def test_header_time_is_the_engines_queue_wait(records, stack):
-    """llama.cpp sends its status line when a slot takes the request: no field carries the wait."""
+    """llama.cpp sends its status line when a slot takes the request: no field carries the wait.
+
+    Judged where a request had to wait, that is where it found all slots taken. One that found a free slot waits only
+    for the step that runs; how soon the status line of such a one leaves depends on the engine's other threads.
+    """
     wire = stack.tap.by_id()
     waited = 0
     wrong = []
     for record in records:
         exchange = wire[record.request_id]
-        truth = exchange.first_token_ns - exchange.timings["prompt_ms"] * MS
-        if truth < 100 * MS:
-            continue  # a slot was free
+        before = [other for other in wire.values() if other.request_ns < exchange.request_ns < other.end_ns]
+        if len(before) < SLOTS:
+            continue
         waited += 1
+        truth = exchange.first_token_ns - exchange.timings["prompt_ms"] * MS
         allowed = 5 * MS + 0.02 * truth
         if abs(record.queue_engine_ns - truth) > allowed:
             wrong.append((record.queue_engine_ns / MS, truth / MS))
-    assert waited >= SLOTS, "half of each wave had to wait for a slot"
+    assert waited == WAVES * SLOTS, "half of each wave had to wait for a slot"
     assert wrong == []
 
 

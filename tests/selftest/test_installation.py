@@ -39,12 +39,14 @@ def test_the_command_prints_one_json_object():
     done = run_tailrace("selftest", "--scenario", "fast", "--scenario", "drop", "--requests", "2", "--json")
     said = json.loads(done.stdout)
     jsonschema.validate(said, msgspec.json.schema(SelftestReport))
-    assert done.returncode == 0, done.stdout
+    # Two requests make a poor median, which a busy machine can spoil: the code must agree with what is said.
+    assert [row["wrong"] for row in said["rows"] if row["wrong"]] == []
+    assert done.returncode == (0 if said["ok"] else 1)
     assert {row["scenario"] for row in said["rows"]} == {"fast", "drop"}
 
 
 def test_the_command_prints_a_table():
-    done = run_tailrace("selftest", "--scenario", "one_token", "--requests", "2")
+    done = run_tailrace("selftest", "--scenario", "one_token")
     assert done.returncode == 0, done.stdout
     assert "one_token" in done.stdout
     assert "3 checks, all pass" in done.stdout

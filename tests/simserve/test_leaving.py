@@ -71,7 +71,7 @@ def test_a_slow_reader_delays_nobody_and_gets_merged_events():
         port = int(server.url.rsplit(":", 1)[1])
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.setblocking(False)  # noqa: FBT003
+        slow.setblocking(False)
         await asyncio.get_running_loop().sock_connect(slow, ("127.0.0.1", port))
         reader, writer = await asyncio.open_connection(sock=slow, limit=1024)
         options = {"include_usage": True, "continuous_usage_stats": True}

@@ -181,15 +181,15 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
         "        if n == 130: print('now', flush=True)\n"
         "        if n >= 130: time.sleep(0.001)\n"
     )
-    child = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", code, str(path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=child_environment(),
-    )
-    assert child.stdout.readline() == b"now\n"
-    os.kill(child.pid, signal.SIGINT)
-    child.communicate(timeout=10)
+    ) as child:
+        assert child.stdout.readline() == b"now\n"
+        os.kill(child.pid, signal.SIGINT)
+        child.communicate(timeout=10)
     assert child.returncode != 0
     run = read_run(path, allow_partial=True)
     assert len(run.records) > 130

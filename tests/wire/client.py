@@ -73,7 +73,7 @@ class RawClient:
     async def connect(cls, url: str, *, receive_buffer: int | None = None) -> RawClient:
         parts = urlsplit(url)
         sock = socket.socket()
-        sock.setblocking(False)  # noqa: FBT003
+        sock.setblocking(False)
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         await asyncio.get_running_loop().sock_connect(sock, (parts.hostname, parts.port))

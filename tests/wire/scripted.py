@@ -196,6 +196,6 @@ def deaf_listener() -> Iterator[str]:
         port = full.getsockname()[1]
         for _ in range(4):
             filler = stack.enter_context(socket.socket())
-            filler.setblocking(False)  # noqa: FBT003
+            filler.setblocking(False)
             filler.connect_ex(("127.0.0.1", port))
         yield f"http://127.0.0.1:{port}"

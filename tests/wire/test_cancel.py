@@ -14,8 +14,9 @@ import pytest
 from tailrace.gateway.exchange import GatewayExchange
 from tailrace.measure.meter import StreamMeter
 from tailrace.model.outcome import OutcomeKind, Reason
+from tailrace.model.record import broken_invariants
 from tests.wire.client import RawClient, chat_body, request
-from tests.wire.scripted import SSE_HEAD, Incoming, deaf_listener, token
+from tests.wire.scripted import DONE, SSE_HEAD, Incoming, deaf_listener, event, finish, token
 from tests.wire.stand import Stand, run, stand
 
 NOTICED_S = 0.05
@@ -264,5 +265,71 @@ def test_after_the_answer_it_is_no_cancel() -> None:
             await asyncio.sleep(0.05)
             assert [record.outcome for record in s.records.all] == [OutcomeKind.COMPLETED]
             assert json.loads(s.engine.requests[0].body)["stream"] is True
+
+    run(test())
+
+
+def test_leaving_at_the_end_marker_is_no_cancel() -> None:
+    """What the OpenAI SDK does, whether or not the engine has ended its message by then."""
+    gone: list[float] = []
+
+    async def script(incoming: Incoming) -> None:
+        await incoming.sse(token(), token(), finish(), DONE)
+        await incoming.until_gone()
+        gone.append(time.monotonic())
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.send(request(chat_body()))
+            await client.head()
+            seen = b""
+            while DONE not in seen:
+                seen += await client.next_chunk()
+            _leave(client, "close")
+            record = await s.record()
+            assert (record.outcome, record.died_in) == (OutcomeKind.COMPLETED, "")
+            assert record.output_tokens == 2
+            assert broken_invariants(record) == []
+            await s.until(lambda: bool(gone))
+            assert not s.gateway.in_flight
+
+    run(test())
+
+
+def test_leaving_between_finish_reason_and_end_marker_is_a_cancel() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.sse(token(), finish())
+        await incoming.until_gone()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.send(request(chat_body()))
+            await client.head()
+            seen = b""
+            while b'"stop"' not in seen:
+                seen += await client.next_chunk()
+            _leave(client, "close")
+            await _cancelled(s, "postprocess")
+
+    run(test())
+
+
+def test_leaving_after_an_error_event_and_its_end_marker_is_a_failure() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.sse(token(), event({"error": {"message": "boom", "code": 500}}), DONE)
+        await incoming.until_gone()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.send(request(chat_body()))
+            await client.head()
+            seen = b""
+            while DONE not in seen:
+                seen += await client.next_chunk()
+            _leave(client, "close")
+            assert (await s.record()).outcome is OutcomeKind.FAILED
 
     run(test())

@@ -465,3 +465,17 @@ def test_a_request_the_engine_refuses_is_rejected_not_failed() -> None:
             assert "maximum context" in record.error
 
     run(test())
+
+
+def test_the_first_answer_of_an_engine_names_it_in_its_own_record() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.send(SSE_HEAD.replace(b"\r\n\r\n", b"\r\nServer: llama.cpp\r\n\r\n"))
+        await incoming.chunks(token(), finish(), DONE)
+        await incoming.end()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            await s.ask(request(chat_body()))
+            assert (await s.record()).engine == "llamacpp"
+
+    run(test())

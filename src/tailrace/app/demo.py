@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import sys
 import tempfile
@@ -44,6 +45,8 @@ SIMULATED: Final = "simulated"
 LLAMACPP: Final = "llamacpp"
 
 DEFAULT_ADMIN_PORT: Final = 9480
+LLAMACPP_PYTHON: Final = "TAILRACE_LLAMACPP_PYTHON"
+"""Environment variable: the interpreter of a virtual environment that has the engine; default: this one."""
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,9 +271,11 @@ class _Story:
         return summary
 
     def _look(self, arm: str) -> tuple[TailStages | None, dict[str, BenchSummary]]:
-        """Where the tail's time went, by the gateway's records of this arm; and the arm by class."""
+        """Where the time of the tail of short requests went, by the gateway's records; and the arm by class."""
         run = read_run(self._run_file(arm))
         gateway = RecordStore(self._folder / "records").table(since_unix_ns=run.header.started_unix_ns)
+        # The documents are slow by nature; the question is what happened to everybody else.
+        gateway = gateway.where(gateway.column("prompt_tokens") <= self._scene.document_tokens)
         stages = tail_stages(gateway, p=0.99) if len(gateway) else None
         table = run.table()
         classes = [one.name for one in parse_mix(self._scene.mix)]
@@ -359,11 +364,13 @@ def _scene(options: DemoOptions) -> Scene:
 
 
 def _llamacpp(*, batch: int, port: int) -> Child:
-    lack = llamacpp_engine.missing()
+    python = os.environ.get(LLAMACPP_PYTHON)
+    lack = "" if python else llamacpp_engine.missing()
     if lack:
         raise InputError(lack, place="--engine llamacpp", remedy=llamacpp_engine.REMEDY)
     script = str(Path(llamacpp_engine.__file__))
-    return Child("llama.cpp", [sys.executable, script, "--port", str(port), "--batch", str(batch), "--slots", "8"])
+    options = ["--port", str(port), "--batch", str(batch), "--slots", "8"]
+    return Child("llama.cpp", [python or sys.executable, script, *options])
 
 
 def _gateway(upstream: str, folder: Path, budgets: dict[str, str]) -> Child:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from tailrace.cli.catalogue import COMMANDS, render_help
 
@@ -56,9 +57,21 @@ def _run(name: str, module: str, rest: list[str]) -> None:
         sys.stderr.write(f"tailrace {name}: {error}\n")
         raise SystemExit(EXIT_ANSWER) from None
     except BrokenPipeError:
-        # The reader of our output has left (`| head`); there is nobody to tell.
-        sys.stderr.close()
-        raise SystemExit(EXIT_DONE) from None
+        _reader_left()
+    except SystemExit as end:
+        # Typer turns a broken pipe into exit code 1.
+        if isinstance(end.__context__, BrokenPipeError):
+            _reader_left()
+        raise
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     raise SystemExit(EXIT_DONE)
+
+
+def _reader_left() -> NoReturn:
+    """The reader of our output has left (`| head`): there is nobody to tell, and nothing went wrong."""
+    import os
+
+    # What is still buffered would raise again at the interpreter's exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise SystemExit(EXIT_DONE) from None

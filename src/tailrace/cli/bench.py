@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli.command_app import CommandApp
 from tailrace.cli.durations import parse_span
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tailrace.probe.spec import BenchSpec
     from tailrace.workload.plan import Workload
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 _LOAD, _WORK, _SERVER, _RESULT = "How much", "Which requests", "Whom to ask", "Results"
 _DEFAULT_CONCURRENCY = 8
@@ -156,7 +157,7 @@ def bench(
 
     Exit: 0 done, 1 what --fail-on named, 2 bad input or target, 3 the client was the limit, 130 interrupted.
 
-      tailrace bench http://localhost:8000 --rate 5 --duration 60 --out before.run
+    Example: tailrace bench http://localhost:8000 --rate 5 --duration 60 --out before.run
     """
     with _interruptible():
         from pathlib import Path

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tailrace.cli.metric_rows import metric_rows
 from tailrace.model.measurement import BenchSummary, MetricSummary
 from tailrace.model.record import RequestRecord
 from tailrace.probe.progress import Progress
@@ -23,19 +24,6 @@ _SILENT_S = 2.0
 
 _LENGTH_TOLERANCE = 0.02
 """Prompts off by more than this share are worth a line."""
-
-_NAMES = {
-    "ttft_ms": "TTFT",
-    "ttft_content_ms": "TTFT content",
-    "chunk_gap_ms": "chunk gap",
-    "itl_ms": "ITL (per token)",
-    "tpot_ms": "TPOT (per request)",
-    "longest_wait_ms": "longest wait",
-    "e2e_ms": "E2E",
-    "e2e_last_token_ms": "E2E last token",
-    "late_send_ms": "sent late by",
-}
-_COLUMNS = ("p50", "p90", "p95", "p99", "p999")
 
 
 class LiveProgress:
@@ -129,7 +117,7 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
     console.print(f"[bold]{run.header.target}[/]  model {run.header.model}  {how}  seed {spec.seed}", soft_wrap=True)
     failed = sum(summary.errors.values())
     console.print(
-        f"{summary.n} requests in {duration:.1f} s: {summary.n - failed} completed, {failed} not; "
+        f"{summary.n} requests in {duration:.1f} s: {summary.n - failed} completed, {failed} did not; "
         f"{summary.requests_per_s:.2f} requests/s, {summary.tokens_per_s:.1f} tokens/s, "
         f"goodput {summary.goodput_per_s:.2f}/s ({_objectives(spec)})",
         soft_wrap=True,
@@ -163,40 +151,11 @@ def _objectives(spec: BenchSpec) -> str:
 
 
 def _table(console: Console, title: str, metrics: dict[str, MetricSummary]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for name in ("n", "mean", "p50", "p90", "p95", "p99", "p99.9", "max", "p99 95 % interval"):
-        table.add_column(name, justify="right")
-    unknown: list[str] = []
-    short = False
-    for key, metric in metrics.items():
-        name = _NAMES.get(key, key.removesuffix("_ms"))
-        if not metric.n:
-            unknown.append(f"{name}: {metric.reason}")
-            continue
-        if key == "ttft_content_ms" and metric == metrics.get("ttft_ms"):
-            continue  # no reasoning came before the text: the same numbers twice
-        values = [getattr(metric, column) for column in _COLUMNS]
-        short = short or None in values
-        interval = metric.p99_ci
-        ends = "" if interval is None else " … ".join("?" if end is None else _number(end) for end in interval)
-        table.add_row(
-            name, str(metric.n), _number(metric.mean), *(_number(v) for v in values), _number(metric.max), ends
-        )
-    console.print(table)
-    if short:
-        console.print("  -: too few requests for that percentile", style="dim")
-    for text in unknown:
-        console.print(f"  not known: {text}", style="dim", markup=False, soft_wrap=True)
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 10_000 else f"{value:.1f}"
+    console.print()
+    console.print(title, style="bold", markup=False)
+    for row in metric_rows(metrics, console.width):
+        console.print(row, markup=False, soft_wrap=True)
+    console.print()
 
 
 def _examples(records: list[RequestRecord]) -> list[str]:

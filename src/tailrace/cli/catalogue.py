@@ -71,8 +71,8 @@ def render_help() -> str:
     lines = [
         "Usage: tailrace COMMAND [OPTIONS]",
         "",
-        "Shows where every millisecond of an LLM or speech request went, says why the tail",
-        "is slow, helps fix it, and proves that the fix worked.",
+        "Shows where every millisecond of an LLM or speech request went, says why the",
+        "tail is slow, helps fix it, and proves that the fix worked.",
     ]
     for group in _GROUPS:
         members = [(name, command) for name, command in COMMANDS.items() if command.group == group]
@@ -81,12 +81,14 @@ def render_help() -> str:
         lines += ["", f"{group}:"]
         for name, command in members:
             lines.append(f"  {name:{width}}  {command.help}")
-            lines.append(f"  {'':{width}}    $ {command.example}")
+            lines.append(f"    {command.example}")
     lines += [
         "",
-        "`tailrace COMMAND --help` shows a command's options; `--json` prints its result as JSON.",
-        "Exit codes: 0 done; 1 the answer is the one that --fail-on named; 2 usage or input error;",
-        "            3 inconclusive (where --fail-on inconclusive asks, or the client was the limit).",
+        "`tailrace COMMAND --help` shows a command's options; `--json` prints its result",
+        "as JSON.",
+        "Exit codes: 0 done; 1 the answer is the one that --fail-on named; 2 usage or",
+        "input error; 3 inconclusive, where --fail-on inconclusive asks, and always when",
+        "the client was the limit.",
         "",
     ]
     return "\n".join(lines)

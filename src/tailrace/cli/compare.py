@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli.command_app import CommandApp
+
 if TYPE_CHECKING:
     from tailrace.model.measurement import Comparison
     from tailrace.store.run_file import Run
     from tailrace.store.table import RecordTable
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 _EXIT_ANSWER = 1
 _EXIT_INCONCLUSIVE = 3

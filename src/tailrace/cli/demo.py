@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tailrace.cli.command_app import CommandApp
+
 if TYPE_CHECKING:
     from tailrace.app.demo import DemoResult
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 _EXIT_LIMITED = 3
 _EXIT_INTERRUPTED = 130
@@ -18,9 +20,11 @@ _EXIT_INTERRUPTED = 130
 @app.command()
 def demo(
     engine: Annotated[
-        str, typer.Option(help="simulated, or llamacpp (a real SmolLM2-135M; extra `llamacpp`).")
+        str, typer.Option(help="simulated, or llamacpp: a real SmolLM2-135M (extra `llamacpp`).")
     ] = "simulated",
-    preset: Annotated[str, typer.Option(help="Accelerator and model of the simulated engine.")] = "a100-llama3-8b",
+    preset: Annotated[
+        str, typer.Option(help="Accelerator and model: a100-llama3-8b, h100-llama3-8b.")
+    ] = "a100-llama3-8b",
     seed: Annotated[int, typer.Option(help="Of arrivals and lengths; both arms have the same.", min=0)] = 0,
     mix: Annotated[str | None, typer.Option(help="Classes and weights, as `tailrace bench --mix` reads them.")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests a second.")] = None,
@@ -41,8 +45,7 @@ def demo(
     An engine with a realistic fault runs under mixed load behind a Tailrace gateway. The fix that the diagnosis advises
     is applied, and the same arrivals are sent again.
 
-        $ tailrace demo --exit
-        $ tailrace demo --seed 7 --preset h100-llama3-8b
+    Example: tailrace demo --seed 7 --preset h100-llama3-8b
     """
     from tailrace.app.contracts import schema_of
     from tailrace.app.demo import DemoInterrupted, DemoOptions, DemoResult, run_demo

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+from tailrace.cli.command_app import CommandApp
+
+app = CommandApp()
 
 
 @app.command(
@@ -56,7 +58,10 @@ def engine(
     output_sigma: Annotated[float, typer.Option(help="Sigma of drawn output lengths.", min=0.0)] = 0.93,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object when ready.")] = False,
 ) -> None:
-    """Serve a simulated inference engine on the OpenAI API, with vLLM's metrics and scheduling knobs."""
+    """Serve a simulated inference engine on the OpenAI API, with vLLM's metrics and scheduling knobs.
+
+    Example: tailrace engine --preset a100-llama3-8b --port 8000
+    """
     import uvloop
 
     from tailrace.simserve.options import ServerOptions

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from tailrace.cli.command_app import CommandApp
+
 if TYPE_CHECKING:
     from tailrace.store.query import RecordStore
     from tailrace.store.table import RecordTable
 
-app = typer.Typer(
-    add_completion=False,
+app = CommandApp(
     no_args_is_help=True,
     help="Query, export and prune the records that a gateway has kept (also while it writes).",
     epilog="Example: tailrace records query --slowest 10 --since 1h",

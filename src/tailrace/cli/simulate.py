@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tailrace.cli.command_app import CommandApp
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from tailrace.workload.plan import Workload
     from tailrace.workload.trace import TraceRow
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = CommandApp()
 
 _WORK, _ENGINE, _RESULT = "Which requests", "The engine", "Results"
 _DEFAULT_REQUESTS = 2000
@@ -120,10 +122,10 @@ def simulate(
 ) -> None:
     """Run a workload on the simulated engine in virtual time: hours of traffic in seconds, without a GPU.
 
-    The result opens wherever a run does: compare, diagnose, report. It is a model's answer: state of the art is an
+    The result opens wherever a run does: compare, diagnose. It is a model's answer: state of the art is an
     error of a few percent in time per token and up to a third in TTFT near saturation. Calibrate before you promise.
 
-      tailrace simulate --rate 7 --requests 2000 --out sim.run
+    Example: tailrace simulate --rate 7 --requests 2000 --out sim.run
     """
     from pathlib import Path
 
@@ -238,24 +240,17 @@ def _run(spec: SimulationSpec, path: Path | None) -> Simulation:
 
 def _print(result: Simulation, spec: SimulationSpec) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from tailrace.cli.metric_rows import metric_rows
 
     summary = result.summary
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     console.print(
         f"Simulated [bold]{spec.preset.name}[/bold]: {summary.n:,} requests, {result.simulated_s:,.1f} simulated "
-        f"seconds, {result.cpu_s:.1f} s of CPU"
+        f"seconds, {result.cpu_s:.1f} s of CPU; times in ms"
     )
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("ms")
-    for name in ("mean", "p50", "p90", "p95", "p99", "max", "n"):
-        table.add_column(name, justify="right")
-    for name, metric in summary.metrics.items():
-        if metric.n:
-            values = [metric.mean, metric.p50, metric.p90, metric.p95, metric.p99, metric.max]
-            cells = ["-" if value is None else f"{value:,.1f}" for value in values]
-            table.add_row(name.removesuffix("_ms"), *cells, f"{metric.n:,}")
-    console.print(table)
+    for row in metric_rows(summary.metrics, console.width):
+        console.print(row, markup=False)
     counters = result.counters
     console.print(
         f"{summary.requests_per_s:.2f} requests/s, {summary.tokens_per_s:,.0f} tokens/s, goodput "

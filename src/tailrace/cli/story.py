@@ -113,10 +113,11 @@ class Storyteller:
             self._row(f"  of {name}", one.metrics["ttft_ms"])
         self._row("chunk gap", summary.metrics["chunk_gap_ms"])
         self._row("E2E", summary.metrics["e2e_ms"])
-        ttft = summary.metrics["ttft_ms"]
+        typical = max(by_class.values(), key=lambda one: one.n, default=summary)
+        ttft = typical.metrics["ttft_ms"]
         if ttft.p50 and ttft.p99 is not None and ttft.p99 > 5 * ttft.p50:
             console.print(
-                f"  The typical user waits {ttft.p50:.0f} ms for the first token; one in a hundred waits "
+                f"  The typical request waits {ttft.p50:.0f} ms for its first token; one in a hundred waits "
                 f"[bold red]{ttft.p99:.0f} ms[/] or more."
             )
         if summary.client.limited:
@@ -129,7 +130,7 @@ class Storyteller:
 
     def _print_stages(self, stages: TailStages) -> None:
         console = self._console
-        console.print(f"Where the time went (gateway's records, {stages.total}, n = {stages.n}):")
+        console.print(f"Where the time of short prompts went (gateway's records, {stages.total}, n = {stages.n}):")
         names = [name for name in stages.tail_ms if max(stages.tail_ms[name], stages.typical_ms.get(name, 0.0)) >= 0.5]
         whole = max(1.0, sum(stages.tail_ms.values()))
         console.print(f"  {'stage':14} {'typical':>9} {'slowest 1 %':>12}")

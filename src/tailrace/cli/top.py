@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tailrace.cli.command_app import CommandApp
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     from tailrace.app.top import Frame, GatewayWatch
 
-app = typer.Typer(add_completion=False)
+app = CommandApp()
 
 _LETTERS = {
     "ingress": "i",
@@ -107,29 +109,44 @@ def render(frame: Frame, console: Console, *, rows: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[Any] = [_header(frame), _answer(frame), Text(), _metrics(frame), Text()]
+    width = console.width
+    parts: list[Any] = [*_flow(_header(frame), width), *_flow(_answer(frame), width), Text(), _metrics(frame), Text()]
     parts += [*_stages(frame, console), Text(), _lanes(frame), Text(), *_streams(frame, rows), Text()]
     parts += _recent(frame, rows)
     return Group(*parts)
 
 
-def _header(frame: Frame) -> Text:
+def _flow(items: list[Text], width: int, *, indent: int = 0, gap: int = 3) -> list[Text]:
+    """The items in as many lines as they need: a line is broken between items, never inside one."""
     from rich.text import Text
 
-    line = Text.assemble(("Tailrace", "bold"), f"  {frame.url}", (f"  → {_safe(frame.upstream)}", "dim"))
+    lines = [Text(" " * indent)]
+    for item in items:
+        if lines[-1].cell_len > indent and lines[-1].cell_len + gap + item.cell_len > width:
+            lines.append(Text(" " * indent))
+        if lines[-1].cell_len > indent:
+            lines[-1].append(" " * gap)
+        lines[-1].append_text(item)
+    return lines
+
+
+def _header(frame: Frame) -> list[Text]:
+    from rich.text import Text
+
+    items = [Text.assemble(("Tailrace", "bold"), f"  {frame.url}"), Text(f"→ {_safe(frame.upstream)}", "dim")]
     engine = " ".join(part for part in (frame.engine, frame.engine_version) if part and part != "unknown")
     if engine:
-        line.append(f"  {_safe(engine)}")
+        items.append(Text(_safe(engine)))
     if frame.simulated:
-        line.append("  simulated engine ", "black on yellow")
+        items.append(Text(" simulated engine ", "black on yellow"))
     if frame.engine_reachable is False:
-        line.append("  engine does not answer ", "bold white on red")
+        items.append(Text(" engine does not answer ", "bold white on red"))
     if frame.uptime_s is not None:
-        line.append(f"  up {_span(frame.uptime_s)}", "dim")
-    return line
+        items.append(Text(f"up {_span(frame.uptime_s)}", "dim"))
+    return items
 
 
-def _answer(frame: Frame) -> Text:
+def _answer(frame: Frame) -> list[Text]:
     from rich.text import Text
 
     from tailrace.figures.wording import ABSENT, count, percent
@@ -137,21 +154,22 @@ def _answer(frame: Frame) -> Text:
     summary = frame.summary
     rate = ABSENT if summary.requests_per_s is None else f"{summary.requests_per_s:.2f}"
     tokens = ABSENT if summary.tokens_per_s is None else f"{summary.tokens_per_s:,.0f}"
-    line = Text.assemble(
-        (f"{rate} requests/s", "bold"),
-        f"   {tokens} tokens/s   {count(summary.n)} ended in {frame.window_s:.0f} s   ",
-    )
-    errors = percent(summary.failed / summary.n) if summary.n else ABSENT
-    line.append(f"errors {errors}", "bold red" if summary.failed else "")
-    line.append(f" ({count(summary.failed)}; {count(summary.cancelled)} cancelled)   ")
-    line.append(f"in flight {ABSENT if frame.in_flight is None else count(frame.in_flight)}", "bold")
+    share = f" ({percent(summary.failed / summary.n)})" if summary.n else ""
+    items = [
+        Text(f"{rate} requests/s", "bold"),
+        Text(f"{tokens} tokens/s"),
+        Text(f"{count(summary.n)} ended in {frame.window_s:.0f} s"),
+        Text(f"errors {count(summary.failed)}{share}", "bold red" if summary.failed else ""),
+        Text(f"cancelled {count(summary.cancelled)}"),
+        Text(f"in flight {ABSENT if frame.in_flight is None else count(frame.in_flight)}", "bold"),
+    ]
     dropped = sum(frame.dropped.values())
     if dropped:
         by_class = ", ".join(f"{name} {count(number)}" for name, number in frame.dropped.items() if number)
-        line.append(f"   {count(dropped)} RECORDS DROPPED ({by_class})", "bold white on red")
+        items.append(Text(f"{count(dropped)} RECORDS DROPPED ({by_class})", "bold white on red"))
     if frame.limited:
-        line.append("   more ended than were read: the newest are shown", "bold red")
-    return line
+        items.append(Text("more ended than were read: the newest are shown", "bold red"))
+    return items
 
 
 def _table(*columns: str, title: str) -> Table:
@@ -204,12 +222,12 @@ def _stages(frame: Frame, console: Console) -> list[RenderableType]:
         line.append(f" {duration(group.total_ms)}")
         out.append(line)
     tail = groups[-1]
-    legend = Text(" " * 20)
+    legend: list[Text] = []
     for stage, ms in tail.stages_ms.items():
         sign = ("▒" if stage_pattern(stage) else "█") if colored else _LETTERS.get(stage, "?")
-        legend.append(f"{sign} ", stage_color(stage, "dark"))
-        legend.append(f"{stage} {percent(ms / tail.total_ms if tail.total_ms else 0)}  ")
-    return [*out, legend]
+        share = percent(ms / tail.total_ms if tail.total_ms else 0)
+        legend.append(Text.assemble((f"{sign} ", stage_color(stage, "dark")), f"{stage} {share}"))
+    return [*out, *_flow(legend, console.width, indent=20, gap=2)]
 
 
 def _lanes(frame: Frame) -> Table:

@@ -134,8 +134,12 @@ def healthy_words(evidence: EvidenceSet) -> str:
                 continue
             shown = next((q for q in (p, 0.95, 0.9, 0.5) if q <= p and supported(q, values.size)), None)
             seen = f"p{shown * 100:g} {quantile(values, shown):.0f} ms" if shown else f"at most {values.max():.0f} ms"
+            over = int((values > bound_ns / 1e6).sum())
+            # A quantile above its objective would read as a contradiction: say why it is not called wrong.
+            chance = over > (1.0 - p) * values.size
+            why = f"; {over} are over it, and the {1 - p:.1%} allowed give that many by chance" if chance else ""
             parts.append(
                 f"{_WORDS.get(name, name)}{whose} {seen} (objective p{p * 100:g} <= {bound_ns / 1e6:.0f} ms, "
-                f"n = {values.size})"
+                f"n = {values.size}{why})"
             )
     return ", ".join(parts)

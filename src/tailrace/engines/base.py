@@ -31,7 +31,7 @@ class Detection(msgspec.Struct, frozen=True):
     evidence: str = ""
     """What gave it away, in words."""
     confidence: int = 1
-    """3 for what only this engine says, 2 for a strong hint, 1 for a guess."""
+    """4: its own name, though it speaks like another; 3: what only this engine says; 2: a strong hint; 1: a guess."""
 
 
 class RequestAdditions(msgspec.Struct, frozen=True):

@@ -9,11 +9,19 @@ from tailrace.engines.base import Detection, EngineAdapter
 from tailrace.engines.llamacpp import LlamaCpp
 from tailrace.engines.openai_compatible import OpenAICompatible
 from tailrace.engines.sglang import Sglang
+from tailrace.engines.simulated import Simulated
 from tailrace.engines.triton import Triton
 from tailrace.engines.vllm import Vllm
 from tailrace.model.errors import InputError
 
-_ADAPTERS: Final[tuple[EngineAdapter, ...]] = (Vllm(), LlamaCpp(), Sglang(), Triton(), OpenAICompatible())
+_ADAPTERS: Final[tuple[EngineAdapter, ...]] = (
+    Vllm(),
+    LlamaCpp(),
+    Sglang(),
+    Triton(),
+    Simulated(),
+    OpenAICompatible(),
+)
 ADAPTERS: Final[Mapping[str, EngineAdapter]] = {adapter.name: adapter for adapter in _ADAPTERS}
 """Name -> adapter. A new engine adds one file and one entry here."""
 

@@ -13,9 +13,6 @@ from tailrace.model.stage import SourceKind, source
 from tailrace.model.thresholds import MS, S
 
 PREFIX: Final = "vllm:"
-SIMULATED: Final = "tailrace-simulated-engine"
-"""Our simulated engine speaks vLLM's form and never hides what it is: the version says it."""
-
 
 _SPAN_ATTRIBUTES: Final = {
     "queue": "gen_ai.latency.time_in_queue",
@@ -57,9 +54,6 @@ class Vllm(EngineAdapter):
 
     def detect(self, headers: Mapping[str, str], metric_names: Collection[str]) -> Detection | None:
         """By its metric names; its `Server` header says only `uvicorn`."""
-        server = headers.get("server", "")
-        if server.startswith(SIMULATED):
-            return Detection(self.name, server, "header server: the simulated engine, which speaks vLLM", 3)
         if any(name.startswith(PREFIX) for name in metric_names):
             return Detection(self.name, "", "metric names vllm:*", 3)
         if "x-vllm-version" in headers:

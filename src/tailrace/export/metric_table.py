@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-__all__ = ["BUCKET_LIST_VERSION", "CHUNK_GAP_BUCKETS", "METRIC_TABLE", "STAGE_BUCKETS", "Metric", "metric_markdown"]
+from tailrace.model.outcome import OutcomeKind
+from tailrace.model.record import RequestRecord
+
+__all__ = [
+    "BUCKET_LIST_VERSION",
+    "CHUNK_GAP_BUCKETS",
+    "METRIC_TABLE",
+    "REQUEST_LABELS",
+    "STAGE_BUCKETS",
+    "Metric",
+    "metric_markdown",
+]
 
 BUCKET_LIST_VERSION: Final = 1
 """Changes whenever a bucket list below does; exposed as a label of `tailrace_build_info`."""
@@ -35,6 +47,30 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     definition: str
     buckets: tuple[float, ...] = ()
     objective: str = ""
+    of: Callable[[RequestRecord], int | None] | None = None
+    """What one ended request adds (counter) or shows (histogram): nanoseconds where the unit is seconds, `None` for
+    nothing. Its labels are then among `REQUEST_LABELS`. Without it somebody sets the metric: a live gauge, or one of
+    which a request has several series."""
+
+
+REQUEST_LABELS: Final[dict[str, Callable[[RequestRecord], str]]] = {
+    "lane": lambda record: record.lane,
+    "model": lambda record: record.model,
+    "engine": lambda record: record.engine,
+    "outcome": lambda record: record.outcome.value,
+    "reason": lambda record: record.reason.value,
+    "stage": lambda record: record.died_in,
+}
+"""The labels that an ended request has a value for."""
+
+
+def _one(_: RequestRecord) -> int:
+    return 1
+
+
+def _first_token_unseen(record: RequestRecord) -> int | None:
+    unseen = record.ttft_ns is None and record.stream and record.outcome is OutcomeKind.COMPLETED
+    return 1 if unseen else None
 
 
 _TABLE: Final = (
@@ -46,6 +82,7 @@ _TABLE: Final = (
         unit="requests",
         definition="Requests that ended, by outcome, by reason, and by the stage in which one that did not complete "
         "died. HTTP status does not decide the outcome: an error frame inside a 200 is failed.",
+        of=_one,
     ),
     Metric(
         name="tailrace_slow_requests_total",
@@ -61,6 +98,7 @@ _TABLE: Final = (
         labels=("lane",),
         unit="attempts",
         definition="Attempts after the first, before any token had reached the client.",
+        of=lambda record: record.retries or None,
     ),
     # -- latency
     Metric(
@@ -72,6 +110,7 @@ _TABLE: Final = (
         "first token was not seen is absent here and counted in tailrace_ttft_missing_total.",
         buckets=TTFT_BUCKETS,
         objective="ttft",
+        of=lambda record: record.ttft_ns,
     ),
     Metric(
         name="tailrace_ttft_missing_total",
@@ -79,6 +118,7 @@ _TABLE: Final = (
         labels=("lane", "engine"),
         unit="requests",
         definition="Completed streamed requests whose first token was not seen.",
+        of=_first_token_unseen,
     ),
     Metric(
         name="tailrace_ttft_upstream_seconds",
@@ -88,6 +128,7 @@ _TABLE: Final = (
         definition="Request sent upstream to the first token read from the engine: TTFT without our own queue.",
         buckets=TTFT_BUCKETS,
         objective="ttft",
+        of=lambda record: record.ttft_upstream_ns,
     ),
     Metric(
         name="tailrace_tpot_seconds",
@@ -97,6 +138,7 @@ _TABLE: Final = (
         definition="(last token - first token) / (tokens - 1) of one request.",
         buckets=TPOT_BUCKETS,
         objective="tpot",
+        of=lambda record: record.tpot_ns,
     ),
     Metric(
         name="tailrace_chunk_gap_max_seconds",
@@ -106,6 +148,7 @@ _TABLE: Final = (
         definition="The longest gap between two token-carrying events of a request; one observation a request.",
         buckets=CHUNK_GAP_BUCKETS,
         objective="chunk_gap",
+        of=lambda record: record.chunk_gap_max_ns,
     ),
     Metric(
         name="tailrace_chunk_gaps_total",
@@ -113,6 +156,7 @@ _TABLE: Final = (
         labels=("lane", "model"),
         unit="gaps",
         definition="Gaps between token-carrying events.",
+        of=lambda record: None if record.chunk_gap_max_ns is None else record.chunk_gap_count,
     ),
     Metric(
         name="tailrace_chunk_gaps_over_threshold_total",
@@ -120,6 +164,7 @@ _TABLE: Final = (
         labels=("lane", "model"),
         unit="gaps",
         definition="Gaps longer than the gap threshold (150 ms by default).",
+        of=lambda record: None if record.chunk_gap_max_ns is None else record.chunk_gap_over,
     ),
     Metric(
         name="tailrace_stalls_total",
@@ -127,6 +172,7 @@ _TABLE: Final = (
         labels=("lane", "model"),
         unit="stalls",
         definition="Stalls: several gaps in a row above the threshold, or one far above the recent median.",
+        of=lambda record: record.stall_count or None,
     ),
     Metric(
         name="tailrace_e2e_seconds",
@@ -136,6 +182,7 @@ _TABLE: Final = (
         definition="Request received to the last byte of the answer.",
         buckets=STAGE_BUCKETS,
         objective="e2e",
+        of=lambda record: record.e2e_ns,
     ),
     Metric(
         name="tailrace_stage_seconds",
@@ -160,6 +207,7 @@ _TABLE: Final = (
         labels=("lane",),
         unit="seconds",
         definition="Time in which the client did not read, and held its stream up.",
+        of=lambda record: record.client_blocked_ns or None,
     ),
     Metric(
         name="tailrace_gateway_overhead_seconds",
@@ -168,6 +216,7 @@ _TABLE: Final = (
         unit="seconds",
         definition="Sum over a stream of upstream read to client write: what the gateway itself added.",
         buckets=OVERHEAD_BUCKETS,
+        of=lambda record: record.gateway_overhead_ns,
     ),
     # -- work
     Metric(
@@ -176,6 +225,7 @@ _TABLE: Final = (
         labels=("lane", "model"),
         unit="tokens",
         definition="Prompt tokens, where the number is known.",
+        of=lambda record: record.prompt_tokens or None,
     ),
     Metric(
         name="tailrace_cached_tokens_total",
@@ -183,6 +233,7 @@ _TABLE: Final = (
         labels=("lane", "model"),
         unit="tokens",
         definition="Prompt tokens that the engine found in its prefix cache, where it says so.",
+        of=lambda record: record.cached_tokens or None,
     ),
     Metric(
         name="tailrace_output_tokens_total",
@@ -190,6 +241,7 @@ _TABLE: Final = (
         labels=("lane", "model"),
         unit="tokens",
         definition="Output tokens, where the number is known.",
+        of=lambda record: record.output_tokens or None,
     ),
     # -- now
     Metric(

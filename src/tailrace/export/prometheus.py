@@ -21,17 +21,21 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 import tailrace
-from tailrace.export.metric_table import BUCKET_LIST_VERSION, METRIC_TABLE, Metric
-from tailrace.model.outcome import OutcomeKind
+from tailrace.export.metric_table import BUCKET_LIST_VERSION, METRIC_TABLE, REQUEST_LABELS, Metric
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import Objectives
 
 __all__ = ["GatewayMetrics"]
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+_Reader = tuple[str, Callable[[RequestRecord], int | None], Callable[[str, tuple[str, ...], int], None]]
+"""Name, what a record shows, and what is done with it."""
+_Readers = tuple[tuple[str, ...], list[_Reader]]
 _MAX_VALUES: Final = 100
 """Distinct values a label may take: model names come from clients, and a client must not fill our memory."""
 _OTHER: Final = "other"
+_OPEN_LABELS: Final = ("lane", "model", "engine")
+"""Labels whose values come from outside; those of the others are closed sets."""
 
 
 class GatewayMetrics(Collector):
@@ -52,6 +56,7 @@ class GatewayMetrics(Collector):
         }
         self._histograms: dict[str, dict[tuple[str, ...], list[float]]] = {name: {} for name in self._bounds}
         self._known: dict[str, set[str]] = {}
+        self._of_requests = self._readers()
         self._pulls: list[Callable[[GatewayMetrics], None]] = []
         added = sorted(
             {bound for name, known in self._bounds.items() for bound in set(known) - {*METRIC_TABLE[name].buckets}}
@@ -65,48 +70,21 @@ class GatewayMetrics(Collector):
 
     def observe(self, record: RequestRecord) -> None:
         """Count one ended request."""
-        lane = self._bounded("lane", record.lane)
-        model = self._bounded("model", record.model)
-        add, note = self._add, self._note
-        who = (lane, model)
-        outcome = record.outcome.value
-        add("tailrace_requests_total", (lane, model, outcome, record.reason.value, record.died_in), 1)
-        note("tailrace_e2e_seconds", (lane, model, outcome), record.e2e_ns)
+        words = {label: of(record) for label, of in REQUEST_LABELS.items()}
+        for label in _OPEN_LABELS:
+            words[label] = self._bounded(label, words[label])
+        for labels, metrics in self._of_requests:
+            series = tuple([words[label] for label in labels])
+            for name, of, add in metrics:
+                value = of(record)
+                if value is not None:
+                    add(name, series, value)
+        lane = words["lane"]
         for stage, value in record.stages().items():
-            note("tailrace_stage_seconds", (stage, lane), value)
-        if record.queue_gateway_ns is not None:
-            note("tailrace_stage_part_seconds", ("queue.gateway", lane), record.queue_gateway_ns)
-        if record.queue_engine_ns is not None:
-            note("tailrace_stage_part_seconds", ("queue.engine", lane), record.queue_engine_ns)
-        if record.ttft_ns is not None:
-            note("tailrace_ttft_seconds", who, record.ttft_ns)
-        elif record.stream and record.outcome is OutcomeKind.COMPLETED:
-            add("tailrace_ttft_missing_total", (lane, self._bounded("engine", record.engine)), 1)
-        if record.ttft_upstream_ns is not None:
-            note("tailrace_ttft_upstream_seconds", who, record.ttft_upstream_ns)
-        if record.tpot_ns is not None:
-            note("tailrace_tpot_seconds", who, record.tpot_ns)
-        if record.chunk_gap_max_ns is not None:
-            note("tailrace_chunk_gap_max_seconds", who, record.chunk_gap_max_ns)
-            add("tailrace_chunk_gaps_total", who, record.chunk_gap_count)
-            add("tailrace_chunk_gaps_over_threshold_total", who, record.chunk_gap_over)
-        if record.gateway_overhead_ns is not None:
-            note("tailrace_gateway_overhead_seconds", (lane,), record.gateway_overhead_ns)
-        self._add_rare(record, lane, who)
-
-    def _add_rare(self, record: RequestRecord, lane: str, who: tuple[str, str]) -> None:
-        for name, tokens in (
-            ("tailrace_prompt_tokens_total", record.prompt_tokens),
-            ("tailrace_cached_tokens_total", record.cached_tokens),
-            ("tailrace_output_tokens_total", record.output_tokens),
-            ("tailrace_stalls_total", record.stall_count),
-        ):
-            if tokens:
-                self._add(name, who, tokens)
-        if record.client_blocked_ns:
-            self._add("tailrace_client_blocked_seconds_total", (lane,), record.client_blocked_ns / 1e9)
-        if record.retries:
-            self._add("tailrace_retries_total", (lane,), record.retries)
+            self._note("tailrace_stage_seconds", (stage, lane), value)
+        for part, value in (("queue.gateway", record.queue_gateway_ns), ("queue.engine", record.queue_engine_ns)):
+            if value is not None:
+                self._note("tailrace_stage_part_seconds", (part, lane), value)
         for threshold in record.slow:
             self._add("tailrace_slow_requests_total", (lane, threshold), 1)
 
@@ -176,6 +154,19 @@ class GatewayMetrics(Collector):
         return out
 
     # -- inside
+
+    def _readers(self) -> list[_Readers]:
+        """The metrics that read a record themselves, by their labels: one series key serves them all."""
+        by_labels: dict[tuple[str, ...], list[_Reader]] = {}
+        for metric in METRIC_TABLE.values():
+            if metric.of is not None:
+                seconds = self._add_seconds if metric.unit == "seconds" else self._add
+                add = self._note if metric.kind == "histogram" else seconds
+                by_labels.setdefault(metric.labels, []).append((metric.name, metric.of, add))
+        return list(by_labels.items())
+
+    def _add_seconds(self, name: str, labels: tuple[str, ...], value_ns: int) -> None:
+        self._add(name, labels, value_ns / 1e9)
 
     def _add(self, name: str, labels: tuple[str, ...], amount: float) -> None:
         series = self._numbers[name]

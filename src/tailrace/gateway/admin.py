@@ -50,12 +50,14 @@ class AdminParts(msgspec.Struct, kw_only=True):
     store_counters: Callable[[], dict[str, Any]] | None = None
     diagnose: Callable[[list[RequestRecord]], Any] | None = None
     """Records -> a `Diagnosis`; called in a thread."""
+    open_paths: frozenset[str] = frozenset()
+    """Further paths that need no token: the page's own files, which carry no data."""
 
 
 def make_admin(gateway: Gateway, parts: AdminParts | None = None) -> web.Application:
     """The API as an application. `/` is left to whoever mounts the page."""
     admin = _Admin(gateway, parts or AdminParts())
-    app = web.Application(middlewares=[_explain_errors, _guard(gateway)])
+    app = web.Application(middlewares=[_explain_errors, _guard(gateway, admin.open_paths)])
     app[GATEWAY] = gateway
     app.router.add_get("/healthz", admin.healthz)
     app.router.add_get("/readyz", admin.readyz)
@@ -96,7 +98,7 @@ async def _explain_errors(request: web.Request, handler: Handler) -> web.StreamR
         return _json({"error": {"message": str(error)}}, status=500)
 
 
-def _guard(gateway: Gateway) -> Any:
+def _guard(gateway: Gateway, open_paths: frozenset[str]) -> Any:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         # A page of another origin can make a browser on this machine post here: only JSON is taken, which a browser
@@ -104,7 +106,7 @@ def _guard(gateway: Gateway) -> Any:
         if request.method == "POST" and request.content_type != "application/json":
             return _json({"error": {"message": "send application/json"}}, status=415)
         token = gateway.config.admin_token
-        if token and request.path not in _OPEN_WITHOUT_TOKEN:
+        if token and request.path not in open_paths:
             given = request.headers.get("Authorization", "")
             if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
                 return _json({"error": {"message": "a bearer token is needed: `admin_token`"}}, status=401)
@@ -125,6 +127,7 @@ class _Admin:
     def __init__(self, gateway: Gateway, parts: AdminParts) -> None:
         self._gateway = gateway
         self._parts = parts
+        self.open_paths = _OPEN_WITHOUT_TOKEN | parts.open_paths
 
     # -- health
 

@@ -4,8 +4,6 @@ Every exit goes through `_close`, which gives back the lane's place and the upst
 takes the request out of the gateway's table. Nothing else pops it, and nothing pops it twice.
 """
 
-# More than 600 lines because every state and every exit of a request stand in one place: leaks hide between files.
-
 from __future__ import annotations
 
 from time import monotonic_ns
@@ -15,7 +13,7 @@ import msgspec
 
 from tailrace.gateway.answer import Answer
 from tailrace.gateway.forward import answer_headers, forward_request
-from tailrace.gateway.head import Header, HeadError
+from tailrace.gateway.head import Header, HeadError, deadline_of, is_json
 from tailrace.gateway.refusal import Refusal, lane_refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind
 from tailrace.gateway.trace import continue_trace
@@ -35,6 +33,10 @@ if TYPE_CHECKING:
 
 SMALL_UPLOAD: Final = 64 * 1024
 """A refused request's body up to this size is read to its end, which keeps the connection; a larger one costs it."""
+
+CROSSING_NS: Final = 1_000_000_000
+"""An idle connection's end that crosses our request is here within a round trip. One that dies later may have died of
+the request, or after doing its work: that is not done twice."""
 
 
 class GatewayExchange:
@@ -162,6 +164,9 @@ class GatewayExchange:
         """The client left: so does everything that was done for it."""
         if self.phase is Phase.DONE:
             return
+        took_all = not write_failed and self.connection.blocked_since is None
+        if self.phase is Phase.STREAMING and took_all and self.transit.left_after_end(now):
+            return
         reason = Reason.CLIENT_WRITE_FAILED if write_failed else Reason.CLIENT_DISCONNECT
         stage = self.stage(now)
         self._let_go(now)
@@ -190,32 +195,21 @@ class GatewayExchange:
     # -- reading the request, entering the lane
 
     def _read_request(self, body: bytes, now: int) -> bool:
-        kind = self.named.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
-        if kind in (b"application/json", b"") or kind.endswith(b"+json"):
+        if is_json(self.named):
             try:
                 self.work = read_work(body)
             except BodyError as error:
-                self._refuse(
-                    Refusal(status=400, message=f"the body is no JSON object: {error}", reason=Reason.BAD_REQUEST),
-                    now,
-                )
+                text = f"the body is no JSON object: {error}"
+                self._refuse(Refusal(status=400, message=text, reason=Reason.BAD_REQUEST), now)
                 return False
         elif self.route.endpoint.endswith("/generate_stream"):
             self.work = Work(stream=True)
-        work, ledger = self.work, self.ledger
-        ledger.model = work.model
-        ledger.stream = work.stream
-        ledger.max_tokens = work.max_tokens
-        ledger.n, ledger.best_of, ledger.beam = work.n, work.best_of, work.beam
-        ledger.sampled, ledger.grammar = work.sampled, work.grammar
-        if work.prompt_tokens is not None:
-            ledger.prompt_tokens = work.prompt_tokens
-            ledger.prompt_tokens_source = "estimate"
+        self.work.enter_in(self.ledger)
         return True
 
     def _enter_lane(self, body: bytes, now: int) -> None:
         work = self.work
-        self._deadline_at = self._deadline()
+        self._deadline_at = deadline_of(self.named, self.received)
         facts = RequestFacts(
             request_id=self.ledger.request_id,
             prompt_tokens=work.prompt_tokens or 0,
@@ -246,12 +240,6 @@ class GatewayExchange:
         else:
             self._lane_place = "running"
             self._admitted(now)
-
-    def _deadline(self) -> int | None:
-        raw = self.named.get(b"x-deadline-ms")
-        if raw is None or not raw.isdigit() or len(raw) > 12:
-            return None
-        return self.received + int(raw) * 1_000_000
 
     def lane_admitted(self, now: int) -> None:
         """Our turn has come."""
@@ -359,7 +347,7 @@ class GatewayExchange:
     def engine_lost(self, now: int, *, untouched: bool) -> bool:
         """The engine's connection died. True when the request is on its way again, on a fresh one."""
         self._upstream = None
-        if untouched and not self._resent:
+        if untouched and not self._resent and self._sent_at is not None and now - self._sent_at < CROSSING_NS:
             # The engine closed an idle connection while our request was on its way: it has not seen it.
             self._resent = True
             self.ledger.attempts += 1
@@ -378,12 +366,12 @@ class GatewayExchange:
 
     def broken(self, now: int) -> None:
         """We failed over it. It ends like any other request: nothing that belongs to it may stay behind."""
-        if self.phase is not Phase.DONE:
-            text = "the gateway could not read the answer"
-            verdict = Verdict(OutcomeKind.FAILED, Reason.STREAM_CUT, self.stage(now), text)
-            self._let_go(now)
-            self._drop_client()
-            self._close(now, verdict)
+        if self.phase is Phase.DONE:
+            return
+        stage = self.stage(now)
+        self._let_go(now)
+        self._drop_client()
+        self._close(now, Verdict(OutcomeKind.FAILED, Reason.STREAM_CUT, stage, "the gateway could not read the answer"))
 
     def client_is_slow(self) -> None:
         """The kernel takes no more: stop the engine once more than a buffer's worth waits here."""

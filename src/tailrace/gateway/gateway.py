@@ -303,8 +303,6 @@ class Gateway:
             received=received,
             endpoint=where.endpoint,
             backend=self.backend.name,
-            engine=self.engine.name,
-            engine_version=self.engine.version,
             lane=PASSTHROUGH_LANE,
             blocked=[],
             passages=[],
@@ -357,6 +355,8 @@ class Gateway:
         self.in_flight.pop(ledger.request_id, None)
         if ledger.loop_lag_ns is None:
             ledger.loop_lag_ns = self.loop_lag_ns
+        # Named at the end: its own answer may have been the first that told which engine this is.
+        ledger.engine, ledger.engine_version = self.engine.name, self.engine.version
         try:
             record = ledger.close(
                 now,

@@ -30,11 +30,17 @@ LINGER_NS: Final = 2_000_000_000
 class Exchange(Protocol):
     """One request as its connection drives it."""
 
-    keep_alive: bool
     expects_continue: bool
     uploaded: bool
     """The whole body is here."""
     started: bool
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the connection serves another request after this one."""
+
+    @keep_alive.setter
+    def keep_alive(self, value: bool) -> None: ...
 
     def add_body(self, data: bytes) -> None:
         """Body bytes as they come."""

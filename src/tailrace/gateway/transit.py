@@ -297,6 +297,19 @@ class Transit:
         self.answer.end()
         exchange.ends(now, self._judge(meter))
 
+    def left_after_end(self, now: int) -> bool:
+        """The client left. If it had the end marker by then, it has its answer, and the request ends as that did.
+
+        The OpenAI SDK hangs up at `[DONE]` and does not wait for the end of the message.
+        """
+        exchange, meter = self._exchange, self.meter
+        if meter is None or not meter.done or not self.answer.head_sent:
+            return False
+        exchange.stop_engine(now)
+        meter.end(now, clean=False)
+        exchange.ends(now, self._judge(meter))
+        return True
+
     def let_head_go(self) -> None:
         """The hold is over."""
         self.hold_until = NEVER
@@ -311,6 +324,6 @@ class Transit:
             meter.end(now, clean=False)
             return meter.summary()
         except Exception:
-            # A fault of ours must not keep the request, its place and its record for ever.
+            # A bug of ours: the request ends all the same, with the record that its stamps give.
             log.exception("request %s could not be measured to its end", self._exchange.ledger.request_id)
             return None

@@ -21,9 +21,6 @@ log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 256 * 1024
 """An engine's head is a few hundred bytes; whoever sends more does not speak HTTP to us."""
-CROSSING_NS: Final = 1_000_000_000
-"""An idle connection's end that crosses our request is here within a round trip. One that dies later may have died of
-the request, or after doing its work: that is not done twice."""
 MAX_IDLE: Final = 256
 """Idle connections kept; the engine keeps a socket and a task for each."""
 
@@ -51,7 +48,7 @@ class Receiver(Protocol):
         """The message ended as HTTP says it must."""
 
     def upstream_lost(self, error: str, *, untouched: bool, now: int) -> None:
-        """The connection ended before the message did. `untouched`: reused, and dead at once without a byte."""
+        """The connection ended before the message did. `untouched`: reused, and not one byte of an answer came."""
 
     def upstream_broken(self, now: int) -> None:
         """Reading the answer failed for a reason of our own; nothing more of it will come."""
@@ -74,7 +71,6 @@ class UpstreamConnection(asyncio.Protocol):
         "_keep_alive",
         "_parser",
         "_pool",
-        "_sent_at",
         "_stopped",
         "_trailer_bytes",
         "_until_eof",
@@ -96,7 +92,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_bytes = self._trailer_bytes = 0
         self.receiver: Receiver | None = None
         self.requests = 0
-        self._sent_at = 0
         self.idle_since = 0
         self.keep_alive_ns: int | None = None
         self.transport: asyncio.Transport | None = None
@@ -165,7 +160,7 @@ class UpstreamConnection(asyncio.Protocol):
         if exc is None and self._until_eof and self._head_done:
             receiver.upstream_complete(now)
             return
-        untouched = self.requests > 1 and self._head_bytes == 0 and now - self._sent_at < CROSSING_NS
+        untouched = self.requests > 1 and self._head_bytes == 0
         receiver.upstream_lost(
             f"the engine closed the connection{f' ({exc})' if exc else ''}", untouched=untouched, now=now
         )
@@ -227,7 +222,6 @@ class UpstreamConnection(asyncio.Protocol):
         assert self.transport is not None
         self.receiver = receiver
         self.requests += 1
-        self._sent_at = monotonic_ns()
         self._headers, self._body = [], []
         self._head_due = self._head_done = self._complete = self._keep_alive = False
         self._stopped = self._until_eof = False

@@ -216,10 +216,10 @@ class RequestLedger(msgspec.Struct, kw_only=True):
             unattributed_ns=values.get("unattributed"),
             stage_sources={str(stage): origin for stage, origin in account.sources.items()},
             e2e_ns=end - self.received,
-            e2e_last_token_ns=_since(self.received, stream.last_token_at),
+            e2e_last_token_ns=self._not_before(ttft, stream.last_token_at),
             ttft_ns=ttft,
             ttft_upstream_ns=_since(self.sent, first),
-            ttft_content_ns=_since(self.received, stream.first_content_at),
+            ttft_content_ns=self._not_before(ttft, stream.first_content_at),
             headers_ns=_since(self.sent, self.headers),
             chunk_gap_count=stream.chunk_gap_count,
             chunk_gap_p50_ns=stream.chunk_gap_p50_ns,
@@ -301,6 +301,14 @@ class RequestLedger(msgspec.Struct, kw_only=True):
             # The token was read but never written: the client has not seen it.
             return None
         return _since(self.received, max(self.client_first_write, summary.first_token_at))
+
+    def _not_before(self, ttft: int | None, read_at: int | None) -> int | None:
+        """Since the request's start; no token reached the client before the first one did.
+
+        The status line is held for the first event, so a token read meanwhile left with it.
+        """
+        since = _since(self.received, read_at)
+        return since if since is None or ttft is None else max(since, ttft)
 
     def _slow(
         self, summary: StreamSummary | None, ttft: int | None, end: int, outcome: OutcomeKind, limits: SlowThresholds

@@ -26,7 +26,7 @@ class MetricSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Why the metric cannot be known, when `n` is 0."""
 
 
-class ClientHealth(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ClientHealth(msgspec.Struct, frozen=True, kw_only=True):
     """What the load generator says about itself. `limited` forbids a verdict."""
 
     limited: bool = False

@@ -44,15 +44,20 @@ def needed(p: float) -> int:
     return math.ceil(SUPPORT / (1.0 - p) - 1e-6)
 
 
+_TIE: Final = 1e-12
+"""The distribution function is exact to about this: P(Binomial(7, 0.5) <= 3) comes out as 0.4999999999999999."""
+
+
 def binomial_quantile(q: float, n: int, p: float) -> int:
     """Smallest k with P(Binomial(n, p) <= k) >= q (what `scipy.stats.binom.ppf` gives, without its import time)."""
     from scipy.special import bdtr, bdtrik  # noqa: PLC0415  (scipy is loaded only where it is used)
 
     guess = int(np.ceil(bdtrik(q, n, p)))
     guess = min(max(guess, 0), n)
-    while guess > 0 and float(bdtr(guess - 1, n, p)) >= q:
+    least = q - _TIE
+    while guess > 0 and float(bdtr(guess - 1, n, p)) >= least:
         guess -= 1
-    while guess < n and float(bdtr(guess, n, p)) < q:
+    while guess < n and float(bdtr(guess, n, p)) < least:
         guess += 1
     return guess
 

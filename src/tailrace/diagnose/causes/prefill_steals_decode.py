@@ -188,15 +188,20 @@ class PrefillStealsDecode(Cause):
     def _advice(evidence: EvidenceSet) -> str:
         knobs = evidence.knobs
         budget = knobs.get("max_num_batched_tokens")
-        lanes = " Give long prompts a lane of their own with a small running limit."
+        # Chunking alone keeps first come, first served: the long prompt fills each step's budget, and short prompts
+        # that came after it still wait for the whole of it.
+        share = (
+            " Cap one prompt's share of a step (long_prefill_token_threshold, about a quarter of the budget), or short "
+            "prompts still wait behind the long one. Give long prompts a lane of their own with a small running limit."
+        )
         if knobs.get("enable_chunked_prefill") is False:
             return (
                 "Switch chunked prefill on (enable_chunked_prefill) with a small step budget "
-                "(max_num_batched_tokens 512)." + lanes
+                "(max_num_batched_tokens 1024)." + share
             )
         if isinstance(budget, int) and knobs.get("enable_chunked_prefill") is True:
-            return f"Lower the step budget (max_num_batched_tokens, now {budget}, to {max(256, budget // 4)})." + lanes
+            return f"Lower the step budget (max_num_batched_tokens, now {budget}, to {max(256, budget // 4)})." + share
         return (
             "Switch chunked prefill on if it is off (enable_chunked_prefill), else lower the step budget "
-            "(max_num_batched_tokens)." + lanes
+            "(max_num_batched_tokens)." + share
         )
