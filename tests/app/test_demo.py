@@ -191,11 +191,14 @@ def test_ctrl_c_ends_it_within_two_seconds_and_leaves_nothing(tmp_path):
         (("--preset", "tpu"), "preset", "a100-llama3-8b"),
         (("--mix", "chta:1"), "--mix", "chat"),
         (("--duration", "soon"), "--duration", "90s"),
+        (("--rate", "nan"), "--rate", "--rate 5"),
+        (("--rate", "-1"), "--rate", "--rate 5"),
     ],
 )
 def test_bad_input_is_one_sentence_with_the_remedy(args, place, remedy):
     done = run_demo(*args, "--exit", timeout=15)
     assert done.returncode == 2
+    assert "Watch it live" not in done.stdout, "refused before anything is started"
     assert "Traceback" not in done.stderr
     assert place in done.stderr
     assert remedy in done.stderr

@@ -177,6 +177,9 @@ async def run_demo(
     summarised as far as it came, then `DemoInterrupted` is raised.
     """
     scene = _scene(options)
+    workload = Workload(
+        arrivals=Arrivals(kind=ArrivalKind.POISSON, rate=scene.rate), mix=parse_mix(scene.mix)
+    )  # refuses what cannot be sent, before anything is started
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tailrace-demo-")))
         tell(Step(name="starting", text=_engine_words(options)))
@@ -184,7 +187,7 @@ async def run_demo(
         gateway = stack.enter_context(_gateway(engine.url, folder, scene.budgets))
         page = str(gateway.ready["admin"]) + "/"
         tell(Step(name="ready", page=page, text=str(gateway.ready["url"])))
-        story = _Story(options, scene, engine, gateway, folder, tell, stop, on_progress)
+        story = _Story(options, scene, workload, engine, gateway, folder, tell, stop, on_progress)
         result = await story.run(page)
         if until is not None:
             await until(result)
@@ -198,6 +201,7 @@ class _Story:
         self,
         options: DemoOptions,
         scene: Scene,
+        workload: Workload,
         engine: _Engine,
         gateway: Child,
         folder: Path,
@@ -207,6 +211,7 @@ class _Story:
     ) -> None:
         self._options = options
         self._scene = scene
+        self._workload = workload
         self._engine = engine
         self._gateway = gateway
         self._folder = folder
@@ -254,7 +259,7 @@ class _Story:
         self._tell(Step(name="loading", arm=arm, seconds=scene.duration_ns / S, text=scene.mix))
         spec = BenchSpec(
             url=str(self._gateway.ready["url"]),
-            workload=Workload(arrivals=Arrivals(kind=ArrivalKind.POISSON, rate=scene.rate), mix=parse_mix(scene.mix)),
+            workload=self._workload,
             seed=self._options.seed,
             duration_ns=scene.duration_ns,
             warmup_requests=scene.warmup,
@@ -278,7 +283,7 @@ class _Story:
         gateway = gateway.where(gateway.column("prompt_tokens") <= self._scene.document_tokens)
         stages = tail_stages(gateway, p=0.99) if len(gateway) else None
         table = run.table()
-        classes = [one.name for one in parse_mix(self._scene.mix)]
+        classes = [one.name for one in self._workload.mix]
         return stages, {name: summarise(table.where(table.column("lane") == name)) for name in classes}
 
     async def _diagnose(self) -> Diagnosis:

@@ -54,8 +54,9 @@ def _run(name: str, module: str, rest: list[str]) -> None:
         sys.stderr.write(f"tailrace {name}: {error}\n")
         raise SystemExit(EXIT_INPUT) from None
     except TailraceError as error:
+        # Not 1: that is an answer, and a script that reads it would take a damaged file for one.
         sys.stderr.write(f"tailrace {name}: {error}\n")
-        raise SystemExit(EXIT_ANSWER) from None
+        raise SystemExit(EXIT_INPUT) from None
     except BrokenPipeError:
         _reader_left()
     except SystemExit as end:
