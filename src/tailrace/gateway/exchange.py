@@ -6,7 +6,6 @@ takes the request out of the gateway's table. Nothing else pops it, and nothing 
 
 from __future__ import annotations
 
-import logging
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,7 @@ import msgspec
 
 from tailrace.gateway.answer import Answer
 from tailrace.gateway.forward import answer_headers, forward_request
-from tailrace.gateway.head import Header, HeadError
+from tailrace.gateway.head import Header, HeadError, deadline_of, is_json
 from tailrace.gateway.refusal import Refusal, lane_refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind
 from tailrace.gateway.trace import continue_trace
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from tailrace.gateway.gateway import Gateway
     from tailrace.gateway.server import ClientConnection
     from tailrace.gateway.upstream import UpstreamConnection
-
-log = logging.getLogger(__name__)
 
 SMALL_UPLOAD: Final = 64 * 1024
 """A refused request's body up to this size is read to its end, which keeps the connection; a larger one costs it."""
@@ -198,32 +195,21 @@ class GatewayExchange:
     # -- reading the request, entering the lane
 
     def _read_request(self, body: bytes, now: int) -> bool:
-        kind = self.named.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
-        if kind in (b"application/json", b"") or kind.endswith(b"+json"):
+        if is_json(self.named):
             try:
                 self.work = read_work(body)
             except BodyError as error:
-                self._refuse(
-                    Refusal(status=400, message=f"the body is no JSON object: {error}", reason=Reason.BAD_REQUEST),
-                    now,
-                )
+                text = f"the body is no JSON object: {error}"
+                self._refuse(Refusal(status=400, message=text, reason=Reason.BAD_REQUEST), now)
                 return False
         elif self.route.endpoint.endswith("/generate_stream"):
             self.work = Work(stream=True)
-        work, ledger = self.work, self.ledger
-        ledger.model = work.model
-        ledger.stream = work.stream
-        ledger.max_tokens = work.max_tokens
-        ledger.n, ledger.best_of, ledger.beam = work.n, work.best_of, work.beam
-        ledger.sampled, ledger.grammar = work.sampled, work.grammar
-        if work.prompt_tokens is not None:
-            ledger.prompt_tokens = work.prompt_tokens
-            ledger.prompt_tokens_source = "estimate"
+        self.work.enter_in(self.ledger)
         return True
 
     def _enter_lane(self, body: bytes, now: int) -> None:
         work = self.work
-        self._deadline_at = self._deadline()
+        self._deadline_at = deadline_of(self.named, self.received)
         facts = RequestFacts(
             request_id=self.ledger.request_id,
             prompt_tokens=work.prompt_tokens or 0,
@@ -254,12 +240,6 @@ class GatewayExchange:
         else:
             self._lane_place = "running"
             self._admitted(now)
-
-    def _deadline(self) -> int | None:
-        raw = self.named.get(b"x-deadline-ms")
-        if raw is None or not raw.isdigit() or len(raw) > 12:
-            return None
-        return self.received + int(raw) * 1_000_000
 
     def lane_admitted(self, now: int) -> None:
         """Our turn has come."""
@@ -611,11 +591,6 @@ class GatewayExchange:
         blocked = self.connection.blocked_since
         if blocked is not None:
             ledger.client_blocked(blocked, end)
-        try:
-            summary = transit.summary(now)
-        except Exception:
-            log.exception("request %s could not be measured to its end", ledger.request_id)
-            summary = None
-        self.gateway.finished(ledger, summary, verdict, end)
+        self.gateway.finished(ledger, transit.summary(now), verdict, end)
         self._request = b""
         self.connection.answered(self, keep_alive=answer.keep_alive, now=end)

@@ -124,3 +124,17 @@ def chunk(data: bytes) -> bytes:
 
 
 LAST_CHUNK: Final = b"0\r\n\r\n"
+
+
+def is_json(named: dict[bytes, bytes]) -> bool:
+    """Whether the body is JSON by its content type, or may be: clients leave the header out."""
+    kind = named.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
+    return kind in (b"application/json", b"") or kind.endswith(b"+json")
+
+
+def deadline_of(named: dict[bytes, bytes], received: int) -> int | None:
+    """The instant (ns) that `x-deadline-ms` names, counted from `received`; `None` where it is absent or no number."""
+    raw = named.get(b"x-deadline-ms")
+    if raw is None or not raw.isdigit() or len(raw) > 12:
+        return None
+    return received + int(raw) * 1_000_000

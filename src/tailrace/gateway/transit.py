@@ -7,6 +7,7 @@ fragment. Frames that only the gateway asked for are cut out.
 
 from __future__ import annotations
 
+import logging
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,8 @@ from tailrace.model.timeline import EventKind
 
 if TYPE_CHECKING:
     from tailrace.gateway.exchange import GatewayExchange
+
+log = logging.getLogger(__name__)
 
 NEVER: Final = 1 << 62
 MAX_READ_BODY: Final = 4 * 1024 * 1024
@@ -317,5 +320,10 @@ class Transit:
         meter = self.meter
         if meter is None or self._summary is not None:
             return self._summary
-        meter.end(now, clean=False)
-        return meter.summary()
+        try:
+            meter.end(now, clean=False)
+            return meter.summary()
+        except Exception:
+            # A bug of ours: the request ends all the same, with the record that its stamps give.
+            log.exception("request %s could not be measured to its end", self._exchange.ledger.request_id)
+            return None

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.measure.dialect import UNREADABLE, as_count
+from tailrace.measure.ledger import RequestLedger
 
 _ABSENT: Final = msgspec.Raw()
 
@@ -73,6 +74,17 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     has_stream_options: bool = False
     progress_asked: bool = False
     """The client itself asked for llama.cpp's progress frames."""
+
+    def enter_in(self, ledger: RequestLedger) -> None:
+        """Put into the ledger what the record shows of it."""
+        ledger.model = self.model
+        ledger.stream = self.stream
+        ledger.max_tokens = self.max_tokens
+        ledger.n, ledger.best_of, ledger.beam = self.n, self.best_of, self.beam
+        ledger.sampled, ledger.grammar = self.sampled, self.grammar
+        if self.prompt_tokens is not None:
+            ledger.prompt_tokens = self.prompt_tokens
+            ledger.prompt_tokens_source = "estimate"
 
 
 class BodyError(Exception):

@@ -149,8 +149,11 @@ class StreamMeter:
             return
         if data.startswith(b"event: ") and size - 2 <= self._max_event_bytes and _CR not in data:
             name_end = data.find(_LF)
-            if data.startswith(b"data: ", name_end + 1) and data.find(b"\n\n") == size - 2 == data.find(
-                _LF, name_end + 1
+            # The first line end after the name's own is followed by the last: two lines and a blank one.
+            if (
+                data.find(_LF, name_end + 1) == size - 2
+                and data[size - 1] == _LF
+                and data.startswith(b"data: ", name_end + 1)
             ):
                 self._feed_one(data, name_end + 7, size - 2, data[7:name_end], now)
                 return
