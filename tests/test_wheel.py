@@ -66,8 +66,9 @@ def test_it_installs_and_runs_in_a_new_environment(tmp_path):
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout
 
-    run(sys.executable, "-m", "venv", tmp_path / "venv")
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", ROOT)
+    # Debian's Python comes without ensurepip, so the new environment is filled by the pip of this one.
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check", ROOT)
     assert "tailrace demo" in run(tailrace, "--help", env=env)
     # Every command's own help: imports it all with nothing but the declared dependencies.
     for name in run(python, "-c", "import tailrace.cli.catalogue as c; print(*c.COMMANDS)", env=env).split():
