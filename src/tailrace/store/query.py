@@ -218,10 +218,18 @@ class RecordStore:
             except (duckdb.IOException, FileNotFoundError) as error:
                 # A segment was pruned or merged away between listing and opening: the next list is right.
                 if attempt == _ATTEMPTS - 1:
-                    raise StoreError(f"{self.directory.root}: cannot read records: {error}") from None
+                    raise self._unreadable(error) from None
             except duckdb.Error as error:
-                raise StoreError(f"{self.directory.root}: cannot read records: {error}") from None
+                raise self._unreadable(error) from None
         raise AssertionError("unreachable")
+
+    def _unreadable(self, error: Exception) -> StoreError:
+        # Refused, not skipped: a percentile over what happened to be readable would look like an answer.
+        said = str(error).partition("\n")[0].rstrip(".")
+        return StoreError(
+            f"{self.directory.root}: cannot read records: {said}. Move the file that it names out of the directory to "
+            "read the others."
+        )
 
     def _snapshot(self, since: int | None, until: int | None) -> _Snapshot:
         hot, batches = self._hot(since_ns=since, until_ns=until)
