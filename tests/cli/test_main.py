@@ -120,6 +120,11 @@ def test_a_span_that_is_none_names_its_option(text):
     assert caught.value.place == "--duration"
 
 
+def test_where_nobody_knows_the_unit_a_bare_number_is_refused():
+    with pytest.raises(InputError, match="30m"):
+        parse_span("30", place="--older-than", bare_seconds=False)
+
+
 def test_only_one_option_gives_the_lengths():
     with pytest.raises(InputError, match="only one of"):
         classes_from(mix="chat", prompt_tokens="3", output_tokens=None, trace=False, default="chat")

@@ -1,6 +1,8 @@
 """MIX_SHIFT and DECODE_SLOWDOWN: what changed between two windows."""
 
 import msgspec
+import numpy as np
+import pytest
 
 from tailrace.diagnose.causes import decode_slowdown
 from tailrace.diagnose.causes.decode_slowdown import DecodeSlowdown
@@ -115,14 +117,24 @@ def test_one_slower_length_is_not_a_slower_accelerator():
     assert DecodeSlowdown().judge(evidence(slower, before=old)) is None
 
 
-def test_a_slowdown_that_may_be_chance_is_none(monkeypatch):
-    real = decode_slowdown.compare_quantiles
+@pytest.mark.parametrize(("spread", "fires"), [(0.05, True), (1.2, False)])
+def test_a_slowdown_that_may_be_chance_is_none(spread, fires):
+    """80 requests a window, slower by a tenth and more in every bucket: whether it is so depends on their spread."""
+    steady_batch = equal_batch(steady())[:80]
 
-    def unsure(*args, **more):
-        return [change._replace(low=-0.01) for change in real(*args, **more)]
+    def window(factor, seed):
+        draws = np.random.default_rng(seed).lognormal(0.0, spread, len(steady_batch)) * factor
+        return [
+            msgspec.structs.replace(record, chunk_gap_p50_ns=round(record.chunk_gap_p50_ns * draw))
+            for record, draw in zip(steady_batch, draws, strict=True)
+        ]
 
-    monkeypatch.setattr(decode_slowdown, "compare_quantiles", unsure)
-    assert SLOW not in codes(answer(equal_batch(steady(0.7)), before=equal_batch(steady())))
+    seen = evidence(window(1.4, 52), before=window(1.0, 2))
+    old, new = (decode_slowdown._pace(side) for side in (seen.before, seen.now))
+    buckets = DecodeSlowdown._buckets(seen.before, seen.now, old, new)
+    assert len(buckets) == 2
+    assert min(ratio for _, ratio, _ in buckets) >= 1.0 + decode_slowdown.SLOWER, "certainty alone must decide"
+    assert (DecodeSlowdown().judge(seen) is not None) is fires
 
 
 def test_without_the_batch_it_is_only_suspected():

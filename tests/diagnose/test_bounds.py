@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from tailrace.cli.objectives import parse_objectives
 from tailrace.diagnose.causes import mix_shift
 from tailrace.diagnose.causes.hol_long_prefill import HolLongPrefill, Waits, waits_behind_prefill
 from tailrace.diagnose.causes.prefill_steals_decode import PrefillStealsDecode
-from tailrace.diagnose.objectives import parse_objectives
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
 from tests.diagnose.simulated import UNCHUNKED, answer, as_client, as_gateway, codes, evidence, served
 from tests.diagnose.test_before_after_causes import MIX, before, one_lane
@@ -152,12 +152,37 @@ def test_more_documents_on_an_engine_that_also_slowed_down_are_no_mix_shift():
     assert MIX not in codes(answer(after, before=before()))
 
 
-def test_mix_shift_needs_size_and_certainty(monkeypatch):
-    after = one_lane(as_gateway(served(2, rate=2.0, n=2500, long_share=0.12)))
-    assert MIX in codes(answer(after, before=before()))
-    real = mix_shift._split
-    with monkeypatch.context() as patch:
-        patch.setattr(mix_shift, "_split", lambda a, b: real(a, b)._replace(mix=0.09 * real(a, b).a, within=0.0))
-        assert MIX not in codes(answer(after, before=before()))
-    monkeypatch.setattr(mix_shift.MixShift, "_interval", staticmethod(lambda _a, _b: (-1.0, 400.0)))
-    assert MIX not in codes(answer(after, before=before()))
+def traffic(long, *, spread, seed):
+    """3,000 short requests of about 100 ms TTFT, and `long` ones of 1 s and up to `spread` more."""
+    rng = np.random.default_rng(seed)
+    base = one_lane(as_gateway(served(1, rate=2.0, n=400, long_share=0.02)))
+    rows = [(100, 100 * rng.uniform(0.9, 1.1)) for _ in range(3000)]
+    rows += [(6000, 1000 * rng.uniform(1.0, 1.0 + spread)) for _ in range(long)]
+    rng.shuffle(rows)
+    return [
+        msgspec.structs.replace(
+            base[number % len(base)],
+            request_id=str(number),
+            prompt_tokens=int(tokens),
+            ttft_ns=round(ttft * 1e6),
+            start_unix_ns=1_700_000_000_000_000_000 + number * 100_000_000,
+        )
+        for number, (tokens, ttft) in enumerate(rows)
+    ]
+
+
+MIXES = {
+    "large and certain": ((40, 0.5), (300, 0.5), True),
+    "large, but at the edge of 1 % it may be chance": ((30, 0.5), (36, 0.5), False),
+    "certain, but a hundredth of the p99": ((300, 0.1), (420, 0.1), False),
+}
+
+
+@pytest.mark.parametrize(("a", "b", "fires"), MIXES.values(), ids=MIXES)
+def test_mix_shift_needs_size_and_certainty(a, b, fires):
+    seen = evidence(traffic(b[0], spread=b[1], seed=2), before=traffic(a[0], spread=a[1], seed=1))
+    sides = [mix_shift._buckets(side, "ttft") for side in (seen.before, seen.now)]
+    split, (low, _) = mix_shift._split(*sides), mix_shift.MixShift._interval(*sides)
+    assert split.mix > abs(split.within), "size or certainty alone must decide"
+    assert ((split.mix >= mix_shift.NAMED_SHARE * split.a) + (low > 0)) == (2 if fires else 1)
+    assert (mix_shift.MixShift()._metric(seen, seen.before, "ttft") is not None) is fires

@@ -4,14 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from tailrace.cli.objectives import parse_objectives
 from tailrace.diagnose import causes
 from tailrace.diagnose.cause import layer_of
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.engine import diagnose, rank
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.objectives import parse_objectives
 from tailrace.diagnose.symptoms import more_often_than, symptoms
-from tailrace.model.errors import InputError
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
 from tailrace.model.measurement import ClientHealth
 from tailrace.model.outcome import OutcomeKind, Reason
@@ -230,18 +229,15 @@ def test_an_objective_is_judged_by_counting(count, n, answer_):
     assert more_often_than(count, n, 0.01) is answer_
 
 
-def test_objectives_as_typed():
-    objectives = parse_objectives(["ttft_p99=500ms", "short/tpot_p999=0.1s", "e2e_p50=2s"])
-    assert objectives is not None
-    assert objectives.bounds == {
-        "ttft": {0.99: 500_000_000},
-        "short/tpot": {0.999: 100_000_000},
-        "e2e": {0.5: 2_000_000_000},
-    }
-    assert parse_objectives([]) is None
-    for bad in ("ttft=500ms", "ttft_p99", "ttft_p99=500", "foo_p99=1s", "ttft_p98=1s"):
-        with pytest.raises(InputError, match="objective"):
-            parse_objectives([bad])
+@pytest.mark.parametrize("bound_ms", [50, 5_000])
+def test_an_objective_on_chunk_gaps_binds_the_longest_of_each_request(bound_ms):
+    records = as_gateway(served(rate=3.0, n=600))
+    slowest = sum((r.chunk_gap_max_ns or 0) > bound_ms * MS for r in records)
+    assert (slowest > 0.05 * len(records)) is (bound_ms == 50)
+    objectives = parse_objectives([f"chunk_gap_p99={bound_ms}ms"])
+    said = [one.text for one in symptoms(evidence(records, objectives=objectives)) if one.kind == "objective"]
+    assert bool(said) is (slowest > 0.05 * len(records))
+    assert all("longest chunk gap" in text for text in said)
 
 
 def test_evidence_from_a_live_gateway_has_no_run_offsets():

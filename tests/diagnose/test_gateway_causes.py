@@ -86,7 +86,7 @@ def test_a_client_cannot_know_the_gateways_lane():
 
 
 def objectives():
-    from tailrace.diagnose.objectives import parse_objectives
+    from tailrace.cli.objectives import parse_objectives
 
     return parse_objectives(["e2e_p99=8s"])
 

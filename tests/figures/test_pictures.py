@@ -148,7 +148,7 @@ def test_failures_count_every_request_once(table, theme):
         assert trace["marker"]["color"] == stage_color(trace["meta"]["stage"], theme)
 
 
-def test_the_rarest_of_many_reasons_are_told_not_lost(monkeypatch):
+def test_the_rarest_of_many_reasons_are_told_not_lost():
     reasons = [reason for reason in Reason if reason is not Reason.NONE][:20]
     records = [
         RequestRecord(

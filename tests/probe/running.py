@@ -29,7 +29,7 @@ def spec_for(url: str, *, mix: str = "a=10/3", rate: float | None = None, **more
     return BenchSpec(url=url, **given)
 
 
-_LIMITS = ("connect", "first_token", "idle", "total")
+_LIMITS = ("connect", "first_token", "idle", "total", "done_grace")
 
 
 class Result(msgspec.Struct):

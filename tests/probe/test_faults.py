@@ -283,15 +283,13 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_tried_again_on_a_new_one
     assert result.records[1].retries == 1
 
 
-def test_a_stream_whose_http_end_never_comes_is_whole_at_its_end_marker(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("tailrace.probe.exchange.DONE_GRACE_NS", 200 * MS)
-
+def test_a_stream_whose_http_end_never_comes_is_whole_at_its_end_marker(tmp_path: Path):
     async def script(call: Call) -> None:
         await call.send(HEAD, chunk(token()), chunk(last(1)))
         await asyncio.sleep(30)
 
     with serving(RawServer(script)) as server:
-        result = run(spec_for(server.url, requests=1), tmp_path)
+        result = run(spec_for(server.url, requests=1, done_grace_ms=200), tmp_path)
     (record,) = result.records
     assert record.outcome is OutcomeKind.COMPLETED
     assert record.e2e_last_token_ns is not None

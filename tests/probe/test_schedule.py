@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
+import shlex
+import subprocess
 import time
 from itertools import chain
 from pathlib import Path
@@ -22,6 +25,7 @@ from tailrace.store.run_file import read_run
 from tailrace.workload.arrivals import ArrivalKind, Arrivals
 from tailrace.workload.plan import Workload
 from tailrace.workload.trace import TraceRow
+from tests.children import child_env, tailrace_command
 from tests.probe.raw_server import Call, RawServer, serving
 from tests.probe.running import run, spec_for
 
@@ -216,19 +220,28 @@ def test_a_busy_client_says_that_it_was_the_limit(tmp_path: Path):
     assert (client.loop_lag_p99_ms or 0) > 20
 
 
-def test_requests_that_find_no_connection_make_the_client_the_limit(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("tailrace.probe.run.check_open_files", lambda _: 3)
+def test_requests_that_find_no_connection_make_the_client_the_limit(tmp_path: Path):
+    """A process that may really open no more: 64 files are kept for other uses, 3 are left for connections."""
 
     async def slow(call: Call) -> None:
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(1.0)
         await call.answer()
 
+    file = tmp_path / "a.run"
     with serving(RawServer(slow)) as server:
-        result = run(spec_for(server.url, rate=100, requests=10), tmp_path)
-    assert result.summary.errors == {"client_error": 7}
-    assert result.summary.client.limited
-    assert "ulimit -n" in result.summary.client.why
-    assert result.counters["not_sent"] == 7
+        command = tailrace_command("bench", server.url, "--model", "m", "--rate", "100", "--requests", "10")
+        script = f"ulimit -n 67; exec {shlex.join(command)} --json --out {file}"
+        done = subprocess.run(
+            ["bash", "-c", script], capture_output=True, text=True, timeout=18, env=child_env(), check=False
+        )
+    assert done.returncode == 3, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["errors"] == {"client_error": 7}
+    assert summary["client"]["limited"]
+    assert "ulimit -n" in summary["client"]["why"]
+    trailer = read_run(file).trailer
+    assert trailer is not None
+    assert trailer.counters["not_sent"] == 7
 
 
 def test_the_scale_of_the_client_s_delay_is_what_was_measured():

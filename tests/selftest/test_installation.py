@@ -1,15 +1,17 @@
 """Each stream of known truth through this installation on real sockets: load generator, gateway, and both together."""
 
 import json
+import os
+import subprocess
 
 import jsonschema
 import msgspec
 import pytest
 
-from tailrace.app.selftest import VANTAGES, SelftestReport, SelftestRow, selftest
+from tailrace.app.selftest import VANTAGES, SelftestReport, selftest
 from tailrace.model.errors import InputError
 from tailrace.testing.truth import SCENARIOS
-from tests.children import run_tailrace
+from tests.children import child_env, run_tailrace, tailrace_command
 
 pytestmark = pytest.mark.long("plays 132 streams of about a second each, twice", timeout=180)
 
@@ -52,16 +54,30 @@ def test_the_command_prints_a_table():
     assert "3 checks, all pass" in done.stdout
 
 
-def test_a_failure_is_exit_code_1(monkeypatch, capsys):
-    row = SelftestRow(scenario="spec", vantage="gateway", ok=False, n=6, must_report="x", wrong=["TPOT is a guess"])
-    failed = SelftestReport(ok=False, passed=0, failed=1, seconds=1.0, rows=[row])
-    monkeypatch.setattr("tailrace.app.selftest.selftest", lambda *_, **__: failed)
-    from tailrace.cli import main
+BROKEN_METER = """
+from tailrace.measure.meter import StreamMeter
 
-    with pytest.raises(SystemExit) as left:
-        main(["selftest"])
-    assert left.value.code == 1
-    assert "FAIL spec (gateway): TPOT is a guess" in capsys.readouterr().out
+right = StreamMeter.feed
+StreamMeter.feed = lambda self, data, now: right(self, data, now + 50_000_000 * bool(self.token_events))
+"""
+"""Python runs it at its start: every stamp after the first token is 50 ms late, in probe and gateway alike."""
+
+
+def test_a_broken_meter_is_found_and_is_exit_code_1(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(BROKEN_METER)
+    env = child_env()
+    env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
+    done = subprocess.run(
+        tailrace_command("selftest", "--scenario", "plain"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=env,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAIL plain (client)" in done.stdout
+    assert "FAIL plain (gateway)" in done.stdout
 
 
 def test_bad_input_is_one_sentence():

@@ -12,7 +12,6 @@ from tailrace.measure.meter import StreamMeter
 from tailrace.measure.openai import OpenAIChat
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.record import RequestRecord, broken_invariants
-from tailrace.simulate import run as run_module
 from tailrace.simulate.knobs import EngineKnobs
 from tailrace.simulate.presets import preset
 from tailrace.simulate.request import SimRequest
@@ -116,10 +115,9 @@ def test_the_same_seed_gives_the_same_bytes():
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100_000])
-def test_taking_requests_in_by_batches_changes_nothing(monkeypatch, batch):
+def test_taking_requests_in_by_batches_changes_nothing(batch):
     _, expected = run(TIGHT, keep_timelines="all")
-    monkeypatch.setattr(run_module, "_BATCH", batch)
-    _, got = run(TIGHT, keep_timelines="all")
+    got = list(VirtualRun(TIGHT, A100.cost(), keep_timelines="all").records(workload(), batch_size=batch))
     assert msgspec.json.encode(got) == msgspec.json.encode(expected)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from tailrace.analyze.bench_summary import summarise
 from tailrace.analyze.compare import compare
@@ -280,7 +281,9 @@ class _Story:
         run = read_run(self._run_file(arm))
         gateway = RecordStore(self._folder / "records").table(since_unix_ns=run.header.started_unix_ns)
         # The documents are slow by nature; the question is what happened to everybody else.
-        gateway = gateway.where(gateway.column("prompt_tokens") <= self._scene.document_tokens)
+        # And only the measured ones: the warm-up and the look at the target went through the gateway too.
+        mine = np.isin(gateway.column("client_request_id").astype(str), [one.request_id for one in run.records])
+        gateway = gateway.where(mine & (gateway.column("prompt_tokens") <= self._scene.document_tokens))
         stages = tail_stages(gateway, p=0.99) if len(gateway) else None
         table = run.table()
         classes = [one.name for one in self._workload.mix]

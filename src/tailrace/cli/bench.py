@@ -10,11 +10,12 @@ import typer
 
 from tailrace.cli.command_app import CommandApp
 from tailrace.cli.durations import parse_span
+from tailrace.cli.objectives import parse_objectives
+from tailrace.model.thresholds import Objectives
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tailrace.model.thresholds import Objectives
     from tailrace.probe.spec import BenchSpec
     from tailrace.workload.plan import Workload
 
@@ -207,7 +208,7 @@ def bench(
             shared_prefix=shared_prefix,
             chars_per_token=chars_per_token,
             mix_text=mix or "",
-            objectives=_objectives(objective or []),
+            objectives=parse_objectives(objective or []) or Objectives(),
         )
         path = Path(out) if out else Path(_default_name())
         if path.is_dir():
@@ -319,27 +320,6 @@ def _extra_body(text: str | None) -> dict[str, object]:
         raise InputError(
             str(error), place="--extra-body", remedy="""Write a JSON object: '{"temperature": 0}'"""
         ) from None
-
-
-def _objectives(texts: list[str]) -> Objectives:
-    import re
-
-    from tailrace.model.errors import InputError
-    from tailrace.model.thresholds import Objectives
-
-    bounds: dict[str, dict[float, int]] = {}
-    for text in texts:
-        name, _, bound = text.partition("=")
-        found = re.fullmatch(r"(ttft|tpot|e2e)_p(50|90|95|99|999)", name.strip())
-        if not found:
-            raise InputError(
-                f"cannot read {text!r}",
-                place="--objective",
-                remedy="Write ttft_p99=500ms, tpot_p99=80ms or e2e_p95=10s",
-            )
-        quantile = 0.999 if found[2] == "999" else int(found[2]) / 100
-        bounds.setdefault(found[1], {})[quantile] = parse_span(bound, place="--objective")
-    return Objectives(bounds=bounds) if bounds else Objectives()
 
 
 def _default_name() -> str:

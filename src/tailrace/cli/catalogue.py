@@ -15,7 +15,9 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
-    "demo": Command("run", "the whole story in a minute, without a GPU", "tailrace demo", "tailrace.cli.demo"),
+    "demo": Command(
+        "run", "the whole story in a minute and a half, without a GPU", "tailrace demo", "tailrace.cli.demo"
+    ),
     "serve": Command(
         "run",
         "the gateway: records, dashboards, lanes, budgets",

@@ -41,7 +41,7 @@ def compare(
     Example: tailrace compare before.run after.run --fail-on regressed
     """
     from tailrace.analyze.compare import compare as compare_runs
-    from tailrace.diagnose.objectives import parse_objectives
+    from tailrace.cli.objectives import parse_objectives
     from tailrace.model.errors import InputError
 
     answers = [part for text in fail_on or [] for part in text.split("|")]

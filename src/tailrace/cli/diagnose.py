@@ -43,7 +43,7 @@ def diagnose(
     Example: tailrace diagnose after.run --before before.run --objective ttft_p99=500ms
     """
     from tailrace.app.diagnose import diagnose_sources
-    from tailrace.diagnose.objectives import parse_objectives
+    from tailrace.cli.objectives import parse_objectives
     from tailrace.model.errors import InputError
 
     if fail_on not in (None, "found"):

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 
 from tailrace.model.errors import InputError
-from tailrace.model.thresholds import MS, S
+from tailrace.model.thresholds import UNITS, S
 
-_SPAN = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d|w|)")
-_UNITS = {"ms": MS, "s": S, "": S, "m": 60 * S, "h": 3600 * S, "d": 86_400 * S, "w": 604_800 * S}
+_SPAN = re.compile(rf"(\d+(?:\.\d+)?|\.\d+)\s*({'|'.join(UNITS)}|)")
 
 
-def parse_span(text: str, *, place: str) -> int:
-    """`60` (seconds), `90s`, `5m`, `12h`, `7d`, `250ms` -> nanoseconds, above 0.
+def parse_span(text: str, *, place: str, bare_seconds: bool = True) -> int:
+    """`90s`, `5m`, `12h`, `7d`, `250ms` -> nanoseconds, above 0; `60` is seconds unless `bare_seconds` is False.
 
     Raises `InputError` that names `place`.
     """
     found = _SPAN.fullmatch(text.strip())
-    value = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if value < 1:
-        raise InputError(f"{text!r} is no time above 0", place=place, remedy="Write 60 (seconds), 90s, 5m or 250ms")
+    value = float(found[1]) * (UNITS[found[2]] if found[2] else S) if found else 0.0
+    if value < 1 or value == float("inf") or (found and not found[2] and not bare_seconds):
+        example = "60 (seconds), 90s, 5m or 250ms" if bare_seconds else "30m, 12h or 7d"
+        raise InputError(f"{text!r} is no duration above 0", place=place, remedy=f"Write {example}")
     return round(value)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tailrace.cli.command_app import CommandApp
+from tailrace.cli.durations import parse_span
 
 if TYPE_CHECKING:
     from tailrace.store.query import RecordStore
@@ -22,7 +23,6 @@ app = CommandApp(
     epilog="Example: tailrace records query --slowest 10 --since 1h",
 )
 
-_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 DataDir = Annotated[str, typer.Option("--data-dir", help="The directory that `tailrace serve --data-dir` writes.")]
 Since = Annotated[str, typer.Option(help="From: an age (30m, 2h, 7d) or a time (2026-11-29T12:00, UTC).")]
@@ -125,7 +125,8 @@ def prune(
     from tailrace.store.upkeep import prune as prune_segments
 
     store = _open(data_dir)
-    gone = prune_segments(store.directory, older_than_s=_seconds(older_than, "--older-than"))
+    limit_ns = parse_span(older_than, place="--older-than", bare_seconds=False)
+    gone = prune_segments(store.directory, older_than_s=limit_ns / 1e9)
     if as_json:
         _print_json({"schema": 1, "segments": gone.segments, "records": gone.records, "bytes": gone.bytes})
     else:
@@ -141,15 +142,6 @@ def _open(data_dir: str) -> RecordStore:
     return RecordStore(data_dir)
 
 
-def _seconds(text: str, place: str) -> float:
-    from tailrace.model.errors import InputError
-
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)", text.strip())
-    if match is None:
-        raise InputError(f"{text!r} is no duration", place=place, remedy="Write it as 30m, 12h or 7d.")
-    return float(match[1]) * _UNITS[match[2]]
-
-
 def _moment(text: str, place: str) -> int | None:
     import datetime as dt
     import time
@@ -159,7 +151,7 @@ def _moment(text: str, place: str) -> int | None:
     if not text:
         return None
     if re.fullmatch(r"[\d.]+\s*[a-z]+", text.strip()):
-        return time.time_ns() - int(_seconds(text, place) * 1e9)
+        return time.time_ns() - parse_span(text, place=place, bare_seconds=False)
     if text.isdigit():
         # Unix time, by its magnitude in s, ms, us or ns: 1e9 s is 2001, 1e11 s is the year 5138.
         value = int(text)

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.bench_summary import objective_ms
 from tailrace.analyze.compare import compare
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
@@ -15,7 +16,7 @@ from tailrace.stats.quantiles import quantile, supported
 
 __all__ = ["Symptom", "healthy_words", "more_often_than", "symptoms"]
 
-_WORDS: Final = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
+_WORDS: Final = {"ttft": "TTFT", "tpot": "TPOT", "chunk_gap": "longest chunk gap", "e2e": "E2E"}
 STUTTER_MS: Final = 500.0
 STUTTER_FACTOR: Final = 10.0
 STUTTER_SHARE: Final = 0.01
@@ -86,7 +87,7 @@ def _objectives(evidence: EvidenceSet, window: Window) -> list[Symptom]:
     out = []
     for metric, bounds in evidence.objectives.bounds.items():
         name, whose, rows = _rows(evidence, window, metric)
-        values = window.done.ms(name)
+        values = objective_ms(window.done, name)
         values = values[rows & ~np.isnan(values)]
         for p, bound_ns in sorted(bounds.items()):
             bound = bound_ns / 1e6
@@ -127,7 +128,7 @@ def healthy_words(evidence: EvidenceSet) -> str:
     parts = []
     for metric, bounds in evidence.objectives.bounds.items():
         name, whose, rows = _rows(evidence, window, metric)
-        values = window.done.ms(name)
+        values = objective_ms(window.done, name)
         values = values[rows & ~np.isnan(values)]
         for p, bound_ns in sorted(bounds.items()):
             if not values.size:

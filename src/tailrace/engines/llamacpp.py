@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 from tailrace.engines.base import Detection, EngineAdapter, RequestAdditions, TimingFacts
+from tailrace.engines.native import open_frame, or_done
 from tailrace.engines.said import count, duration_ns
 from tailrace.engines.signals import SignalTable, names
 from tailrace.measure.dialect import Dialect, Meaning, Usage
 from tailrace.measure.engine_timings import EngineTimings
-from tailrace.measure.fault import find_fault, named_fault
-from tailrace.measure.openai import decode_leniently, read_timings, text_length
+from tailrace.measure.openai import read_timings, text_length
 from tailrace.measure.stage_account import Passage
 from tailrace.model.stage import SourceKind, source
 from tailrace.model.thresholds import MS
@@ -28,14 +28,9 @@ class LlamaCppNative:
 
     def read(self, event: bytes | None, data: bytes) -> Meaning:
         """See `Dialect.read`."""
-        obj = decode_leniently(data)
-        if event == b"error":
-            return Meaning(EventKind.ERROR, fault=named_fault(data, obj))
-        if not isinstance(obj, dict):
-            return Meaning(EventKind.DONE, done=True) if data.strip() == b"[DONE]" else Meaning(EventKind.OTHER)
-        fault = find_fault(obj)
-        if fault is not None:
-            return Meaning(EventKind.ERROR, fault=fault)
+        obj = open_frame(event, data)
+        if isinstance(obj, Meaning):
+            return or_done(obj, data)
         stop = obj.get("stop") is True
         length = text_length(obj.get("content"))
         usage = Usage(count(obj, "tokens_evaluated"), count(obj, "tokens_predicted"), count(obj, "tokens_cached"))

@@ -6,12 +6,13 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 from tailrace.engines.base import Detection, EngineAdapter, RequestAdditions, TimingFacts
+from tailrace.engines.native import open_frame, or_done
 from tailrace.engines.said import count, duration_ns
 from tailrace.engines.signals import SignalTable, names
 from tailrace.measure.dialect import Dialect, Meaning, Usage, as_text
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
-from tailrace.measure.fault import abort_fault, find_fault, named_fault
-from tailrace.measure.openai import decode_leniently, text_length
+from tailrace.measure.fault import abort_fault
+from tailrace.measure.openai import text_length
 from tailrace.model.stage import SourceKind, source
 from tailrace.model.thresholds import S
 from tailrace.model.timeline import EventKind
@@ -26,14 +27,9 @@ class SglangNative:
 
     def read(self, event: bytes | None, data: bytes) -> Meaning:
         """See `Dialect.read`. Text is cumulative: its length is that of all text so far."""
-        obj = decode_leniently(data)
-        if event == b"error":
-            return Meaning(EventKind.ERROR, fault=named_fault(data, obj))
-        if not isinstance(obj, dict):
-            return Meaning(EventKind.DONE, done=True) if data.strip() == b"[DONE]" else Meaning(EventKind.OTHER)
-        fault = find_fault(obj)
-        if fault is not None:
-            return Meaning(EventKind.ERROR, fault=fault)
+        obj = open_frame(event, data)
+        if isinstance(obj, Meaning):
+            return or_done(obj, data)
         meta = obj.get("meta_info")
         meta = meta if isinstance(meta, dict) else {}
         reason = meta.get("finish_reason")

@@ -13,9 +13,10 @@ import msgspec
 
 from tailrace.engines.base import Detection, EngineAdapter, RequestAdditions
 from tailrace.engines.errors import Ending
+from tailrace.engines.native import open_frame
 from tailrace.engines.signals import SignalTable, names
 from tailrace.measure.dialect import Dialect, EngineFault, Meaning, as_text
-from tailrace.measure.fault import find_fault, named_fault
+from tailrace.measure.fault import find_fault
 from tailrace.measure.openai import decode_leniently, text_length
 from tailrace.model.outcome import Reason
 from tailrace.model.timeline import EventKind
@@ -30,14 +31,9 @@ class TritonGenerate:
 
     def read(self, event: bytes | None, data: bytes) -> Meaning:
         """See `Dialect.read`."""
-        obj = decode_leniently(data)
-        if event == b"error":
-            return Meaning(EventKind.ERROR, fault=named_fault(data, obj))
-        if not isinstance(obj, dict):
-            return Meaning(EventKind.OTHER)
-        fault = find_fault(obj)
-        if fault is not None:
-            return Meaning(EventKind.ERROR, fault=fault)
+        obj = open_frame(event, data)
+        if isinstance(obj, Meaning):
+            return obj
         length = text_length(obj.get("text_output"))
         kind = EventKind.CONTENT if length else EventKind.EMPTY
         return Meaning(kind, length, as_text(obj.get("id")), has_content=length > 0)

@@ -45,21 +45,22 @@ class GatewayMetrics(Collector):
     pulled at scrape time by a function given to `on_render`.
     """
 
-    def __init__(self, objectives: Objectives | None = None) -> None:
+    def __init__(self, objectives: Objectives | None = None, *, table: Mapping[str, Metric] = METRIC_TABLE) -> None:
         """Bounds of `objectives` become bucket bounds; those of the defaults are there already."""
+        self._table = table
         bounds = (objectives or Objectives()).bounds
         self._bounds: dict[str, list[float]] = {
-            metric.name: _with_objectives(metric, bounds) for metric in METRIC_TABLE.values() if metric.buckets
+            metric.name: _with_objectives(metric, bounds) for metric in self._table.values() if metric.buckets
         }
         self._numbers: dict[str, dict[tuple[str, ...], float]] = {
-            metric.name: {} for metric in METRIC_TABLE.values() if metric.kind != "histogram"
+            metric.name: {} for metric in self._table.values() if metric.kind != "histogram"
         }
         self._histograms: dict[str, dict[tuple[str, ...], list[float]]] = {name: {} for name in self._bounds}
         self._known: dict[str, set[str]] = {}
         self._of_requests = self._readers()
         self._pulls: list[Callable[[GatewayMetrics], None]] = []
         added = sorted(
-            {bound for name, known in self._bounds.items() for bound in set(known) - {*METRIC_TABLE[name].buckets}}
+            {bound for name, known in self._bounds.items() for bound in set(known) - {*self._table[name].buckets}}
         )
         version = str(BUCKET_LIST_VERSION) + "".join(f"+{bound:g}" for bound in added)
         self.gauge("tailrace_build_info", 1, version=tailrace.__version__, bucket_list=version)
@@ -127,7 +128,7 @@ class GatewayMetrics(Collector):
 
     def collect(self) -> Iterable[_Family]:
         """Called by the registry."""
-        for metric in METRIC_TABLE.values():
+        for metric in self._table.values():
             if metric.kind == "histogram":
                 yield self._histogram_family(metric)
             else:
@@ -158,7 +159,7 @@ class GatewayMetrics(Collector):
     def _readers(self) -> list[_Readers]:
         """The metrics that read a record themselves, by their labels: one series key serves them all."""
         by_labels: dict[tuple[str, ...], list[_Reader]] = {}
-        for metric in METRIC_TABLE.values():
+        for metric in self._table.values():
             if metric.of is not None:
                 seconds = self._add_seconds if metric.unit == "seconds" else self._add
                 add = self._note if metric.kind == "histogram" else seconds
@@ -192,9 +193,8 @@ class GatewayMetrics(Collector):
         known.add(value)
         return value
 
-    @staticmethod
-    def _labels(name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
-        wanted = METRIC_TABLE[name].labels
+    def _labels(self, name: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+        wanted = self._table[name].labels
         if set(wanted) != set(labels):
             raise ValueError(f"{name} has the labels {', '.join(wanted) or 'none'}, not {', '.join(labels) or 'none'}")
         return tuple(labels[label] for label in wanted)

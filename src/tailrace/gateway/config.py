@@ -15,12 +15,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailrace.govern.lane import LaneMatch, LanePolicy, Order
+from tailrace.govern.objectives import FORM, objective_name
 from tailrace.model.errors import ConfigError
-from tailrace.model.thresholds import MS, Budgets, Objectives, S, SlowThresholds
+from tailrace.model.thresholds import MS, UNITS, Budgets, Objectives, S, SlowThresholds
 
-_UNITS: Final = {"us": 1_000, "ms": MS, "s": S, "m": 60 * S, "min": 60 * S, "h": 3600 * S, "d": 86400 * S}
-_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|min|m|h|d)\s*")
-_OBJECTIVE: Final = re.compile(r"(ttft|tpot|chunk_gap|e2e)_p(50|90|95|99|999)")
+_DURATION: Final = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(UNITS)})\s*")
 _PRIORITIES: Final = {"high": -10, "normal": 0, "low": 10}
 
 
@@ -35,7 +34,7 @@ def parse_duration(text: object) -> Duration:
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} is no duration: write a number with a unit, for example `2s` or `150ms`")
-    return Duration(round(float(match[1]) * _UNITS[match[2]]))
+    return Duration(round(float(match[1]) * UNITS[match[2]]))
 
 
 def _lasting(ns: int) -> Any:
@@ -222,35 +221,32 @@ def to_plain(value: msgspec.Struct) -> dict[str, Any]:
 def _encode_hook(value: object) -> object:
     if isinstance(value, Duration):
         return human(value)
-    raise NotImplementedError(type(value))
+    raise NotImplementedError(type(value))  # how a hook tells msgspec that a type is not its own
 
 
 def parse_objectives(raw: dict[str, Duration]) -> Objectives:
     """`{"ttft_p99": 500 ms}` -> `Objectives`. Raises `ConfigError` for an unknown name."""
     bounds: dict[str, dict[float, int]] = {}
     for key, value in raw.items():
-        match = _OBJECTIVE.fullmatch(key)
-        if match is None:
+        name = objective_name(key)
+        if name is None:
             raise ConfigError(
-                f"{key!r} is no objective",
-                place=f"objectives.{key}",
-                remedy="Write METRIC_pQUANTILE with a metric of ttft, tpot, chunk_gap, e2e and a quantile of "
-                "p50, p90, p95, p99, p999, for example `ttft_p99: 500ms`.",
+                f"{key!r} is no objective", place=f"objectives.{key}", remedy=f"{FORM}, for example `ttft_p99: 500ms`."
             )
-        bounds.setdefault(match[1], {})[float(f"0.{match[2]}")] = int(value)
+        bounds.setdefault(name[0], {})[name[1]] = int(value)
     return Objectives(bounds=bounds)
 
 
 def _decode_hook(kind: type, value: object) -> object:
     if kind is Duration:
         return parse_duration(value)
-    raise NotImplementedError(kind)
+    raise NotImplementedError(kind)  # see `_encode_hook`
 
 
 def _schema_hook(kind: type) -> dict[str, Any]:
     if kind is Duration:
-        return {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(us|ms|s|min|m|h|d)\s*$", "examples": ["150ms", "2s"]}
-    raise NotImplementedError(kind)
+        return {"type": "string", "pattern": rf"^\s*\d+(\.\d+)?\s*({'|'.join(UNITS)})\s*$", "examples": ["150ms", "2s"]}
+    raise NotImplementedError(kind)  # see `_encode_hook`
 
 
 def json_schema() -> dict[str, Any]:

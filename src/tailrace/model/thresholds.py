@@ -8,6 +8,8 @@ MS = 1_000_000
 """Nanoseconds in a millisecond."""
 S = 1_000_000_000
 """Nanoseconds in a second."""
+UNITS = {"us": 1_000, "ms": MS, "s": S, "m": 60 * S, "min": 60 * S, "h": 3600 * S, "d": 86_400 * S, "w": 604_800 * S}
+"""Nanoseconds in the units in which people write durations."""
 
 
 class SlowThresholds(msgspec.Struct, frozen=True):

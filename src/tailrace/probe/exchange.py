@@ -22,8 +22,6 @@ MAX_ERROR_BODY: Final = 64 << 10
 MAX_BODY: Final = 64 << 20
 TIMELINE_LIMIT: Final = 1 << 16
 """Events whose stamps are kept: all of them, for any answer that a load test asks for."""
-DONE_GRACE_NS: Final = 5 * S
-"""How long the end of the HTTP message may follow the end marker of the stream."""
 
 
 class Ending(NamedTuple):
@@ -177,7 +175,7 @@ class Exchange:
         meter = self.meter
         first = None if meter is None else meter.first_token_ns
         if meter is not None and meter.done_at is not None:
-            if now - meter.done_at > DONE_GRACE_NS:
+            if now - meter.done_at > limits.done_grace_ns:
                 self.stop(now, self._judge(now, clean=True, why=""))
         elif now - sent > limits.total_ns:
             self.stop(now, Ending(Reason.TOTAL_TIMEOUT, f"not done after {limits.total_ns / S:g} s", "total"))

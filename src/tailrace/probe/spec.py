@@ -21,6 +21,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     idle_ns: int | None = None
     """Between token or progress events."""
     total_ns: int = 300 * S
+    done_grace_ns: int = 5 * S
+    """How long the end of the HTTP message may follow the stream's end marker: the answer is whole by then."""
 
 
 class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):

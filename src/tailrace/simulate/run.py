@@ -56,10 +56,13 @@ class VirtualRun:
         """Simulated time (ns): the end of the last step."""
         return self.engine.now // PS_PER_NS
 
-    def records(self, requests: Iterable[SimRequest]) -> Iterator[RequestRecord]:
-        """Run all requests (in order of arrival) to the end; records come in the order in which requests end."""
+    def records(self, requests: Iterable[SimRequest], *, batch_size: int = _BATCH) -> Iterator[RequestRecord]:
+        """Run all requests (in order of arrival) to the end; records come in the order in which requests end.
+
+        So many requests are taken in at a time: it bounds the memory and changes nothing else.
+        """
         source = iter(requests)
-        while batch := list(islice(source, _BATCH)):
+        while batch := list(islice(source, batch_size)):
             for request in batch:
                 self.engine.submit(request)
             # The engine must see the next arrival before it skips over it: run up to the last one that it knows.
