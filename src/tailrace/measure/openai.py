@@ -12,6 +12,7 @@ import msgspec
 
 from tailrace.measure.dialect import UNREADABLE, Count, EngineFault, Meaning, Usage, as_count, as_text
 from tailrace.measure.fault import abort_fault, find_fault, named_fault
+from tailrace.measure.openai_body import read_plain_body
 from tailrace.model.timeline import EventKind
 
 _CONTENT: Final = EventKind.CONTENT
@@ -326,6 +327,10 @@ class OpenAIChat:
 
     def read_body(self, body: bytes) -> Meaning:
         """See `Dialect.read_body`."""
+        return read_plain_body(body) or self._read_any_body(body)
+
+    @staticmethod
+    def _read_any_body(body: bytes) -> Meaning:
         obj = decode_leniently(body)
         if not isinstance(obj, dict):
             return Meaning(_OTHER)
