@@ -16,7 +16,8 @@ import msgspec
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
-from tailrace.gateway.head import Header, HeadError, check_head
+from tailrace.gateway.hangup import HangupWatch
+from tailrace.gateway.head import Header, HeadError, check_head, origin_form
 from tailrace.gateway.history import History
 from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.refusal import Refusal
@@ -135,6 +136,7 @@ class Gateway:
         self.counters = Counters()
         self.in_flight: dict[str, GatewayExchange] = {}
         self.connections: set[ClientConnection] = set()
+        self.hangups = HangupWatch()
         self.loop_lag_ns = 0
         self.loop_lag_max_ns = 0
         """The largest lag of the last minute or so: it decays by a tenth a second."""
@@ -210,6 +212,7 @@ class Gateway:
             await asyncio.sleep(0.05)  # the last events leave
         for connection in list(self.connections):
             connection.abort()
+        self.hangups.close()
         if self._tick is not None:
             self._tick.cancel()
         await self.engine.watch.close()
@@ -252,7 +255,7 @@ class Gateway:
         if len(target) > MAX_TARGET:
             raise HeadError(414, f"the target is longer than {MAX_TARGET} bytes")
         if not target.startswith(b"/"):
-            target = _origin_form(target)
+            target = origin_form(target)
         where = route(target, self.config.passthrough)
         exchange = self._exchange(
             connection, method, target, where, version, headers, named, received=received, now=now
@@ -328,7 +331,9 @@ class Gateway:
             return Refusal(status=status, message=message, reason=Reason.BAD_REQUEST)
         if method not in _METHODS[where.kind]:
             name = method.decode("latin-1")
-            return Refusal(status=405, message=f"{name} is not possible here", reason=Reason.BAD_REQUEST)
+            allow = b", ".join(sorted(_METHODS[where.kind]))
+            message = f"{name} is not possible here; {allow.decode()} is"
+            return Refusal(status=405, message=message, reason=Reason.BAD_REQUEST, allow=allow)
         if length > self.max_body_bytes:
             text = f"the body of {length} bytes is larger than {self.max_body_bytes} bytes"
             return Refusal(status=413, message=text, reason=Reason.BAD_REQUEST)
@@ -511,13 +516,3 @@ def _at(config: Config, path: str) -> object:
     for name in path.split("."):
         value = getattr(value, name)
     return value
-
-
-def _origin_form(target: bytes) -> bytes:
-    """`http://host/path` -> `/path`: a client that takes us for a forward proxy still means our path."""
-    lower = target[:8].lower()
-    if lower.startswith((b"http://", b"https://")):
-        rest = target.partition(b"//")[2]
-        slash = rest.find(b"/")
-        return rest[slash:] if slash >= 0 else b"/"
-    return target

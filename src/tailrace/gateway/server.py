@@ -15,6 +15,8 @@ from typing import Final, Protocol, cast
 
 import httptools
 
+from tailrace.gateway.date import date_line
+from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.head import Header, HeadError, connection_tokens, render_head, status_line
 from tailrace.gateway.upstream import set_no_delay
 
@@ -23,6 +25,8 @@ MAX_PIPELINED: Final = 32
 MAX_HEADERS: Final = 200
 NOT_SENT_LOW_WATER: Final = 64 * 1024
 """Bytes the kernel may hold unsent for one client. Its default grows to megabytes, behind which a slow reader hides."""
+SLOWEST_UPLOAD: Final = 500
+"""Bytes a second below which a request's body is no upload but a hold on a connection; speech needs 750."""
 LINGER_NS: Final = 2_000_000_000
 """How long a refused upload is read and thrown away, so that the refusal is not lost in a reset."""
 
@@ -71,6 +75,7 @@ class Host(Protocol):
     """What the connections of a data port share."""
 
     max_head_bytes: int
+    hangups: HangupWatch
 
     def connected(self, connection: ClientConnection) -> bool:
         """A client is there; false when there are too many."""
@@ -105,6 +110,7 @@ class ClientConnection(asyncio.Protocol):
         "_begun",
         "_deaf",
         "_ended",
+        "_framing",
         "_gone",
         "_head_bytes",
         "_headers",
@@ -116,6 +122,9 @@ class ClientConnection(asyncio.Protocol):
         "_reading_paused",
         "_replaying",
         "_target",
+        "_upload_bytes",
+        "_upload_seen",
+        "_upload_since",
         "_uploading",
         "blocked_since",
         "last_activity",
@@ -142,6 +151,9 @@ class ClientConnection(asyncio.Protocol):
         self._linger_until = 0
         self._advancing = False
         self._uploading: Exchange | None = None
+        self._upload_bytes = self._upload_seen = self._upload_since = 0
+        self._framing = 0
+        """Bytes read of an upload since its last byte of body: chunk extensions and trailers."""
         self.pipeline: deque[Exchange] = deque()
         self.blocked_since: int | None = None
         self.last_activity = 0
@@ -163,14 +175,15 @@ class ClientConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=0)
         if not self._host.connected(self):
             self._deaf = True
-            transport.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            head = b"%bcontent-length: 0\r\n%bconnection: close\r\n\r\n" % (status_line(503), date_line())
+            transport.write(head)
             transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request; one timestamp for all of them."""
         if self._deaf:
             return
-        now = self._now = self.last_activity = monotonic_ns()
+        now = self._now = monotonic_ns()
         self._ended = False
         try:
             self._feed(data)
@@ -188,10 +201,32 @@ class ClientConnection(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > self._host.max_head_bytes:
                 self._refuse(HeadError(431, f"the head is longer than {self._host.max_head_bytes} bytes"), now)
+        elif self._uploading is not None:
+            self._check_framing(len(data), now)
+        if self.pipeline or self._in_head:
+            self.last_activity = now  # empty lines between requests keep no connection
         self._advance(now)
         if len(self.pipeline) > MAX_PIPELINED and not self._reading_paused and self.transport is not None:
             self._reading_paused = True
             self.transport.pause_reading()
+            self._host.hangups.watch(self.transport, self._left)
+
+    def _check_framing(self, size: int, now: int) -> None:
+        """A body may be as long as it may be; what frames it (chunk extensions, a trailer's value) may not."""
+        if self._upload_bytes != self._upload_seen:
+            self._upload_seen = self._upload_bytes
+            self._framing = 0
+            return
+        self._framing += size
+        if self._framing > self._host.max_head_bytes:
+            limit = self._host.max_head_bytes
+            self._refuse(HeadError(431, f"more than {limit} bytes of chunk extensions or trailers"), now)
+
+    def _left(self) -> None:
+        """The client closed while its pipeline is full and nobody reads from it."""
+        self._everyone_gone()
+        if self.transport is not None:
+            self.transport.abort()
 
     def eof_received(self) -> bool:
         """The client will send nothing more: it left."""
@@ -255,6 +290,8 @@ class ClientConnection(asyncio.Protocol):
         )
         self._target = b""
         self._uploading = exchange
+        self._upload_bytes = self._upload_seen = self._framing = 0
+        self._upload_since = self._now
         self.pipeline.append(exchange)
         if self._parser.should_upgrade():
             self._headers = headers  # `_without_upgrade` reads them again
@@ -262,6 +299,7 @@ class ClientConnection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         """llhttp: a piece of the body."""
         if self._uploading is not None:
+            self._upload_bytes += len(data)
             self._uploading.add_body(data)
 
     def on_message_complete(self) -> None:
@@ -355,7 +393,7 @@ class ClientConnection(asyncio.Protocol):
         if self._gone or not self.pipeline or self.pipeline[0] is not exchange:
             return
         self.pipeline.popleft()
-        self.last_activity = now
+        self.last_activity = self._upload_since = now
         transport = self.transport
         if transport is None or transport.is_closing():
             return
@@ -371,6 +409,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._reading_paused and len(self.pipeline) < MAX_PIPELINED // 4:
             self._reading_paused = False
+            self._host.hangups.forget(transport)
             transport.resume_reading()
         if self.pipeline:
             self._advance(now)
@@ -384,6 +423,9 @@ class ClientConnection(asyncio.Protocol):
     def _everyone_gone(self, *, write_failed: bool = False) -> None:
         self._gone = self._deaf = True
         self._uploading = None
+        if self._reading_paused and self.transport is not None:
+            self._reading_paused = False
+            self._host.hangups.forget(self.transport)
         if self.pipeline:
             now = monotonic_ns()
             for exchange in self.pipeline:
@@ -405,7 +447,10 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(HeadError(408, "the request's head did not arrive in time"), now)
                 self._advance(now)
         elif self._uploading is not None:
-            if now - self.last_activity > upload_ns and self.pipeline and self.pipeline[0] is self._uploading:
+            # A byte now and then is no progress either: the whole upload has to keep a pace.
+            due = self._upload_since + upload_ns + self._upload_bytes * (1_000_000_000 // SLOWEST_UPLOAD)
+            late = now - self.last_activity > upload_ns or now > due
+            if late and self.pipeline and self.pipeline[0] is self._uploading:
                 self._deaf = True
                 self._uploading.client_timed_out(now)
         elif not self.pipeline and now - self.last_activity > idle_ns:

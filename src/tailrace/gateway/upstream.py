@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from tailrace.gateway.delivery import acknowledged_in_full
 from tailrace.gateway.head import Header
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class Receiver(Protocol):
         """The message ended as HTTP says it must."""
 
     def upstream_lost(self, error: str, *, untouched: bool, now: int) -> None:
-        """The connection ended before the message did. `untouched`: reused, and not one byte of an answer came."""
+        """The connection ended before the message did. `untouched`: the engine cannot have read the request."""
 
     def upstream_broken(self, now: int) -> None:
         """Reading the answer failed for a reason of our own; nothing more of it will come."""
@@ -56,6 +57,10 @@ class Receiver(Protocol):
 
 class HttpSurplusError(Exception):
     """More came than was asked for."""
+
+
+class FramingError(Exception):
+    """An answer whose end nobody can know for sure."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -128,9 +133,11 @@ class UpstreamConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._stopped = True
-            reason = f"the engine's answer is no HTTP/1.1: {error}"
+            reason = f"the engine's answer is no HTTP/1.1: {error.__context__ or error}"
         if self._head_due:
             self._head_due = False
+            if self._without_body:
+                self._body = []  # it must not have one; whatever came is not the client's
             receiver.upstream_head(self._parser.get_status_code(), self._headers, now)
         body = self._body
         if body and self.receiver is receiver:
@@ -160,7 +167,12 @@ class UpstreamConnection(asyncio.Protocol):
         if exc is None and self._until_eof and self._head_done:
             receiver.upstream_complete(now)
             return
-        untouched = self.requests > 1 and self._head_bytes == 0
+        # An engine that took the request and hung up may have acted on it: that one is not sent twice.
+        untouched = (
+            self.requests > 1
+            and self._head_bytes == 0
+            and (isinstance(exc, ConnectionError) or not acknowledged_in_full(self.transport))
+        )
         receiver.upstream_lost(
             f"the engine closed the connection{f' ({exc})' if exc else ''}", untouched=untouched, now=now
         )
@@ -186,21 +198,27 @@ class UpstreamConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """llhttp: the head is whole."""
         status = self._parser.get_status_code()
-        if status == 101:
-            self._stopped = True
-            return
         if status < 200:
+            if status == 101 or status < 100:
+                raise FramingError(f"status {status} is no answer to what was asked")
             self._headers = []
             return
-        self._head_due = self._head_done = True
-        framed = status in (204, 304)
+        framed = False
         for name, value in self._headers:
             key = name.lower()
-            if key in (b"content-length", b"transfer-encoding"):
+            if key == b"content-length":
+                framed = True
+            elif key == b"transfer-encoding":
+                if framed or value.strip().lower() != b"chunked":
+                    # No other coding was offered to it, and relaying one without its name would garble the body.
+                    raise FramingError(f"transfer coding {value[:40].decode('latin-1')!r} was not offered")
                 framed = True
             elif key == b"keep-alive":
                 self.keep_alive_ns = _keep_alive_ns(value)
-        self._until_eof = not framed
+        self._head_due = self._head_done = True
+        self._until_eof = not (framed or status in (204, 304))
+        if status == 205:
+            self._without_body = True
         if self._without_body:
             # The parser does not know that a HEAD was asked; it would wait for the body that is announced.
             self._complete = True
