@@ -173,6 +173,8 @@ class Config(_Strict):
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     passthrough: list[str] = []
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
+    aliases: dict[str, str] = {}
+    """Model names of clients -> the engine's own. The request's `model` is replaced; the record keeps both."""
     trust_request_id: bool = False
     header_hold: Duration = _lasting(250 * MS)
     """How long the status line waits for the first event, so that a first error frame becomes its real status."""

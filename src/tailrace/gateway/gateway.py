@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tailrace.gateway.aliases import Aliases
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
@@ -157,6 +158,7 @@ class Gateway:
         self.thresholds = config.slow.resolve()
         self.header_hold_ns = max(0, int(config.header_hold) - SWEEP_NS)
         """The sweeper is up to one period late, so it is told to come one period early."""
+        self.aliases = Aliases(config.aliases)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes
