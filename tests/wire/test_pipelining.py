@@ -102,14 +102,14 @@ def test_a_client_that_leaves_behind_a_full_pipeline_is_noticed() -> None:
             await client.send(request(chat_body(stream=False)) * 100)
             await s.until(lambda: bool(s.engine.requests))
             await asyncio.sleep(0.05)
-            assert len(s.gateway.hangups) == 1
+            assert len(s.gateway.hangups._watched) == 1
             left = time.monotonic()
             client.writer.write_eof()
             await s.until(lambda: bool(gone))
             assert gone[0] - left < 0.05
             await s.until(lambda: not s.gateway.in_flight)
             assert len(s.engine.requests) == 1
-            assert len(s.gateway.hangups) == 0
+            assert len(s.gateway.hangups._watched) == 0
 
     run(test())
 
@@ -124,7 +124,7 @@ def test_a_pipeline_that_was_full_is_read_on_and_watched_no_more() -> None:
             await client.send(request(chat_body(stream=False)) * 100)
             for _ in range(100):
                 assert (await client.reply()).status == 200
-            assert len(s.gateway.hangups) == 0
+            assert len(s.gateway.hangups._watched) == 0
             assert (await client.ask(request(chat_body(stream=False)))).status == 200
 
     run(test())

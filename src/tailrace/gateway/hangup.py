@@ -1,62 +1,65 @@
-"""Noticing that a client has left while nobody reads from it.
+"""Clients that leave while we do not read them.
 
-An event loop learns of a FIN by reading, so a connection whose reading is paused could be dead for minutes while an
-engine computes for it. Linux tells it apart from data: EPOLLRDHUP. One epoll object watches all paused connections, and
-the event loop watches that one.
+A socket that is not read hides its end behind what it still holds: a paused upload's client could be gone for as long
+as the engine takes nothing. The kernel knows at once, and tells through `EPOLLRDHUP`, which event loops do not offer.
+Where there is no epoll, the end is seen when reading goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import select
-from collections.abc import Callable
+from typing import Final, Protocol
+
+_EVENTS: Final = getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLONESHOT", 0)
+
+
+class Watched(Protocol):
+    """Whose socket it is."""
+
+    def hung_up(self) -> None:
+        """The other side closed, or is gone."""
 
 
 class HangupWatch:
-    """Calls back once when a watched transport's peer has shut down its side. Does nothing where there is no epoll."""
+    """One epoll of its own, which the event loop watches as it watches any descriptor."""
 
     def __init__(self) -> None:
         self._epoll: select.epoll | None = None
-        self._gone: dict[int, Callable[[], None]] = {}
+        self._watched: dict[int, Watched] = {}
 
-    def __len__(self) -> int:
-        return len(self._gone)
-
-    def watch(self, transport: asyncio.Transport, gone: Callable[[], None]) -> None:
-        """`gone` is called from the event loop; `forget` before the transport is closed or read again."""
-        descriptor = _descriptor(transport)
-        if descriptor < 0 or not hasattr(select, "epoll"):
+    def watch(self, fd: int, who: Watched) -> None:
+        """Tell `who` once when the peer of `fd` closes. Until `forget`."""
+        if not _EVENTS or fd < 0:
             return
         if self._epoll is None:
             self._epoll = select.epoll()
-            asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._look)
-        self._gone[descriptor] = gone
-        self._epoll.register(descriptor, select.EPOLLRDHUP)
+            asyncio.get_running_loop().add_reader(self._epoll.fileno(), self._ready)
+        with contextlib.suppress(OSError):  # closed meanwhile: its end is told by the loop
+            self._epoll.register(fd, _EVENTS)
+            self._watched[fd] = who
 
-    def forget(self, transport: asyncio.Transport) -> None:
-        """Not any more. Harmless where nothing was watched."""
-        descriptor = _descriptor(transport)
-        if self._gone.pop(descriptor, None) is not None and self._epoll is not None:
-            self._epoll.unregister(descriptor)
+    def forget(self, fd: int, who: Watched) -> None:
+        """Stop watching `fd` for `who`: the number may be another socket's by now."""
+        if self._watched.get(fd) is who and self._epoll is not None:
+            del self._watched[fd]
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(fd)
 
     def close(self) -> None:
-        """Watch nothing any more."""
-        self._gone.clear()
-        epoll, self._epoll = self._epoll, None
-        if epoll is not None:
-            asyncio.get_running_loop().remove_reader(epoll.fileno())
-            epoll.close()
+        """The event loop ends."""
+        if self._epoll is not None:
+            asyncio.get_running_loop().remove_reader(self._epoll.fileno())
+            self._epoll.close()
+            self._epoll = None
+        self._watched.clear()
 
-    def _look(self) -> None:
+    def _ready(self) -> None:
         if self._epoll is None:
             return
-        for descriptor, _ in self._epoll.poll(0):
-            self._epoll.unregister(descriptor)
-            gone = self._gone.pop(descriptor, None)
-            if gone is not None:
-                gone()
-
-
-def _descriptor(transport: asyncio.Transport) -> int:
-    sock = transport.get_extra_info("socket")
-    return -1 if sock is None else int(sock.fileno())
+        for fd, _ in self._epoll.poll(0):
+            who = self._watched.get(fd)
+            if who is not None:
+                self.forget(fd, who)
+                who.hung_up()

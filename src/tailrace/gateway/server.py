@@ -18,7 +18,7 @@ import httptools
 from tailrace.gateway.date import date_line
 from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.head import Header, HeadError, connection_tokens, render_head, status_line
-from tailrace.gateway.upstream import set_no_delay
+from tailrace.gateway.upstream import set_no_delay, tell_full_kernel
 
 MAX_PIPELINED: Final = 32
 """Requests that may wait behind one another on a connection before we stop reading it."""
@@ -126,6 +126,7 @@ class ClientConnection(asyncio.Protocol):
         "_upload_seen",
         "_upload_since",
         "_uploading",
+        "_watched_fd",
         "blocked_since",
         "last_activity",
         "pipeline",
@@ -148,6 +149,7 @@ class ClientConnection(asyncio.Protocol):
         self._gone = False
         self._replaying = False
         self._reading_paused = False
+        self._watched_fd = -1
         self._linger_until = 0
         self._advancing = False
         self._uploading: Exchange | None = None
@@ -168,11 +170,9 @@ class ClientConnection(asyncio.Protocol):
         self.last_activity = monotonic_ns()
         set_no_delay(transport)
         sock = transport.get_extra_info("socket")
-        if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        if sock is not None and sock.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOT_SENT_LOW_WATER)
-        # With a limit of 0 a write is tried at once, not at the end of the loop's turn, and `pause_writing` says
-        # exactly when the client's side of the kernel is full.
-        transport.set_write_buffer_limits(high=0)
+        tell_full_kernel(transport)
         if not self._host.connected(self):
             self._deaf = True
             head = b"%bcontent-length: 0\r\n%bconnection: close\r\n\r\n" % (status_line(503), date_line())
@@ -209,7 +209,8 @@ class ClientConnection(asyncio.Protocol):
         if len(self.pipeline) > MAX_PIPELINED and not self._reading_paused and self.transport is not None:
             self._reading_paused = True
             self.transport.pause_reading()
-            self._host.hangups.watch(self.transport, self._left)
+            self._watched_fd = self.transport.get_extra_info("socket").fileno()
+            self._host.hangups.watch(self._watched_fd, self)
 
     def _check_framing(self, size: int, now: int) -> None:
         """A body may be as long as it may be; what frames it (chunk extensions, a trailer's value) may not."""
@@ -221,12 +222,6 @@ class ClientConnection(asyncio.Protocol):
         if self._framing > self._host.max_head_bytes:
             limit = self._host.max_head_bytes
             self._refuse(HeadError(431, f"more than {limit} bytes of chunk extensions or trailers"), now)
-
-    def _left(self) -> None:
-        """The client closed while its pipeline is full and nobody reads from it."""
-        self._everyone_gone()
-        if self.transport is not None:
-            self.transport.abort()
 
     def eof_received(self) -> bool:
         """The client will send nothing more: it left."""
@@ -404,15 +399,21 @@ class ClientConnection(asyncio.Protocol):
             else:
                 # The rest of the upload is still on its way: a close would answer it with a reset, and the reset
                 # would overtake the refusal.
-                transport.write_eof()
+                if transport.can_write_eof():  # TLS cannot
+                    transport.write_eof()
                 self._linger_until = now + LINGER_NS
             return
         if self._reading_paused and len(self.pipeline) < MAX_PIPELINED // 4:
             self._reading_paused = False
-            self._host.hangups.forget(transport)
+            self._host.hangups.forget(self._watched_fd, self)
             transport.resume_reading()
         if self.pipeline:
             self._advance(now)
+
+    def hung_up(self) -> None:
+        """The client left while nobody reads from it: its pipeline is full."""
+        self._everyone_gone()
+        self.abort()
 
     def abort(self) -> None:
         """Drop the client: what it got is all it gets, and it can see that it is not whole."""
@@ -423,9 +424,7 @@ class ClientConnection(asyncio.Protocol):
     def _everyone_gone(self, *, write_failed: bool = False) -> None:
         self._gone = self._deaf = True
         self._uploading = None
-        if self._reading_paused and self.transport is not None:
-            self._reading_paused = False
-            self._host.hangups.forget(self.transport)
+        self._host.hangups.forget(self._watched_fd, self)
         if self.pipeline:
             now = monotonic_ns()
             for exchange in self.pipeline:
