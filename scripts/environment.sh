@@ -76,7 +76,7 @@ system_packages() {
   say "installing $* (once)"
   for try in 1 2 3; do
     if $sudo apt-get update -qq &&
-       $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null; then
+       $sudo env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qq -y --no-install-recommends "$@" >/dev/null; then
       return
     fi
     sleep $((try * 5))
@@ -106,4 +106,10 @@ browser() {
     command -v "$name" >/dev/null 2>&1 && return
   done
   system_packages chromium
+}
+
+# What the tests of the wire compare with and make certificates with.
+wire_tools() {
+  command -v openssl >/dev/null 2>&1 || system_packages openssl
+  PATH="$PATH:/usr/sbin" command -v nginx >/dev/null 2>&1 || system_packages nginx-light
 }

@@ -73,7 +73,7 @@ DOUBTFUL = {
     "no such protocol": b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nraw",
     "status 000": b"HTTP/1.1 000 X\r\n" + LENGTH + b"\r\n" + BODY,
     "status of two digits": b"HTTP/1.1 99 X\r\n" + LENGTH + b"\r\n" + BODY,
-    "HTTP/0.9": BODY,
+    "no head at all": BODY,
     "interim answers without end": b"HTTP/1.1 102 Processing\r\nX: " + b"x" * 2000 + b"\r\n\r\n",
 }
 

@@ -46,6 +46,18 @@ def test_what_frames_a_body_is_bounded(part: bytes, status: int) -> None:
     run(test())
 
 
+@pytest.mark.parametrize("size", [9000, 11_000, 200_000])
+def test_the_heads_limit_holds_however_it_is_read(size: int) -> None:
+    async def test() -> None:
+        async with stand(_answered, limits={"header_bytes": 10_000}) as s:
+            body = chat_body(stream=False)
+            head = POST + b"X-Long: " + b"x" * size + b"\r\nContent-Length: %d\r\n\r\n" % len(body)
+            reply = await s.ask(head + body)
+            assert reply.status == (200 if size < 10_000 else 431)
+
+    run(test())
+
+
 def test_small_chunks_are_no_framing_attack() -> None:
     async def test() -> None:
         async with stand(_answered, limits={"header_bytes": 2000}) as s:

@@ -119,6 +119,7 @@ class ClientConnection(asyncio.Protocol):
         "_linger_until",
         "_now",
         "_parser",
+        "_read_size",
         "_reading_paused",
         "_replaying",
         "_target",
@@ -140,7 +141,7 @@ class ClientConnection(asyncio.Protocol):
         self._target = b""
         self._begun = 0
         self._now = 0
-        self._head_bytes = 0
+        self._head_bytes = self._read_size = 0
         self._in_head = False
         self._deaf = False
         """Nothing more is read from this client: it is closing, or what it sent cannot be trusted."""
@@ -184,6 +185,7 @@ class ClientConnection(asyncio.Protocol):
         if self._deaf:
             return
         now = self._now = monotonic_ns()
+        self._read_size = len(data)
         self._ended = False
         try:
             self._feed(data)
@@ -274,6 +276,9 @@ class ClientConnection(asyncio.Protocol):
         self._in_head = False
         # Trailers come through `on_header` too; they must not grow the head that was already handed out.
         headers, self._headers = self._headers, []
+        limit = self._host.max_head_bytes
+        if self._read_size > limit and sum(len(name) + len(value) + 4 for name, value in headers) > limit:
+            raise HeadError(431, f"the head is longer than {limit} bytes")  # it came in one read
         exchange = self._host.open(
             self,
             self._parser.get_method(),
