@@ -74,6 +74,19 @@ DOUBTFUL = {
     "status 000": b"HTTP/1.1 000 X\r\n" + LENGTH + b"\r\n" + BODY,
     "status of two digits": b"HTTP/1.1 99 X\r\n" + LENGTH + b"\r\n" + BODY,
     "no head at all": BODY,
+    "interim answer with a body": b"HTTP/1.1 103 Early Hints\r\nContent-Length: 4\r\n\r\nevil"
+    + OK
+    + LENGTH
+    + b"\r\n"
+    + BODY,
+    "interim answer in chunks": b"HTTP/1.1 103 Early Hints\r\n"
+    + CHUNKED
+    + b"\r\n"
+    + CHUNKS
+    + OK
+    + LENGTH
+    + b"\r\n"
+    + BODY,
     "interim answers without end": b"HTTP/1.1 102 Processing\r\nX: " + b"x" * 2000 + b"\r\n\r\n",
 }
 

@@ -238,6 +238,28 @@ def test_a_request_that_the_engine_had_for_long_is_not_sent_again() -> None:
     run(test())
 
 
+def test_a_client_that_leaves_while_its_connection_is_made_leaves_none_behind() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.until_gone()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            for turn in range(60):
+                client = await s.client()
+                await s.until(lambda: bool(s.gateway.connections))
+                _arrives(s, request(chat_body()))
+                for _ in range(turn % 12):
+                    await asyncio.sleep(0)
+                (connection,) = s.gateway.connections
+                connection.eof_received()
+                connection.abort()
+                await s.until(lambda: not s.gateway.connections)
+                client.abort()
+            await s.until(lambda: not s.gateway.pool.open)
+
+    run(test())
+
+
 def test_trailers_without_end_do_not_fill_the_memory() -> None:
     async def script(incoming: Incoming) -> None:
         await incoming.sse(token(), finish(), DONE)

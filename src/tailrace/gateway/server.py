@@ -251,6 +251,8 @@ class ClientConnection(asyncio.Protocol):
         """llhttp: a request begins."""
         if self._replaying:
             return
+        if self._deaf:
+            raise HeadError(400, "the connection was to be closed")  # read by nobody; it stops the parser
         self._begun = self._now
         self._target = b""
         self._headers = []

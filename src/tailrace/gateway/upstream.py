@@ -205,8 +205,7 @@ class UpstreamConnection(asyncio.Protocol):
             if status == 101:
                 self._stopped = True
                 return
-            if status < 100:
-                raise FramingError(f"status {status} is none")
+            _check_interim(status, self._headers)
             self._headers = []
             return
         framed = False
@@ -343,10 +342,15 @@ class UpstreamPool:
         started = monotonic_ns()
         error = ""
         connection: UpstreamConnection | None = None
+        made: list[UpstreamConnection] = []
+
+        def make() -> UpstreamConnection:
+            made.append(UpstreamConnection(self))
+            return made[-1]
+
         try:
             async with asyncio.timeout(self.connect_timeout_ns / 1e9):
-                factory: Callable[[], UpstreamConnection] = lambda: UpstreamConnection(self)  # noqa: E731
-                connection = await self._open(factory)
+                connection = await self._open(make)
         except TimeoutError:
             error = f"no connection within {self.connect_timeout_ns / 1e6:.0f} ms"
         except ssl.SSLCertVerificationError as failure:
@@ -357,6 +361,9 @@ class UpstreamPool:
             # Whatever it is, the seeker must hear of it: it would wait for its whole budget.
             log.exception("connecting to %s failed", self.address.place)
             error = f"{type(failure).__name__}: {failure}"
+        finally:
+            if connection is None:
+                self._drop_half_made(made)
         current = asyncio.current_task()
         wanted = self._connecting.get(seeker) is current
         if wanted:
@@ -368,6 +375,12 @@ class UpstreamPool:
             seeker.upstream_connected(connection, started, monotonic_ns())
         else:
             connection.abort()
+
+    def _drop_half_made(self, made: list[UpstreamConnection]) -> None:
+        """Where connecting is given up at its last moment, uvloop closes the socket and tells its protocol nothing."""
+        for connection in made:
+            connection.abort()
+            self.closed(connection)
 
     async def _open(self, factory: Callable[[], UpstreamConnection]) -> UpstreamConnection:
         loop, address = asyncio.get_running_loop(), self.address
@@ -443,6 +456,16 @@ def tell_full_kernel(transport: asyncio.Transport) -> None:
     """
     secure = transport.get_extra_info("sslcontext") is not None
     transport.set_write_buffer_limits(high=_TLS_TICKETS if secure else 0, low=0)
+
+
+def _check_interim(status: int, headers: list[Header]) -> None:
+    if status < 100:
+        raise FramingError(f"status {status} is none")
+    # llhttp would read a body of it, and hand that out as the answer's.
+    for name, value in headers:
+        key = name.lower()
+        if key == b"transfer-encoding" or (key == b"content-length" and value.strip() != b"0"):
+            raise FramingError("an interim answer has no body")
 
 
 def _check_coding(value: bytes, *, again: bool) -> None:
