@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from tests.wire.client import chat_body, request
 from tests.wire.scripted import DONE, Incoming, token
 from tests.wire.stand import run, stand
@@ -37,6 +39,30 @@ def test_answers_keep_the_order_when_the_bytes_come_one_by_one_and_the_first_is_
                 else:
                     assert (reply.end, reply.body) == ("chunked", token(f"t{number}") + DONE)
             await s.record(6)
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        b"POST /nowhere HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n{}",
+        b"POST /v1/completions HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\n{}",
+    ],
+)
+def test_what_is_pipelined_behind_a_close_of_ours_is_never_sent(last: bytes) -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.completion()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.send(request(chat_body(stream=False)) + last + request(chat_body(stream=False)) * 3)
+            assert (await client.reply()).status == 200
+            assert (await client.reply()).headers["connection"] == "close"
+            assert await client.closed()
+            assert len(s.engine.requests) == (1 if b"nowhere" in last else 2)
+            await s.record(2)
 
     run(test())
 

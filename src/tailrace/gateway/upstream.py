@@ -8,7 +8,6 @@ import logging
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
 from time import monotonic_ns
 from typing import Final, Protocol, cast
 
@@ -342,15 +341,9 @@ class UpstreamPool:
         started = monotonic_ns()
         error = ""
         connection: UpstreamConnection | None = None
-        made: list[UpstreamConnection] = []
-
-        def make() -> UpstreamConnection:
-            made.append(UpstreamConnection(self))
-            return made[-1]
-
         try:
             async with asyncio.timeout(self.connect_timeout_ns / 1e9):
-                connection = await self._open(make)
+                connection = await self._open()
         except TimeoutError:
             error = f"no connection within {self.connect_timeout_ns / 1e6:.0f} ms"
         except ssl.SSLCertVerificationError as failure:
@@ -361,9 +354,6 @@ class UpstreamPool:
             # Whatever it is, the seeker must hear of it: it would wait for its whole budget.
             log.exception("connecting to %s failed", self.address.place)
             error = f"{type(failure).__name__}: {failure}"
-        finally:
-            if connection is None:
-                self._drop_half_made(made)
         current = asyncio.current_task()
         wanted = self._connecting.get(seeker) is current
         if wanted:
@@ -376,23 +366,31 @@ class UpstreamPool:
         else:
             connection.abort()
 
-    def _drop_half_made(self, made: list[UpstreamConnection]) -> None:
-        """Where connecting is given up at its last moment, uvloop closes the socket and tells its protocol nothing."""
-        for connection in made:
-            connection.abort()
-            self.closed(connection)
-
-    async def _open(self, factory: Callable[[], UpstreamConnection]) -> UpstreamConnection:
+    async def _open(self) -> UpstreamConnection:
         loop, address = asyncio.get_running_loop(), self.address
-        if address.socket:
-            _, connection = await loop.create_unix_connection(factory, address.socket)
-        elif self.tls is None:
-            _, connection = await loop.create_connection(factory, address.host, address.port)
-        else:
-            _, connection = await loop.create_connection(
-                factory, address.host, address.port, ssl=self.tls, server_hostname=self.server_name or address.host
-            )
-        return connection
+        made: list[UpstreamConnection] = []
+        ready = False
+
+        def make() -> UpstreamConnection:
+            made.append(UpstreamConnection(self))
+            return made[-1]
+
+        try:
+            if address.socket:
+                await loop.create_unix_connection(make, address.socket)
+            elif self.tls is None:
+                await loop.create_connection(make, address.host, address.port)
+            else:
+                name = self.server_name or address.host
+                await loop.create_connection(make, address.host, address.port, ssl=self.tls, server_hostname=name)
+            ready = True
+        finally:
+            if not ready:
+                # Given up at the last moment, uvloop closes the socket and tells its protocol nothing.
+                for connection in made:
+                    connection.abort()
+                    self.closed(connection)
+        return made[-1]
 
     def opened(self, connection: UpstreamConnection) -> None:
         """A connection is made."""
