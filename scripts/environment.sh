@@ -113,3 +113,14 @@ wire_tools() {
   command -v openssl >/dev/null 2>&1 || system_packages openssl
   PATH="$PATH:/usr/sbin" command -v nginx >/dev/null 2>&1 || system_packages nginx-light
 }
+
+# atheris, with as much of the project's dependencies as the edges need that it feeds.
+fuzzer() {
+  local home="$ROOT/.cache/fuzz" stamp
+  stamp="$(stamp_of requirements/fuzz.txt)"
+  [ "$(cat "$home/ready" 2>/dev/null)" = "$stamp" ] && return
+  say "making .cache/fuzz (once)"
+  make_venv "$home"
+  install "$home/bin/python" --require-hashes -r requirements/fuzz.txt
+  printf '%s\n' "$stamp" > "$home/ready"
+}

@@ -28,6 +28,7 @@ TIERS = ("test", "ci", "all")
 TIER = os.environ.get("TAILRACE_TIER", "test")
 LONG_TIMEOUT_S = 120.0
 LLAMACPP_VENV = ROOT / ".cache" / "engines" / "llamacpp"
+FUZZ_VENV = ROOT / ".cache" / "fuzz"
 
 # Deadlines measure the machine, not the code: two shared cores make any of them lie.
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -75,6 +76,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "browser": lambda: None if chromium_path() else "no Chromium on the path; `apt-get install chromium`",
     "llamacpp": lambda: None if llamacpp_python() else "no llama.cpp engine; `./scripts/test --ci` installs it",
     "openssl": lambda: None if shutil.which("openssl") else "no openssl program; `apt-get install openssl`",
+    "atheris": lambda: None if (FUZZ_VENV / "ready").exists() else "no atheris; `./scripts/test --all` installs it",
     "nginx": lambda: None if nginx_path() else "no nginx; `apt-get install nginx-light`",
     "openai": lambda: None if importlib.util.find_spec("openai") else "no OpenAI SDK; `pip install openai`",
 }
