@@ -322,10 +322,15 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._without_upgrade(data[upgrade.args[0] :])
+            at: int = upgrade.args[0]
         except httptools.HttpParserError:
             if not self._deaf:  # bytes after `Connection: close` are nobody's
                 raise
+            return
+        else:
+            return
+        # Not in the handler: an error from here on would count as one of the upgrade, and lose its own status.
+        self._without_upgrade(data[at:])
 
     def _without_upgrade(self, rest: bytes) -> None:
         """An offer of another protocol is declined by going on with HTTP/1.1, as RFC 9110 §7.8 allows.
