@@ -18,6 +18,7 @@ from tailrace.model.outcome import OutcomeKind
 from tests.wire.client import chat_body, request
 from tests.wire.scripted import DONE, Incoming
 from tests.wire.stand import Records, run, stand
+from tests.wire.test_pool import arrives, hang_up
 
 
 async def _whole(incoming: Incoming) -> None:
@@ -72,6 +73,19 @@ def test_a_cancel_crosses_unix_sockets_within_50_ms(tmp_path: Path) -> None:
             client.abort()
             await s.until(lambda: bool(gone))
             assert gone[0] - left < 0.05
+
+    run(test())
+
+
+def test_a_request_that_crosses_the_close_of_a_unix_socket_is_sent_once_more(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with stand(_whole, engine_at={"socket_path": str(tmp_path / "e.sock")}) as s:
+            client = await s.client()
+            await client.ask(request(chat_body(stream=False)))
+            hang_up(s.engine.requests[0])
+            arrives(s, request(chat_body(stream=False)))
+            assert (await client.reply()).status == 200
+            assert (await s.record(2)).attempts == 2
 
     run(test())
 

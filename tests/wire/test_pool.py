@@ -12,13 +12,13 @@ from tests.wire.scripted import DONE, Incoming, finish, token
 from tests.wire.stand import Stand, run, stand
 
 
-def _hang_up(incoming: Incoming) -> None:
+def hang_up(incoming: Incoming) -> None:
     """The engine closes now, not when its event loop comes to it."""
     with socket.socket(fileno=os.dup(incoming.writer.get_extra_info("socket").fileno())) as own:
         own.shutdown(socket.SHUT_RDWR)
 
 
-def _arrives(s: Stand, data: bytes) -> None:
+def arrives(s: Stand, data: bytes) -> None:
     """The gateway reads `data` from its client before it looks at anything else."""
     (connection,) = s.gateway.connections
     connection.data_received(data)
@@ -32,8 +32,8 @@ def test_a_request_that_crosses_the_engines_close_is_sent_once_more() -> None:
         async with stand(script) as s:
             client = await s.client()
             await client.ask(request(chat_body(stream=False, n=1)))
-            _hang_up(s.engine.requests[0])
-            _arrives(s, request(chat_body(stream=False, n=2)))
+            hang_up(s.engine.requests[0])
+            arrives(s, request(chat_body(stream=False, n=2)))
             assert len(s.gateway.pool.open) == 1  # on its way, on a connection that is no more
             reply = await client.reply()
             assert reply.status == 200
@@ -98,8 +98,8 @@ def test_the_second_connection_that_dies_is_the_last() -> None:
         async with stand(script) as s:
             client = await s.client()
             await client.ask(request(chat_body(stream=False, n=1)))
-            _hang_up(s.engine.requests[0])
-            _arrives(s, request(chat_body(stream=False, n=2)))
+            hang_up(s.engine.requests[0])
+            arrives(s, request(chat_body(stream=False, n=2)))
             assert (await client.reply()).status == 502
             record = await s.record(2)
             assert (record.reason, record.attempts) == (Reason.STREAM_CUT, 2)
@@ -247,7 +247,7 @@ def test_a_client_that_leaves_while_its_connection_is_made_leaves_none_behind() 
             for turn in range(60):
                 client = await s.client()
                 await s.until(lambda: bool(s.gateway.connections))
-                _arrives(s, request(chat_body()))
+                arrives(s, request(chat_body()))
                 for _ in range(turn % 12):
                     await asyncio.sleep(0)
                 (connection,) = s.gateway.connections

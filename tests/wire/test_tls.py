@@ -413,6 +413,28 @@ def test_a_cancel_reaches_an_engine_behind_tls_within_50_ms(authority: Authority
     run(test())
 
 
+def test_a_client_that_leaves_behind_a_full_pipeline_over_tls_is_noticed(authority: Authority, leaf: Pair) -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.until_gone()
+        gone.append(time.monotonic())
+
+    gone: list[float] = []
+
+    async def test() -> None:
+        async with stand(script, tls=tls_of(leaf)) as s:
+            client = await s.client(tls=trusting(authority))
+            await client.send(request(chat_body(stream=False)) * 100)
+            await s.until(lambda: bool(s.engine.requests))
+            await asyncio.sleep(0.05)
+            left = time.monotonic()
+            client.abort()
+            await s.until(lambda: bool(gone))
+            assert gone[0] - left < 0.05
+            await s.until(lambda: not s.gateway.in_flight)
+
+    run(test())
+
+
 # -- files
 
 

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 MAX_HEAD_BYTES: Final = 256 * 1024
 """An engine's head is a few hundred bytes; whoever sends more does not speak HTTP to us."""
 _TLS_TICKETS: Final = 4096
+_TLS_GOODBYE_S: Final = 2.0
+"""How long an engine has to answer our close_notify."""
 _TURNS_TO_CLOSE: Final = 10
 MAX_IDLE: Final = 256
 """Idle connections kept; the engine keeps a socket and a task for each."""
@@ -409,8 +411,14 @@ class UpstreamPool:
             elif self.tls is None:
                 await loop.create_connection(make, address.host, address.port)
             else:
-                name = self.server_name or address.host
-                await loop.create_connection(make, address.host, address.port, ssl=self.tls, server_hostname=name)
+                await loop.create_connection(
+                    make,
+                    address.host,
+                    address.port,
+                    ssl=self.tls,
+                    server_hostname=self.server_name or address.host,
+                    ssl_shutdown_timeout=_TLS_GOODBYE_S,
+                )
             ready = True
         finally:
             if not ready:
