@@ -141,6 +141,18 @@ class ScrapeConfig(_Strict):
     """An older answer is no evidence: the record's engine state is then absent."""
 
 
+class WebsocketConfig(_Strict):
+    """What a WebSocket session may do. The `total` budget does not apply to it."""
+
+    message_bytes: int = 16 * 1024 * 1024
+    """The largest message in either direction, as it is on the wire; above it both sides are closed with 1009.
+    uvicorn, under most engines, takes no more either."""
+    idle: Duration = _lasting(300 * S)
+    """How long neither side may send data; pings are no data. A voice session may be silent for minutes."""
+    session: Duration | None = None
+    """How long a session may last; unset: as long as its ends want."""
+
+
 class RecordsConfig(_Strict):
     """What is kept, where and for how long."""
 
@@ -171,6 +183,7 @@ class Config(_Strict):
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
     scrape: ScrapeConfig = msgspec.field(default_factory=ScrapeConfig)
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
+    websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
     passthrough: list[str] = []
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
     trust_request_id: bool = False
@@ -252,7 +265,7 @@ def _schema_hook(kind: type) -> dict[str, Any]:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of the file, for editors."""
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
-    for kind in (BudgetsConfig, SlowConfig, ScrapeConfig, RecordsConfig, Config):
+    for kind in (BudgetsConfig, SlowConfig, ScrapeConfig, RecordsConfig, WebsocketConfig, Config):
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
         for name in kind.__struct_fields__:
@@ -339,11 +352,21 @@ def check(config: Config, *, where: str = "config") -> None:
         if lane.objectives:
             parse_objectives(lane.objectives)
     parse_objectives(config.objectives)
+    _check_websocket(config.websocket, place=f"{where}: websocket")
     if not 0.0 <= config.records.sample <= 1.0:
         raise ConfigError(
             f"{config.records.sample} is no share",
             place=f"{where}: records.sample",
             remedy="Write a number from 0 to 1; 0.01 keeps one normal request in a hundred.",
+        )
+
+
+def _check_websocket(websocket: WebsocketConfig, *, place: str) -> None:
+    if websocket.message_bytes < 1 or min(websocket.idle, websocket.session or S) < 100 * MS:
+        raise ConfigError(
+            "no session could live with these bounds",
+            place=place,
+            remedy="message_bytes must be at least 1, idle and session at least `100ms`.",
         )
 
 
@@ -415,5 +438,6 @@ def _known_keys() -> list[str]:
         LimitsConfig,
         ScrapeConfig,
         RecordsConfig,
+        WebsocketConfig,
     )
     return [name for kind in kinds for name in kind.__struct_fields__]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from os import urandom
 from time import monotonic_ns, time_ns
 from typing import Any, Final, Protocol
@@ -16,17 +16,20 @@ import msgspec
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
+from tailrace.gateway.handshake import offers_websocket, refuse_offer
 from tailrace.gateway.head import Header, HeadError, check_head
 from tailrace.gateway.history import History
 from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind, route
 from tailrace.gateway.server import ClientConnection
+from tailrace.gateway.session import SessionExchange
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.upstream import UpstreamPool
 from tailrace.gateway.verdict import Verdict
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
+from tailrace.measure.websocket import MessageObserver
 from tailrace.model.errors import InputError
 from tailrace.model.outcome import Reason
 from tailrace.model.record import RequestRecord
@@ -46,6 +49,7 @@ MAX_CLIENT_ID: Final = 200
 _METHODS: Final = {
     RouteKind.READ: frozenset({b"POST"}),
     RouteKind.RELAY: frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE"}),
+    RouteKind.SOCKET: frozenset({b"GET"}),
 }
 
 _FIXED: Final = (
@@ -81,6 +85,10 @@ class RecordObserver(Protocol):
 
     def observe(self, record: RequestRecord) -> None:
         """One finished request."""
+
+
+Listeners = Callable[[SessionExchange], tuple[MessageObserver | None, MessageObserver | None]]
+"""For a session that begins: who hears its client's messages, and who its engine's."""
 
 
 class LaneHeaders(Mapping[str, str]):
@@ -133,6 +141,8 @@ class Gateway:
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running)
         self.history = History()
         self.counters = Counters()
+        self.listeners: Listeners | None = None
+        """Who listens to the WebSocket sessions that begin; nobody, unless a composition says so."""
         self.in_flight: dict[str, GatewayExchange] = {}
         self.connections: set[ClientConnection] = set()
         self.loop_lag_ns = 0
@@ -254,11 +264,16 @@ class Gateway:
         if not target.startswith(b"/"):
             target = _origin_form(target)
         where = route(target, self.config.passthrough)
+        offered = b"upgrade" in named and self._takes_up(method, where, version, headers)
+        made = SessionExchange if offered or where.kind is RouteKind.SOCKET else GatewayExchange
         exchange = self._exchange(
-            connection, method, target, where, version, headers, named, received=received, now=now
+            connection, method, target, where, version, headers, named, received=received, now=now, made=made
         )
         length = int(named.get(b"content-length", b"0"))
         refusal = self._judge_head(method, where, length)
+        if offered and isinstance(exchange, SessionExchange):
+            refusal = refusal or refuse_offer(headers, named)
+            exchange.accept_offer(sound=refusal is None)
         expect = named.get(b"expect", b"").lower()
         if expect and expect != b"100-continue":
             refusal = Refusal(status=417, message=f"cannot meet the expectation {expect!r}", reason=Reason.BAD_REQUEST)
@@ -290,6 +305,7 @@ class Gateway:
         *,
         received: int,
         now: int,
+        made: type[GatewayExchange] = GatewayExchange,
     ) -> GatewayExchange:
         client_id = named.get(b"x-request-id", b"")[:MAX_CLIENT_ID].decode("latin-1")
         request_id = urandom(12).hex()
@@ -307,7 +323,7 @@ class Gateway:
             blocked=[],
             passages=[],
         )
-        exchange = GatewayExchange(
+        exchange = made(
             self,
             connection,
             ledger,
@@ -321,6 +337,15 @@ class Gateway:
         )
         self.in_flight[request_id] = exchange
         return exchange
+
+    def _takes_up(self, method: bytes, where: Route, version: str, headers: list[Header]) -> bool:
+        """Whether a request offers to become a WebSocket on a path that may be one."""
+        return (
+            (where.kind is RouteKind.SOCKET or where.endpoint in self.config.passthrough)
+            and method == b"GET"
+            and version == "1.1"
+            and offers_websocket(headers)
+        )
 
     def _judge_head(self, method: bytes, where: Route, length: int) -> Refusal | None:
         if where.kind in _REFUSED:

@@ -27,6 +27,16 @@ LINGER_NS: Final = 2_000_000_000
 """How long a refused upload is read and thrown away, so that the refusal is not lost in a reset."""
 
 
+class Heir(Protocol):
+    """Who speaks with the client after its HTTP has ended."""
+
+    def take_over(self) -> None:
+        """The request is whole."""
+
+    def from_client(self, data: bytes) -> None:
+        """Bytes as they were read."""
+
+
 class Exchange(Protocol):
     """One request as its connection drives it."""
 
@@ -34,6 +44,8 @@ class Exchange(Protocol):
     uploaded: bool
     """The whole body is here."""
     started: bool
+    heir: Heir | None
+    """Who takes the client's bytes once this request is whole, where it offers a protocol that we take up."""
 
     @property
     def keep_alive(self) -> bool:
@@ -108,6 +120,7 @@ class ClientConnection(asyncio.Protocol):
         "_gone",
         "_head_bytes",
         "_headers",
+        "_heir",
         "_host",
         "_in_head",
         "_linger_until",
@@ -137,6 +150,7 @@ class ClientConnection(asyncio.Protocol):
         self._ended = False
         """A request ended in the read at hand."""
         self._gone = False
+        self._heir: Heir | None = None
         self._replaying = False
         self._reading_paused = False
         self._linger_until = 0
@@ -169,6 +183,8 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of a request; one timestamp for all of them."""
         if self._deaf:
+            if self._heir is not None:
+                self._heir.from_client(data)
             return
         now = self._now = self.last_activity = monotonic_ns()
         self._ended = False
@@ -288,7 +304,7 @@ class ClientConnection(asyncio.Protocol):
                 raise
 
     def _without_upgrade(self, rest: bytes) -> None:
-        """An offer of another protocol is declined by going on with HTTP/1.1, as RFC 9110 §7.8 allows.
+        """An offer of another protocol that nobody takes up is declined by going on with HTTP/1.1 (RFC 9110 §7.8).
 
         Java's client offers h2c on its first request, body and all; llhttp stops before that body. A fresh parser
         gets the same head without the offer, then the rest.
@@ -296,9 +312,15 @@ class ClientConnection(asyncio.Protocol):
         exchange = self._uploading
         if exchange is None or self._parser.get_method() == b"CONNECT":
             raise HeadError(405, "CONNECT is not supported")
+        heir = self._heir = exchange.heir
+        if heir is not None:
+            self._uploading, self._headers = None, []
+            self._deaf = True
+            heir.take_over()
+            if rest:
+                heir.from_client(rest)
+            return
         offered = {n.lower(): v for n, v in self._headers}
-        if b"websocket" in offered.get(b"upgrade", b"").lower():
-            raise HeadError(501, "WebSocket is not supported on this path")
         method = self._parser.get_method()
         version = self._parser.get_http_version().encode("ascii")
         kept = [pair for pair in self._headers if pair[0].lower() not in (b"upgrade", b"connection")]
@@ -311,7 +333,7 @@ class ClientConnection(asyncio.Protocol):
             self._parser.feed_data(render_head(b"%b / HTTP/%b\r\n" % (method, version), kept, []))
         finally:
             self._replaying = False
-        if rest:
+        if rest and not self._deaf:
             self._feed(rest)
 
     def _refuse(self, error: HeadError, now: int) -> None:

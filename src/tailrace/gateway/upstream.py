@@ -77,6 +77,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_without_body",
         "idle_since",
         "keep_alive_ns",
+        "on_switch",
         "receiver",
         "requests",
         "transport",
@@ -94,6 +95,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.requests = 0
         self.idle_since = 0
         self.keep_alive_ns: int | None = None
+        self.on_switch: Callable[[UpstreamConnection, list[Header], bytes, int], None] | None = None
+        """Takes the connection over when the answer is 101: itself, the head, the bytes behind it, the read's stamp."""
         self.transport: asyncio.Transport | None = None
 
     # -- asyncio
@@ -127,6 +130,10 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            if isinstance(error, httptools.HttpParserUpgrade) and self.on_switch is not None:
+                self.receiver = None
+                self.on_switch(self, self._headers, data[error.args[0] :], now)
+                return
             self._stopped = True
             reason = f"the engine's answer is no HTTP/1.1: {error}"
         if self._head_due:
@@ -225,6 +232,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers, self._body = [], []
         self._head_due = self._head_done = self._complete = self._keep_alive = False
         self._stopped = self._until_eof = False
+        self.on_switch = None
         self._without_body = without_body
         self._head_bytes = self._trailer_bytes = 0
         self.transport.write(request)
