@@ -362,7 +362,8 @@ def check(config: Config, *, where: str = "config") -> None:
 
 
 def _check_websocket(websocket: WebsocketConfig, *, place: str) -> None:
-    if websocket.message_bytes < 1 or min(websocket.idle, websocket.session or S) < 100 * MS:
+    longest = websocket.idle if websocket.session is None else websocket.session
+    if websocket.message_bytes < 1 or min(websocket.idle, longest) < 100 * MS:
         raise ConfigError(
             "no session could live with these bounds",
             place=place,
