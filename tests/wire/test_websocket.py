@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 import time
 from socket import SO_LINGER, SOL_SOCKET
@@ -11,6 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType, web
 
+from tailrace.measure.websocket import FrameWatcher
 from tailrace.model.outcome import OutcomeKind, Reason
 from tests.wire.client import RawClient, chat_body, request
 from tests.wire.scripted import Incoming
@@ -833,6 +835,29 @@ def test_an_engine_that_does_not_read_stops_the_client_whose_leaving_is_still_se
     run(test())
 
 
+@pytest.mark.parametrize("how", ["reset", "fin"])
+def test_a_client_that_waits_loudly_in_a_lane_is_seen_to_leave(how: str) -> None:
+    async def test() -> None:
+        engines = Engines()
+        async with stand(engines.script, lanes=[{"name": "default", "running": 1}], budgets={"queue": "10s"}) as s:
+            await dial(s)
+            waiting = await s.client()
+            await waiting.send(offer() + frame(BINARY, b"x" * 200_000, mask=b"abcd"))
+            await s.until(lambda: s.gateway.lanes.snapshot(0)["default"]["queued"] == 1)
+            await asyncio.sleep(0.05)
+            left = time.monotonic()
+            if how == "reset":
+                sock = waiting.writer.get_extra_info("socket")
+                sock.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+            waiting.abort()
+            record = await s.record()
+            assert time.monotonic() - left < 0.2
+            assert (record.reason, record.died_in) == (Reason.CLIENT_DISCONNECT, "queue")
+            assert len(s.engine.requests) == 1
+
+    run(test())
+
+
 def test_a_slow_engine_gets_everything() -> None:
     async def test() -> None:
         engines = Engines()
@@ -961,6 +986,63 @@ def test_a_shutdown_tells_both_sides() -> None:
             assert await busy_engine.closed() == (1001, "the gateway is shutting down")
             await s.record(2)
             assert {(r.outcome, r.reason) for r in s.records.all} == {(OutcomeKind.CANCELLED, Reason.SHUTDOWN)}
+
+    run(test())
+
+
+def test_noise_ends_sessions_and_leaves_nothing_behind() -> None:
+    dice = random.Random(7)
+
+    def noise(*, masks: bool) -> bytes:
+        out = b""
+        for _ in range(dice.randrange(6)):
+            mask = dice.randbytes(4) if masks else b""
+            sound = frame(dice.choice([0, 1, 2, 9, 10]), dice.randbytes(dice.choice([0, 5, 125, 300])), mask=mask)
+            out += sound if dice.random() < 0.7 else dice.randbytes(dice.randrange(1, 40))
+        return out[: dice.randrange(len(out) + 1)] if dice.random() < 0.5 else out
+
+    async def test() -> None:
+        engines = Engines()
+        async with stand(engines.script, websocket={"message_bytes": 1000}) as s:
+            for count in range(1, 61):
+                socket, _, _ = await dial(s)
+                engine = await engines.next()
+                ends = [socket, engine]
+                dice.shuffle(ends)
+                for end in ends:
+                    await end.raw(noise(masks=end is socket))
+                await asyncio.sleep(dice.choice([0, 0.002]))
+                ends[0].kill()
+                record = await s.record(count)
+                assert record.outcome in (OutcomeKind.CANCELLED, OutcomeKind.FAILED)
+                ends[1].kill()
+            assert s.gateway.in_flight == {}
+
+    run(test())
+
+
+class Broken(FrameWatcher):
+    def feed(self, data: bytes, now: int) -> bytes:
+        if b"break" in data:
+            raise ValueError(data)
+        return super().feed(data, now)
+
+
+def test_a_fault_of_ours_ends_the_session_like_any_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tailrace.gateway.session.FrameWatcher", Broken)
+
+    async def test() -> None:
+        engines = Engines()
+        async with stand(engines.script) as s:
+            socket, _, _ = await dial(s)
+            engine = await engines.next()
+            await engine.send(TEXT, b"break")
+            assert await socket.ended()
+            assert await engine.ended()
+            assert (await s.record()).outcome is OutcomeKind.FAILED
+            assert "could not be relayed" in caplog.text
 
     run(test())
 

@@ -52,6 +52,9 @@ _GONE_STATES: Final = frozenset({7, 8})
 class SessionExchange(GatewayExchange):
     """One session, from its handshake to its record."""
 
+    _client_paused = False
+    _next_check = NEVER
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.tunnel: Tunnel | None = None
@@ -60,7 +63,6 @@ class SessionExchange(GatewayExchange):
         self._bounds = self.gateway.config.websocket
         self._early: list[bytes] = []
         self._early_size = 0
-        self._client_paused = False
         self._drain_until = NEVER
 
     # -- the handshake
@@ -191,6 +193,9 @@ class SessionExchange(GatewayExchange):
 
     def to_client(self, data: bytes, now: int) -> None:
         """Write to the client; when it is slow, the engine is not read."""
+        transport = self.connection.transport
+        if transport is None or transport.is_closing():
+            return  # its end is on its way to us
         written = self.answer.body(data)
         self.transit.overhead_ns += max(0, written - now)
         if self.connection.blocked_since is not None:
@@ -202,7 +207,6 @@ class SessionExchange(GatewayExchange):
         if not self._client_paused and transport is not None and not transport.is_closing():
             self._client_paused = True
             transport.pause_reading()
-            self.next_check = 0
 
     def resume_client(self) -> None:
         """Read from the client again."""
@@ -257,10 +261,17 @@ class SessionExchange(GatewayExchange):
 
     # -- time
 
+    @property
+    def next_check(self) -> int:
+        """A client that is not read is looked at by every sweep: it may have left."""
+        return 0 if self._client_paused else self._next_check
+
+    @next_check.setter
+    def next_check(self, at: int) -> None:
+        self._next_check = at
+
     def next_budget(self) -> int:
         """The earliest instant at which something may be over."""
-        if self._client_paused:
-            return 0
         tunnel = self.tunnel
         if tunnel is None:
             return super().next_budget()

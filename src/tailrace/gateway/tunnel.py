@@ -192,7 +192,7 @@ class Tunnel:
         now = monotonic_ns()
         try:
             ready = self.up.feed(data, now)
-            if ready:
+            if ready and not self._engine.transport.is_closing():  # its end is on its way to us
                 self._engine.transport.write(ready)
             if self.up.fault is not None:
                 self._at_fault(CLIENT, self.up.fault, now)
