@@ -34,7 +34,7 @@ from tests.wire.sockets import (
     offer,
     switched,
 )
-from tests.wire.stand import Stand, run, stand
+from tests.wire.stand import run, stand
 
 
 def real(url: str) -> dict[str, object]:
@@ -1085,13 +1085,16 @@ def test_a_session_is_among_the_streams() -> None:
     async def test() -> None:
         engines = Engines()
         async with stand(engines.script) as s:
-            await dial(s, "/v1/realtime?model=m")
+            socket, _, _ = await dial(s, "/v1/realtime?model=m")
+            engine = await engines.next()
+            for _ in range(2):
+                await socket.send(TEXT, b"hello")
+                await engine.next()
+            await asyncio.sleep(0.02)
             view = s.gateway.streams()[0]
             assert (view["endpoint"], view["model"], view["stage"]) == ("/v1/realtime", "m", "decode")
-            assert _in_flight(s) == 1
+            assert view["messages"] == {"client": 2, "engine": 0}
+            assert view["silent_ms"] > 10
+            assert s.gateway.live()["in_flight"] == 1
 
     run(test())
-
-
-def _in_flight(s: Stand) -> int:
-    return int(s.gateway.live()["in_flight"])
