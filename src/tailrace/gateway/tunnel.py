@@ -305,10 +305,10 @@ class Tunnel:
             reason = Reason.CLIENT_WRITE_FAILED if write_failed else Reason.CLIENT_DISCONNECT
             text = "the client ended the connection without a Close frame"
             verdict = Verdict(OutcomeKind.CANCELLED, reason, "decode", text)
-        if self.down.close is None:
-            self._tell_engine(close_frame(GOING_AWAY, "the client is gone", mask=urandom(4)))
-        else:  # the answer that the client owes it
+        if self.down.close is not None:  # the answer that the client owes it
             self._tell_engine(close_frame(self.down.close.code, mask=urandom(4)))
+        elif not self._engine.full:  # behind bytes that it does not take, the engine would hear of it too late
+            self._tell_engine(close_frame(GOING_AWAY, "the client is gone", mask=urandom(4)))
         self._let_engine_go()
         self._end(verdict, now, client="gone")
 
@@ -344,7 +344,7 @@ class Tunnel:
 
     def _let_engine_go(self) -> None:
         """Where the engine has its Close frame, give it a moment to answer; else it can only be cut off."""
-        if (self._told or self.up.close is not None) and not self._engine.transport.get_write_buffer_size():
+        if self._told or self.up.close is not None:
             self._engine.linger()
         else:
             self._engine.abort()
