@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from os import urandom
 from time import monotonic_ns, time_ns
 from typing import Any, Final, Protocol
@@ -16,20 +16,19 @@ import msgspec
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
-from tailrace.gateway.handshake import offers_websocket, refuse_offer
+from tailrace.gateway.handshake import refuse_offer
 from tailrace.gateway.head import Header, HeadError, check_head
 from tailrace.gateway.history import History
 from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind, route
 from tailrace.gateway.server import ClientConnection
-from tailrace.gateway.session import SessionExchange
+from tailrace.gateway.session import Listeners, SessionExchange, takes_up
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.upstream import UpstreamPool
 from tailrace.gateway.verdict import Verdict
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
-from tailrace.measure.websocket import MessageObserver
 from tailrace.model.errors import InputError
 from tailrace.model.outcome import Reason
 from tailrace.model.record import RequestRecord
@@ -85,10 +84,6 @@ class RecordObserver(Protocol):
 
     def observe(self, record: RequestRecord) -> None:
         """One finished request."""
-
-
-Listeners = Callable[[SessionExchange], tuple[MessageObserver | None, MessageObserver | None]]
-"""For a session that begins: who hears its client's messages, and who its engine's."""
 
 
 class LaneHeaders(Mapping[str, str]):
@@ -264,7 +259,7 @@ class Gateway:
         if not target.startswith(b"/"):
             target = _origin_form(target)
         where = route(target, self.config.passthrough)
-        offered = b"upgrade" in named and self._takes_up(method, where, version, headers)
+        offered = b"upgrade" in named and takes_up(method, where, version, headers, self.config.passthrough)
         made = SessionExchange if offered or where.kind is RouteKind.SOCKET else GatewayExchange
         exchange = self._exchange(
             connection, method, target, where, version, headers, named, received=received, now=now, made=made
@@ -337,15 +332,6 @@ class Gateway:
         )
         self.in_flight[request_id] = exchange
         return exchange
-
-    def _takes_up(self, method: bytes, where: Route, version: str, headers: list[Header]) -> bool:
-        """Whether a request offers to become a WebSocket on a path that may be one."""
-        return (
-            (where.kind is RouteKind.SOCKET or where.endpoint in self.config.passthrough)
-            and method == b"GET"
-            and version == "1.1"
-            and offers_websocket(headers)
-        )
 
     def _judge_head(self, method: bytes, where: Route, length: int) -> Refusal | None:
         if where.kind in _REFUSED:

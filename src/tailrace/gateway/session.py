@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tailrace.gateway.budget_clock import NEVER
@@ -19,13 +20,14 @@ from tailrace.gateway.handshake import (
     UPGRADE_REQUIRED,
     all_values,
     model_of,
+    offers_websocket,
     upgrade_required,
     with_offer,
     wrong_answer,
 )
 from tailrace.gateway.head import Header
 from tailrace.gateway.refusal import Refusal
-from tailrace.gateway.routes import RouteKind
+from tailrace.gateway.routes import Route, RouteKind
 from tailrace.gateway.tunnel import CLOSING_NS, EngineSide, Tunnel
 from tailrace.gateway.upstream import UpstreamConnection
 from tailrace.gateway.verdict import Phase, Verdict
@@ -47,6 +49,16 @@ MAX_BLOCKED: Final = 4096
 """Intervals of a slow client that are kept apart; a session may last for hours."""
 _GONE_STATES: Final = frozenset({7, 8})
 """Linux: TCP_CLOSE after a reset, TCP_CLOSE_WAIT after the peer's FIN."""
+
+
+def takes_up(method: bytes, where: Route, version: str, headers: list[Header], passthrough: Sequence[str]) -> bool:
+    """Whether a request offers to become a WebSocket on a path that may be one."""
+    return (
+        (where.kind is RouteKind.SOCKET or where.endpoint in passthrough)
+        and method == b"GET"
+        and version == "1.1"
+        and offers_websocket(headers)
+    )
 
 
 class SessionExchange(GatewayExchange):
@@ -348,6 +360,10 @@ class SessionExchange(GatewayExchange):
         if not tunnel.over:  # in the middle of a frame, and there is no time to wait for its end
             tunnel.deadline = now
             tunnel.sweep(now)
+
+
+Listeners = Callable[[SessionExchange], tuple[MessageObserver | None, MessageObserver | None]]
+"""For a session that begins: who hears its client's messages, and who its engine's."""
 
 
 class _Guarded:
