@@ -318,6 +318,7 @@ def load_config(path: str | Path) -> Config:
 
 def check(config: Config, *, where: str = "config") -> None:
     """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
+    _check_websocket(config.websocket, place=f"{where}: websocket")
     if not config.backends:
         raise ConfigError(
             "there is no backend",
@@ -352,22 +353,11 @@ def check(config: Config, *, where: str = "config") -> None:
         if lane.objectives:
             parse_objectives(lane.objectives)
     parse_objectives(config.objectives)
-    _check_websocket(config.websocket, place=f"{where}: websocket")
     if not 0.0 <= config.records.sample <= 1.0:
         raise ConfigError(
             f"{config.records.sample} is no share",
             place=f"{where}: records.sample",
             remedy="Write a number from 0 to 1; 0.01 keeps one normal request in a hundred.",
-        )
-
-
-def _check_websocket(websocket: WebsocketConfig, *, place: str) -> None:
-    longest = websocket.idle if websocket.session is None else websocket.session
-    if websocket.message_bytes < 1 or min(websocket.idle, longest) < 100 * MS:
-        raise ConfigError(
-            "no session could live with these bounds",
-            place=place,
-            remedy="message_bytes must be at least 1, idle and session at least `100ms`.",
         )
 
 
@@ -410,6 +400,16 @@ def check_url(url: str, *, place: str) -> None:
             f"the path of {url!r} has characters that cannot be sent as they are",
             place=place,
             remedy="Write them percent-encoded.",
+        )
+
+
+def _check_websocket(websocket: WebsocketConfig, *, place: str) -> None:
+    longest = websocket.idle if websocket.session is None else websocket.session
+    if websocket.message_bytes < 1 or min(websocket.idle, longest) < 100 * MS:
+        raise ConfigError(
+            "no session could live with these bounds",
+            place=place,
+            remedy="message_bytes must be at least 1, idle and session at least `100ms`.",
         )
 
 
