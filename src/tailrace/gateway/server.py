@@ -183,8 +183,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of a request; one timestamp for all of them."""
         if self._deaf:
-            if self._heir is not None:
-                self._heir.from_client(data)
+            self._pass_on(data)
             return
         now = self._now = self.last_activity = monotonic_ns()
         self._ended = False
@@ -208,6 +207,10 @@ class ClientConnection(asyncio.Protocol):
         if len(self.pipeline) > MAX_PIPELINED and not self._reading_paused and self.transport is not None:
             self._reading_paused = True
             self.transport.pause_reading()
+
+    def _pass_on(self, data: bytes) -> None:
+        if self._heir is not None:
+            self._heir.from_client(data)
 
     def eof_received(self) -> bool:
         """The client will send nothing more: it left."""

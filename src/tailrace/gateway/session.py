@@ -123,9 +123,14 @@ class SessionExchange(GatewayExchange):
 
     def _switched(self, connection: UpstreamConnection, headers: list[Header], rest: bytes, now: int) -> None:
         """The engine answered 101, and `rest` behind it."""
-        if self.phase is Phase.DONE:
+        try:
+            self._begin(connection, headers, rest, now)
+        except Exception:
+            log.exception("a WebSocket session could not begin")
             connection.abort()
-            return
+            self.broken(now)
+
+    def _begin(self, connection: UpstreamConnection, headers: list[Header], rest: bytes, now: int) -> None:
         wrong = wrong_answer(self.named[b"sec-websocket-key"].strip(), headers)
         if wrong:
             stage = self.stage(now)

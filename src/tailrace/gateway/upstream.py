@@ -118,6 +118,8 @@ class UpstreamConnection(asyncio.Protocol):
             return
         try:
             self._take(data, receiver, now)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._switch(data[upgrade.args[0] :], now)
         except Exception:
             # A fault of ours. The event loop would only close this socket, and the request might wait for ever.
             log.exception("an answer could not be read")
@@ -129,11 +131,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if isinstance(error, httptools.HttpParserUpgrade) and self.on_switch is not None:
-                self.receiver = None
-                self.on_switch(self, self._headers, data[error.args[0] :], now)
-                return
+        except httptools.HttpParserError as error:
             self._stopped = True
             reason = f"the engine's answer is no HTTP/1.1: {error}"
         if self._head_due:
@@ -261,6 +259,14 @@ class UpstreamConnection(asyncio.Protocol):
             elif self.transport is not None:
                 self.transport.close()
             receiver.upstream_complete(now)
+
+    def _switch(self, rest: bytes, now: int) -> None:
+        """The answer was a 101, and `rest` is the other protocol's."""
+        if self.on_switch is None:
+            self._fail("the engine's answer is no HTTP/1.1: it switches to a protocol that nobody asked for", now)
+            return
+        self.receiver = None
+        self.on_switch(self, self._headers, rest, now)
 
     def _fail(self, error: str, now: int) -> None:
         receiver, self.receiver = self.receiver, None
