@@ -16,7 +16,6 @@ import msgspec
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
-from tailrace.gateway.handshake import refuse_offer
 from tailrace.gateway.head import Header, HeadError, check_head
 from tailrace.gateway.history import History
 from tailrace.gateway.lanes import LaneDesk
@@ -267,8 +266,7 @@ class Gateway:
         length = int(named.get(b"content-length", b"0"))
         refusal = self._judge_head(method, where, length)
         if offered and isinstance(exchange, SessionExchange):
-            refusal = refusal or refuse_offer(headers, named)
-            exchange.accept_offer(sound=refusal is None)
+            refusal = exchange.judge_offer(refusal)
         expect = named.get(b"expect", b"").lower()
         if expect and expect != b"100-continue":
             refusal = Refusal(status=417, message=f"cannot meet the expectation {expect!r}", reason=Reason.BAD_REQUEST)

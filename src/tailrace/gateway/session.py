@@ -21,6 +21,7 @@ from tailrace.gateway.handshake import (
     all_values,
     model_of,
     offers_websocket,
+    refuse_offer,
     upgrade_required,
     with_offer,
     wrong_answer,
@@ -79,11 +80,13 @@ class SessionExchange(GatewayExchange):
 
     # -- the handshake
 
-    def accept_offer(self, *, sound: bool) -> None:
-        """The request offers a WebSocket: whatever is answered, no further request comes on this connection."""
+    def judge_offer(self, refusal: Refusal | None) -> Refusal | None:
+        """The request offers a WebSocket: why it is not taken up. No further request comes on this connection."""
         self.keep_alive = False
-        if sound:
+        refusal = refusal or refuse_offer(self.headers, self.named)
+        if refusal is None:
             self.heir = self
+        return refusal
 
     def start(self, now: int) -> None:
         """It is this request's turn on its connection."""
