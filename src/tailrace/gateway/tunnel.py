@@ -37,6 +37,9 @@ CLOSING_NS: Final = 5 * S
 LINGER_S: Final = 1.0
 """How long an engine that has a Close frame is still read: closing at once could take the frame back with a reset."""
 
+TLS_BUFFER: Final = 64 * 1024
+"""Bytes that may wait for an engine behind TLS before the client is not read."""
+
 CLIENT: Final = "client"
 ENGINE: Final = "engine"
 _WRONG: Final = frozenset({PROTOCOL_ERROR, 1003, BAD_TEXT, TOO_BIG, 1010})
@@ -107,8 +110,10 @@ class EngineSide(asyncio.Protocol):
         self.full = False
         """The engine takes no more: the client is not read."""
         self.transport.set_protocol(self)
-        # A limit of 0: a write is tried at once, so what is left in our buffer is what the engine does not take.
-        self.transport.set_write_buffer_limits(high=0)
+        # A limit of 0 has a write tried at once, so that `full` says what the engine does not take. TLS would take it
+        # for "always full".
+        secure = self.transport.get_extra_info("sslcontext") is not None
+        self.transport.set_write_buffer_limits(high=TLS_BUFFER if secure else 0)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the engine; nobody's once it lingers."""
