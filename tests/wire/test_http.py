@@ -371,10 +371,12 @@ def test_an_offer_of_h2c_is_declined_and_its_body_is_not_lost() -> None:
     run(test())
 
 
-def test_connect_is_declined() -> None:
+def test_connect_and_websocket_are_declined() -> None:
     async def test() -> None:
         async with stand() as s:
             await _refused(s, b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 405)
+            socket = b"GET /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+            await _refused(s, socket, 405, closes=False)
 
     run(test())
 

@@ -35,6 +35,13 @@ class Seeker(Protocol):
         """Nobody answered, or not in time."""
 
 
+class Successor(Protocol):
+    """Who goes on where HTTP ends."""
+
+    def __call__(self, connection: UpstreamConnection, headers: list[Header], rest: bytes, now: int) -> None:
+        """The head of the 101, the bytes behind it, our clock at the read (ns)."""
+
+
 class Receiver(Protocol):
     """Who waits for an answer. All stamps are our monotonic clock at the read (ns)."""
 
@@ -95,8 +102,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.requests = 0
         self.idle_since = 0
         self.keep_alive_ns: int | None = None
-        self.on_switch: Callable[[UpstreamConnection, list[Header], bytes, int], None] | None = None
-        """Takes the connection over when the answer is 101: itself, the head, the bytes behind it, the read's stamp."""
+        self.on_switch: Successor | None = None
+        """Takes the connection over when the answer is 101; set behind `send`, and only for that request."""
         self.transport: asyncio.Transport | None = None
 
     # -- asyncio
