@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -120,7 +121,16 @@ Script = Callable[[Incoming], Awaitable[None]]
 class ScriptedEngine:
     """Runs `script` for each request; anything that is no API call (`/metrics`, `/health`) gets `side` or a 404."""
 
-    def __init__(self, script: Script, *, side: dict[str, bytes] | None = None) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        side: dict[str, bytes] | None = None,
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
+        socket_path: str | None = None,
+    ) -> None:
+        self._host, self._tls, self._path = host, tls, socket_path
         self.script = script
         self.side = side or {}
         self.requests: list[Incoming] = []
@@ -133,9 +143,13 @@ class ScriptedEngine:
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 24)
-        host, port = self._server.sockets[0].getsockname()
-        self.url = f"http://{host}:{port}"
+        if self._path is not None:
+            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=1 << 24)
+            self.url = f"unix:{self._path}"
+            return self
+        self._server = await asyncio.start_server(self._serve, self._host, 0, limit=1 << 24, ssl=self._tls)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.url = f"{'http' if self._tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -155,7 +169,8 @@ class ScriptedEngine:
         number = self.connections
         self._writers.add(writer)
         sock = writer.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._path is None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")

@@ -296,8 +296,9 @@ def _announce(serving: ServingGateway, why: str, *, as_json: bool) -> None:
         text = msgspec.json.encode(line).decode()
     else:
         engine = gateway.engine.name or "engine not recognised"
+        base = gateway.url if gateway.url.startswith("unix:") else f"{gateway.url}/v1"
         text = (
-            f"Tailrace gateway   {gateway.url}/v1   ->  {gateway.backend.url} ({engine})\n"
+            f"Tailrace gateway   {base}   ->  {gateway.backend.url} ({engine})\n"
             f"page and admin     {serving.admin_url}/\n"
             f"records            {Path(serving.config.records.dir).resolve()}\n"
             "Ctrl-C ends it."
