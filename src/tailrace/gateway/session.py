@@ -8,7 +8,6 @@ works for it. No ping of our own is ever sent, those of the two ends cross us; s
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -48,8 +47,6 @@ EARLY_BYTES: Final = 64 * 1024
 """What a client may send before the engine has answered the handshake; then it is not read until then."""
 MAX_BLOCKED: Final = 4096
 """Intervals of a slow client that are kept apart; a session may last for hours."""
-_GONE_STATES: Final = frozenset({7, 8})
-"""Linux: TCP_CLOSE after a reset, TCP_CLOSE_WAIT after the peer's FIN."""
 
 
 def takes_up(method: bytes, where: Route, version: str, headers: list[Header], passthrough: Sequence[str]) -> bool:
@@ -65,9 +62,6 @@ def takes_up(method: bytes, where: Route, version: str, headers: list[Header], p
 class SessionExchange(GatewayExchange):
     """One session, from its handshake to its record."""
 
-    _client_paused = False
-    _next_check = NEVER
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.tunnel: Tunnel | None = None
@@ -76,6 +70,8 @@ class SessionExchange(GatewayExchange):
         self._bounds = self.gateway.config.websocket
         self._early: list[bytes] = []
         self._early_size = 0
+        self._client_paused = False
+        self._watched_fd = -1
         self._drain_until = NEVER
 
     # -- the handshake
@@ -222,18 +218,27 @@ class SessionExchange(GatewayExchange):
             self.client_is_slow()
 
     def pause_client(self) -> None:
-        """Read no more from the client. Its leaving is then looked for at every sweep."""
+        """Read no more from the client. The kernel is asked to tell when it leaves meanwhile."""
         transport = self.connection.transport
         if not self._client_paused and transport is not None and not transport.is_closing():
             self._client_paused = True
             transport.pause_reading()
+            sock = transport.get_extra_info("socket")
+            self._watched_fd = -1 if sock is None else sock.fileno()
+            self.gateway.hangups.watch(self._watched_fd, self)
+
+    def hung_up(self) -> None:
+        """The client left while nobody reads from it."""
+        self.connection.hung_up()
 
     def resume_client(self) -> None:
         """Read from the client again."""
         transport = self.connection.transport
-        if self._client_paused and transport is not None and not transport.is_closing():
+        if self._client_paused and transport is not None:
             self._client_paused = False
-            transport.resume_reading()
+            self.gateway.hangups.forget(self._watched_fd, self)
+            if not transport.is_closing():
+                transport.resume_reading()
 
     def look_at(self, when: int) -> None:
         """Sweep at `when` (ns), or earlier."""
@@ -251,7 +256,6 @@ class SessionExchange(GatewayExchange):
             self._drop_client()
         # A connection whose request is not whole is given time for the client's last words before it is closed.
         self.uploaded = client != "linger"
-        self.resume_client()
         if client == "gone":
             self._close(now, verdict)
         else:
@@ -277,18 +281,10 @@ class SessionExchange(GatewayExchange):
         elif self._early_size:
             self.uploaded = False  # frames of an impatient client are unread: closing at once would reset the answer
         self._early.clear()
+        self.resume_client()
         super()._close(now, verdict)
 
     # -- time
-
-    @property
-    def next_check(self) -> int:
-        """A client that is not read is looked at by every sweep: it may have left."""
-        return 0 if self._client_paused else self._next_check
-
-    @next_check.setter
-    def next_check(self, at: int) -> None:
-        self._next_check = at
 
     def next_budget(self) -> int:
         """The earliest instant at which something may be over."""
@@ -311,9 +307,6 @@ class SessionExchange(GatewayExchange):
     def sweep(self, now: int) -> None:
         """A budget may be over, or a client that is not read may have left."""
         if self.phase is Phase.DONE:
-            return
-        if self._client_paused and self._left_unseen():
-            self.client_gone(now)
             return
         tunnel = self.tunnel
         if tunnel is None:
@@ -344,17 +337,6 @@ class SessionExchange(GatewayExchange):
         else:
             return
         tunnel.close(GOING_AWAY, text, verdict, now)
-
-    def _left_unseen(self) -> bool:
-        """Whether a client that we do not read from has left: the event loop does not look, the kernel knows."""
-        transport = self.connection.transport
-        sock = None if transport is None else transport.get_extra_info("socket")
-        if sock is None or not hasattr(socket, "TCP_INFO") or sock.family not in (socket.AF_INET, socket.AF_INET6):
-            return False
-        try:
-            return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _GONE_STATES
-        except OSError:
-            return False
 
     def stop(self, now: int) -> None:
         """The gateway shuts down."""
