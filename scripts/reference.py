@@ -228,6 +228,7 @@ HEADERS_READ = [
     ("`x-request-id`", "kept as `client_request_id`, searchable, returned as `x-client-request-id`"),
     ("`traceparent`", "continued; a missing or malformed one starts a new trace"),
     ("`x-session-id`", "one voice or chat session"),
+    ("`upgrade: websocket`", "taken up on `/v1/realtime` and `passthrough` paths, when the engine takes it up"),
     ("`x-deadline-ms`", "may only shorten a budget"),
 ]
 HEADERS_SET = [

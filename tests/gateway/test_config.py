@@ -3,7 +3,7 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from tailrace.gateway.config import Config, config_from, json_schema, load_config, parse_duration
+from tailrace.gateway.config import Config, config_from, json_schema, load_config, parse_duration, to_plain
 from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import MS, S
 
@@ -62,6 +62,10 @@ def test_defaults_need_no_file():
             "lanes[0]",
             "its own name",
         ),
+        ({"websocket": {"idle": "1ms"}, "backends": [{"url": "http://x"}]}, "websocket", "at least"),
+        ({"websocket": {"session": "0s"}, "backends": [{"url": "http://x"}]}, "websocket", "at least"),
+        ({"websocket": {"message_bytes": 0}, "backends": [{"url": "http://x"}]}, "websocket", "at least 1"),
+        ({"websocket": {"session": 5}, "backends": [{"url": "http://x"}]}, "websocket.session", "config.md"),
         ([], "config", ""),
     ],
 )
@@ -70,6 +74,15 @@ def test_a_wrong_key_or_value_names_the_place_and_the_remedy(raw, place, remedy)
         config_from(raw)
     assert place in caught.value.place
     assert remedy in caught.value.remedy
+
+
+def test_a_bound_that_may_be_absent_is_written_back_as_it_was_read():
+    for websocket in ({}, {"session": "7200s", "idle": "60s"}):
+        raw = {"backends": [{"url": "http://x"}], "websocket": websocket}
+        config = config_from(raw)
+        assert config.websocket.session == (7200 * S if websocket else None)
+        assert config_from(to_plain(config)) == config
+        jsonschema.validate(raw, json_schema())
 
 
 def test_bad_yaml_and_a_missing_file_are_named(tmp_path):

@@ -387,8 +387,8 @@ def test_connect_and_websocket_are_declined() -> None:
     async def test() -> None:
         async with stand() as s:
             await _refused(s, b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 405)
-            socket = b"GET /v1/realtime HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-            await _refused(s, socket, 501)
+            socket = b"GET /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+            await _refused(s, socket, 405, closes=False)
 
     run(test())
 

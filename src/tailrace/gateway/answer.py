@@ -148,6 +148,12 @@ class Answer:
         head = own_head(status, len(body), self.ours, keep_alive=self.keep_alive, retry_after_s=retry_after_s)
         self._write(head if self._head_only else head + body)
 
+    def switch(self, head: bytes) -> None:
+        """The connection speaks another protocol behind this 101; `body` writes its bytes as they are."""
+        self.head_sent = True
+        self.status = 101
+        self._write(head)
+
     def _write(self, data: bytes) -> None:
         self._sink.write(data)
         self.last_write_ns = now = monotonic_ns()

@@ -171,6 +171,18 @@ class ScrapeConfig(_Strict):
     """An older answer is no evidence: the record's engine state is then absent."""
 
 
+class WebsocketConfig(_Strict):
+    """What a WebSocket session may do. The `total` budget does not apply to it."""
+
+    message_bytes: int = 16 * 1024 * 1024
+    """The largest message in either direction, as it is on the wire; above it both sides are closed with 1009.
+    uvicorn, under most engines, takes no more either."""
+    idle: Duration = _lasting(300 * S)
+    """How long neither side may send data; pings are no data. A voice session may be silent for minutes."""
+    session: Duration | None = None
+    """How long a session may last; unset: as long as its ends want."""
+
+
 class RecordsConfig(_Strict):
     """What is kept, where and for how long."""
 
@@ -205,6 +217,7 @@ class Config(_Strict):
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
     scrape: ScrapeConfig = msgspec.field(default_factory=ScrapeConfig)
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
+    websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
     passthrough: list[str] = []
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
     aliases: dict[str, str] = {}
@@ -288,7 +301,7 @@ def _schema_hook(kind: type) -> dict[str, Any]:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of the file, for editors."""
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
-    for kind in (BudgetsConfig, SlowConfig, ScrapeConfig, RecordsConfig, Config):
+    for kind in (BudgetsConfig, SlowConfig, ScrapeConfig, RecordsConfig, WebsocketConfig, Config):
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
         for name in kind.__struct_fields__:
@@ -341,6 +354,7 @@ def load_config(path: str | Path) -> Config:
 
 def check(config: Config, *, where: str = "config") -> None:
     """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
+    _check_websocket(config.websocket, place=f"{where}: websocket")
     if not config.backends:
         raise ConfigError(
             "there is no backend",
@@ -465,6 +479,16 @@ def check_url(url: str, *, place: str, unix: bool = False) -> None:
         )
 
 
+def _check_websocket(websocket: WebsocketConfig, *, place: str) -> None:
+    longest = websocket.idle if websocket.session is None else websocket.session
+    if websocket.message_bytes < 1 or min(websocket.idle, longest) < 100 * MS:
+        raise ConfigError(
+            "no session could live with these bounds",
+            place=place,
+            remedy="message_bytes must be at least 1, idle and session at least `100ms`.",
+        )
+
+
 def _explain(message: str, where: str) -> ConfigError:
     path = _PATH.search(message)
     place = f"{where}: {path['path']}" if path and path["path"] else where
@@ -493,5 +517,6 @@ def _known_keys() -> list[str]:
         LimitsConfig,
         ScrapeConfig,
         RecordsConfig,
+        WebsocketConfig,
     )
     return [name for kind in kinds for name in kind.__struct_fields__]

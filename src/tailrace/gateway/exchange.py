@@ -29,7 +29,7 @@ from tailrace.model.thresholds import S
 
 if TYPE_CHECKING:
     from tailrace.gateway.gateway import Gateway
-    from tailrace.gateway.server import ClientConnection
+    from tailrace.gateway.server import ClientConnection, Heir
     from tailrace.gateway.upstream import UpstreamConnection
 
 SMALL_UPLOAD: Final = 64 * 1024
@@ -70,6 +70,7 @@ class GatewayExchange:
         self.expects_continue = False
         self.uploaded = False
         self.started = False
+        self.heir: Heir | None = None
         self.refusal: Refusal | None = None
         self.next_check = NEVER
         """Earliest instant at which a budget may be over; the sweeper looks no closer before it."""

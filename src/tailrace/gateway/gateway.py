@@ -26,6 +26,7 @@ from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, R
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind, route
 from tailrace.gateway.server import ClientConnection
+from tailrace.gateway.session import Listeners, SessionExchange, takes_up
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.tls import HANDSHAKE_S, SHUTDOWN_S, renew, server_context, tls_shape
 from tailrace.gateway.unix_socket import UnixListener
@@ -51,6 +52,7 @@ MAX_CLIENT_ID: Final = 200
 _METHODS: Final = {
     RouteKind.READ: frozenset({b"POST"}),
     RouteKind.RELAY: frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE"}),
+    RouteKind.SOCKET: frozenset({b"GET"}),
 }
 
 _FIXED: Final = (
@@ -126,6 +128,8 @@ class Gateway:
         self.kept = History()
         """The last records; `history` reads it up to date."""
         self.counters = Counters()
+        self.listeners: Listeners | None = None
+        """Who listens to the WebSocket sessions that begin; nobody, unless a composition says so."""
         self.in_flight: dict[str, GatewayExchange] = {}
         self._desk = RecordDesk(self, sink, observer)
         self.connections: set[ClientConnection] = set()
@@ -271,11 +275,15 @@ class Gateway:
         if not target.startswith(b"/"):
             target = origin_form(target)
         where = route(target, self.config.passthrough)
+        offered = b"upgrade" in named and takes_up(method, where, version, headers, self.config.passthrough)
+        made = SessionExchange if offered or where.kind is RouteKind.SOCKET else GatewayExchange
         exchange = self._exchange(
-            connection, method, target, where, version, headers, named, received=received, now=now
+            connection, method, target, where, version, headers, named, received=received, now=now, made=made
         )
         length = int(named.get(b"content-length", b"0"))
         refusal = self._judge_head(method, where, length)
+        if offered and isinstance(exchange, SessionExchange):
+            refusal = exchange.judge_offer(refusal)
         expect = named.get(b"expect", b"").lower()
         if expect and expect != b"100-continue":
             refusal = Refusal(status=417, message=f"cannot meet the expectation {expect!r}", reason=Reason.BAD_REQUEST)
@@ -307,6 +315,7 @@ class Gateway:
         *,
         received: int,
         now: int,
+        made: type[GatewayExchange] = GatewayExchange,
     ) -> GatewayExchange:
         client_id = named.get(b"x-request-id", b"")[:MAX_CLIENT_ID].decode("latin-1")
         request_id = urandom(12).hex()
@@ -324,7 +333,7 @@ class Gateway:
             blocked=[],
             passages=[],
         )
-        exchange = GatewayExchange(
+        exchange = made(
             self,
             connection,
             ledger,

@@ -20,6 +20,7 @@ _TYPES: Final = {
     413: "invalid_request_error",
     414: "invalid_request_error",
     417: "invalid_request_error",
+    426: "invalid_request_error",
     429: "rate_limit_error",
     431: "invalid_request_error",
     501: "not_supported_error",

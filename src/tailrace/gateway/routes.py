@@ -23,6 +23,8 @@ class RouteKind(Enum):
     """An inference call: admitted through a lane, read beside the relay."""
     RELAY = "relay"
     """Relayed and timed, neither admitted nor read."""
+    SOCKET = "socket"
+    """A WebSocket session: admitted through a lane, relayed both ways."""
     UNKNOWN = "unknown"
     DENIED = "denied"
     MALFORMED = "malformed"
@@ -146,6 +148,8 @@ def _ambiguous(path: bytes, plain: bytes) -> bool:
 def _relayed(bare: bytes) -> Route | None:
     if bare == b"/v1/models" or bare.startswith(b"/v1/models/"):
         return Route(RouteKind.RELAY, "/v1/models")
+    if bare == b"/v1/realtime":
+        return Route(RouteKind.SOCKET, "/v1/realtime")
     if bare.startswith(b"/v1/responses/"):
         return Route(RouteKind.RELAY, "/v1/responses/{id}")
     if bare.startswith(b"/v2/models/") and bare.endswith(_TRITON_READ):

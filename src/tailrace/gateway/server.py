@@ -31,6 +31,16 @@ LINGER_NS: Final = 2_000_000_000
 """How long a refused upload is read and thrown away, so that the refusal is not lost in a reset."""
 
 
+class Heir(Protocol):
+    """Who speaks with the client after its HTTP has ended."""
+
+    def take_over(self) -> None:
+        """The request is whole."""
+
+    def from_client(self, data: bytes) -> None:
+        """Bytes as they were read."""
+
+
 class Exchange(Protocol):
     """One request as its connection drives it."""
 
@@ -38,6 +48,8 @@ class Exchange(Protocol):
     uploaded: bool
     """The whole body is here."""
     started: bool
+    heir: Heir | None
+    """Who takes the client's bytes once this request is whole, where it offers a protocol that we take up."""
 
     @property
     def keep_alive(self) -> bool:
@@ -114,6 +126,7 @@ class ClientConnection(asyncio.Protocol):
         "_gone",
         "_head_bytes",
         "_headers",
+        "_heir",
         "_host",
         "_in_head",
         "_linger_until",
@@ -148,6 +161,7 @@ class ClientConnection(asyncio.Protocol):
         self._ended = False
         """A request ended in the read at hand."""
         self._gone = False
+        self._heir: Heir | None = None
         self._replaying = False
         self._reading_paused = False
         self._watched_fd = -1
@@ -183,6 +197,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes of a request; one timestamp for all of them."""
         if self._deaf:
+            self._pass_on(data)
             return
         now = self._now = monotonic_ns()
         self._read_size = len(data)
@@ -224,6 +239,10 @@ class ClientConnection(asyncio.Protocol):
         if self._framing > self._host.max_head_bytes:
             limit = self._host.max_head_bytes
             self._refuse(HeadError(431, f"more than {limit} bytes of chunk extensions or trailers"), now)
+
+    def _pass_on(self, data: bytes) -> None:
+        if self._heir is not None:
+            self._heir.from_client(data)
 
     def eof_received(self) -> bool:
         """The client will send nothing more: it left."""
@@ -333,7 +352,7 @@ class ClientConnection(asyncio.Protocol):
         self._without_upgrade(data[at:])
 
     def _without_upgrade(self, rest: bytes) -> None:
-        """An offer of another protocol is declined by going on with HTTP/1.1, as RFC 9110 §7.8 allows.
+        """An offer of another protocol that nobody takes up is declined by going on with HTTP/1.1 (RFC 9110 §7.8).
 
         Java's client offers h2c on its first request, body and all; llhttp stops before that body. A fresh parser
         gets the same head without the offer, then the rest.
@@ -341,9 +360,15 @@ class ClientConnection(asyncio.Protocol):
         exchange = self._uploading
         if exchange is None or self._parser.get_method() == b"CONNECT":
             raise HeadError(405, "CONNECT is not supported")
+        heir = self._heir = exchange.heir
+        if heir is not None:
+            self._uploading, self._headers = None, []
+            self._deaf = True
+            heir.take_over()
+            if rest:
+                heir.from_client(rest)
+            return
         offered = {n.lower(): v for n, v in self._headers}
-        if b"websocket" in offered.get(b"upgrade", b"").lower():
-            raise HeadError(501, "WebSocket is not supported on this path")
         method = self._parser.get_method()
         version = self._parser.get_http_version().encode("ascii")
         kept = [pair for pair in self._headers if pair[0].lower() not in (b"upgrade", b"connection")]
@@ -356,7 +381,7 @@ class ClientConnection(asyncio.Protocol):
             self._parser.feed_data(render_head(b"%b / HTTP/%b\r\n" % (method, version), kept, []))
         finally:
             self._replaying = False
-        if rest:
+        if rest and not self._deaf:
             self._feed(rest)
 
     def _refuse(self, error: HeadError, now: int) -> None:

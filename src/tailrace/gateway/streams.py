@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.gateway.exchange import GatewayExchange
+from tailrace.gateway.session import SessionExchange
 
 
 def stream_view(exchange: GatewayExchange, now: int) -> dict[str, Any]:
@@ -26,6 +27,10 @@ def stream_view(exchange: GatewayExchange, now: int) -> dict[str, Any]:
         "slow": [],
         "client_blocked": exchange.connection.blocked_since is not None,
     }
+    if isinstance(exchange, SessionExchange) and exchange.tunnel is not None:
+        tunnel = exchange.tunnel
+        out["silent_ms"] = (now - tunnel.last_data_ns) / 1e6
+        out["messages"] = {"client": tunnel.up.messages, "engine": tunnel.down.messages}
     if meter is not None:
         out["tokens"] = meter.tokens
         if meter.first_token_ns is not None:

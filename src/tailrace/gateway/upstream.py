@@ -43,6 +43,13 @@ class Seeker(Protocol):
         """Nobody answered, or not in time."""
 
 
+class Successor(Protocol):
+    """Who goes on where HTTP ends."""
+
+    def __call__(self, connection: UpstreamConnection, headers: list[Header], rest: bytes, now: int) -> None:
+        """The head of the 101, the bytes behind it, our clock at the read (ns)."""
+
+
 class Receiver(Protocol):
     """Who waits for an answer. All stamps are our monotonic clock at the read (ns)."""
 
@@ -94,6 +101,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_without_body",
         "idle_since",
         "keep_alive_ns",
+        "on_switch",
         "receiver",
         "requests",
         "transport",
@@ -115,6 +123,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.requests = 0
         self.idle_since = 0
         self.keep_alive_ns: int | None = None
+        self.on_switch: Successor | None = None
+        """Takes the connection over when the answer is 101; set behind `send`, and only for that request."""
         self.transport: asyncio.Transport | None = None
 
     # -- asyncio
@@ -142,6 +152,8 @@ class UpstreamConnection(asyncio.Protocol):
                     receiver.upstream_chunk(data, end + 2, now)
                     return
             self._take(data, receiver, now)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._switch(data[upgrade.args[0] :], now)
         except Exception:
             # A fault of ours. The event loop would only close this socket, and the request might wait for ever.
             log.exception("an answer could not be read")
@@ -154,7 +166,7 @@ class UpstreamConnection(asyncio.Protocol):
         reason = "the engine's answer is no HTTP/1.1"
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+        except httptools.HttpParserError as error:
             self._stopped = True
             reason = f"{reason}: {error.__context__ or error}"
         if self._head_due:
@@ -275,6 +287,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers, self._body = [], []
         self._head_due = self._head_done = self._complete = self._keep_alive = False
         self._stopped = self._until_eof = self._at_chunk_end = self._between_chunks = False
+        self.on_switch = None
         self._without_body = without_body
         self._head_bytes = self._trailer_bytes = 0
         self.transport.write(request)
@@ -303,6 +316,14 @@ class UpstreamConnection(asyncio.Protocol):
             elif self.transport is not None:
                 self.transport.close()
             receiver.upstream_complete(now)
+
+    def _switch(self, rest: bytes, now: int) -> None:
+        """The answer was a 101, and `rest` is the other protocol's."""
+        if self.on_switch is None:
+            self._fail("the engine's answer is no HTTP/1.1: it switches to a protocol that nobody asked for", now)
+            return
+        self.receiver = None
+        self.on_switch(self, self._headers, rest, now)
 
     def _fail(self, error: str, now: int) -> None:
         receiver, self.receiver = self.receiver, None

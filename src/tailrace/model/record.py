@@ -56,7 +56,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """`usage` > `chunk_usage` > `tokenizer` > `chunks`, the best that was there."""
     reasoning_tokens: int | None = None
     prompt_bytes: int | None = None
-    """Size of the request's body."""
+    """Size of the request's body; of a WebSocket session, the payload that its client sent."""
     audio_seconds: float | None = None
     max_tokens: int | None = None
     stream: bool = True
