@@ -16,6 +16,7 @@ import msgspec
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
+from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.head import Header, HeadError, check_head
 from tailrace.gateway.history import History
 from tailrace.gateway.lanes import LaneDesk
@@ -23,6 +24,7 @@ from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind, route
 from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.streams import stream_view
+from tailrace.gateway.upload import Upload, streams_up
 from tailrace.gateway.upstream import UpstreamPool
 from tailrace.gateway.verdict import Verdict
 from tailrace.measure.ledger import RequestLedger
@@ -40,7 +42,6 @@ _CONNECTIONS_EVERY: Final = 20
 """Sweeps between two looks at idle and slow clients: one second."""
 CLIENT_IDLE_NS: Final = 75_000_000_000
 HEAD_NS: Final = 10_000_000_000
-UPLOAD_NS: Final = 30_000_000_000
 MAX_TARGET: Final = 16 * 1024
 MAX_CLIENT_ID: Final = 200
 _METHODS: Final = {
@@ -135,6 +136,7 @@ class Gateway:
         self.counters = Counters()
         self.in_flight: dict[str, GatewayExchange] = {}
         self.connections: set[ClientConnection] = set()
+        self.hangups = HangupWatch()
         self.loop_lag_ns = 0
         self.loop_lag_max_ns = 0
         """The largest lag of the last minute or so: it decays by a tenth a second."""
@@ -158,6 +160,9 @@ class Gateway:
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes
+        self.max_upload_bytes = limits.upload_bytes
+        self.upload_stall_ns = int(limits.upload_stall)
+        self.upload_total_ns = int(limits.upload_total)
         self.max_event_bytes = limits.event_bytes
         self.max_connections = limits.connections
         self.client_buffer_bytes = limits.client_buffer_bytes
@@ -214,6 +219,7 @@ class Gateway:
             self._tick.cancel()
         await self.engine.watch.close()
         await self.pool.close()
+        self.hangups.close()
         await asyncio.sleep(0)
         return len(left)
 
@@ -258,15 +264,19 @@ class Gateway:
             connection, method, target, where, version, headers, named, received=received, now=now
         )
         length = int(named.get(b"content-length", b"0"))
-        refusal = self._judge_head(method, where, length)
+        flows = streams_up(where, named, length)
+        limit = self.max_upload_bytes if flows else self.max_body_bytes
+        refusal = self._judge_head(method, where, length, limit)
         expect = named.get(b"expect", b"").lower()
         if expect and expect != b"100-continue":
             refusal = Refusal(status=417, message=f"cannot meet the expectation {expect!r}", reason=Reason.BAD_REQUEST)
         if refusal is not None:
-            too_much = length > min(SMALL_UPLOAD, self.max_body_bytes)
+            too_much = length > min(SMALL_UPLOAD, limit)
             exchange.refuse_head(refusal, close=too_much or bool(expect))
         else:
             exchange.expects_continue = bool(expect) and version != "1.0"
+            if flows:
+                exchange.upload = Upload(exchange, length if b"content-length" in named else None)
         return exchange
 
     def open_malformed(
@@ -322,15 +332,15 @@ class Gateway:
         self.in_flight[request_id] = exchange
         return exchange
 
-    def _judge_head(self, method: bytes, where: Route, length: int) -> Refusal | None:
+    def _judge_head(self, method: bytes, where: Route, length: int, limit: int) -> Refusal | None:
         if where.kind in _REFUSED:
             status, message = _REFUSED[where.kind]
             return Refusal(status=status, message=message, reason=Reason.BAD_REQUEST)
         if method not in _METHODS[where.kind]:
             name = method.decode("latin-1")
             return Refusal(status=405, message=f"{name} is not possible here", reason=Reason.BAD_REQUEST)
-        if length > self.max_body_bytes:
-            text = f"the body of {length} bytes is larger than {self.max_body_bytes} bytes"
+        if length > limit:
+            text = f"the body of {length} bytes is larger than {limit} bytes"
             return Refusal(status=413, message=text, reason=Reason.BAD_REQUEST)
         if self.closing:
             return Refusal(
@@ -415,7 +425,7 @@ class Gateway:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
             self.pool.sweep(now)
             for connection in list(self.connections):
-                connection.sweep(now, idle_ns=CLIENT_IDLE_NS, head_ns=HEAD_NS, upload_ns=UPLOAD_NS)
+                connection.sweep(now, idle_ns=CLIENT_IDLE_NS, head_ns=HEAD_NS, upload_ns=self.upload_stall_ns)
 
     # -- control and views
 

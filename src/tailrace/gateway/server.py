@@ -15,6 +15,7 @@ from typing import Final, Protocol, cast
 
 import httptools
 
+from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.head import Header, HeadError, connection_tokens, render_head, status_line
 from tailrace.gateway.upstream import set_no_delay
 
@@ -27,6 +28,16 @@ LINGER_NS: Final = 2_000_000_000
 """How long a refused upload is read and thrown away, so that the refusal is not lost in a reset."""
 
 
+class Upload(Protocol):
+    """A body that is not gathered."""
+
+    def arrived(self, now: int) -> None:
+        """A read is over, and the request is the first of its connection. Told again until it has all it needs."""
+
+    def hold_back(self) -> None:
+        """It may be too much to keep: `pause_upload` then."""
+
+
 class Exchange(Protocol):
     """One request as its connection drives it."""
 
@@ -34,6 +45,10 @@ class Exchange(Protocol):
     uploaded: bool
     """The whole body is here."""
     started: bool
+
+    @property
+    def upload(self) -> Upload | None:
+        """Its body, where it goes on as it comes."""
 
     @property
     def keep_alive(self) -> bool:
@@ -71,6 +86,7 @@ class Host(Protocol):
     """What the connections of a data port share."""
 
     max_head_bytes: int
+    hangups: HangupWatch
 
     def connected(self, connection: ClientConnection) -> bool:
         """A client is there; false when there are too many."""
@@ -116,7 +132,9 @@ class ClientConnection(asyncio.Protocol):
         "_reading_paused",
         "_replaying",
         "_target",
+        "_upload_paused",
         "_uploading",
+        "_watched_fd",
         "blocked_since",
         "last_activity",
         "pipeline",
@@ -139,6 +157,8 @@ class ClientConnection(asyncio.Protocol):
         self._gone = False
         self._replaying = False
         self._reading_paused = False
+        self._upload_paused = False
+        self._watched_fd = -1
         self._linger_until = 0
         self._advancing = False
         self._uploading: Exchange | None = None
@@ -189,6 +209,8 @@ class ClientConnection(asyncio.Protocol):
             if self._head_bytes > self._host.max_head_bytes:
                 self._refuse(HeadError(431, f"the head is longer than {self._host.max_head_bytes} bytes"), now)
         self._advance(now)
+        if self._uploading is not None and self._uploading.upload is not None:
+            self._uploading.upload.hold_back()
         if len(self.pipeline) > MAX_PIPELINED and not self._reading_paused and self.transport is not None:
             self._reading_paused = True
             self.transport.pause_reading()
@@ -336,6 +358,11 @@ class ClientConnection(asyncio.Protocol):
         try:
             while self.pipeline:
                 front = self.pipeline[0]
+                if front.upload is not None:
+                    front.upload.arrived(now)
+                    if self.pipeline and self.pipeline[0] is front and front.upload is not None:
+                        return
+                    continue
                 if front.started:
                     return
                 if front.uploaded or front.refused_early():
@@ -371,9 +398,33 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._reading_paused and len(self.pipeline) < MAX_PIPELINED // 4:
             self._reading_paused = False
-            transport.resume_reading()
+            if not self._upload_paused:
+                transport.resume_reading()
         if self.pipeline:
             self._advance(now)
+
+    def pause_upload(self) -> None:
+        """Its body comes faster than it goes on. Unread, a client could leave unseen: the kernel tells."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        self._upload_paused = True
+        transport.pause_reading()
+        self._watched_fd = transport.get_extra_info("socket").fileno()
+        self._host.hangups.watch(self._watched_fd, self)
+
+    def resume_upload(self) -> None:
+        """The body goes on."""
+        self._upload_paused = False
+        self._host.hangups.forget(self._watched_fd, self)
+        transport = self.transport
+        if transport is not None and not transport.is_closing() and not self._reading_paused:
+            transport.resume_reading()
+
+    def hung_up(self) -> None:
+        """The client of a paused upload left."""
+        self._everyone_gone()
+        self.abort()
 
     def abort(self) -> None:
         """Drop the client: what it got is all it gets, and it can see that it is not whole."""
@@ -405,7 +456,9 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(HeadError(408, "the request's head did not arrive in time"), now)
                 self._advance(now)
         elif self._uploading is not None:
-            if now - self.last_activity > upload_ns and self.pipeline and self.pipeline[0] is self._uploading:
+            if self._uploading.started:
+                pass  # it goes upstream as it comes, and keeps its own time
+            elif now - self.last_activity > upload_ns and self.pipeline and self.pipeline[0] is self._uploading:
                 self._deaf = True
                 self._uploading.client_timed_out(now)
         elif not self.pipeline and now - self.last_activity > idle_ns:

@@ -36,6 +36,8 @@ class RequestLedger(msgspec.Struct, kw_only=True):
     admitted: int | None = None
     connect_start: int | None = None
     connect_end: int | None = None
+    upload_start: int | None = None
+    """When the body of an upload began to go upstream; up to `sent` its time is the client's."""
     sent: int | None = None
     headers: int | None = None
     first_byte: int | None = None
@@ -271,6 +273,7 @@ class RequestLedger(msgspec.Struct, kw_only=True):
             received=self.received,
             queued=self.queued,
             admitted=self.admitted,
+            upload_start=self.upload_start,
             sent=self.sent,
             first_token=first,
             last_token=last,
