@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -104,6 +104,28 @@ class Incoming:
     def abort(self) -> None:
         self.writer.transport.abort()
 
+    async def read_body(self) -> AsyncIterator[bytes]:
+        """The body as it comes, without its framing."""
+        if self.headers.get("transfer-encoding") == "chunked":
+            while size := int(await self._line(), 16):
+                yield await self.reader.readexactly(size)
+                await self.reader.readexactly(2)
+            await self.reader.readline()
+            return
+        left = int(self.headers.get("content-length", 0))
+        while left:
+            data = await self.reader.read(min(left, 1 << 18))
+            if not data:
+                raise asyncio.IncompleteReadError(b"", left)
+            left -= len(data)
+            yield data
+
+    async def _line(self) -> bytes:
+        line = await self.reader.readline()
+        if not line.endswith(b"\n"):
+            raise asyncio.IncompleteReadError(line, None)
+        return line
+
     async def until_gone(self, within: float = 5.0) -> float:
         """Wait until the other side has closed; seconds since the request came."""
         async with asyncio.timeout(within):
@@ -120,8 +142,11 @@ Script = Callable[[Incoming], Awaitable[None]]
 class ScriptedEngine:
     """Runs `script` for each request; anything that is no API call (`/metrics`, `/health`) gets `side` or a 404."""
 
-    def __init__(self, script: Script, *, side: dict[str, bytes] | None = None) -> None:
+    def __init__(self, script: Script, *, side: dict[str, bytes] | None = None, gathers: bool = True) -> None:
+        """`gathers`: the body is read before the script runs; else the script reads it, as it comes."""
         self.script = script
+        self.gathers = gathers
+        self.limit = 1 << 24 if gathers else 1 << 18
         self.side = side or {}
         self.requests: list[Incoming] = []
         self.connections = 0
@@ -133,7 +158,7 @@ class ScriptedEngine:
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 24)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=self.limit)
         host, port = self._server.sockets[0].getsockname()
         self.url = f"http://{host}:{port}"
         return self
@@ -162,8 +187,9 @@ class ScriptedEngine:
                 lines = head.decode("latin-1").split("\r\n")
                 method, target, _ = lines[0].split(" ")
                 headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
-                incoming = Incoming(method, target, headers, body, writer, reader, connection=number)
+                incoming = Incoming(method, target, headers, b"", writer, reader, connection=number)
+                if self.gathers:
+                    incoming.body = b"".join([data async for data in incoming.read_body()])
                 if target in self.side:
                     await incoming.reply(self.side[target])
                     continue

@@ -77,10 +77,11 @@ async def stand(
     *,
     side: dict[str, bytes] | None = None,
     metrics_path: str | None = None,
+    gathers: bool = True,
     **config: Any,
 ) -> AsyncIterator[Stand]:
     """`config`: keys of the YAML file. Afterwards nothing may be left in any table of the gateway."""
-    async with ScriptedEngine(script or _stream, side=side) as engine:
+    async with ScriptedEngine(script or _stream, side=side, gathers=gathers) as engine:
         plain = {
             "listen": "127.0.0.1:0",
             "backends": [{"url": engine.url, "metrics_url": engine.url + (metrics_path or "/metrics")}],
