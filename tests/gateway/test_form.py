@@ -16,7 +16,7 @@ from tailrace.gateway.form import (
     form_work,
 )
 from tailrace.measure.wave import wave_seconds
-from tests.wave import wave
+from tests.silence import wave
 
 BOUNDARY = b"X-y_z"
 KIND = b"multipart/form-data; boundary=" + BOUNDARY

@@ -8,15 +8,17 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tailrace.model.outcome import OutcomeKind, Reason
 from tests.gateway.test_form import KIND, form, part
-from tests.wave import wave
+from tests.silence import wave
 from tests.wire.client import RawClient, chat_body, request
 from tests.wire.scripted import SSE_HEAD, Incoming, ScriptedEngine, chunk, event
 from tests.wire.stand import Stand, run, stand
@@ -627,6 +629,38 @@ def test_an_early_refusal_survives_a_client_that_sends_on() -> None:
                 sending.cancel()
                 client.abort()
                 await s.record(count)
+
+    run(test())
+
+
+def test_an_early_refusal_is_read_before_a_write_could_lose_it() -> None:
+    """The engine has answered and reset the connection, and the client's next bytes are read before that is."""
+    got, answered, go = threading.Event(), threading.Event(), threading.Event()
+
+    def engine(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        connection.recv(1000)
+        got.set()
+        go.wait()
+        connection.sendall(b"HTTP/1.1 413 X\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+        connection.close()  # with bytes unread: a reset
+        answered.set()
+
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+            served = pool.submit(engine, listener)
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            backend = {"url": url, "metrics_url": "http://127.0.0.1:9/metrics"}
+            async with stand(passthrough=FILES, backends=[backend]) as s:
+                client = await s.client()
+                sock = client.writer.get_extra_info("socket")
+                await client.send(raw(2_000_000) + bytes(100_000))
+                await asyncio.to_thread(got.wait)
+                os.write(sock.fileno(), bytes(50_000))  # readable first, while the event loop does not look
+                go.set()
+                answered.wait()
+                assert (await client.reply()).status == 413
+                await asyncio.wrap_future(served)
 
     run(test())
 
