@@ -613,6 +613,40 @@ def test_an_early_refusal_is_relayed_at_once(status: int, closes: bool) -> None:
     run(test())
 
 
+def test_an_answer_that_does_not_need_the_whole_body_ends_the_upload() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.reader.readexactly(50_000)
+        await incoming.reply({"enough": True})
+        await incoming.until_gone()
+
+    async def test() -> None:
+        async with stand(script, gathers=False, passthrough=FILES) as s:
+            client = await s.client()
+            await client.send(raw(30_000_000) + bytes(60_000))
+            reply = await client.reply()
+            assert (reply.status, reply.json) == (200, {"enough": True})
+            assert await client.closed()
+            record = await s.record()
+            assert (record.outcome, record.prompt_bytes) == (OutcomeKind.COMPLETED, 60_000)
+            assert not s.gateway.pool.idle
+
+    run(test())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_limit_of_json_bodies_is_not_that_of_uploads(whole: bool) -> None:
+    async def test() -> None:
+        async with stand(answers_size, gathers=False, passthrough=FILES, limits={"body_bytes": 1000}) as s:
+            client = await s.client()
+            await client.send(raw(None) + (chunk(bytes(5000)) + b"0\r\n\r\n" if whole else b""))
+            if not whole:
+                await asyncio.sleep(0.02)
+                await client.send(chunk(bytes(5000)) + b"0\r\n\r\n")
+            assert (await client.reply()).json == {"size": 5000}
+
+    run(test())
+
+
 def test_an_early_refusal_survives_a_client_that_sends_on() -> None:
     async def script(incoming: Incoming) -> None:
         await incoming.reader.readexactly(50_000)

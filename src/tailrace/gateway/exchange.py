@@ -141,6 +141,11 @@ class GatewayExchange:
         elif self._size > SMALL_UPLOAD:
             self.keep_alive = False
 
+    def gathered(self, parts: list[bytes], size: int) -> None:
+        """The body was to go upstream as it comes, and was here at once."""
+        self.upload = None
+        self._parts, self._size = parts, size
+
     def upload_complete(self) -> None:
         """The request is whole."""
         self.uploaded = True

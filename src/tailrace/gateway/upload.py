@@ -158,11 +158,8 @@ class Upload:
         exchange = self._exchange
         if exchange.uploaded:
             # It came at once after all: it takes the way of every small request.
-            exchange.upload = None
-            parts, self._parts = self._parts, []
             self._go_on()
-            for part in parts:
-                exchange.add_body(part)
+            exchange.gathered(self._parts, self.size)
             return
         if self._decided():
             self._at = _At.HELD
