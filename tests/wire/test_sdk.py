@@ -302,8 +302,9 @@ def test_a_transcription_streams_up_and_down() -> None:
         record = await s.record()
         assert (record.outcome, record.output_tokens, record.stream) == (OutcomeKind.COMPLETED, 2, True)
         assert record.audio_seconds == pytest.approx(60.0)
+        assert record.lane == "live"  # its fields come before its file
 
-    _with_sdk(script, test)
+    _with_sdk(script, test, lanes=[{"name": "live", "match": {"stream": True}}])
 
 
 def test_an_upload_that_is_too_large_raises_its_status() -> None:
