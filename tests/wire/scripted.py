@@ -198,7 +198,7 @@ class ScriptedEngine:
                     continue
                 self.requests.append(incoming)
                 await self.script(incoming)
-                if self.close_after(incoming):
+                if self.close_after(incoming) or writer.transport.is_closing():
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
             pass

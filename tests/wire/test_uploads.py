@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import socket
 import sys
 import threading
@@ -910,5 +911,63 @@ def test_the_first_request_of_a_connection_is_missed_when_its_client_leaves_an_u
             await s.record(2)
             assert time.monotonic() - left < 0.05
             assert s.engine.requests[0].target == "/v1/chat/completions"
+
+    run(test())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_to_many_uploads_nothing_is_left(seed: int) -> None:
+    """Engines that answer early, stall or die, clients that leave: one sound record each, and empty tables."""
+    dice = random.Random(seed)
+    budgets = {"queue": "5s", "total": "5s", "unstreamed_total": "5s", "first_token": "2s", "idle": "1s"}
+    lanes = [{"name": "default", "running": 6, "queued": 100}]
+
+    async def script(incoming: Incoming) -> None:
+        what = dice.random()
+        if what < 0.15:
+            await incoming.reply({"error": {"message": "early"}}, dice.choice([401, 413, 503]))
+            incoming.writer.close()
+        elif what < 0.25:
+            incoming.abort()
+        elif what < 0.4:
+            incoming.writer.transport.pause_reading()
+            await asyncio.sleep(dice.uniform(0.01, 0.3))
+            incoming.writer.transport.resume_reading()
+            await answers_text(incoming)
+        elif what < 0.5:
+            await incoming.reply({"enough": 1}, extra=b"Connection: close\r\n")
+            incoming.writer.close()
+        else:
+            await answers_text(incoming)
+
+    async def one(s: Stand) -> None:
+        client = await s.client()
+        body = audio_form(dice.choice([0.1, 2.5, 30, 100]), file_first=dice.random() < 0.5)
+        chunked = dice.random() < 0.5
+        path = dice.choice([AUDIO, "/files/x"])
+        leaves_at = dice.randrange(len(body)) if dice.random() < 0.25 else len(body)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await client.send(head(path, length=None if chunked else len(body)))
+            at = 0
+            while at < leaves_at:
+                piece = body[at : min(at + dice.randrange(1, 400_000), leaves_at)]
+                at += len(piece)
+                await client.send(chunk(piece) if chunked else piece)
+                await asyncio.sleep(dice.choice([0, 0, 0.002]))
+            if leaves_at < len(body):
+                reset(client) if dice.random() < 0.5 else client.close()
+                return
+            if chunked:
+                await client.send(b"0\r\n\r\n")
+            async with asyncio.timeout(8):
+                await client.reply()
+
+    async def test() -> None:
+        async with stand(script, gathers=False, passthrough=FILES, lanes=lanes, budgets=budgets) as s:
+            await asyncio.gather(*(one(s) for _ in range(60)))
+            async with asyncio.timeout(5):
+                while s.gateway.in_flight:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert len(s.records.all) == 60
 
     run(test())

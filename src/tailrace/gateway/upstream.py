@@ -116,7 +116,6 @@ class UpstreamConnection(asyncio.Protocol):
         # uvloop's transports have the methods and not the base class.
         transport = self.transport = cast("asyncio.Transport", transport)
         set_no_delay(transport)
-        self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer; one timestamp for all of them."""
@@ -377,6 +376,11 @@ class UpstreamPool:
             # Whatever it is, the seeker must hear of it: it would wait for its whole budget.
             log.exception("connecting to %s:%d failed", self.host, self.port)
             error = f"{type(failure).__name__}: {failure}"
+        if connection is not None and (connection.transport is None or connection.transport.is_closing()):
+            connection, error = None, "the connection was closed at once"
+        if connection is not None:
+            # Only here: whoever cancels us meanwhile has the socket closed, and nobody tells the protocol.
+            self.open.add(connection)
         current = asyncio.current_task()
         wanted = self._connecting.get(seeker) is current
         if wanted:
@@ -388,10 +392,6 @@ class UpstreamPool:
             seeker.upstream_connected(connection, started, monotonic_ns())
         else:
             connection.abort()
-
-    def opened(self, connection: UpstreamConnection) -> None:
-        """A connection is made."""
-        self.open.add(connection)
 
     def closed(self, connection: UpstreamConnection) -> None:
         """A connection is gone."""
