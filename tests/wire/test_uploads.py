@@ -344,13 +344,13 @@ def test_upload_time_is_ingress_and_sent_is_its_last_byte() -> None:
         await incoming.end()
 
     async def test() -> None:
-        async with stand(script, gathers=False) as s:
+        async with stand(script, gathers=False, slow={"ttft": "450ms"}) as s:
             body = audio_form(stream=True)
             client = await s.client()
             await client.send(head(length=len(body)))
             for at in range(0, len(body), 40_000):
                 await client.send(body[at : at + 40_000])
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.12)
             assert (await client.reply()).status == 200
             record = await s.record()
             assert record.ingress_ns is not None
@@ -361,6 +361,8 @@ def test_upload_time_is_ingress_and_sent_is_its_last_byte() -> None:
             assert 95 * MS < record.ttft_upstream_ns < 300 * MS
             assert record.ttft_ns is not None
             assert record.ttft_ns > record.ttft_upstream_ns + 150 * MS
+            assert record.ttft_ns > 450 * MS
+            assert "ttft" not in record.slow  # the client's line was slow, not the answer
 
     run(test())
 

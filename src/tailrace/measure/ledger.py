@@ -321,6 +321,8 @@ class RequestLedger(msgspec.Struct, kw_only=True):
         if waited is None and self.stream and outcome is not OutcomeKind.REJECTED:
             # No token was ever seen: it has waited until the end.
             waited = end - self.received if summary is None or summary.first_token_at is None else None
+        if waited is not None and self.upload_start is not None and self.sent is not None:
+            waited -= self.sent - self.upload_start  # a client's slow line is no slow answer
         if waited is not None and waited > limits.ttft_ns:
             out.insert(0, "ttft")
         return out
