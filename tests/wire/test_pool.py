@@ -189,6 +189,7 @@ def test_trailers_without_end_do_not_fill_the_memory() -> None:
 def test_clients_that_leave_while_their_connection_is_made_leave_none_behind() -> None:
     async def test() -> None:
         async with stand() as s:
+            pool = s.gateway.pool
             for turns in range(12):
                 clients = [await s.client() for _ in range(10)]
                 for client in clients:
@@ -198,7 +199,6 @@ def test_clients_that_leave_while_their_connection_is_made_leave_none_behind() -
                 for client in clients:
                     client.abort()
                 await s.until(lambda: not s.gateway.in_flight)
-                pool = s.gateway.pool
                 await s.until(lambda: pool.open == set(pool.idle))
 
     run(test())
