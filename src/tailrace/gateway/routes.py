@@ -120,8 +120,8 @@ _DENIED_PREFIXES: Final = (
     b"/v2/cudasharedmemory",
 )
 
-_VERSION: Final = re.compile(rb"^/v\d+(?=/)")
-"""Engines mount the same call with and without it."""
+_VERSION: Final = re.compile(rb"^/v\d+(?=/(?!models/))")
+"""Engines mount the same call with and without it. Behind `/v1/models/` stands a model's name, be it `load`."""
 
 
 def route(target: bytes, passthrough: Sequence[str] = ()) -> Route:
