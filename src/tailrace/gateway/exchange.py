@@ -155,7 +155,7 @@ class GatewayExchange:
         self.started = True
         self.ledger.prompt_bytes = self._size
         if self.refusal is not None:
-            self._refuse(self.refusal, now)
+            self.refuse(self.refusal, now)
             return
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts.clear()
@@ -204,14 +204,15 @@ class GatewayExchange:
 
     def _read_request(self, body: bytes, now: int) -> bool:
         try:
-            self._learn(work_of(self.target, self.named, body) if self.upload is None else self.upload.work())
+            self.learn(work_of(self.target, self.named, body) if self.upload is None else self.upload.work())
         except BodyError as error:
             text = f"the body is no JSON object: {error}"
-            self._refuse(Refusal(status=400, message=text, reason=Reason.BAD_REQUEST), now)
+            self.refuse(Refusal(status=400, message=text, reason=Reason.BAD_REQUEST), now)
             return False
         return True
 
-    def _learn(self, work: Work) -> None:
+    def learn(self, work: Work) -> None:
+        """What the request asks for."""
         self.work = work
         self.clock.streamed = work.stream
         work.enter_in(self.ledger)
@@ -234,7 +235,7 @@ class GatewayExchange:
         decision = desk.arrive(self, facts, now)
         self.lane = self.ledger.lane = decision.lane
         if decision.kind is DecisionKind.REFUSE:
-            self._refuse(lane_refusal(decision, desk.policy(decision.lane)), now)
+            self.refuse(lane_refusal(decision, desk.policy(decision.lane)), now)
             return
         self.clock.budgets = desk.policy(decision.lane).budgets
         if work.stream and self.upload is None:
@@ -328,23 +329,6 @@ class GatewayExchange:
         self.clock.sent_at = self.ledger.sent = monotonic_ns()
         connection.send(self.transit, self._request, without_body=self.method == b"HEAD")
         self.next_check = self.next_budget()
-
-    # -- what its upload tells
-
-    def upload_sent(self, now: int, work: Work | None) -> None:
-        """Nothing more of the body goes upstream. `work`: all that it said."""
-        self.clock.begun = self.clock.sent_at = self.ledger.sent = now
-        if work is not None:
-            self._learn(work)
-        if self.phase is Phase.UPLOAD:
-            self.phase = Phase.WAITING
-        self.next_check = self.next_budget()
-
-    def end_upload(self, now: int, refusal: Refusal, outcome: OutcomeKind, budget: str = "") -> None:
-        """The body does not get through: neither side gets more of the other."""
-        self._let_go(now)
-        self._tell(refusal)
-        self.ends(now, Verdict(outcome, Reason(refusal.reason), "ingress", refusal.message, budget))
 
     # -- what its transit tells
 
@@ -502,11 +486,12 @@ class GatewayExchange:
 
     # -- ends
 
-    def _refuse(self, refusal: Refusal, now: int) -> None:
-        """Answer instead of the engine, before anything was sent to it."""
+    def refuse(self, refusal: Refusal, now: int, outcome: OutcomeKind = OutcomeKind.REJECTED, budget: str = "") -> None:
+        """Answer instead of the engine, which has got nothing, or not a whole request."""
+        self._let_go(now)
         self._tell(refusal)
         stage = refusal.stage or "ingress"
-        self.ends(now, Verdict(OutcomeKind.REJECTED, Reason(refusal.reason), stage, refusal.message))
+        self.ends(now, Verdict(outcome, Reason(refusal.reason), stage, refusal.message, budget))
 
     def _fail_before(self, now: int, verdict: Verdict) -> None:
         """Nothing reached an engine."""

@@ -23,6 +23,7 @@ from tailrace.gateway.head import LAST_CHUNK, Header, is_json, status_line
 from tailrace.gateway.intake import with_path
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import Route, RouteKind
+from tailrace.gateway.verdict import Phase
 from tailrace.gateway.work import Work
 from tailrace.model.outcome import OutcomeKind, Reason
 
@@ -146,7 +147,7 @@ class Upload:
         self._last_read_at = now
         if exchange.refusal is not None:
             exchange.started = True
-            exchange.end_upload(now, exchange.refusal, OutcomeKind.REJECTED)
+            exchange.refuse(exchange.refusal, now)
         elif self._at is _At.GATHERING:
             self._gather(now)
         elif self._at is _At.FLOWING:
@@ -266,8 +267,18 @@ class Upload:
         """The last byte is with the kernel of the engine's side."""
         assert self._connection is not None
         self._connection.carried()
-        self._exchange.upload_sent(now, self.work() if self.form is not None else None)
+        if self.form is not None:
+            self._exchange.learn(self.work())
         self._drop()
+        self._goes_on(now)
+
+    def _goes_on(self, now: int) -> None:
+        """Nothing more of the body goes upstream: the time is the engine's now."""
+        exchange = self._exchange
+        exchange.clock.begun = exchange.clock.sent_at = exchange.ledger.sent = now
+        if exchange.phase is Phase.UPLOAD:
+            exchange.phase = Phase.WAITING
+        exchange.next_check = exchange.next_budget()
 
     def _drop(self) -> None:
         """Nothing more goes upstream; what the client still sends is thrown away."""
@@ -302,15 +313,15 @@ class Upload:
         if deadline is not None and now >= deadline:
             text = "the deadline is over in stage ingress"
             refusal = Refusal(status=504, message=text, reason=Reason.DEADLINE, stage="ingress")
-            exchange.end_upload(now, refusal, OutcomeKind.CANCELLED, "deadline")
+            exchange.refuse(refusal, now, OutcomeKind.CANCELLED, "deadline")
         elif self._full_since is not None and now - self._full_since > stall:
             text = f"the engine took nothing of the body for {stall / 1e9:g} s"
             refusal = Refusal(status=504, message=text, reason=Reason.TOTAL_TIMEOUT, stage="ingress")
-            exchange.end_upload(now, refusal, OutcomeKind.TIMED_OUT, "upload_stall")
+            exchange.refuse(refusal, now, OutcomeKind.TIMED_OUT, "upload_stall")
         elif (self._full_since is None and now - self._last_read_at > stall) or (
             now - self._begun_at > gateway.upload_total_ns
         ):
-            exchange.end_upload(now, NOT_IN_TIME, OutcomeKind.REJECTED)
+            exchange.refuse(NOT_IN_TIME, now)
 
     # -- the answer
 
@@ -318,7 +329,7 @@ class Upload:
         """The engine's status line. Before the body is whole it ends the upload, if it is an error."""
         if self._at is not _At.OVER and status >= 400:
             self.cut_short()
-            self._exchange.upload_sent(now, None)
+            self._goes_on(now)
         self._exchange.transit.upstream_head(status, headers, now)
 
     def upstream_body(self, data: bytes, now: int) -> None:
@@ -329,7 +340,7 @@ class Upload:
         """The answer is whole. What has not left yet is of no use any more."""
         if self._at is not _At.OVER:
             self.cut_short()
-            self._exchange.upload_sent(now, None)
+            self._goes_on(now)
         self._exchange.transit.upstream_complete(now)
 
     def upstream_lost(self, error: str, *, untouched: bool, now: int) -> None:
