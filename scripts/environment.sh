@@ -76,7 +76,7 @@ system_packages() {
   say "installing $* (once)"
   for try in 1 2 3; do
     if $sudo apt-get update -qq &&
-       $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null; then
+       $sudo env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -qq -y --no-install-recommends "$@" >/dev/null; then
       return
     fi
     sleep $((try * 5))
@@ -106,4 +106,21 @@ browser() {
     command -v "$name" >/dev/null 2>&1 && return
   done
   system_packages chromium
+}
+
+# What the tests of the wire compare with and make certificates with.
+wire_tools() {
+  command -v openssl >/dev/null 2>&1 || system_packages openssl
+  PATH="$PATH:/usr/sbin" command -v nginx >/dev/null 2>&1 || system_packages nginx-light
+}
+
+# atheris, with as much of the project's dependencies as the edges need that it feeds.
+fuzzer() {
+  local home="$ROOT/.cache/fuzz" stamp
+  stamp="$(stamp_of requirements/fuzz.txt)"
+  [ "$(cat "$home/ready" 2>/dev/null)" = "$stamp" ] && return
+  say "making .cache/fuzz (once)"
+  make_venv "$home"
+  install "$home/bin/python" --require-hashes -r requirements/fuzz.txt
+  printf '%s\n' "$stamp" > "$home/ready"
 }

@@ -28,6 +28,7 @@ TIERS = ("test", "ci", "all")
 TIER = os.environ.get("TAILRACE_TIER", "test")
 LONG_TIMEOUT_S = 120.0
 LLAMACPP_VENV = ROOT / ".cache" / "engines" / "llamacpp"
+FUZZ_VENV = ROOT / ".cache" / "fuzz"
 
 # Deadlines measure the machine, not the code: two shared cores make any of them lie.
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -53,6 +54,11 @@ def chromium_path() -> str | None:
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
+def nginx_path() -> str | None:
+    """nginx, which Debian keeps where ordinary users do not look."""
+    return shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
 def llamacpp_python() -> str | None:
     """An interpreter that has `xllamacpp` and the SmolLM2 weights: the cached environment, or this one."""
     cached = LLAMACPP_VENV / "bin" / "python"
@@ -69,6 +75,9 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "shared": lambda: None if (shared_path() / "facts").is_dir() else f"no shared data at {shared_path()}",
     "browser": lambda: None if chromium_path() else "no Chromium on the path; `apt-get install chromium`",
     "llamacpp": lambda: None if llamacpp_python() else "no llama.cpp engine; `./scripts/test --ci` installs it",
+    "openssl": lambda: None if shutil.which("openssl") else "no openssl program; `apt-get install openssl`",
+    "atheris": lambda: None if (FUZZ_VENV / "ready").exists() else "no atheris; `./scripts/test --all` installs it",
+    "nginx": lambda: None if nginx_path() else "no nginx; `apt-get install nginx-light`",
     "openai": lambda: None if importlib.util.find_spec("openai") else "no OpenAI SDK; `pip install openai`",
 }
 """What a `needs` marker may name -> the reason why it is absent, or None where it is there."""

@@ -54,7 +54,7 @@ def test_a_forwarded_request_is_one_request_whatever_the_headers(headers: list, 
     assert not HOP_BY_HOP & set(names)
     assert dict(seen.headers)[b"host"] == b"engine:8000"
     kept = {name.lower() for name, _ in headers}
-    assert set(names) <= kept | {b"host", b"content-length", b"x-request-id", b"traceparent"}
+    assert set(names) <= kept | {b"host", b"content-length", b"x-request-id", b"traceparent", b"via"}
 
 
 @given(HEADERS)

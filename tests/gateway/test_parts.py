@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.gateway.address import read_address
 from tailrace.gateway.gateway import LaneHeaders, bind_error, split_address
 from tailrace.gateway.history import FOLLOWER_BACKLOG, KEPT_RECORDS, KEPT_TIMELINES, History
 from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.refusal import Refusal, error_body, error_event
+from tailrace.gateway.tls import engine_context
 from tailrace.gateway.trace import continue_trace
 from tailrace.gateway.upstream import UpstreamPool, _keep_alive_ns
 from tailrace.govern.admission import DecisionKind
@@ -253,10 +255,18 @@ def test_lane_headers_are_read_by_their_lower_case_name() -> None:
 
 def test_the_pool_reads_its_url() -> None:
     def pool(url: str) -> UpstreamPool:
-        return UpstreamPool(url, connect_timeout_ns=1, keep_alive_ns=1)
+        address = read_address(url)
+        tls = engine_context(None) if address.tls else None
+        return UpstreamPool(address, connect_timeout_ns=1, keep_alive_ns=1, tls=tls)
 
-    assert (pool("http://h").port, pool("http://h").authority) == (80, b"h")
-    assert (pool("https://h").port, pool("https://h").authority) == (443, b"h")
+    assert (pool("http://h").address.port, pool("http://h").authority) == (80, b"h")
+    assert (pool("https://h").address.port, pool("https://h").authority) == (443, b"h")
+    assert (pool("unix:/run/E.sock").address.socket, pool("unix:/run/E.sock").authority) == (
+        "/run/E.sock",
+        b"localhost",
+    )
+    assert pool("http+unix://%2Frun%2FE.sock/team/v1").address.socket == "/run/E.sock"
+    assert pool("http+unix://%2Frun%2FE.sock/team/v1").prefix == b"/team"
     assert pool("http://h:8000/").prefix == b""
     assert pool("http://h:8000/v1").prefix == b""
     assert pool("http://h:8000/team/v1/").prefix == b"/team"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import time
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -70,9 +71,14 @@ class RawClient:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def connect(cls, url: str, *, receive_buffer: int | None = None) -> RawClient:
+    async def connect(
+        cls, url: str, *, receive_buffer: int | None = None, tls: ssl.SSLContext | None = None
+    ) -> RawClient:
+        if url.startswith("unix:"):
+            return cls(*await asyncio.open_unix_connection(url.removeprefix("unix:"), limit=1 << 24))
         parts = urlsplit(url)
-        sock = socket.socket()
+        assert parts.hostname is not None
+        sock = socket.socket(socket.AF_INET6 if ":" in parts.hostname else socket.AF_INET)
         sock.setblocking(False)
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -80,7 +86,8 @@ class RawClient:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # With a small reader limit the stream stops reading early: the kernel's buffer is what the test controls.
         limit = 1 << 24 if receive_buffer is None else 1024
-        return cls(*await asyncio.open_connection(sock=sock, limit=limit))
+        secure = {"ssl": tls, "server_hostname": parts.hostname} if tls is not None else {}
+        return cls(*await asyncio.open_connection(sock=sock, limit=limit, **secure))
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)

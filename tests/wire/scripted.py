@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -142,8 +143,18 @@ Script = Callable[[Incoming], Awaitable[None]]
 class ScriptedEngine:
     """Runs `script` for each request; anything that is no API call (`/metrics`, `/health`) gets `side` or a 404."""
 
-    def __init__(self, script: Script, *, side: dict[str, bytes] | None = None, gathers: bool = True) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        side: dict[str, bytes] | None = None,
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
+        socket_path: str | None = None,
+        gathers: bool = True,
+    ) -> None:
         """`gathers`: the body is read before the script runs; else the script reads it, as it comes."""
+        self._host, self._tls, self._path = host, tls, socket_path
         self.script = script
         self.gathers = gathers
         self.limit = 1 << 24 if gathers else 1 << 18
@@ -158,9 +169,13 @@ class ScriptedEngine:
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=self.limit)
-        host, port = self._server.sockets[0].getsockname()
-        self.url = f"http://{host}:{port}"
+        if self._path is not None:
+            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=self.limit)
+            self.url = f"unix:{self._path}"
+            return self
+        self._server = await asyncio.start_server(self._serve, self._host, 0, limit=self.limit, ssl=self._tls)
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.url = f"{'http' if self._tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -180,7 +195,8 @@ class ScriptedEngine:
         number = self.connections
         self._writers.add(writer)
         sock = writer.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._path is None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")

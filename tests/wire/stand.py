@@ -42,10 +42,11 @@ class Stand:
     def __init__(self, gateway: Gateway, engine: ScriptedEngine, records: Records) -> None:
         self.gateway, self.engine, self.records = gateway, engine, records
         self.clients: list[RawClient] = []
+        self.client_options: dict[str, Any] = {}
 
     async def client(self, **options: Any) -> RawClient:
         """A connection, closed with the stand."""
-        client = await RawClient.connect(self.gateway.url, **options)
+        client = await RawClient.connect(self.gateway.url, **{**self.client_options, **options})
         self.clients.append(client)
         return client
 
@@ -78,13 +79,20 @@ async def stand(
     side: dict[str, bytes] | None = None,
     metrics_path: str | None = None,
     gathers: bool = True,
+    engine_at: dict[str, Any] | None = None,
+    backend: dict[str, Any] | None = None,
     **config: Any,
 ) -> AsyncIterator[Stand]:
-    """`config`: keys of the YAML file. Afterwards nothing may be left in any table of the gateway."""
-    async with ScriptedEngine(script or _stream, side=side, gathers=gathers) as engine:
+    """`engine_at`: where the engine listens; `backend`: keys of its entry.
+
+    `config`: keys of the YAML file. Afterwards nothing may be left in any table of the gateway."""
+    async with ScriptedEngine(script or _stream, side=side, gathers=gathers, **(engine_at or {})) as engine:
+        entry: dict[str, Any] = {"url": engine.url, **(backend or {})}
+        if engine.url.startswith("http"):
+            entry["metrics_url"] = engine.url + (metrics_path or "/metrics")
         plain = {
             "listen": "127.0.0.1:0",
-            "backends": [{"url": engine.url, "metrics_url": engine.url + (metrics_path or "/metrics")}],
+            "backends": [entry],
             "scrape": {"period": "60s"},
             "records": {"sample": 1.0},
             **config,

@@ -371,6 +371,18 @@ def test_an_offer_of_h2c_is_declined_and_its_body_is_not_lost() -> None:
     run(test())
 
 
+def test_what_follows_an_offer_of_h2c_keeps_its_own_status() -> None:
+    offer = request(chat_body(stream=False), headers={"Connection": "Upgrade", "Upgrade": "h2c"})
+
+    async def test() -> None:
+        async with stand() as s:
+            client = await s.client()
+            await client.send(offer + b"GET /v1/models\r\n\r\n")
+            assert [(await client.reply()).status for _ in range(2)] == [200, 505]
+
+    run(test())
+
+
 def test_connect_and_websocket_are_declined() -> None:
     async def test() -> None:
         async with stand() as s:

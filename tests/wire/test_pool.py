@@ -3,35 +3,106 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 
 from tailrace.model.outcome import OutcomeKind, Reason
 from tests.wire.client import chat_body, request
 from tests.wire.scripted import DONE, Incoming, finish, token
-from tests.wire.stand import run, stand
+from tests.wire.stand import Stand, run, stand
 
 
-def test_a_reused_connection_that_dies_before_any_byte_is_replaced_once() -> None:
+def _hang_up(incoming: Incoming) -> None:
+    """The engine closes now, not when its event loop comes to it."""
+    with socket.socket(fileno=os.dup(incoming.writer.get_extra_info("socket").fileno())) as own:
+        own.shutdown(socket.SHUT_RDWR)
+
+
+def _arrives(s: Stand, data: bytes) -> None:
+    """The gateway reads `data` from its client before it looks at anything else."""
+    (connection,) = s.gateway.connections
+    connection.data_received(data)
+
+
+def test_a_request_that_crosses_the_engines_close_is_sent_once_more() -> None:
     async def script(incoming: Incoming) -> None:
-        if incoming.json["n"] == 2 and len(seen) < 2:
-            seen.append(incoming)
-            incoming.abort()
-            return
-        seen.append(incoming)
         await incoming.completion()
 
-    seen: list[Incoming] = []
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.ask(request(chat_body(stream=False, n=1)))
+            _hang_up(s.engine.requests[0])
+            _arrives(s, request(chat_body(stream=False, n=2)))
+            assert len(s.gateway.pool.open) == 1  # on its way, on a connection that is no more
+            reply = await client.reply()
+            assert reply.status == 200
+            record = await s.record(2)
+            assert (record.attempts, record.retries) == (2, 1)
+            assert record.outcome is OutcomeKind.COMPLETED
+            assert record.connection_reused is False
+            assert [incoming.json["n"] for incoming in s.engine.requests] == [1, 2]
+            assert s.engine.requests[1].headers["x-request-id"] == record.request_id
+
+    run(test())
+
+
+def test_a_request_that_the_engine_never_read_is_sent_once_more() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.completion()
+        if incoming.json["n"] == 1:
+            incoming.writer.transport.pause_reading()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.ask(request(chat_body(stream=False, n=1)))
+            await client.send(request(chat_body(stream=False, n=2)))
+            await s.until(lambda: len(s.gateway.in_flight) == 1)
+            await asyncio.sleep(0.02)
+            s.engine.requests[0].abort()  # with bytes unread: the kernel resets
+            assert (await client.reply()).status == 200
+            assert (await s.record(2)).attempts == 2
+
+    run(test())
+
+
+def test_a_request_that_the_engine_took_is_not_sent_again_when_it_hangs_up() -> None:
+    async def script(incoming: Incoming) -> None:
+        if incoming.json["n"] == 1:
+            await incoming.completion()
+        else:
+            incoming.abort()  # it has the request: whether it acted on it nobody knows
 
     async def test() -> None:
         async with stand(script) as s:
             client = await s.client()
             await client.ask(request(chat_body(stream=False, n=1)))
             reply = await client.ask(request(chat_body(stream=False, n=2)))
-            assert reply.status == 200
+            assert reply.status == 502
+            assert len(s.engine.requests) == 2
             record = await s.record(2)
-            assert (record.attempts, record.retries) == (2, 1)
-            assert record.outcome is OutcomeKind.COMPLETED
-            assert record.connection_reused is False
-            assert seen[1].headers["x-request-id"] == seen[2].headers["x-request-id"]
+            assert (record.reason, record.attempts) == (Reason.STREAM_CUT, 1)
+
+    run(test())
+
+
+def test_the_second_connection_that_dies_is_the_last() -> None:
+    async def script(incoming: Incoming) -> None:
+        if incoming.json["n"] == 1:
+            await incoming.completion()
+        else:
+            incoming.abort()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.ask(request(chat_body(stream=False, n=1)))
+            _hang_up(s.engine.requests[0])
+            _arrives(s, request(chat_body(stream=False, n=2)))
+            assert (await client.reply()).status == 502
+            record = await s.record(2)
+            assert (record.reason, record.attempts) == (Reason.STREAM_CUT, 2)
 
     run(test())
 
@@ -163,6 +234,28 @@ def test_a_request_that_the_engine_had_for_long_is_not_sent_again() -> None:
             assert reply.status == 502
             assert len(s.engine.requests) == 2
             assert (await s.record(2)).attempts == 1
+
+    run(test())
+
+
+def test_a_client_that_leaves_while_its_connection_is_made_leaves_none_behind() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.until_gone()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            for turn in range(60):
+                client = await s.client()
+                await s.until(lambda: bool(s.gateway.connections))
+                _arrives(s, request(chat_body()))
+                for _ in range(turn % 12):
+                    await asyncio.sleep(0)
+                (connection,) = s.gateway.connections
+                connection.eof_received()
+                connection.abort()
+                await s.until(lambda: not s.gateway.connections)
+                client.abort()
+            await s.until(lambda: not s.gateway.pool.open)
 
     run(test())
 

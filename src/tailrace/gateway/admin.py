@@ -291,10 +291,13 @@ class _Admin:
 
     async def knobs(self, _: web.Request) -> web.Response:
         """The engine's scheduler knobs, where it tells them (the simulated engine does)."""
-        url = self._gateway.backend.url.rstrip("/").removesuffix("/v1") + "/knobs"
-        timeout = aiohttp.ClientTimeout(total=_KNOBS_TIMEOUT_S)
+        engine = self._gateway.engine
+        url = f"{engine.address.base}/knobs"
         try:
-            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
+            async with (
+                engine.session(timeout_s=_KNOBS_TIMEOUT_S) as session,
+                session.get(url, server_hostname=engine.server_name) as answer,
+            ):
                 if answer.status == 200:
                     return _json({"knobs": msgspec.json.decode(await answer.read()), "source": url})
                 why = f"the engine answers {answer.status} to /knobs"

@@ -54,7 +54,8 @@ class Answer:
         self._chunked = False
         self.ours: list[bytes] = []
         """Header lines of the gateway, set by the owner before the head leaves."""
-        self.keep_alive = True
+        self.keep_alive = not self._version_10
+        """HTTP/1.0's keep-alive would have to be negotiated; a client of that age waits for the close instead."""
         self.head_sent = False
         self.sse = False
         self.status: int | None = None
@@ -94,6 +95,8 @@ class Answer:
             framing = b"" if length is None else b"content-length: %b\r\n" % length
         elif head.status in (204, 304) or head.status < 200:
             framing = b""
+        elif head.status == 205:
+            framing = b"content-length: 0\r\n"  # RFC 9110 §15.3.6: it has no content, and clients rely on it
         elif head.content_length is not None and not self.sse:
             # A stream never keeps its length: frames may be cut out of it, and an error event may end it.
             framing = b"content-length: %b\r\n" % head.content_length

@@ -14,12 +14,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tailrace.gateway.address import HTTP_UNIX, unix_path
 from tailrace.govern.lane import LaneMatch, LanePolicy, Order
 from tailrace.govern.objectives import FORM, objective_name
 from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import MS, UNITS, Budgets, Objectives, S, SlowThresholds
 
 _DURATION: Final = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(UNITS)})\s*")
+_MODE: Final = re.compile(r"0?[0-7]{3}")
 _PRIORITIES: Final = {"high": -10, "normal": 0, "low": 10}
 
 
@@ -52,10 +54,38 @@ class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
     pass
 
 
+class TlsConfig(_Strict):
+    """TLS on the data port; files in PEM form, read again with each reload."""
+
+    cert: str
+    """The certificate and its chain."""
+    key: str | None = None
+    """Its key, without a passphrase; default: in the same file."""
+    client_ca: str | None = None
+    """Authorities of client certificates. Set, no client without one gets in."""
+
+
+class EngineTlsConfig(_Strict):
+    """How an engine behind `https://` is trusted."""
+
+    ca: str | None = None
+    """Its authorities; default: the system's."""
+    verify: bool = True
+    """False trusts whoever answers."""
+    server_name: str | None = None
+    """The name that its certificate must have, where the address has another."""
+    cert: str | None = None
+    """A certificate of our own, for an engine that demands one."""
+    key: str | None = None
+
+
 class BackendConfig(_Strict):
     """One engine."""
 
     url: str
+    """`http://`, `https://`, or a Unix socket: `unix:/run/engine.sock`, `http+unix://%2Frun%2Fengine.sock`."""
+    tls: EngineTlsConfig | None = None
+    """For `https://`; the system's authorities without it."""
     name: str = "default"
     engine: str = "auto"
     """`auto` looks at the engine's headers and metrics; or `vllm`, `sglang`, `llamacpp`, `triton`, `openai`."""
@@ -165,6 +195,10 @@ class Config(_Strict):
     """Everything that `tailrace serve` reads."""
 
     listen: str = "127.0.0.1:8080"
+    """The data port: `HOST:PORT`, `[::]:PORT` for IPv6, or a Unix socket `unix:/run/tailrace.sock`."""
+    listen_mode: str = "660"
+    """Permissions of the Unix socket, in octal: who may connect."""
+    tls: TlsConfig | None = None
     admin: str = "127.0.0.1:9480"
     backends: list[BackendConfig] = []
     lanes: list[LaneConfig] = []
@@ -179,6 +213,8 @@ class Config(_Strict):
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     passthrough: list[str] = []
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
+    aliases: dict[str, str] = {}
+    """Model names of clients -> the engine's own. The request's `model` is replaced; the record keeps both."""
     trust_request_id: bool = False
     header_hold: Duration = _lasting(250 * MS)
     """How long the status line waits for the first event, so that a first error frame becomes its real status."""
@@ -325,6 +361,7 @@ def check(config: Config, *, where: str = "config") -> None:
         )
     for index, backend in enumerate(config.backends):
         _check_backend(backend, place=f"{where}: backends[{index}]")
+    _check_listen(config, where)
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
         place = f"{where}: lanes[{index}]"
@@ -353,8 +390,38 @@ def check(config: Config, *, where: str = "config") -> None:
         )
 
 
+def _check_listen(config: Config, where: str) -> None:
+    path = unix_path(config.listen)
+    if path is not None and not _sound_path(path):
+        raise ConfigError(
+            f"{config.listen!r} names no socket",
+            place=f"{where}: listen",
+            remedy="Write an absolute path: unix:/run/tailrace.sock.",
+        )
+    if path is not None and config.tls is not None:
+        raise ConfigError(
+            "a Unix socket has no TLS", place=f"{where}: tls", remedy="Leave `tls` out, or listen on HOST:PORT."
+        )
+    if not _MODE.fullmatch(config.listen_mode):
+        raise ConfigError(
+            f"{config.listen_mode!r} is no mode",
+            place=f"{where}: listen_mode",
+            remedy='Write three octal digits in quotes, for example "660".',
+        )
+
+
+def _sound_path(path: str) -> bool:
+    return path.startswith("/") and len(path) > 1 and "\0" not in path
+
+
 def _check_backend(backend: BackendConfig, *, place: str) -> None:
-    check_url(backend.url, place=f"{place}.url")
+    check_url(backend.url, place=f"{place}.url", unix=True)
+    if backend.tls is not None and not backend.url.startswith("https://"):
+        raise ConfigError(
+            f"{backend.url!r} is not reached by TLS",
+            place=f"{place}.tls",
+            remedy="Write its address with https://, or leave `tls` out.",
+        )
     if backend.metrics_url:
         check_url(backend.metrics_url.partition("?")[0], place=f"{place}.metrics_url")
     if backend.api_key and not (backend.api_key.isascii() and backend.api_key.isprintable()):
@@ -365,9 +432,18 @@ def _check_backend(backend: BackendConfig, *, place: str) -> None:
         )
 
 
-def check_url(url: str, *, place: str) -> None:
+def check_url(url: str, *, place: str, unix: bool = False) -> None:
     """Refuse a URL that cannot be an engine's base address. Raises `ConfigError`."""
     remedy = "Write the engine's base address, for example http://127.0.0.1:8000."
+    path = unix_path(url) if unix else None
+    if path is not None:
+        if not _sound_path(path) or not _VISIBLE.fullmatch(url.removeprefix(HTTP_UNIX)) or "?" in url or "#" in url:
+            raise ConfigError(
+                f"{url!r} names no socket",
+                place=place,
+                remedy="Write unix:/run/engine.sock, or http+unix://%2Frun%2Fengine.sock/PREFIX.",
+            )
+        return
     try:
         parts = urlsplit(url)
         sound = parts.scheme in ("http", "https") and (parts.port is None or parts.port > 0)
@@ -413,6 +489,8 @@ def _explain(message: str, where: str) -> ConfigError:
 def _known_keys() -> list[str]:
     kinds = (
         Config,
+        TlsConfig,
+        EngineTlsConfig,
         BackendConfig,
         LaneConfig,
         LaneMatch,

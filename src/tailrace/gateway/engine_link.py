@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
+
+import aiohttp
 
 from tailrace.engines.base import EngineAdapter, RequestAdditions, TimingFacts
 from tailrace.engines.registry import adapter, detect
+from tailrace.gateway.address import read_address
 from tailrace.gateway.config import BackendConfig, ScrapeConfig
 from tailrace.gateway.scrape import EngineWatch
+from tailrace.gateway.tls import engine_context
 from tailrace.gateway.work import Work
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
 from tailrace.measure.ledger import RequestLedger
@@ -35,15 +41,43 @@ class EngineLink:
         self.evidence = "" if self._auto else "configuration"
         self._confidence = 0
         self._additions: dict[tuple[str, bool, bool], RequestAdditions] = {}
-        base = backend.url.rstrip("/").removesuffix("/v1")
+        self._tls_config = backend.tls
+        self.address = read_address(backend.url)
+        self.tls = self.fresh_tls()
         self.watch = EngineWatch(
-            backend.metrics_url or f"{base}{self.adapter.metrics_path or '/metrics'}",
+            backend.metrics_url or f"{self.address.base}{self.adapter.metrics_path or '/metrics'}",
+            session=partial(self.session, elsewhere=backend.metrics_url is not None),
+            server_name=self.server_name if backend.metrics_url is None else None,
             parse=self._parse,
             period_ns=int(scrape.period),
             timeout_ns=int(scrape.timeout),
             stale_ns=int(scrape.stale),
             api_key=backend.api_key,
         )
+
+    def fresh_tls(self) -> ssl.SSLContext | None:
+        """A context from the files as they are now; `None` where the engine is not reached by HTTPS."""
+        return engine_context(self._tls_config) if self.address.tls else None
+
+    def session(
+        self, *, timeout_s: float, headers: Mapping[str, str] | None = None, elsewhere: bool = False
+    ) -> aiohttp.ClientSession:
+        """A client for what is asked beside the requests (metrics, knobs); reaches the engine the way they do.
+
+        `elsewhere`: what is asked has an address of its own, and the engine's socket is not its.
+        """
+        if self.address.socket and not elsewhere:
+            connector: aiohttp.BaseConnector = aiohttp.UnixConnector(self.address.socket)
+        else:
+            connector = aiohttp.TCPConnector(ssl=self.tls if self.tls is not None else True)
+        return aiohttp.ClientSession(
+            connector=connector, timeout=aiohttp.ClientTimeout(total=timeout_s), headers=headers
+        )
+
+    @property
+    def server_name(self) -> str | None:
+        """The name that the engine's certificate is judged by, where it is not the address's."""
+        return self._tls_config.server_name if self._tls_config is not None else None
 
     @property
     def name(self) -> str:

@@ -162,6 +162,7 @@ class GatewayExchange:
         if self.route.kind is RouteKind.READ:
             if not self._read_request(body, now):
                 return
+            body = self.gateway.aliases.applied(body, self.ledger)
             # Not the read's stamp: decoding a long prompt takes its time, and that time is ingress.
             self.ledger.parsed = now = monotonic_ns()
             self._enter_lane(body, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tailrace.gateway.date import date_line
 from tailrace.gateway.head import Header, end_to_end, render_head, status_line
 from tailrace.measure.ledger import RequestLedger
 
@@ -34,7 +35,8 @@ def forward_request(
     """
     drop = _READ_REPLACED if read else _REPLACED
     extra = [
-        b"x-request-id: %b\r\ntraceparent: %b\r\n" % (request_id, traceparent),
+        # RFC 9110 §7.6.3: a gateway names itself to the engine. Ours comes behind those of the proxies before us.
+        b"x-request-id: %b\r\ntraceparent: %b\r\nvia: 1.1 tailrace\r\n" % (request_id, traceparent),
     ]
     if api_key is not None:
         drop = drop | {b"authorization"}
@@ -68,14 +70,18 @@ def answer_headers(ledger: RequestLedger, lane: str, now: int) -> list[bytes]:
 class AnswerHead:
     """The engine's head, ready to be written once its framing is known."""
 
-    __slots__ = ("content_length", "headers", "status")
+    __slots__ = ("content_length", "dated", "headers", "status")
 
     def __init__(self, status: int, headers: list[Header]) -> None:
         self.status = status
         self.content_length: bytes | None = None
+        self.dated = False
         for name, value in headers:
-            if len(name) == 14 and name.lower() == b"content-length":
+            size = len(name)
+            if size == 14 and name.lower() == b"content-length":
                 self.content_length = value
+            elif size == 4 and name.lower() == b"date":
+                self.dated = True
         self.headers = end_to_end(headers, _ANSWER_REPLACED)
 
     def value(self, wanted: bytes) -> bytes:
@@ -88,6 +94,8 @@ class AnswerHead:
     def render(self, ours: list[bytes], *, framing: bytes, keep_alive: bool) -> bytes:
         """`ours`: ready-made header lines; `framing`: the line that says where the body ends, or empty."""
         extra = [*ours, framing]
+        if not self.dated:
+            extra.append(date_line())
         if not keep_alive:
             extra.append(b"connection: close\r\n")
         return render_head(status_line(self.status), self.headers, extra)
@@ -95,7 +103,7 @@ class AnswerHead:
 
 def own_head(status: int, length: int, ours: list[bytes], *, keep_alive: bool, retry_after_s: int | None) -> bytes:
     """The head of an answer that the gateway gives itself; its body is JSON."""
-    extra = [b"content-type: application/json\r\ncontent-length: %d\r\n" % length, *ours]
+    extra = [b"content-type: application/json\r\ncontent-length: %d\r\n" % length, date_line(), *ours]
     if retry_after_s is not None:
         extra.append(b"retry-after: %d\r\n" % retry_after_s)
     if not keep_alive:

@@ -13,17 +13,21 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tailrace.gateway.address import unix_path
+from tailrace.gateway.aliases import Aliases
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
 from tailrace.gateway.hangup import HangupWatch
-from tailrace.gateway.head import Header, HeadError, check_head
+from tailrace.gateway.head import Header, HeadError, check_head, origin_form
 from tailrace.gateway.history import History
 from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind, route
 from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.streams import stream_view
+from tailrace.gateway.tls import HANDSHAKE_S, SHUTDOWN_S, renew, server_context, tls_shape
+from tailrace.gateway.unix_socket import UnixListener
 from tailrace.gateway.upload import Upload, streams_up
 from tailrace.gateway.upstream import UpstreamPool
 from tailrace.gateway.verdict import Verdict
@@ -51,6 +55,7 @@ _METHODS: Final = {
 
 _FIXED: Final = (
     "listen",
+    "listen_mode",
     "admin",
     "admin_token",
     "backends",
@@ -127,9 +132,11 @@ class Gateway:
         self.backend = config.backends[0]
         self.engine = EngineLink(self.backend, config.scrape)
         self.pool = UpstreamPool(
-            self.backend.url,
+            self.engine.address,
             connect_timeout_ns=int(config.connect_timeout),
             keep_alive_ns=int(config.upstream_keepalive),
+            tls=self.engine.tls,
+            server_name=self.backend.tls.server_name if self.backend.tls else None,
         )
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running)
         self.history = History()
@@ -141,8 +148,11 @@ class Gateway:
         self.loop_lag_max_ns = 0
         """The largest lag of the last minute or so: it decays by a tenth a second."""
         self.started_unix_ns = 0
+        self.tls = server_context(config.tls) if config.tls is not None else None
+        """The data port's; its certificate is read anew with each new configuration."""
         self.port = 0
         self.host = ""
+        self._unix: UnixListener | None = None
         self.closing = False
         self._hurry = False
         self._server: asyncio.Server | None = None
@@ -157,6 +167,7 @@ class Gateway:
         self.thresholds = config.slow.resolve()
         self.header_hold_ns = max(0, int(config.header_hold) - SWEEP_NS)
         """The sweeper is up to one period late, so it is told to come one period early."""
+        self.aliases = Aliases(config.aliases)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes
@@ -174,13 +185,25 @@ class Gateway:
     async def start(self) -> None:
         """Bind the data port, begin to scrape and to sweep. InputError when the address cannot be bound."""
         loop = asyncio.get_running_loop()
-        host, port = split_address(self.config.listen, "listen")
+        path = unix_path(self.config.listen)
+        if path is not None:
+            self._unix = UnixListener(path, int(self.config.listen_mode, 8))
+            where: dict[str, Any] = {"sock": self._unix.socket}
+        else:
+            host, port = split_address(self.config.listen, "listen")
+            where = {"host": host, "port": port}
+        if self.tls is not None:
+            where |= {"ssl": self.tls, "ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S}
+        listen = loop.create_server if path is None else loop.create_unix_server
         try:
-            self._server = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=4096)
+            self._server = await listen(lambda: ClientConnection(self), **where, backlog=4096)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver can be asked for
             raise bind_error(error, self.config.listen, "--listen") from None
-        sockname = self._server.sockets[0].getsockname()
-        self.host, self.port = sockname[0], sockname[1]
+        if self._unix is not None:
+            self._unix.served = True
+        if path is None:
+            sockname = self._server.sockets[0].getsockname()
+            self.host, self.port = sockname[0], sockname[1]
         self.started_unix_ns = time_ns()
         self._due = monotonic_ns() + SWEEP_NS
         self._tick = loop.call_later(SWEEP_NS / 1e9, self._sweep)
@@ -189,8 +212,10 @@ class Gateway:
     @property
     def url(self) -> str:
         """Where clients reach the data port."""
+        if self._unix is not None:
+            return f"unix:{self._unix.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{'http' if self.tls is None else 'https'}://{host}:{self.port}"
 
     async def close(self, drain_s: float | None = None) -> int:
         """Stop accepting, let requests end for `drain_s` seconds, end the rest; returns how many were cut."""
@@ -200,6 +225,8 @@ class Gateway:
         drain_s = int(self.config.drain) / 1e9 if drain_s is None else drain_s
         if self._server is not None:
             self._server.close()
+        if self._unix is not None:
+            self._unix.close()
         for connection in list(self.connections):
             connection.close_when_idle()
         loop = asyncio.get_running_loop()
@@ -215,6 +242,7 @@ class Gateway:
             await asyncio.sleep(0.05)  # the last events leave
         for connection in list(self.connections):
             connection.abort()
+        self.hangups.close()
         if self._tick is not None:
             self._tick.cancel()
         await self.engine.watch.close()
@@ -258,7 +286,7 @@ class Gateway:
         if len(target) > MAX_TARGET:
             raise HeadError(414, f"the target is longer than {MAX_TARGET} bytes")
         if not target.startswith(b"/"):
-            target = _origin_form(target)
+            target = origin_form(target)
         where = route(target, self.config.passthrough)
         exchange = self._exchange(
             connection, method, target, where, version, headers, named, received=received, now=now
@@ -338,7 +366,9 @@ class Gateway:
             return Refusal(status=status, message=message, reason=Reason.BAD_REQUEST)
         if method not in _METHODS[where.kind]:
             name = method.decode("latin-1")
-            return Refusal(status=405, message=f"{name} is not possible here", reason=Reason.BAD_REQUEST)
+            allow = b", ".join(sorted(_METHODS[where.kind]))
+            message = f"{name} is not possible here; {allow.decode()} is"
+            return Refusal(status=405, message=message, reason=Reason.BAD_REQUEST, allow=allow)
         if length > limit:
             text = f"the body of {length} bytes is larger than {limit} bytes"
             return Refusal(status=413, message=text, reason=Reason.BAD_REQUEST)
@@ -439,6 +469,16 @@ class Gateway:
                 raise InputError(
                     "cannot be changed while serving", place=name, remedy="Restart `tailrace serve` to change it."
                 )
+        if tls_shape(config) != tls_shape(self.config):
+            raise InputError(
+                "cannot be switched on or off, nor given other authorities, while serving",
+                place="tls",
+                remedy="Restart `tailrace serve` to change it; a new certificate in the same files needs none.",
+            )
+        engine_tls = self.engine.fresh_tls()
+        if self.tls is not None and config.tls is not None:
+            renew(self.tls, config.tls)
+        self.engine.tls = self.pool.tls = engine_tls
         self._apply(config)
         self.pool.connect_timeout_ns = int(config.connect_timeout)
         self.pool.keep_alive_ns = int(config.upstream_keepalive)
@@ -521,13 +561,3 @@ def _at(config: Config, path: str) -> object:
     for name in path.split("."):
         value = getattr(value, name)
     return value
-
-
-def _origin_form(target: bytes) -> bytes:
-    """`http://host/path` -> `/path`: a client that takes us for a forward proxy still means our path."""
-    lower = target[:8].lower()
-    if lower.startswith((b"http://", b"https://")):
-        rest = target.partition(b"//")[2]
-        slash = rest.find(b"/")
-        return rest[slash:] if slash >= 0 else b"/"
-    return target

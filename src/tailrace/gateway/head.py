@@ -27,6 +27,9 @@ HOP_BY_HOP: Final = frozenset(
 )
 """RFC 9110 §7.6.1 and the old names that still occur: they speak of one connection and never cross us."""
 
+_VERSIONS: Final = frozenset({"1.1", "1.0"})
+"""llhttp also reads a 2.0 in the request line; whoever writes that there speaks no HTTP/2."""
+
 _STATUS_LINES: Final = {
     int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode("ascii")) for status in HTTPStatus
 }
@@ -72,8 +75,11 @@ def check_head(version: str, headers: list[Header]) -> dict[bytes, bytes]:
 
     Twice the same Host and a missing one are refused (RFC 9112 §3.2: two readers could see two targets), and so is a
     transfer coding that is not plainly `chunked` (§6.1): a proxy and a server that disagree on where a body ends
-    let one client's bytes become another's request.
+    let one client's bytes become another's request. `Content_Length` and its like are refused too: servers that keep
+    headers as CGI variables read the underscore as a hyphen.
     """
+    if version not in _VERSIONS:
+        raise HeadError(505, f"HTTP/{version} is not spoken here; HTTP/1.1 is")
     first: dict[bytes, bytes] = {}
     hosts = codings = 0
     for name, value in headers:
@@ -89,6 +95,8 @@ def check_head(version: str, headers: list[Header]) -> dict[bytes, bytes]:
         raise HeadError(400, "Host is malformed")
     if codings:
         _check_coding(version, first, codings)
+    if b"transfer_encoding" in first or b"content_length" in first:
+        raise HeadError(400, "a header that frames the body is misspelt")
     return first
 
 
@@ -106,6 +114,23 @@ def _check_coding(version: str, first: dict[bytes, bytes], codings: int) -> None
 
 def _sound_host(value: bytes) -> bool:
     return bool(value) and not any(byte in value for byte in b" \t/@?#,\\")
+
+
+def origin_form(target: bytes) -> bytes:
+    """`http://host/path` -> `/path`: a client that takes us for a forward proxy still means our path.
+
+    Neither its host nor the `Host` header reaches the engine, which gets its own name: that the two differ misleads
+    nobody. A target without a host, or with a user in it, is no HTTP URL (RFC 9110 §4.2) and raises `HeadError`.
+    """
+    if not target[:8].lower().startswith((b"http://", b"https://")):
+        return target
+    authority, slash, path = target.partition(b"//")[2].partition(b"/")
+    authority, question, query = authority.partition(b"?")
+    if not _sound_host(authority):
+        raise HeadError(400, "the target's host is malformed")
+    if question:  # `http://host?query`, whose path is empty
+        return b"/?" + query + slash + path
+    return b"/" + path
 
 
 def render_head(start: bytes, headers: list[Header], extra: list[bytes]) -> bytes:

@@ -23,6 +23,7 @@ _TYPES: Final = {
     429: "rate_limit_error",
     431: "invalid_request_error",
     501: "not_supported_error",
+    505: "invalid_request_error",
     502: "upstream_error",
     503: "overloaded_error",
     504: "timeout_error",
@@ -63,6 +64,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     predicted_wait_ms: float | None = None
     retry_after_s: int | None = None
     request_id: str = ""
+    allow: bytes = b""
+    """With 405: the methods that the path has."""
 
 
 def _error(refusal: Refusal) -> dict[str, Any]:

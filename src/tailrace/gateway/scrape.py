@@ -7,6 +7,7 @@ a step; it has a timeout, never overlaps itself, and nobody waits for it. An ans
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Final, Protocol
 
@@ -26,6 +27,13 @@ class MetricsParser(Protocol):
         """`server` is the `Server` header; `None` when nothing in it says anything about an engine."""
 
 
+class SessionMaker(Protocol):
+    """Opens an HTTP client that can reach the engine."""
+
+    def __call__(self, *, timeout_s: float, headers: Mapping[str, str] | None) -> aiohttp.ClientSession:
+        """`headers` go with every request."""
+
+
 class EngineWatch:
     """The latest engine state of one backend, and whether the backend answers at all."""
 
@@ -34,6 +42,8 @@ class EngineWatch:
         metrics_url: str,
         *,
         parse: MetricsParser,
+        session: SessionMaker,
+        server_name: str | None = None,
         period_ns: int,
         timeout_ns: int,
         stale_ns: int,
@@ -41,6 +51,8 @@ class EngineWatch:
     ) -> None:
         self._url = metrics_url
         self._parse = parse
+        self._session = session
+        self._server_name = server_name
         self._period_s = period_ns / 1e9
         self._timeout_s = timeout_ns / 1e9
         self._stale_ns = stale_ns
@@ -92,9 +104,8 @@ class EngineWatch:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
         headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else None
-        async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+        async with self._session(timeout_s=self._timeout_s, headers=headers) as session:
             while True:
                 if self._quiet_for > 0:
                     self._quiet_for -= 1
@@ -108,7 +119,7 @@ class EngineWatch:
     async def _scrape(self, session: aiohttp.ClientSession) -> None:
         self.scrapes += 1
         try:
-            async with session.get(self._url, allow_redirects=False) as answer:
+            async with session.get(self._url, allow_redirects=False, server_hostname=self._server_name) as answer:
                 self.reachable = True
                 self.server = answer.headers.get("Server", "")
                 if answer.status == 404:

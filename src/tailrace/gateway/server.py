@@ -15,15 +15,18 @@ from typing import Final, Protocol, cast
 
 import httptools
 
+from tailrace.gateway.date import date_line
 from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.head import Header, HeadError, connection_tokens, render_head, status_line
-from tailrace.gateway.upstream import set_no_delay
+from tailrace.gateway.upstream import set_no_delay, tell_full_kernel
 
 MAX_PIPELINED: Final = 32
 """Requests that may wait behind one another on a connection before we stop reading it."""
 MAX_HEADERS: Final = 200
 NOT_SENT_LOW_WATER: Final = 64 * 1024
 """Bytes the kernel may hold unsent for one client. Its default grows to megabytes, behind which a slow reader hides."""
+SLOWEST_UPLOAD: Final = 500
+"""Bytes a second below which a request's body is no upload but a hold on a connection; speech needs 750."""
 LINGER_NS: Final = 2_000_000_000
 """How long a refused upload is read and thrown away, so that the refusal is not lost in a reset."""
 
@@ -121,6 +124,7 @@ class ClientConnection(asyncio.Protocol):
         "_begun",
         "_deaf",
         "_ended",
+        "_framing",
         "_gone",
         "_head_bytes",
         "_headers",
@@ -129,10 +133,14 @@ class ClientConnection(asyncio.Protocol):
         "_linger_until",
         "_now",
         "_parser",
+        "_read_size",
         "_reading_paused",
         "_replaying",
         "_target",
+        "_upload_bytes",
         "_upload_paused",
+        "_upload_seen",
+        "_upload_since",
         "_uploading",
         "_watched_fd",
         "blocked_since",
@@ -148,7 +156,7 @@ class ClientConnection(asyncio.Protocol):
         self._target = b""
         self._begun = 0
         self._now = 0
-        self._head_bytes = 0
+        self._head_bytes = self._read_size = 0
         self._in_head = False
         self._deaf = False
         """Nothing more is read from this client: it is closing, or what it sent cannot be trusted."""
@@ -162,6 +170,9 @@ class ClientConnection(asyncio.Protocol):
         self._linger_until = 0
         self._advancing = False
         self._uploading: Exchange | None = None
+        self._upload_bytes = self._upload_seen = self._upload_since = 0
+        self._framing = 0
+        """Bytes read of an upload since its last byte of body: chunk extensions and trailers."""
         self.pipeline: deque[Exchange] = deque()
         self.blocked_since: int | None = None
         self.last_activity = 0
@@ -176,21 +187,21 @@ class ClientConnection(asyncio.Protocol):
         self.last_activity = monotonic_ns()
         set_no_delay(transport)
         sock = transport.get_extra_info("socket")
-        if sock is not None and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        if sock is not None and sock.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOT_SENT_LOW_WATER)
-        # With a limit of 0 a write is tried at once, not at the end of the loop's turn, and `pause_writing` says
-        # exactly when the client's side of the kernel is full.
-        transport.set_write_buffer_limits(high=0)
+        tell_full_kernel(transport)
         if not self._host.connected(self):
             self._deaf = True
-            transport.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            head = b"%bcontent-length: 0\r\n%bconnection: close\r\n\r\n" % (status_line(503), date_line())
+            transport.write(head)
             transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request; one timestamp for all of them."""
         if self._deaf:
             return
-        now = self._now = self.last_activity = monotonic_ns()
+        now = self._now = monotonic_ns()
+        self._read_size = len(data)
         self._ended = False
         try:
             self._feed(data)
@@ -208,12 +219,33 @@ class ClientConnection(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > self._host.max_head_bytes:
                 self._refuse(HeadError(431, f"the head is longer than {self._host.max_head_bytes} bytes"), now)
+        elif self._uploading is not None:
+            self._check_framing(len(data), now)
+        if self.pipeline or self._in_head:
+            self.last_activity = now  # empty lines between requests keep no connection
         self._advance(now)
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Read no more than is worth keeping: of a body that cannot go on, of requests that wait for their turn."""
         if self._uploading is not None and self._uploading.upload is not None:
             self._uploading.upload.hold_back()
         if len(self.pipeline) > MAX_PIPELINED and not self._reading_paused and self.transport is not None:
             self._reading_paused = True
             self.transport.pause_reading()
+            self._watched_fd = self.transport.get_extra_info("socket").fileno()
+            self._host.hangups.watch(self._watched_fd, self)
+
+    def _check_framing(self, size: int, now: int) -> None:
+        """A body may be as long as it may be; what frames it (chunk extensions, a trailer's value) may not."""
+        if self._upload_bytes != self._upload_seen:
+            self._upload_seen = self._upload_bytes
+            self._framing = 0
+            return
+        self._framing += size
+        if self._framing > self._host.max_head_bytes:
+            limit = self._host.max_head_bytes
+            self._refuse(HeadError(431, f"more than {limit} bytes of chunk extensions or trailers"), now)
 
     def eof_received(self) -> bool:
         """The client will send nothing more: it left."""
@@ -241,6 +273,8 @@ class ClientConnection(asyncio.Protocol):
         """llhttp: a request begins."""
         if self._replaying:
             return
+        if self._deaf:
+            raise HeadError(400, "the connection was to be closed")  # read by nobody; it stops the parser
         self._begun = self._now
         self._target = b""
         self._headers = []
@@ -266,6 +300,9 @@ class ClientConnection(asyncio.Protocol):
         self._in_head = False
         # Trailers come through `on_header` too; they must not grow the head that was already handed out.
         headers, self._headers = self._headers, []
+        limit = self._host.max_head_bytes
+        if self._read_size > limit and sum(len(name) + len(value) + 4 for name, value in headers) > limit:
+            raise HeadError(431, f"the head is longer than {limit} bytes")  # it came in one read
         exchange = self._host.open(
             self,
             self._parser.get_method(),
@@ -277,6 +314,8 @@ class ClientConnection(asyncio.Protocol):
         )
         self._target = b""
         self._uploading = exchange
+        self._upload_bytes = self._upload_seen = self._framing = 0
+        self._upload_since = self._now
         self.pipeline.append(exchange)
         if self._parser.should_upgrade():
             self._headers = headers  # `_without_upgrade` reads them again
@@ -284,6 +323,7 @@ class ClientConnection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         """llhttp: a piece of the body."""
         if self._uploading is not None:
+            self._upload_bytes += len(data)
             self._uploading.add_body(data)
 
     def on_message_complete(self) -> None:
@@ -304,10 +344,15 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._without_upgrade(data[upgrade.args[0] :])
+            at: int = upgrade.args[0]
         except httptools.HttpParserError:
             if not self._deaf:  # bytes after `Connection: close` are nobody's
                 raise
+            return
+        else:
+            return
+        # Not in the handler: an error from here on would count as one of the upgrade, and lose its own status.
+        self._without_upgrade(data[at:])
 
     def _without_upgrade(self, rest: bytes) -> None:
         """An offer of another protocol is declined by going on with HTTP/1.1, as RFC 9110 §7.8 allows.
@@ -382,7 +427,7 @@ class ClientConnection(asyncio.Protocol):
         if self._gone or not self.pipeline or self.pipeline[0] is not exchange:
             return
         self.pipeline.popleft()
-        self.last_activity = now
+        self.last_activity = self._upload_since = now
         transport = self.transport
         if transport is None or transport.is_closing():
             return
@@ -393,12 +438,14 @@ class ClientConnection(asyncio.Protocol):
             else:
                 # The rest of the upload is still on its way: a close would answer it with a reset, and the reset
                 # would overtake the refusal.
-                transport.write_eof()
+                if transport.can_write_eof():  # TLS cannot
+                    transport.write_eof()
                 self._linger_until = now + LINGER_NS
             return
         if self._reading_paused and len(self.pipeline) < MAX_PIPELINED // 4:
             self._reading_paused = False
             if not self._upload_paused:
+                self._host.hangups.forget(self._watched_fd, self)
                 transport.resume_reading()
         if self.pipeline:
             self._advance(now)
@@ -416,13 +463,15 @@ class ClientConnection(asyncio.Protocol):
     def resume_upload(self) -> None:
         """The body goes on."""
         self._upload_paused = False
-        self._host.hangups.forget(self._watched_fd, self)
         transport = self.transport
-        if transport is not None and not transport.is_closing() and not self._reading_paused:
+        if self._reading_paused:
+            return
+        self._host.hangups.forget(self._watched_fd, self)
+        if transport is not None and not transport.is_closing():
             transport.resume_reading()
 
     def hung_up(self) -> None:
-        """The client of a paused upload left."""
+        """The client left while nobody reads from it: its pipeline is full, or its body cannot go on yet."""
         self._everyone_gone()
         self.abort()
 
@@ -435,6 +484,7 @@ class ClientConnection(asyncio.Protocol):
     def _everyone_gone(self, *, write_failed: bool = False) -> None:
         self._gone = self._deaf = True
         self._uploading = None
+        self._host.hangups.forget(self._watched_fd, self)
         if self.pipeline:
             now = monotonic_ns()
             for exchange in self.pipeline:
@@ -456,9 +506,12 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(HeadError(408, "the request's head did not arrive in time"), now)
                 self._advance(now)
         elif self._uploading is not None:
+            # A byte now and then is no progress either: the whole upload has to keep a pace.
+            due = self._upload_since + upload_ns + self._upload_bytes * (1_000_000_000 // SLOWEST_UPLOAD)
+            late = now - self.last_activity > upload_ns or now > due
             if self._uploading.started:
                 pass  # it goes upstream as it comes, and keeps its own time
-            elif now - self.last_activity > upload_ns and self.pipeline and self.pipeline[0] is self._uploading:
+            elif late and self.pipeline and self.pipeline[0] is self._uploading:
                 self._deaf = True
                 self._uploading.client_timed_out(now)
         elif not self.pipeline and now - self.last_activity > idle_ns:

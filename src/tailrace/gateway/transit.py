@@ -264,6 +264,8 @@ class Transit:
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer with our own status and body; only before anything has left."""
+        if refusal.allow:
+            self.answer.ours = [*self.answer.ours, b"allow: %b\r\n" % refusal.allow]
         body = error_body(self._exchange.route.endpoint, refusal)
         self.answer.refuse(refusal.status, body, retry_after_s=refusal.retry_after_s)
 

@@ -8,19 +8,21 @@ import logging
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
 from time import monotonic_ns
 from typing import Final, Protocol, cast
-from urllib.parse import urlsplit
 
 import httptools
 
+from tailrace.gateway.address import EngineAddress
+from tailrace.gateway.delivery import acknowledged_in_full
 from tailrace.gateway.head import Header
 
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 256 * 1024
 """An engine's head is a few hundred bytes; whoever sends more does not speak HTTP to us."""
+_TLS_TICKETS: Final = 4096
+_TURNS_TO_CLOSE: Final = 10
 MAX_IDLE: Final = 256
 """Idle connections kept; the engine keeps a socket and a task for each."""
 
@@ -48,7 +50,7 @@ class Receiver(Protocol):
         """The message ended as HTTP says it must."""
 
     def upstream_lost(self, error: str, *, untouched: bool, now: int) -> None:
-        """The connection ended before the message did. `untouched`: reused, and not one byte of an answer came."""
+        """The connection ended before the message did. `untouched`: the engine cannot have read the request."""
 
     def upstream_broken(self, now: int) -> None:
         """Reading the answer failed for a reason of our own; nothing more of it will come."""
@@ -66,6 +68,10 @@ class BodySource(Protocol):
 
 class HttpSurplusError(Exception):
     """More came than was asked for."""
+
+
+class FramingError(Exception):
+    """An answer whose end nobody can know for sure."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -116,6 +122,7 @@ class UpstreamConnection(asyncio.Protocol):
         # uvloop's transports have the methods and not the base class.
         transport = self.transport = cast("asyncio.Transport", transport)
         set_no_delay(transport)
+        self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer; one timestamp for all of them."""
@@ -136,13 +143,16 @@ class UpstreamConnection(asyncio.Protocol):
     def _take(self, data: bytes, receiver: Receiver, now: int) -> None:
         if not self._head_done:
             self._head_bytes += len(data)
+        reason = "the engine's answer is no HTTP/1.1"
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._stopped = True
-            reason = f"the engine's answer is no HTTP/1.1: {error}"
+            reason = f"{reason}: {error.__context__ or error}"
         if self._head_due:
             self._head_due = False
+            if self._without_body:
+                self._body = []  # it must not have one; whatever came is not the client's
             receiver.upstream_head(self._parser.get_status_code(), self._headers, now)
         body = self._body
         if body and self.receiver is receiver:
@@ -172,7 +182,12 @@ class UpstreamConnection(asyncio.Protocol):
         if exc is None and self._until_eof and self._head_done:
             receiver.upstream_complete(now)
             return
-        untouched = self.requests > 1 and self._head_bytes == 0
+        # An engine that took the request and hung up may have acted on it: that one is not sent twice.
+        untouched = (
+            self.requests > 1
+            and self._head_bytes == 0
+            and (isinstance(exc, ConnectionError) or not acknowledged_in_full(self.transport))
+        )
         receiver.upstream_lost(
             f"the engine closed the connection{f' ({exc})' if exc else ''}", untouched=untouched, now=now
         )
@@ -208,21 +223,27 @@ class UpstreamConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """llhttp: the head is whole."""
         status = self._parser.get_status_code()
-        if status == 101:
-            self._stopped = True
-            return
         if status < 200:
+            if status == 101:
+                self._stopped = True
+                return
+            _check_interim(status, self._headers)
             self._headers = []
             return
-        self._head_due = self._head_done = True
-        framed = status in (204, 304)
+        framed = False
         for name, value in self._headers:
             key = name.lower()
-            if key in (b"content-length", b"transfer-encoding"):
+            if key == b"content-length":
+                framed = True
+            elif key == b"transfer-encoding":
+                _check_coding(value, again=framed)
                 framed = True
             elif key == b"keep-alive":
                 self.keep_alive_ns = _keep_alive_ns(value)
-        self._until_eof = not framed
+        self._head_due = self._head_done = True
+        self._until_eof = not (framed or status in (204, 304))
+        if status == 205:
+            self._without_body = True
         if self._without_body:
             # The parser does not know that a HEAD was asked; it would wait for the body that is announced.
             self._complete = True
@@ -311,19 +332,24 @@ class UpstreamConnection(asyncio.Protocol):
 class UpstreamPool:
     """Connections to one engine: reused last in first out, dropped before the engine would drop them."""
 
-    def __init__(self, url: str, *, connect_timeout_ns: int, keep_alive_ns: int, limit: int = 8192) -> None:
-        parts = urlsplit(url)
-        assert parts.hostname is not None
-        self.host: str = parts.hostname.encode("idna").decode("ascii")
-        self.tls: ssl.SSLContext | None = ssl.create_default_context() if parts.scheme == "https" else None
-        self.port: int = parts.port or (443 if self.tls else 80)
-        default = self.port == (443 if self.tls else 80)
-        bare = f"[{self.host}]" if ":" in self.host else self.host
-        self.authority: bytes = (bare if default else f"{bare}:{self.port}").encode("ascii")
-        self.prefix: bytes = parts.path.rstrip("/").encode("ascii")
-        """Path of the base URL, before every target; a trailing `/v1` is cut, the API's paths bring their own."""
-        if self.prefix.endswith(b"/v1"):
-            self.prefix = self.prefix[:-3]
+    def __init__(
+        self,
+        address: EngineAddress,
+        *,
+        connect_timeout_ns: int,
+        keep_alive_ns: int,
+        limit: int = 8192,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        """`tls` where the address asks for it; `server_name`: the name that its certificate is judged by."""
+        assert (tls is not None) == address.tls
+        self.address = address
+        self.tls = tls
+        self.server_name = server_name
+        self.authority: bytes = address.authority.encode("ascii")
+        self.prefix: bytes = address.prefix.encode("ascii")
+        """Path of the base URL, before every target."""
         self.connect_timeout_ns = connect_timeout_ns
         self.keep_alive_ns = keep_alive_ns
         self.limit = limit
@@ -364,34 +390,60 @@ class UpstreamPool:
         connection: UpstreamConnection | None = None
         try:
             async with asyncio.timeout(self.connect_timeout_ns / 1e9):
-                factory: Callable[[], UpstreamConnection] = lambda: UpstreamConnection(self)  # noqa: E731
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    factory, self.host, self.port, ssl=self.tls
-                )
+                connection = await self._open()
         except TimeoutError:
             error = f"no connection within {self.connect_timeout_ns / 1e6:.0f} ms"
+        except ssl.SSLCertVerificationError as failure:
+            error = f"its certificate is not accepted: {failure.verify_message}"
         except OSError as failure:  # ssl.SSLError is one
             error = failure.strerror or str(failure)
         except Exception as failure:
             # Whatever it is, the seeker must hear of it: it would wait for its whole budget.
-            log.exception("connecting to %s:%d failed", self.host, self.port)
+            log.exception("connecting to %s failed", self.address.place)
             error = f"{type(failure).__name__}: {failure}"
         if connection is not None and (connection.transport is None or connection.transport.is_closing()):
             connection, error = None, "the connection was closed at once"
-        if connection is not None:
-            # Only here: whoever cancels us meanwhile has the socket closed, and nobody tells the protocol.
-            self.open.add(connection)
         current = asyncio.current_task()
         wanted = self._connecting.get(seeker) is current
         if wanted:
             del self._connecting[seeker]
         if connection is None:
             if wanted:
-                seeker.upstream_unreachable(f"{self.host}:{self.port}: {error}", monotonic_ns())
+                seeker.upstream_unreachable(f"{self.address.place}: {error}", monotonic_ns())
         elif wanted:
             seeker.upstream_connected(connection, started, monotonic_ns())
         else:
             connection.abort()
+
+    async def _open(self) -> UpstreamConnection:
+        loop, address = asyncio.get_running_loop(), self.address
+        made: list[UpstreamConnection] = []
+        ready = False
+
+        def make() -> UpstreamConnection:
+            made.append(UpstreamConnection(self))
+            return made[-1]
+
+        try:
+            if address.socket:
+                await loop.create_unix_connection(make, address.socket)
+            elif self.tls is None:
+                await loop.create_connection(make, address.host, address.port)
+            else:
+                name = self.server_name or address.host
+                await loop.create_connection(make, address.host, address.port, ssl=self.tls, server_hostname=name)
+            ready = True
+        finally:
+            if not ready:
+                # Given up at the last moment, uvloop closes the socket and tells its protocol nothing.
+                for connection in made:
+                    connection.abort()
+                    self.closed(connection)
+        return made[-1]
+
+    def opened(self, connection: UpstreamConnection) -> None:
+        """A connection is made."""
+        self.open.add(connection)
 
     def closed(self, connection: UpstreamConnection) -> None:
         """A connection is gone."""
@@ -429,6 +481,9 @@ class UpstreamPool:
         for connection in list(self.open):
             connection.abort()
         self.idle.clear()
+        for _ in range(_TURNS_TO_CLOSE):  # TLS takes some turns of the loop to say that it is gone
+            if self.open:
+                await asyncio.sleep(0)
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -437,6 +492,33 @@ def set_no_delay(transport: asyncio.Transport) -> None:
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def tell_full_kernel(transport: asyncio.Transport) -> None:
+    """Have `pause_writing` called at the first byte that the other side's kernel does not take.
+
+    With a limit of 0 a plain write is also tried at once, not at the end of the loop's turn. TLS would take 0 for
+    "always full", and at the start its session tickets wait there; under it the socket's own buffer takes another
+    64 KiB before anybody hears of it.
+    """
+    secure = transport.get_extra_info("sslcontext") is not None
+    transport.set_write_buffer_limits(high=_TLS_TICKETS if secure else 0, low=0)
+
+
+def _check_interim(status: int, headers: list[Header]) -> None:
+    if status < 100:
+        raise FramingError(f"status {status} is none")
+    # llhttp would read a body of it, and hand that out as the answer's.
+    for name, value in headers:
+        key = name.lower()
+        if key == b"transfer-encoding" or (key == b"content-length" and value.strip() != b"0"):
+            raise FramingError("an interim answer has no body")
+
+
+def _check_coding(value: bytes, *, again: bool) -> None:
+    if again or value.strip().lower() != b"chunked":
+        # No other coding was offered to the engine, and relaying one without its name would garble the body.
+        raise FramingError(f"transfer coding {value[:40].decode('latin-1')!r} was not offered")
 
 
 def _keep_alive_ns(value: bytes) -> int | None:

@@ -39,6 +39,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     endpoint: str = ""
     """The API called, by its path: `/v1/chat/completions`."""
     model: str = ""
+    requested_model: str = ""
+    """What the client called it, where that is an alias and `model` the engine's own name."""
     backend: str = ""
     engine: str = ""
     engine_version: str = ""
