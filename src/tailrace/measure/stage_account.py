@@ -114,7 +114,7 @@ def account_for(
     the source. A stage that it did not report takes the time between the passages that we saw. The rest is
     `unattributed`.
     """
-    if timings is NO_TIMINGS and not passages and not blocked:
+    if timings is NO_TIMINGS and not passages and not blocked and stamps.upload_start is None:
         plain = _plain_account(stamps)
         if plain is not None:
             return plain
