@@ -336,6 +336,10 @@ class Upload:
         """A piece of the answer."""
         self._exchange.transit.upstream_body(data, now)
 
+    def upstream_chunk(self, data: bytes, start: int, now: int) -> None:
+        """A piece of the answer that is one whole chunk."""
+        self._exchange.transit.upstream_chunk(data, start, now)
+
     def upstream_complete(self, now: int) -> None:
         """The answer is whole. What has not left yet is of no use any more."""
         if self._at is not _At.OVER:
