@@ -48,20 +48,57 @@ def test_a_refusal_is_openais_error_and_says_lane_position_and_wait() -> None:
     }
 
 
-def test_anthropics_envelope() -> None:
-    body = json.loads(error_body("/v1/messages", REFUSAL))
-    assert (body["type"], body["error"]["type"]) == ("error", "timeout_error")
+ANTHROPIC = {
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "not_found_error",
+    "request_too_large",
+    "rate_limit_error",
+    "timeout_error",
+    "api_error",
+    "overloaded_error",
+}
 
 
-@pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+@pytest.mark.parametrize("status", [400, 403, 404, 405, 408, 413, 414, 417, 429, 431, 501, 502, 503, 504])
+def test_anthropics_envelope_holds_only_types_that_its_sdk_knows(status: int) -> None:
+    body = json.loads(error_body("/v1/messages", msgspec.structs.replace(REFUSAL, status=status)))
+    assert (body["type"], body["request_id"]) == ("error", "r1")
+    assert body["error"]["type"] in ANTHROPIC
+    assert body["error"]["message"]
+
+
+def test_tritons_clients_find_the_text_itself_under_error() -> None:
+    body = json.loads(error_body("/v2/models/{model}/infer", REFUSAL))
+    assert body["error"] == 'it "stopped"\n'
+    assert (body["reason"], body["stage"], body["lane"], body["request_id"]) == ("idle_timeout", "decode", "chat", "r1")
+
+
+def test_the_error_of_a_response_stream_is_numbered() -> None:
+    data = json.loads(error_event("/v1/responses", REFUSAL, 7).partition(b"data: ")[2])
+    assert (data["type"], data["sequence_number"], data["message"]) == ("error", 7, data["error"]["message"])
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "/v1/chat/completions",
+        "/v1/messages",
+        "/v1/responses",
+        "/v1/audio/transcriptions",
+        "/v2/models/{model}/generate_stream",
+        "/generate",
+    ],
+)
 def test_an_error_event_is_one_event_and_every_dialect_reads_it_as_an_error(endpoint: str) -> None:
-    from tailrace.measure.dialects import dialect_for
+    from tailrace.engines.registry import adapter
     from tailrace.measure.sse import SseFramer
     from tailrace.model.timeline import EventKind
 
     (event,) = SseFramer().feed(error_event(endpoint, REFUSAL))
     assert event.data is not None
-    meaning = dialect_for(endpoint).read(event.event, event.data)
+    meaning = adapter("openai_compatible").dialect(endpoint).read(event.event, event.data)
     assert meaning.kind is EventKind.ERROR
     assert meaning.fault is not None
     assert "stopped" in meaning.fault.message

@@ -20,11 +20,33 @@ PATHS = {
     b"/v1/realtime/": (RouteKind.SOCKET, "/v1/realtime"),
     b"/v1/realtime/sessions": (RouteKind.UNKNOWN, ""),
     b"/v2": (RouteKind.RELAY, "/v2"),
-    b"/v2/health/ready": (RouteKind.RELAY, "/v2"),
+    b"/v2/health/ready": (RouteKind.RELAY, "/v2/health/ready"),
+    b"/v2/health/live/": (RouteKind.RELAY, "/v2/health/live"),
+    b"/v2/models/m": (RouteKind.RELAY, "/v2/models/{model}"),
+    b"/v2/models/infer": (RouteKind.RELAY, "/v2/models/{model}"),
+    b"/v2/models/m/ready": (RouteKind.RELAY, "/v2/models/{model}/ready"),
+    b"/v2/models/m/versions/3/ready": (RouteKind.RELAY, "/v2/models/{model}/ready"),
     b"/v2/models/m/infer": (RouteKind.READ, "/v2/models/{model}/infer"),
+    b"/v2/models/m/versions/1/infer": (RouteKind.READ, "/v2/models/{model}/infer"),
+    b"/v2/models/m/versions/1/generate": (RouteKind.READ, "/v2/models/{model}/generate"),
+    b"/v2/models/m/versions/1/generate_stream?x=y": (RouteKind.READ, "/v2/models/{model}/generate_stream"),
+    b"/v2/models/m/versions/1/other/infer": (RouteKind.RELAY, "/v2"),
+    b"/v2/models/m/versions/1/trace/setting": (RouteKind.DENIED, "/v2"),
+    b"/v1/audio/transcriptions": (RouteKind.READ, "/v1/audio/transcriptions"),
+    b"/v1/audio/translations": (RouteKind.READ, "/v1/audio/translations"),
+    b"/v1/rerank": (RouteKind.UNKNOWN, ""),
+    b"/v1/score": (RouteKind.UNKNOWN, ""),
+    b"/tokenize": (RouteKind.UNKNOWN, ""),
+    b"/v1/sleep": (RouteKind.DENIED, ""),
+    b"/v2/models/load": (RouteKind.RELAY, "/v2/models/{model}"),
+    b"/v1/models/unload": (RouteKind.RELAY, "/v1/models"),
+    b"/v2/flush_cache": (RouteKind.DENIED, "/v2"),
+    b"/%2573leep": (RouteKind.DENIED, ""),
+    b"/%252573leep/": (RouteKind.DENIED, ""),
+    b"/init_weight_transfer_engine": (RouteKind.DENIED, ""),
     b"/v2/models/m/generate_stream": (RouteKind.READ, "/v2/models/{model}/generate_stream"),
-    b"/v2/models/m/trace/setting": (RouteKind.DENIED, ""),
-    b"/v2/repository/index": (RouteKind.DENIED, ""),
+    b"/v2/models/m/trace/setting": (RouteKind.DENIED, "/v2"),
+    b"/v2/repository/index": (RouteKind.DENIED, "/v2"),
     b"/": (RouteKind.UNKNOWN, ""),
     b"/health": (RouteKind.UNKNOWN, ""),
     b"/v1": (RouteKind.UNKNOWN, ""),
@@ -39,8 +61,12 @@ def test_paths(target: bytes, wanted: tuple[RouteKind, str]) -> None:
 
 @pytest.mark.parametrize("path", sorted(_DENIED))
 def test_denied_paths_stay_denied_whatever_passthrough_says(path: bytes) -> None:
-    for spelled in (path, path + b"/", path.upper(), path + b"?a=b", path[:1] + b"%%%02x" % path[1] + path[2:]):
+    once = path[:1] + b"%%%02x" % path[1] + path[2:]
+    twice = path[:1] + b"%%25%02x" % path[1] + path[2:]
+    for spelled in (path, path + b"/", path.upper(), path + b"?a=b", once, twice):
         assert route(spelled, ["/*", path.decode()]).kind is RouteKind.DENIED
+    if not path.startswith(b"/models/"):
+        assert route(b"/v3" + path, ["/*"]).kind is RouteKind.DENIED
 
 
 @given(st.binary(max_size=60).map(lambda tail: b"/" + tail))

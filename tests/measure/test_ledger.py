@@ -267,8 +267,8 @@ sometimes = st.none() | st.integers(-20, 600)
 def test_stages_always_balance(data: st.DataObject) -> None:
     """Any stamps, missing or out of order, any reports, any blocked time: never negative, never unbalanced."""
     draw = data.draw
-    names = ("parsed", "queued", "admitted", "connect_start", "connect_end", "sent", "headers", "upstream_end",
-             "client_first_write", "client_first_token", "client_last_write")  # fmt: skip
+    names = ("parsed", "queued", "admitted", "connect_start", "connect_end", "upload_start", "sent", "headers",
+             "upstream_end", "client_first_write", "client_first_token", "client_last_write")  # fmt: skip
     intervals = st.lists(st.tuples(st.integers(-50, 500), st.integers(-50, 500)), max_size=4)
     book = RequestLedger(
         request_id="r",
@@ -330,3 +330,24 @@ def test_no_token_reaches_the_client_before_the_first_one_did() -> None:
     one = stream(first=100, last=100, first_content_at=at(100))
     record = whole(client_first_token=100.4).close(at(320), OutcomeKind.COMPLETED, summary=one)
     assert record.ttft_ns == record.e2e_last_token_ns == record.ttft_content_ns == round(100.4 * MS)
+
+
+def test_an_upload_is_ingress_again_behind_the_wait_in_the_lane() -> None:
+    """Head and form at 2, lane until 12, connected at 14, the body upstream until 64, the first token at 100."""
+    book = whole(upload_start=14, sent=64)
+    record = book.close(at(320), OutcomeKind.COMPLETED, summary=stream())
+    stages = in_ms(record)
+    assert stages["ingress"] == 2 + 50
+    assert stages["queue"] == 10 + 2  # the lane, and connecting
+    assert sum(stages.values()) == pytest.approx(315)
+    assert record.ttft_upstream_ns == 36 * MS
+
+
+def test_a_slow_upload_is_no_slow_answer() -> None:
+    """TTFT 1,001 ms, of which 940 were the client's upload; without an upload the same stamps are slow."""
+    late = {"sent": 954, "headers": 960, "client_first_token": 1001, "upstream_end": 1210, "client_last_write": 1215}
+    for upload_start, slow in ((14, []), (None, ["ttft"])):
+        book = whole(**late) if upload_start is None else whole(**late, upload_start=upload_start)
+        record = book.close(at(1220), OutcomeKind.COMPLETED, summary=stream(1000, 1200))
+        assert record.slow == slow
+        assert record.ttft_ns == 1001 * MS

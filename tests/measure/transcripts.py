@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tailrace.measure.dialect import Dialect
-from tailrace.measure.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from tailrace.measure.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES, TRANSCRIPTION
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.meter import StreamMeter
 from tailrace.model.outcome import OutcomeKind, Reason
@@ -152,11 +152,39 @@ def _messages_events() -> st.SearchStrategy[Event]:
     return st.one_of(plain, plain, thinking, odd)
 
 
+def _transcription_events() -> st.SearchStrategy[Event]:
+    def typed(kind: str, **fields: Any) -> Event:
+        return None, json.dumps({"type": kind, **fields}, ensure_ascii=False, separators=(",", ":"))
+
+    plain = texts.map(lambda text: typed("transcript.text.delta", delta=text))
+    probable = texts.map(
+        lambda text: typed("transcript.text.delta", delta=text, logprobs=[{"token": text, "logprob": -0.1}])
+    )
+    chunks = texts.map(lambda text: (None, delta(content=text)))
+    counts = {"type": "tokens", "input_tokens": 14, "output_tokens": 5}
+    odd = odd_events(
+        "transcription",
+        [
+            typed("transcript.text.segment", id="s", start=0.0, end=1.5, speaker="A", text="so it goes"),
+            typed("transcript.text.done", text="so it goes", usage=counts),
+            typed("transcript.text.done", text="so", usage={"type": "duration", "seconds": 2}),
+            (None, '{"choices":[{"delta":{"content":""},"finish_reason":"stop"}]}'),
+            (None, '{"object":"transcription.chunk","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":7}}'),
+            (None, '{"error":{"message":"transcript.text. broke","code":500}}'),
+            ("error", '{"message":"bad"}'),
+            (None, "[DONE]"),
+            (None, None),
+        ],
+    )
+    return st.one_of(plain, plain, probable, chunks, odd)
+
+
 STREAMS: dict[str, tuple[Dialect, st.SearchStrategy[Event]]] = {
     "chat": (CHAT, _chat_events()),
     "completions": (COMPLETIONS, _completion_events()),
     "responses": (RESPONSES, _responses_events()),
     "messages": (MESSAGES, _messages_events()),
+    "transcription": (TRANSCRIPTION, _transcription_events()),
 }
 
 

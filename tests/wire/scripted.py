@@ -8,7 +8,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -105,6 +105,28 @@ class Incoming:
     def abort(self) -> None:
         self.writer.transport.abort()
 
+    async def read_body(self) -> AsyncIterator[bytes]:
+        """The body as it comes, without its framing."""
+        if self.headers.get("transfer-encoding") == "chunked":
+            while size := int(await self._line(), 16):
+                yield await self.reader.readexactly(size)
+                await self.reader.readexactly(2)
+            await self.reader.readline()
+            return
+        left = int(self.headers.get("content-length", 0))
+        while left:
+            data = await self.reader.read(min(left, 1 << 18))
+            if not data:
+                raise asyncio.IncompleteReadError(b"", left)
+            left -= len(data)
+            yield data
+
+    async def _line(self) -> bytes:
+        line = await self.reader.readline()
+        if not line.endswith(b"\n"):
+            raise asyncio.IncompleteReadError(line, None)
+        return line
+
     async def until_gone(self, within: float = 5.0) -> float:
         """Wait until the other side has closed; seconds since the request came."""
         async with asyncio.timeout(within):
@@ -129,9 +151,13 @@ class ScriptedEngine:
         host: str = "127.0.0.1",
         tls: ssl.SSLContext | None = None,
         socket_path: str | None = None,
+        gathers: bool = True,
     ) -> None:
+        """`gathers`: the body is read before the script runs; else the script reads it, as it comes."""
         self._host, self._tls, self._path = host, tls, socket_path
         self.script = script
+        self.gathers = gathers
+        self.limit = 1 << 24 if gathers else 1 << 18
         self.side = side or {}
         self.requests: list[Incoming] = []
         self.connections = 0
@@ -144,10 +170,10 @@ class ScriptedEngine:
 
     async def __aenter__(self) -> Self:
         if self._path is not None:
-            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=1 << 24)
+            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=self.limit)
             self.url = f"unix:{self._path}"
             return self
-        self._server = await asyncio.start_server(self._serve, self._host, 0, limit=1 << 24, ssl=self._tls)
+        self._server = await asyncio.start_server(self._serve, self._host, 0, limit=self.limit, ssl=self._tls)
         host, port = self._server.sockets[0].getsockname()[:2]
         self.url = f"{'http' if self._tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
         return self
@@ -177,8 +203,9 @@ class ScriptedEngine:
                 lines = head.decode("latin-1").split("\r\n")
                 method, target, _ = lines[0].split(" ")
                 headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
-                body = await reader.readexactly(int(headers.get("content-length", 0)))
-                incoming = Incoming(method, target, headers, body, writer, reader, connection=number)
+                incoming = Incoming(method, target, headers, b"", writer, reader, connection=number)
+                if self.gathers:
+                    incoming.body = b"".join([data async for data in incoming.read_body()])
                 if target in self.side:
                     await incoming.reply(self.side[target])
                     continue
@@ -187,7 +214,7 @@ class ScriptedEngine:
                     continue
                 self.requests.append(incoming)
                 await self.script(incoming)
-                if self.close_after(incoming):
+                if self.close_after(incoming) or writer.transport.is_closing():
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
             pass

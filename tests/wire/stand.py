@@ -84,6 +84,7 @@ async def stand(
     *,
     side: dict[str, bytes] | None = None,
     metrics_path: str | None = None,
+    gathers: bool = True,
     engine_at: dict[str, Any] | None = None,
     backend: dict[str, Any] | None = None,
     **config: Any,
@@ -91,7 +92,7 @@ async def stand(
     """`engine_at`: where the engine listens; `backend`: keys of its entry.
 
     `config`: keys of the YAML file. Afterwards nothing may be left in any table of the gateway."""
-    async with ScriptedEngine(script or _stream, side=side, **(engine_at or {})) as engine:
+    async with ScriptedEngine(script or _stream, side=side, gathers=gathers, **(engine_at or {})) as engine:
         entry: dict[str, Any] = {"url": engine.url, **(backend or {})}
         if engine.url.startswith("http"):
             entry["metrics_url"] = engine.url + (metrics_path or "/metrics")

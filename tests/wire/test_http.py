@@ -420,11 +420,9 @@ def test_a_head_that_does_not_get_on_is_408(monkeypatch: pytest.MonkeyPatch) -> 
     run(test())
 
 
-def test_an_upload_that_does_not_get_on_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailrace.gateway.gateway.UPLOAD_NS", 100_000_000)
-
+def test_an_upload_that_does_not_get_on_is_408() -> None:
     async def test() -> None:
-        async with stand() as s:
+        async with stand(limits={"upload_stall": "100ms"}) as s:
             client = await s.client()
             reply = await client.ask(POST + b"Host: a\r\nContent-Length: 100\r\n\r\nabc")
             assert reply.status == 408

@@ -277,3 +277,21 @@ def test_trailers_without_end_do_not_fill_the_memory() -> None:
             await s.until(lambda: bool(gone))
 
     run(test())
+
+
+def test_clients_that_leave_while_their_connection_is_made_leave_none_behind() -> None:
+    async def test() -> None:
+        async with stand() as s:
+            pool = s.gateway.pool
+            for turns in range(12):
+                clients = [await s.client() for _ in range(10)]
+                for client in clients:
+                    await client.send(request(chat_body()))
+                for _ in range(turns):  # somewhere here the connections are made, and not yet handed over
+                    await asyncio.sleep(0)
+                for client in clients:
+                    client.abort()
+                await s.until(lambda: not s.gateway.in_flight)
+                await s.until(lambda: pool.open == set(pool.idle))
+
+    run(test())

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from tailrace.model.outcome import OutcomeKind, Reason
+from tests.silence import wave
 from tests.wire.scripted import DONE, SSE_HEAD, Incoming, event, finish, token, usage
 from tests.wire.stand import Stand, run, stand
 
@@ -280,5 +281,70 @@ def test_an_upload_that_the_sdk_sends_as_a_form() -> None:
         assert answer.text == "hello"
         record = await s.record()
         assert (record.endpoint, record.outcome) == ("/v1/audio/transcriptions", OutcomeKind.COMPLETED)
+
+    _with_sdk(script, test)
+
+
+def test_a_transcription_streams_up_and_down() -> None:
+    async def script(incoming: Incoming) -> None:
+        assert b'name="model"\r\n\r\nwhisper' in incoming.body
+        await incoming.sse(
+            event({"type": "transcript.text.delta", "delta": "so it"}),
+            event({"type": "transcript.text.delta", "delta": " goes"}),
+            event({"type": "transcript.text.done", "text": "so it goes"}),
+        )
+        await incoming.end()
+
+    async def test(s: Stand, sdk: openai.AsyncOpenAI) -> None:
+        audio = ("a.wav", wave(60.0))
+        events = await sdk.audio.transcriptions.create(model="whisper", file=audio, stream=True)
+        assert [each.type async for each in events] == ["transcript.text.delta"] * 2 + ["transcript.text.done"]
+        record = await s.record()
+        assert (record.outcome, record.output_tokens, record.stream) == (OutcomeKind.COMPLETED, 2, True)
+        assert record.audio_seconds == pytest.approx(60.0)
+        assert record.lane == "live"  # its fields come before its file
+
+    _with_sdk(script, test, lanes=[{"name": "live", "match": {"stream": True}}])
+
+
+def test_an_upload_that_is_too_large_raises_its_status() -> None:
+    async def script(incoming: Incoming) -> None:
+        raise AssertionError
+
+    async def test(_: Stand, sdk: openai.AsyncOpenAI) -> None:
+        with pytest.raises(openai.APIStatusError) as caught:
+            await sdk.audio.transcriptions.create(model="whisper", file=("a.wav", wave(60.0)))
+        assert caught.value.status_code == 413
+
+    _with_sdk(script, test, limits={"upload_bytes": 1_000_000})
+
+
+def test_an_engines_early_refusal_of_an_upload_raises_its_status() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.reader.readexactly(100_000)
+        await incoming.reply({"error": {"message": "no key"}}, 401, extra=b"Connection: close\r\n")
+        incoming.writer.close()
+
+    async def test(_: Stand, sdk: openai.AsyncOpenAI) -> None:
+        with pytest.raises(openai.AuthenticationError, match="no key"):
+            await sdk.audio.transcriptions.create(model="whisper", file=("a.wav", wave(200.0)))
+
+    _with_sdk(script, test, gathers=False)
+
+
+def test_a_response_stream_that_is_cut_raises() -> None:
+    async def script(incoming: Incoming) -> None:
+        delta = {"type": "response.output_text.delta", "sequence_number": 0, "delta": "so", "item_id": "i",
+                 "output_index": 0, "content_index": 0, "logprobs": []}  # fmt: skip
+        await incoming.sse(b"event: response.output_text.delta\n" + event(delta))
+        incoming.abort()
+
+    async def test(_: Stand, sdk: openai.AsyncOpenAI) -> None:
+        stream = await sdk.responses.create(model="m", input="x", stream=True)
+        seen = []
+        with pytest.raises(openai.APIError, match="closed the connection"):  # noqa: PT012  (a stream raises in its loop)
+            async for each in stream:
+                seen.append(each.type)  # noqa: PERF401  (what came before the error counts)
+        assert seen == ["response.output_text.delta"]
 
     _with_sdk(script, test)

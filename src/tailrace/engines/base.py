@@ -9,7 +9,9 @@ import msgspec
 
 from tailrace.engines.errors import Ending, ending_of_error
 from tailrace.engines.prometheus_text import parse_scrape
+from tailrace.engines.sglang_generate import SGLANG_GENERATE
 from tailrace.engines.signals import SignalTable, read_state
+from tailrace.engines.triton_generate import TRITON_GENERATE
 from tailrace.measure.dialect import Dialect, EngineFault
 from tailrace.measure.dialects import dialect_for
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
@@ -76,8 +78,6 @@ class EngineAdapter:
     signals: ClassVar[SignalTable] = {}
     lower_priority_first: ClassVar[bool | None] = None
     """How the engine reads a request's `priority`: `True` where the lower number goes first; `None`: not at all."""
-    sends_done: ClassVar[bool] = True
-    """Whether a whole stream ends with an end marker or a finish reason."""
     health_path: ClassVar[str] = "/health"
     version_path: ClassVar[str | None] = None
     """Where the engine tells its version, as JSON."""
@@ -99,8 +99,14 @@ class EngineAdapter:
     # -- asking
 
     def dialect(self, path: str) -> Dialect:
-        """How to read answers of an API path."""
-        return dialect_for(path)
+        """How to read answers of an API path.
+
+        Triton's and SGLang's own paths speak their own shapes, whether or not the engine behind has been recognised:
+        Triton's metrics are on another port, where nobody looks unless told to.
+        """
+        if "/v2/" in path:
+            return TRITON_GENERATE
+        return SGLANG_GENERATE if path.partition("?")[0].endswith("/generate") else dialect_for(path)
 
     def additions(self, path: str, body: Mapping[str, Any], request_id: str = "") -> RequestAdditions:
         """What to add to a request with this decoded JSON body; `request_id` is ours.
@@ -164,8 +170,7 @@ class EngineAdapter:
         if summary.finish_reason in {"abort", "error"}:
             reason = Reason.ENGINE_ABORT_UNKNOWN if summary.finish_reason == "abort" else Reason.ENGINE_ERROR
             return Ending(OutcomeKind.FAILED, reason, "decode" if seen else "prefill", not seen)
-        whole = summary.finished or (summary.clean and not self.sends_done and summary.events > 0)
-        if whole:
+        if summary.finished:
             return Ending(OutcomeKind.COMPLETED, Reason.NONE, "", retry_other=False)
         return Ending(OutcomeKind.FAILED, Reason.STREAM_CUT, "decode" if seen else "prefill", not seen)
 

@@ -25,6 +25,7 @@ class LlamaCppNative:
     """`/completion`: `content` at the top level, a running token count, `stop` and `timings` at the end."""
 
     name = "llamacpp.completion"
+    ends_with_body = False
 
     def read(self, event: bytes | None, data: bytes) -> Meaning:
         """See `Dialect.read`."""

@@ -35,10 +35,12 @@ _IDLE: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.IDLE_TIMEOUT, "idle")
 class BudgetClock:
     """The budgets of one request. All stamps are our monotonic clock (ns)."""
 
-    __slots__ = ("budgets", "deadline_at", "received", "sent_at", "streamed", "timed_only", "unblocked_at")
+    __slots__ = ("begun", "budgets", "deadline_at", "received", "sent_at", "streamed", "timed_only", "unblocked_at")
 
     def __init__(self, received: int, budgets: Budgets) -> None:
         self.received = received
+        self.begun = received
+        """From when the total counts: the end of a body that went upstream as it came, whose time is the client's."""
         self.budgets = budgets
         self.deadline_at: int | None = None
         """The client's own deadline, which only shortens."""
@@ -57,7 +59,7 @@ class BudgetClock:
     def total_at(self) -> int:
         """When the request is over, whatever it does."""
         budget = self.budgets.unstreamed_total_ns if self.in_one_piece else self.budgets.total_ns
-        at = self.received + budget
+        at = self.begun + budget
         return at if self.deadline_at is None else min(at, self.deadline_at)
 
     def _first_token_at(self) -> int:

@@ -155,7 +155,13 @@ class LimitsConfig(_Strict):
 
     header_bytes: int = 64 * 1024
     body_bytes: int = 64 * 1024 * 1024
-    """Larger than any text prompt; images as base64 fit."""
+    """Of a JSON body, which is read before it is admitted. Larger than any text prompt; images as base64 fit."""
+    upload_bytes: int = 1024 * 1024 * 1024
+    """Of a body that goes upstream as it comes (audio, `passthrough`): it is never here as a whole."""
+    upload_stall: Duration = _lasting(30 * S)
+    """How long a request's body may make no progress before it is given up."""
+    upload_total: Duration = _lasting(600 * S)
+    """How long a body may take to go upstream, all in all; the request's own budgets begin at its end."""
     event_bytes: int = 1024 * 1024
     connections: int = 10_000
     client_buffer_bytes: int = 256 * 1024
@@ -301,7 +307,7 @@ def _schema_hook(kind: type) -> dict[str, Any]:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of the file, for editors."""
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
-    for kind in (BudgetsConfig, SlowConfig, ScrapeConfig, RecordsConfig, WebsocketConfig, Config):
+    for kind in (BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, RecordsConfig, WebsocketConfig, Config):
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
         for name in kind.__struct_fields__:

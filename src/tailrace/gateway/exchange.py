@@ -14,13 +14,15 @@ import msgspec
 from tailrace.gateway.answer import Answer
 from tailrace.gateway.budget_clock import NEVER, BudgetClock, Overrun
 from tailrace.gateway.forward import answer_headers, forward_request
-from tailrace.gateway.head import Header, HeadError, deadline_of, is_json
+from tailrace.gateway.head import Header, HeadError, deadline_of
+from tailrace.gateway.intake import work_of
 from tailrace.gateway.refusal import Refusal, lane_refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind
 from tailrace.gateway.trace import continue_trace
 from tailrace.gateway.transit import Transit
+from tailrace.gateway.upload import NOT_IN_TIME, Upload
 from tailrace.gateway.verdict import Phase, Verdict
-from tailrace.gateway.work import BodyError, Work, read_work, with_fields
+from tailrace.gateway.work import BodyError, Work, with_fields
 from tailrace.govern.admission import DecisionKind
 from tailrace.govern.lane import RequestFacts
 from tailrace.measure.ledger import RequestLedger
@@ -72,6 +74,8 @@ class GatewayExchange:
         self.started = False
         self.heir: Heir | None = None
         self.refusal: Refusal | None = None
+        self.upload: Upload | None = None
+        """The body, where it goes upstream as it comes."""
         self.next_check = NEVER
         """Earliest instant at which a budget may be over; the sweeper looks no closer before it."""
         self.work = Work()
@@ -122,6 +126,9 @@ class GatewayExchange:
 
     def add_body(self, data: bytes) -> None:
         """A piece of the request's body."""
+        if self.upload is not None:
+            self.upload.add(data)
+            return
         self._size += len(data)
         if self.refusal is None:
             if self._size > self.gateway.max_body_bytes:
@@ -135,6 +142,11 @@ class GatewayExchange:
         elif self._size > SMALL_UPLOAD:
             self.keep_alive = False
 
+    def gathered(self, parts: list[bytes], size: int) -> None:
+        """The body was to go upstream as it comes, and was here at once."""
+        self.upload = None
+        self._parts, self._size = parts, size
+
     def upload_complete(self) -> None:
         """The request is whole."""
         self.uploaded = True
@@ -144,7 +156,7 @@ class GatewayExchange:
         self.started = True
         self.ledger.prompt_bytes = self._size
         if self.refusal is not None:
-            self._refuse(self.refusal, now)
+            self.refuse(self.refusal, now)
             return
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts.clear()
@@ -175,10 +187,7 @@ class GatewayExchange:
 
     def client_timed_out(self, now: int) -> None:
         """The upload does not get on."""
-        self.refuse_head(
-            Refusal(status=408, message="the request's body did not arrive in time", reason=Reason.BAD_REQUEST),
-            close=True,
-        )
+        self.refuse_head(NOT_IN_TIME, close=True)
         self.start(now)
 
     def write_unblocked(self, since: int, now: int) -> None:
@@ -196,18 +205,19 @@ class GatewayExchange:
     # -- reading the request, entering the lane
 
     def _read_request(self, body: bytes, now: int) -> bool:
-        if is_json(self.named):
-            try:
-                self.work = read_work(body)
-            except BodyError as error:
-                text = f"the body is no JSON object: {error}"
-                self._refuse(Refusal(status=400, message=text, reason=Reason.BAD_REQUEST), now)
-                return False
-        elif self.route.endpoint.endswith("/generate_stream"):
-            self.work = Work(stream=True)
-        self.clock.streamed = self.work.stream
-        self.work.enter_in(self.ledger)
+        try:
+            self.learn(work_of(self.target, self.named, body) if self.upload is None else self.upload.work())
+        except BodyError as error:
+            text = f"the body is no JSON object: {error}"
+            self.refuse(Refusal(status=400, message=text, reason=Reason.BAD_REQUEST), now)
+            return False
         return True
+
+    def learn(self, work: Work) -> None:
+        """What the request asks for."""
+        self.work = work
+        self.clock.streamed = work.stream
+        work.enter_in(self.ledger)
 
     def _enter_lane(self, body: bytes, now: int) -> None:
         work = self.work
@@ -227,10 +237,10 @@ class GatewayExchange:
         decision = desk.arrive(self, facts, now)
         self.lane = self.ledger.lane = decision.lane
         if decision.kind is DecisionKind.REFUSE:
-            self._refuse(lane_refusal(decision, desk.policy(decision.lane)), now)
+            self.refuse(lane_refusal(decision, desk.policy(decision.lane)), now)
             return
         self.clock.budgets = desk.policy(decision.lane).budgets
-        if work.stream:
+        if work.stream and self.upload is None:
             added = self.gateway.engine.additions(self.route.endpoint, work)
             self.transit.cut = added.cut
             body = with_fields(body, work, added.body)
@@ -270,12 +280,14 @@ class GatewayExchange:
             traceparent=trace.header,
             read=self.route.kind is RouteKind.READ,
             api_key=gateway.backend.api_key,
+            framing=None if self.upload is None else self.upload.framing,
         )
 
     def _admitted(self, now: int) -> None:
         self.ledger.admitted = now
         self.ledger.at_admission = self.gateway.engine.watch.state(now)
-        self._dispatch(now, fresh=False)
+        # What has left of an upload cannot be sent again: it never goes onto a connection that may be dying.
+        self._dispatch(now, fresh=self.upload is not None and not self.gateway.pool.full())
 
     def _dispatch(self, now: int, *, fresh: bool) -> None:
         pool = self.gateway.pool
@@ -308,6 +320,12 @@ class GatewayExchange:
 
     def _send(self, connection: UpstreamConnection) -> None:
         self._upstream = connection
+        if self.upload is not None:
+            self.phase = Phase.UPLOAD
+            self.ledger.upload_start = monotonic_ns()
+            self.upload.flow(connection, self._request)
+            self.next_check = self.next_budget()
+            return
         self.phase = Phase.WAITING
         # Before the write: on a busy machine the engine may have the request before we are back.
         self.clock.sent_at = self.ledger.sent = monotonic_ns()
@@ -387,6 +405,8 @@ class GatewayExchange:
 
     def next_budget(self) -> int:
         """The earliest instant at which a budget may be over."""
+        if self.upload is not None and self.upload.flowing:
+            return 0  # it keeps its own time, at every sweep
         hold = self.transit.hold_until if self.answer.holding else NEVER
         return self.clock.next_check(self.phase, self.transit.meter, hold)
 
@@ -396,6 +416,9 @@ class GatewayExchange:
             return
         if now >= self.transit.hold_until and self.answer.holding:
             self.transit.let_head_go()
+        if self.upload is not None and self.upload.flowing:
+            self.upload.sweep(now)
+            return
         meter = self.transit.meter
         over = self.clock.over(self.phase, meter, now, blocked=self.connection.blocked_since is not None)
         if over is None:
@@ -435,6 +458,8 @@ class GatewayExchange:
 
     def _tell(self, refusal: Refusal) -> None:
         """There will be no proper end: say so in whatever way the answer still allows, or drop the connection."""
+        if self.upload is not None:
+            self.upload.cut_short()
         if not self.answer.head_sent:
             self.answer.ours = self.our_headers(monotonic_ns())
         if not self.transit.break_off(msgspec.structs.replace(refusal, request_id=self.ledger.request_id)):
@@ -463,11 +488,12 @@ class GatewayExchange:
 
     # -- ends
 
-    def _refuse(self, refusal: Refusal, now: int) -> None:
-        """Answer instead of the engine, before anything was sent to it."""
+    def refuse(self, refusal: Refusal, now: int, outcome: OutcomeKind = OutcomeKind.REJECTED, budget: str = "") -> None:
+        """Answer instead of the engine, which has got nothing, or not a whole request."""
+        self._let_go(now)
         self._tell(refusal)
         stage = refusal.stage or "ingress"
-        self.ends(now, Verdict(OutcomeKind.REJECTED, Reason(refusal.reason), stage, refusal.message))
+        self.ends(now, Verdict(outcome, Reason(refusal.reason), stage, refusal.message, budget))
 
     def _fail_before(self, now: int, verdict: Verdict) -> None:
         """Nothing reached an engine."""
@@ -482,7 +508,7 @@ class GatewayExchange:
         if self.phase is Phase.DONE:
             return
         verdict = Verdict(OutcomeKind.CANCELLED, Reason.SHUTDOWN, self.stage(now), "the gateway is shutting down")
-        begun = self.phase not in (Phase.UPLOAD, Phase.DRAINING)
+        begun = self.started and self.phase is not Phase.DRAINING
         self._let_go(now)
         self.keep_alive = False
         if begun:
@@ -534,6 +560,8 @@ class GatewayExchange:
             return
         self._let_go(now)
         self.phase = Phase.DONE
+        if self.upload is not None:
+            self.upload.close()
         ledger, answer, transit = self.ledger, self.answer, self.transit
         end = max(now, answer.last_write_ns or now)
         ledger.client_first_write = answer.first_write_ns

@@ -27,8 +27,12 @@ def forward_request(
     traceparent: bytes,
     read: bool,
     api_key: str | None,
+    framing: bytes | None = None,
 ) -> bytes:
-    """Head and body in one piece: one write, one segment for a short prompt."""
+    """Head and body in one piece: one write, one segment for a short prompt.
+
+    `framing`: the header line that says where the body ends, when it follows by itself.
+    """
     drop = _READ_REPLACED if read else _REPLACED
     extra = [
         # RFC 9110 §7.6.3: a gateway names itself to the engine. Ours comes behind those of the proxies before us.
@@ -37,7 +41,9 @@ def forward_request(
     if api_key is not None:
         drop = drop | {b"authorization"}
         extra.append(b"authorization: Bearer %b\r\n" % api_key.encode("utf-8"))
-    if body or method not in (b"GET", b"HEAD", b"DELETE", b"OPTIONS"):
+    if framing is not None:
+        extra.append(framing)
+    elif body or method not in (b"GET", b"HEAD", b"DELETE", b"OPTIONS"):
         extra.append(b"content-length: %d\r\n" % len(body))
     kept = end_to_end(headers, drop)
     head = render_head(b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, target, authority), kept, extra)

@@ -30,6 +30,7 @@ from tailrace.gateway.session import Listeners, SessionExchange, takes_up
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.tls import HANDSHAKE_S, SHUTDOWN_S, renew, server_context, tls_shape
 from tailrace.gateway.unix_socket import UnixListener
+from tailrace.gateway.upload import Upload, streams_up
 from tailrace.gateway.upstream import UpstreamPool
 from tailrace.gateway.verdict import Verdict
 from tailrace.measure.ledger import RequestLedger
@@ -46,7 +47,6 @@ _CONNECTIONS_EVERY: Final = 20
 """Sweeps between two looks at idle and slow clients: one second."""
 CLIENT_IDLE_NS: Final = 75_000_000_000
 HEAD_NS: Final = 10_000_000_000
-UPLOAD_NS: Final = 30_000_000_000
 MAX_TARGET: Final = 16 * 1024
 MAX_CLIENT_ID: Final = 200
 _METHODS: Final = {
@@ -161,6 +161,9 @@ class Gateway:
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes
+        self.max_upload_bytes = limits.upload_bytes
+        self.upload_stall_ns = int(limits.upload_stall)
+        self.upload_total_ns = int(limits.upload_total)
         self.max_event_bytes = limits.event_bytes
         self.max_connections = limits.connections
         self.client_buffer_bytes = limits.client_buffer_bytes
@@ -229,12 +232,12 @@ class Gateway:
             await asyncio.sleep(0.05)  # the last events leave
         for connection in list(self.connections):
             connection.abort()
-        self.hangups.close()
         if self._tick is not None:
             self._tick.cancel()
         self._desk.flush()
         await self.engine.watch.close()
         await self.pool.close()
+        self.hangups.close()
         await asyncio.sleep(0)
         return len(left)
 
@@ -281,17 +284,21 @@ class Gateway:
             connection, method, target, where, version, headers, named, received=received, now=now, made=made
         )
         length = int(named.get(b"content-length", b"0"))
-        refusal = self._judge_head(method, where, length)
+        flows = not offered and streams_up(where, named, length)
+        limit = self.max_upload_bytes if flows else self.max_body_bytes
+        refusal = self._judge_head(method, where, length, limit)
         if offered and isinstance(exchange, SessionExchange):
             refusal = exchange.judge_offer(refusal)
         expect = named.get(b"expect", b"").lower()
         if expect and expect != b"100-continue":
             refusal = Refusal(status=417, message=f"cannot meet the expectation {expect!r}", reason=Reason.BAD_REQUEST)
         if refusal is not None:
-            too_much = length > min(SMALL_UPLOAD, self.max_body_bytes)
+            too_much = length > min(SMALL_UPLOAD, limit)
             exchange.refuse_head(refusal, close=too_much or bool(expect))
         else:
             exchange.expects_continue = bool(expect) and version != "1.0"
+            if flows:
+                exchange.upload = Upload(exchange, length if b"content-length" in named else None)
         return exchange
 
     def open_malformed(
@@ -348,7 +355,7 @@ class Gateway:
         self.in_flight[request_id] = exchange
         return exchange
 
-    def _judge_head(self, method: bytes, where: Route, length: int) -> Refusal | None:
+    def _judge_head(self, method: bytes, where: Route, length: int, limit: int) -> Refusal | None:
         if where.kind in _REFUSED:
             status, message = _REFUSED[where.kind]
             return Refusal(status=status, message=message, reason=Reason.BAD_REQUEST)
@@ -357,8 +364,8 @@ class Gateway:
             allow = b", ".join(sorted(_METHODS[where.kind]))
             message = f"{name} is not possible here; {allow.decode()} is"
             return Refusal(status=405, message=message, reason=Reason.BAD_REQUEST, allow=allow)
-        if length > self.max_body_bytes:
-            text = f"the body of {length} bytes is larger than {self.max_body_bytes} bytes"
+        if length > limit:
+            text = f"the body of {length} bytes is larger than {limit} bytes"
             return Refusal(status=413, message=text, reason=Reason.BAD_REQUEST)
         if self.closing:
             return Refusal(
@@ -430,7 +437,7 @@ class Gateway:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
             self.pool.sweep(now)
             for connection in list(self.connections):
-                connection.sweep(now, idle_ns=CLIENT_IDLE_NS, head_ns=HEAD_NS, upload_ns=UPLOAD_NS)
+                connection.sweep(now, idle_ns=CLIENT_IDLE_NS, head_ns=HEAD_NS, upload_ns=self.upload_stall_ns)
 
     # -- control and views
 

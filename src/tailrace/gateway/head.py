@@ -152,7 +152,12 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def is_json(named: dict[bytes, bytes]) -> bool:
-    """Whether the body is JSON by its content type, or may be: clients leave the header out."""
+    """Whether the body is JSON by its content type, or may be: clients leave the header out.
+
+    Triton's clients leave it out of JSON that tensors follow as they are, too; another header says so.
+    """
+    if b"inference-header-content-length" in named:
+        return False
     kind = named.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
     return kind in (b"application/json", b"") or kind.endswith(b"+json")
 

@@ -31,6 +31,26 @@ _TYPES: Final = {
 }
 
 
+_ANTHROPIC_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    502: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""The set is closed there, and its SDK picks the model of the error by it."""
+MESSAGES: Final = "/v1/messages"
+RESPONSES: Final = "/v1/responses"
+TRITON: Final = "/v2"
+"""Every endpoint of the Open Inference Protocol begins so."""
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """An answer of our own: status, a sentence for a person, and facts for a program."""
 
@@ -71,24 +91,51 @@ def _error(refusal: Refusal) -> dict[str, Any]:
     return error
 
 
+def _anthropic(refusal: Refusal) -> dict[str, Any]:
+    """Its envelope, with the request's id where Anthropic puts it."""
+    status = refusal.status
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    out: dict[str, Any] = {"type": "error", "error": {**_error(refusal), "type": kind}}
+    if refusal.request_id:
+        out["request_id"] = refusal.request_id
+    return out
+
+
+def _triton(refusal: Refusal) -> dict[str, Any]:
+    """The text itself under `error`, which is all that its clients read; our facts stand beside it."""
+    facts = _error(refusal)
+    del facts["param"]
+    return {"error": facts.pop("message"), **facts}
+
+
 def error_body(endpoint: str, refusal: Refusal) -> bytes:
-    """The JSON body of a refusal: OpenAI's `{"error": {…}}`, Anthropic's envelope on `/v1/messages`."""
-    if endpoint == "/v1/messages":
-        return msgspec.json.encode({"type": "error", "error": _error(refusal)})
+    """The JSON body of a refusal, as the client of that API parses it.
+
+    OpenAI's `{"error": {…}}` everywhere but here: Anthropic's envelope on `/v1/messages`, Triton's `{"error": "…"}`
+    under `/v2`. SGLang's own `/generate` words its errors as OpenAI does.
+    """
+    if endpoint == MESSAGES:
+        return msgspec.json.encode(_anthropic(refusal))
+    if endpoint.startswith(TRITON):
+        return msgspec.json.encode(_triton(refusal))
     return msgspec.json.encode({"error": _error(refusal)})
 
 
-def error_event(endpoint: str, refusal: Refusal) -> bytes:
-    """A last SSE event that says why the stream ends here; every SDK raises on it.
+def error_event(endpoint: str, refusal: Refusal, events: int = 0) -> bytes:
+    """A last SSE event that says why the stream ends here; every SDK raises on it. `events` went before it.
 
-    OpenAI's chat and completions streams carry `data: {"error": …}`; `/v1/responses` and Anthropic's messages name
-    the event.
+    OpenAI's chat, completions and transcription streams carry `data: {"error": {…}}`, Triton's `data: {"error": "…"}`.
+    Anthropic's messages and `/v1/responses` name the event; the latter numbers its events, and wants the error both as
+    members (its schema) and under `error` (its service, and what its SDK raises on).
     """
+    if endpoint == MESSAGES:
+        return b"event: error\ndata: %b\n\n" % msgspec.json.encode(_anthropic(refusal))
+    if endpoint.startswith(TRITON):
+        return b"data: %b\n\n" % msgspec.json.encode(_triton(refusal))
     error = _error(refusal)
-    if endpoint == "/v1/messages":
-        return b"event: error\ndata: %b\n\n" % msgspec.json.encode({"type": "error", "error": error})
-    if endpoint == "/v1/responses":
-        return b"event: error\ndata: %b\n\n" % msgspec.json.encode({**error, "type": "error"})
+    if endpoint == RESPONSES:
+        whole = {**error, "type": "error", "sequence_number": events, "error": error}
+        return b"event: error\ndata: %b\n\n" % msgspec.json.encode(whole)
     error["code"] = refusal.status
     return b"data: %b\n\n" % msgspec.json.encode({"error": error})
 

@@ -7,6 +7,7 @@ inference API; it never crosses the gateway, whatever `passthrough` lists.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import Enum
 from typing import Final, NamedTuple
@@ -47,7 +48,10 @@ _READ: Final = {
     b"/v1/audio/translations": "/v1/audio/translations",
     b"/generate": "/generate",
 }
-_TRITON_READ: Final = (b"/infer", b"/generate", b"/generate_stream")
+_TRITON_MODEL: Final = re.compile(
+    rb"/v2/models/[^/]+(?:/versions/[^/]+)?(?P<call>/infer|/generate|/generate_stream|/ready|/config|/stats)?"
+)
+_TRITON_READ: Final = frozenset({b"/infer", b"/generate", b"/generate_stream"})
 
 _DENIED: Final = frozenset(
     {
@@ -107,14 +111,19 @@ _DENIED: Final = frozenset(
 _DENIED_PREFIXES: Final = (
     b"/slots/",
     b"/update_weights",
-    b"/init_weights",
-    b"/destroy_weights",
+    b"/init_weight",
+    b"/start_weight",
+    b"/finish_weight",
+    b"/destroy_weight",
     b"/get_weights",
     b"/remote_instance",
     b"/v2/repository",
     b"/v2/systemsharedmemory",
     b"/v2/cudasharedmemory",
 )
+
+_VERSION: Final = re.compile(rb"^/v\d+(?=/(?!models/))")
+"""Engines mount the same call with and without it. Behind `/v1/models/` stands a model's name, be it `load`."""
 
 
 def route(target: bytes, passthrough: Sequence[str] = ()) -> Route:
@@ -127,9 +136,26 @@ def route(target: bytes, passthrough: Sequence[str] = ()) -> Route:
     if _ambiguous(path, plain):
         return Route(RouteKind.MALFORMED, "")
     bare = plain.rstrip(b"/").lower() or b"/"
-    if bare in _DENIED or bare.startswith(_DENIED_PREFIXES) or bare.endswith(b"/trace/setting"):
-        return Route(RouteKind.DENIED, "")
+    if _denied(bare):
+        # Named after its API, whose clients read errors in a shape of their own.
+        return Route(RouteKind.DENIED, "/v2" if bare.startswith(b"/v2/") else "")
     return _relayed(bare) or _passed(plain.decode("utf-8", "replace"), passthrough)
+
+
+def _denied(bare: bytes) -> bool:
+    """Whether a path is the engines' own, also under an API version, or once it is decoded again by somebody."""
+    while True:
+        versionless = _VERSION.sub(b"", bare, count=1)
+        if bare in _DENIED or versionless in _DENIED:
+            return True
+        if bare.startswith(_DENIED_PREFIXES) or versionless.startswith(_DENIED_PREFIXES):
+            return True
+        if bare.endswith(b"/trace/setting"):
+            return True
+        again = unquote_to_bytes(bare).rstrip(b"/").lower()
+        if again == bare:
+            return False
+        bare = again
 
 
 def _ambiguous(path: bytes, plain: bytes) -> bool:
@@ -145,17 +171,22 @@ def _ambiguous(path: bytes, plain: bytes) -> bool:
     )
 
 
-def _relayed(bare: bytes) -> Route | None:
+def _relayed(bare: bytes) -> Route | None:  # noqa: PLR0911  (one return a family of paths)
     if bare == b"/v1/models" or bare.startswith(b"/v1/models/"):
         return Route(RouteKind.RELAY, "/v1/models")
     if bare == b"/v1/realtime":
         return Route(RouteKind.SOCKET, "/v1/realtime")
     if bare.startswith(b"/v1/responses/"):
         return Route(RouteKind.RELAY, "/v1/responses/{id}")
-    if bare.startswith(b"/v2/models/") and bare.endswith(_TRITON_READ):
-        return Route(RouteKind.READ, "/v2/models/{model}/" + bare.rpartition(b"/")[2].decode("ascii"))
+    if bare in (b"/v2/health/live", b"/v2/health/ready"):
+        return Route(RouteKind.RELAY, bare.decode("ascii"))
     if bare == b"/v2" or bare.startswith(b"/v2/"):
-        return Route(RouteKind.RELAY, "/v2")
+        model = _TRITON_MODEL.fullmatch(bare)
+        if model is None:
+            return Route(RouteKind.RELAY, "/v2")
+        call = model["call"] or b""
+        kind = RouteKind.READ if call in _TRITON_READ else RouteKind.RELAY
+        return Route(kind, "/v2/models/{model}" + call.decode("ascii"))
     return None
 
 

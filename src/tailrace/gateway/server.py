@@ -41,6 +41,16 @@ class Heir(Protocol):
         """Bytes as they were read."""
 
 
+class Upload(Protocol):
+    """A body that is not gathered."""
+
+    def arrived(self, now: int) -> None:
+        """A read is over, and the request is the first of its connection. Told again until it has all it needs."""
+
+    def hold_back(self) -> None:
+        """It may be too much to keep: `pause_upload` then."""
+
+
 class Exchange(Protocol):
     """One request as its connection drives it."""
 
@@ -50,6 +60,10 @@ class Exchange(Protocol):
     started: bool
     heir: Heir | None
     """Who takes the client's bytes once this request is whole, where it offers a protocol that we take up."""
+
+    @property
+    def upload(self) -> Upload | None:
+        """Its body, where it goes on as it comes."""
 
     @property
     def keep_alive(self) -> bool:
@@ -137,6 +151,7 @@ class ClientConnection(asyncio.Protocol):
         "_replaying",
         "_target",
         "_upload_bytes",
+        "_upload_paused",
         "_upload_seen",
         "_upload_since",
         "_uploading",
@@ -164,6 +179,7 @@ class ClientConnection(asyncio.Protocol):
         self._heir: Heir | None = None
         self._replaying = False
         self._reading_paused = False
+        self._upload_paused = False
         self._watched_fd = -1
         self._linger_until = 0
         self._advancing = False
@@ -223,6 +239,12 @@ class ClientConnection(asyncio.Protocol):
         if self.pipeline or self._in_head:
             self.last_activity = now  # empty lines between requests keep no connection
         self._advance(now)
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Read no more than is worth keeping: of a body that cannot go on, of requests that wait for their turn."""
+        if self._uploading is not None and self._uploading.upload is not None:
+            self._uploading.upload.hold_back()
         if len(self.pipeline) > MAX_PIPELINED and not self._reading_paused and self.transport is not None:
             self._reading_paused = True
             self.transport.pause_reading()
@@ -406,6 +428,11 @@ class ClientConnection(asyncio.Protocol):
         try:
             while self.pipeline:
                 front = self.pipeline[0]
+                if front.upload is not None:
+                    front.upload.arrived(now)
+                    if self.pipeline and self.pipeline[0] is front and front.upload is not None:
+                        return
+                    continue
                 if front.started:
                     return
                 if front.uploaded or front.refused_early():
@@ -442,13 +469,34 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._reading_paused and len(self.pipeline) < MAX_PIPELINED // 4:
             self._reading_paused = False
-            self._host.hangups.forget(self._watched_fd, self)
-            transport.resume_reading()
+            if not self._upload_paused:
+                self._host.hangups.forget(self._watched_fd, self)
+                transport.resume_reading()
         if self.pipeline:
             self._advance(now)
 
+    def pause_upload(self) -> None:
+        """Its body comes faster than it goes on. Unread, a client could leave unseen: the kernel tells."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        self._upload_paused = True
+        transport.pause_reading()
+        self._watched_fd = transport.get_extra_info("socket").fileno()
+        self._host.hangups.watch(self._watched_fd, self)
+
+    def resume_upload(self) -> None:
+        """The body goes on."""
+        self._upload_paused = False
+        transport = self.transport
+        if self._reading_paused:
+            return
+        self._host.hangups.forget(self._watched_fd, self)
+        if transport is not None and not transport.is_closing():
+            transport.resume_reading()
+
     def hung_up(self) -> None:
-        """The client left while nobody reads from it: its pipeline is full."""
+        """The client left while nobody reads from it: its pipeline is full, or its body cannot go on yet."""
         self._everyone_gone()
         self.abort()
 
@@ -486,7 +534,9 @@ class ClientConnection(asyncio.Protocol):
             # A byte now and then is no progress either: the whole upload has to keep a pace.
             due = self._upload_since + upload_ns + self._upload_bytes * (1_000_000_000 // SLOWEST_UPLOAD)
             late = now - self.last_activity > upload_ns or now > due
-            if late and self.pipeline and self.pipeline[0] is self._uploading:
+            if self._uploading.started:
+                pass  # it goes upstream as it comes, and keeps its own time
+            elif late and self.pipeline and self.pipeline[0] is self._uploading:
                 self._deaf = True
                 self._uploading.client_timed_out(now)
         elif not self.pipeline and now - self.last_activity > idle_ns:

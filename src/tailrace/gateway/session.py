@@ -91,7 +91,7 @@ class SessionExchange(GatewayExchange):
         if self.refusal is None and not self.taken:
             self.refusal = upgrade_required("this path speaks WebSocket only: the request has to ask for it")
         if self.refusal is not None:
-            self._refuse(self.refusal, now)
+            self.refuse(self.refusal, now)
             return
         self.ledger.parsed = now
         self.ledger.stream = False  # no token is read of it

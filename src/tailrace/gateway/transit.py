@@ -301,7 +301,7 @@ class Transit:
         answer.release()
         # An event too large to be held may have left in part: an empty line ends it.
         glue = b"\n\n" if meter is None or meter.protocol_fault else b""
-        answer.body(glue + error_event(self._exchange.route.endpoint, refusal))
+        answer.body(glue + error_event(self._exchange.route.endpoint, refusal, 0 if meter is None else meter.events))
         answer.end()
         return True
 

@@ -72,6 +72,16 @@ class Receiver(Protocol):
         """Reading the answer failed for a reason of our own; nothing more of it will come."""
 
 
+class BodySource(Protocol):
+    """Whose body follows its head piece by piece."""
+
+    def engine_full(self) -> None:
+        """The engine takes no more for now."""
+
+    def engine_takes(self) -> None:
+        """It has everything that was written, and takes more."""
+
+
 class HttpSurplusError(Exception):
     """More came than was asked for."""
 
@@ -105,6 +115,7 @@ class UpstreamConnection(asyncio.Protocol):
         "receiver",
         "requests",
         "transport",
+        "upload",
     )
 
     def __init__(self, pool: UpstreamPool) -> None:
@@ -120,6 +131,8 @@ class UpstreamConnection(asyncio.Protocol):
         """... and nothing came after it: a read that is one whole chunk need not go through llhttp."""
         self._head_bytes = self._trailer_bytes = 0
         self.receiver: Receiver | None = None
+        self.upload: BodySource | None = None
+        """Whose body is still being written."""
         self.requests = 0
         self.idle_since = 0
         self.keep_alive_ns: int | None = None
@@ -213,6 +226,16 @@ class UpstreamConnection(asyncio.Protocol):
             f"the engine closed the connection{f' ({exc})' if exc else ''}", untouched=untouched, now=now
         )
 
+    def pause_writing(self) -> None:
+        """The engine's side of the kernel is full."""
+        if self.upload is not None:
+            self.upload.engine_full()
+
+    def resume_writing(self) -> None:
+        """It has taken everything."""
+        if self.upload is not None:
+            self.upload.engine_takes()
+
     # -- llhttp
 
     def on_message_begin(self) -> None:
@@ -292,6 +315,28 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_bytes = self._trailer_bytes = 0
         self.transport.write(request)
 
+    def carry(self, upload: BodySource) -> None:
+        """A body follows, piece by piece. From now on a full kernel is told at its first byte."""
+        assert self.transport is not None
+        self.upload = upload
+        self.transport.set_write_buffer_limits(high=0)
+
+    def write_body(self, pieces: list[bytes]) -> None:
+        """A part of it, framed."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.writelines(pieces)
+
+    def carried(self) -> None:
+        """The body is whole and with the kernel: the connection may serve another request."""
+        self.upload = None
+        if self.transport is not None:
+            self.transport.set_write_buffer_limits()
+
+    def fileno(self) -> int:
+        """The socket's number, -1 without one."""
+        sock = None if self.transport is None else self.transport.get_extra_info("socket")
+        return -1 if sock is None else int(sock.fileno())
+
     def pause(self) -> None:
         """Stop reading: the client cannot take more."""
         if self.transport is not None and not self.transport.is_closing():
@@ -311,7 +356,9 @@ class UpstreamConnection(asyncio.Protocol):
     def _finish(self, receiver: Receiver, now: int) -> None:
         if self.receiver is receiver:
             self.receiver = None
-            if self._keep_alive and not self._stopped:
+            if self.upload is not None:
+                self.abort()  # answered before it had the whole body
+            elif self._keep_alive and not self._stopped:
                 self._pool.release(self, now)
             elif self.transport is not None:
                 self.transport.close()
@@ -405,6 +452,8 @@ class UpstreamPool:
             # Whatever it is, the seeker must hear of it: it would wait for its whole budget.
             log.exception("connecting to %s failed", self.address.place)
             error = f"{type(failure).__name__}: {failure}"
+        if connection is not None and (connection.transport is None or connection.transport.is_closing()):
+            connection, error = None, "the connection was closed at once"
         current = asyncio.current_task()
         wanted = self._connecting.get(seeker) is current
         if wanted:

@@ -74,6 +74,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     has_stream_options: bool = False
     progress_asked: bool = False
     """The client itself asked for llama.cpp's progress frames."""
+    audio_seconds: float | None = None
+    """Length of the audio, where its header says so."""
 
     def enter_in(self, ledger: RequestLedger) -> None:
         """Put into the ledger what the record shows of it."""
@@ -82,6 +84,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         ledger.max_tokens = self.max_tokens
         ledger.n, ledger.best_of, ledger.beam = self.n, self.best_of, self.beam
         ledger.sampled, ledger.grammar = self.sampled, self.grammar
+        ledger.audio_seconds = self.audio_seconds
         if self.prompt_tokens is not None:
             ledger.prompt_tokens = self.prompt_tokens
             ledger.prompt_tokens_source = "estimate"

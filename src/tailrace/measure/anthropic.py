@@ -56,6 +56,7 @@ class AnthropicMessages:
     """`/v1/messages`: named events; `message_stop` is the end marker."""
 
     name = "anthropic.messages"
+    ends_with_body = False
 
     def read(self, event: bytes | None, data: bytes) -> Meaning:
         """See `Dialect.read`."""

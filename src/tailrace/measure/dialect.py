@@ -77,6 +77,10 @@ class Dialect(Protocol):
     def name(self) -> str:
         """A short name for reports: `openai.chat`."""
 
+    @property
+    def ends_with_body(self) -> bool:
+        """Whether a stream has no end marker of its own: the proper end of its body is it."""
+
     def read(self, event: bytes | None, data: bytes) -> Meaning:
         """What the event `data`, named `event`, means. Never raises: nonsense is of kind `OTHER`."""
 

@@ -7,11 +7,13 @@ from typing import Final
 from tailrace.measure.anthropic import AnthropicMessages
 from tailrace.measure.dialect import Dialect
 from tailrace.measure.openai import OpenAIChat, OpenAIResponses
+from tailrace.measure.transcription import Transcription
 
 CHAT: Final[Dialect] = OpenAIChat("openai.chat")
 COMPLETIONS: Final[Dialect] = OpenAIChat("openai.completions")
 RESPONSES: Final[Dialect] = OpenAIResponses()
 MESSAGES: Final[Dialect] = AnthropicMessages()
+TRANSCRIPTION: Final[Dialect] = Transcription()
 
 
 def dialect_for(path: str) -> Dialect:
@@ -25,4 +27,6 @@ def dialect_for(path: str) -> Dialect:
         return RESPONSES
     if path.endswith("/messages"):
         return MESSAGES
+    if path.endswith(("/transcriptions", "/translations")):
+        return TRANSCRIPTION
     return CHAT

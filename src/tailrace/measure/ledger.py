@@ -36,6 +36,8 @@ class RequestLedger(msgspec.Struct, kw_only=True):
     admitted: int | None = None
     connect_start: int | None = None
     connect_end: int | None = None
+    upload_start: int | None = None
+    """When the body of an upload began to go upstream; up to `sent` its time is the client's."""
     sent: int | None = None
     headers: int | None = None
     first_byte: int | None = None
@@ -273,6 +275,7 @@ class RequestLedger(msgspec.Struct, kw_only=True):
             received=self.received,
             queued=self.queued,
             admitted=self.admitted,
+            upload_start=self.upload_start,
             sent=self.sent,
             first_token=first,
             last_token=last,
@@ -323,6 +326,8 @@ class RequestLedger(msgspec.Struct, kw_only=True):
         if waited is None and self.stream and outcome is not OutcomeKind.REJECTED:
             # No token was ever seen: it has waited until the end.
             waited = end - self.received if summary is None or summary.first_token_at is None else None
+        if waited is not None and self.upload_start is not None and self.sent is not None:
+            waited -= self.sent - self.upload_start  # a client's slow line is no slow answer
         if waited is not None and waited > limits.ttft_ns:
             out.insert(0, "ttft")
         return out

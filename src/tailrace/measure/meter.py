@@ -405,6 +405,9 @@ class StreamMeter:
                     self.cuts.append((event.start, event.end))
         self.ended_at = now
         self.clean = clean
+        if clean and self._dialect.ends_with_body and self.events and not self._dead:
+            self.done = True
+            self.done_at = now
 
     # -- in flight
 

@@ -262,6 +262,8 @@ def _read_object(obj: dict[str, Any]) -> Meaning:
 class OpenAIChat:
     """`/v1/chat/completions` and `/v1/completions`: chunks differ only in `delta` against `text`."""
 
+    ends_with_body = False
+
     def __init__(self, name: str = "openai.chat") -> None:
         self.name = name
 
@@ -412,6 +414,7 @@ class OpenAIResponses:
     """`/v1/responses`: typed events, no `[DONE]`; the terminal event carries usage."""
 
     name = "openai.responses"
+    ends_with_body = False
 
     def read(self, event: bytes | None, data: bytes) -> Meaning:
         """See `Dialect.read`."""

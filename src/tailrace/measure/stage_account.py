@@ -38,6 +38,8 @@ class Stamps(msgspec.Struct, kw_only=True):
     queued: int | None = None
     """Classified and handed to admission; ends `ingress`."""
     admitted: int | None = None
+    upload_start: int | None = None
+    """A body that was not gathered began to go upstream: from here to `sent` it is `ingress` again."""
     sent: int | None = None
     """The last byte of the request was written upstream."""
     first_token: int | None = None
@@ -112,7 +114,7 @@ def account_for(
     the source. A stage that it did not report takes the time between the passages that we saw. The rest is
     `unattributed`.
     """
-    if timings is NO_TIMINGS and not passages and not blocked:
+    if timings is NO_TIMINGS and not passages and not blocked and stamps.upload_start is None:
         plain = _plain_account(stamps)
         if plain is not None:
             return plain
@@ -176,6 +178,7 @@ def _full_account(
         ("ingress", begin),
         (QUEUE_GATEWAY, stamps.queued),
         ("handover", stamps.admitted),
+        ("upload", stamps.upload_start),
         ("wait", stamps.sent),
         ("decode", stamps.first_token),
         ("postprocess", stamps.last_token if stamps.first_token is not None else None),
@@ -203,6 +206,8 @@ def _full_account(
         elif name == "handover":
             # Connecting and sending: the engine has not begun, so it is queue where there is one.
             out.add(Stage.QUEUE if stamps.queued is not None else Stage.INGRESS, length, origin)
+        elif name == "upload":
+            out.add(Stage.INGRESS, length, origin)
         else:
             out.add(name, length, origin)
     return out.close()
