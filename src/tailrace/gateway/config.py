@@ -128,6 +128,9 @@ class LimitsConfig(_Strict):
     """Larger than any text prompt; images as base64 fit."""
     event_bytes: int = 1024 * 1024
     connections: int = 10_000
+    upstream_connections: int = 8192
+    """Connections to the engine, one for each request it works on. At the bound a request waits, within its queue
+    budget, for one to become free."""
     client_buffer_bytes: int = 256 * 1024
     """How much may wait for a client that reads slowly before the engine is paused."""
 

@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tailrace.gateway.cancels import CancelWatch, at_engine
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
 from tailrace.gateway.head import Header, HeadError, check_head
+from tailrace.gateway.hindsight import Hindsight
 from tailrace.gateway.history import History
 from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.refusal import Refusal
@@ -129,11 +131,19 @@ class Gateway:
             self.backend.url,
             connect_timeout_ns=int(config.connect_timeout),
             keep_alive_ns=int(config.upstream_keepalive),
+            limit=config.limits.upstream_connections,
         )
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running)
         self.history = History()
         self.counters = Counters()
         self.in_flight: dict[str, GatewayExchange] = {}
+        self.cancels = CancelWatch(
+            lambda: at_engine(self.in_flight.values()),
+            wake=self.engine.watch.wake,
+            period_ns=int(config.scrape.period),
+        )
+        self.engine.watch.reader = self.cancels
+        self.hindsight = Hindsight(self.cancels, self.engine.watch)
         self.connections: set[ClientConnection] = set()
         self.loop_lag_ns = 0
         self.loop_lag_max_ns = 0
@@ -204,7 +214,7 @@ class Gateway:
         now = monotonic_ns()
         left = list(self.in_flight.values())
         for exchange in left:
-            exchange.stop(now)
+            exchange.cancel(now, Reason.SHUTDOWN, "the gateway is shutting down")
         self.counters.cut_at_shutdown += len(left)
         if left:
             await asyncio.sleep(0.05)  # the last events leave
@@ -352,7 +362,7 @@ class Gateway:
         now: int,
     ) -> None:
         """The one place where a request leaves the table and becomes a record."""
-        self.in_flight.pop(ledger.request_id, None)
+        exchange = self.in_flight.pop(ledger.request_id, None)
         if ledger.loop_lag_ns is None:
             ledger.loop_lag_ns = self.loop_lag_ns
         # Named at the end: its own answer may have been the first that told which engine this is.
@@ -370,6 +380,8 @@ class Gateway:
                 thresholds=self.thresholds,
                 sample_rate=self.sample_rate,
             )
+            if record.keep_reason and exchange is not None:
+                record = self.hindsight.complete(record, exchange)
             self.counters.records += 1
             if not self.sink.put(record):
                 self.counters.records_dropped += 1
@@ -380,6 +392,25 @@ class Gateway:
             # A record that cannot be made is a bug of ours; the client's stream must not pay for it.
             self.counters.record_errors += 1
             log.exception("request %s left no record", ledger.request_id)
+
+    def cancel(self, request_id: str, reason: Reason, why: str) -> str:
+        """End a request in flight from outside; returns the stage that it was in, or nothing where there is none.
+
+        InputError for one that cannot be ended without its neighbour: it waits behind another on its connection.
+        """
+        exchange = self.in_flight.get(request_id)
+        if exchange is None:
+            return ""
+        if exchange.connection.pipeline[0] is not exchange:
+            raise InputError(
+                "waits behind another request on the same connection, whose end would be its own",
+                place=request_id,
+                remedy="Cancel the one before it, or wait until it has begun.",
+            )
+        now = monotonic_ns()
+        stage = exchange.stage(now)
+        exchange.cancel(now, reason, why)
+        return stage
 
     # -- time
 
@@ -413,6 +444,7 @@ class Gateway:
         self._ticks += 1
         if self._ticks % _CONNECTIONS_EVERY == 0:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
+            self.hindsight.measure_cpu(now)
             self.pool.sweep(now)
             for connection in list(self.connections):
                 connection.sweep(now, idle_ns=CLIENT_IDLE_NS, head_ns=HEAD_NS, upload_ns=UPLOAD_NS)
@@ -432,6 +464,7 @@ class Gateway:
         self._apply(config)
         self.pool.connect_timeout_ns = int(config.connect_timeout)
         self.pool.keep_alive_ns = int(config.upstream_keepalive)
+        self.pool.limit = config.limits.upstream_connections
         self.lanes.replace(config.lane_policies(), monotonic_ns())
 
     def ready(self) -> tuple[bool, str]:
@@ -463,6 +496,8 @@ class Gateway:
             "connections": len(self.connections),
             "upstream_connections": len(self.pool.open),
             "upstream_idle": len(self.pool.idle),
+            "upstream_waiting": len(self.pool.line),
+            "cpu": self.hindsight.cpu,
             "loop_lag_ms": self.loop_lag_ns / 1e6,
             "loop_lag_max_ms": self.loop_lag_max_ns / 1e6,
             "lanes": self.lanes.snapshot(now),

@@ -31,6 +31,9 @@ class Seeker(Protocol):
     def upstream_connected(self, connection: UpstreamConnection, started: int, now: int) -> None:
         """A fresh connection is there; `started` is when connecting began."""
 
+    def upstream_free(self, connection: UpstreamConnection, now: int) -> None:
+        """Another request has given its connection back, and it is our turn."""
+
     def upstream_unreachable(self, error: str, now: int) -> None:
         """Nobody answered, or not in time."""
 
@@ -265,7 +268,7 @@ class UpstreamConnection(asyncio.Protocol):
 class UpstreamPool:
     """Connections to one engine: reused last in first out, dropped before the engine would drop them."""
 
-    def __init__(self, url: str, *, connect_timeout_ns: int, keep_alive_ns: int, limit: int = 8192) -> None:
+    def __init__(self, url: str, *, connect_timeout_ns: int, keep_alive_ns: int, limit: int) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self.host: str = parts.hostname.encode("idna").decode("ascii")
@@ -283,6 +286,10 @@ class UpstreamPool:
         self.limit = limit
         self.idle: deque[UpstreamConnection] = deque()
         self.open: set[UpstreamConnection] = set()
+        self.line: dict[Seeker, None] = {}
+        """Who waits for a connection because no more may be opened, the longest waiting first."""
+        self.opened_total = 0
+        self.reused_total = 0
         self._connecting: dict[Seeker, asyncio.Task[None]] = {}
         self._closing = False
 
@@ -292,6 +299,7 @@ class UpstreamPool:
             connection = self.idle.pop()
             transport = connection.transport
             if transport is not None and not transport.is_closing() and not self._too_old(connection, now):
+                self.reused_total += 1
                 return connection
             connection.abort()
         return None
@@ -304,13 +312,30 @@ class UpstreamPool:
         """Open a connection for `seeker`, which is told of the result; `forget` takes the wish back."""
         task = asyncio.create_task(self._connect(seeker))  # noqa: TID251  (owned: `forget` and `close` cancel it)
         self._connecting[seeker] = task
-        task.add_done_callback(lambda _: self._connecting.pop(seeker, None))
+        task.add_done_callback(lambda done: self._connected(seeker, done))
+
+    def _connected(self, seeker: Seeker, done: asyncio.Task[None]) -> None:
+        if self._connecting.get(seeker) is done:
+            del self._connecting[seeker]
+        self._next_in_line()
+
+    def stand_in_line(self, seeker: Seeker) -> None:
+        """Wait for a connection; `seeker` is told when it is its turn, and `forget` takes the wish back."""
+        self.line[seeker] = None
 
     def forget(self, seeker: Seeker) -> None:
-        """The seeker no longer wants the connection that is being opened for it."""
+        """The seeker no longer wants the connection that it waits for, or that is being opened for it."""
+        self.line.pop(seeker, None)
         task = self._connecting.pop(seeker, None)
         if task is not None:
             task.cancel()
+
+    def _next_in_line(self) -> None:
+        """There may be room for one more connection: the first in line has it opened."""
+        if self.line and not self._closing and not self.full():
+            seeker = next(iter(self.line))
+            del self.line[seeker]
+            self.connect(seeker)
 
     async def _connect(self, seeker: Seeker) -> None:
         started = monotonic_ns()
@@ -344,6 +369,7 @@ class UpstreamPool:
 
     def opened(self, connection: UpstreamConnection) -> None:
         """A connection is made."""
+        self.opened_total += 1
         self.open.add(connection)
 
     def closed(self, connection: UpstreamConnection) -> None:
@@ -352,11 +378,18 @@ class UpstreamPool:
         if connection.receiver is None:
             with contextlib.suppress(ValueError):  # it was in use or already taken out
                 self.idle.remove(connection)
+        self._next_in_line()
 
     def release(self, connection: UpstreamConnection, now: int) -> None:
         """A request has its whole answer; the next may use the connection."""
         if self._closing or len(self.idle) >= MAX_IDLE:
             connection.abort()
+            return
+        if self.line:
+            seeker = next(iter(self.line))
+            del self.line[seeker]
+            self.reused_total += 1
+            seeker.upstream_free(connection, now)
             return
         connection.idle_since = now
         self.idle.append(connection)

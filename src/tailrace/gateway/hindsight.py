@@ -1,0 +1,69 @@
+"""What is asked only once a request has ended, and only of one that is worth it: a slow, failed or sampled one."""
+
+from __future__ import annotations
+
+from time import monotonic_ns, process_time_ns
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tailrace.gateway.cancels import CancelWatch
+from tailrace.gateway.hop import TcpReading, read_tcp
+from tailrace.gateway.scrape import EngineWatch
+from tailrace.model.outcome import OutcomeKind, Reason
+from tailrace.model.record import RequestRecord
+
+if TYPE_CHECKING:
+    from tailrace.gateway.exchange import GatewayExchange
+
+
+class Hindsight:
+    """Completes records with what the fast path does not pay for."""
+
+    def __init__(self, cancels: CancelWatch, watch: EngineWatch) -> None:
+        self._cancels = cancels
+        self._watch = watch
+        self.rtt_ns: dict[str, int] = {}
+        """Hop -> its last reading, for whoever shows this moment."""
+        self.cpu: float | None = None
+        """Cores that this process used in the last second or so."""
+        self._mark = (monotonic_ns(), process_time_ns())
+
+    def measure_cpu(self, now: int) -> None:
+        """Called about once a second."""
+        (began, used), self._mark = self._mark, (now, process_time_ns())
+        self.cpu = round((self._mark[1] - used) / max(1, now - began), 3)
+
+    def complete(self, record: RequestRecord, exchange: GatewayExchange) -> RequestRecord:
+        """The record with both hops, the process's CPU use, and how long a cancel took to reach the engine."""
+        found: dict[str, Any] = {"gateway_cpu": self.cpu}
+        if record.outcome is OutcomeKind.CANCELLED and exchange.dropped is not None:
+            found["cancel_upstream_ns"] = self._cancelled(record, exchange, *exchange.dropped)
+        hop = exchange.hop
+        self._note(found, "upstream", read_tcp(None if hop is None else hop.transport))
+        self._note(found, "client", read_tcp(exchange.connection.transport))
+        return msgspec.structs.replace(record, **found)
+
+    def _cancelled(self, record: RequestRecord, exchange: GatewayExchange, since: int, closed: int) -> int:
+        if record.reason is Reason.DEADLINE:
+            # It was over when it passed, not when the sweeper came by.
+            since = exchange.clock.deadline_at or since
+        self._cancels.add(
+            request_id=record.request_id,
+            reason=record.reason,
+            stage=record.died_in,
+            since=since,
+            sent=exchange.ledger.sent or since,
+            closed=closed,
+            metrics=self._watch.counts,
+        )
+        return max(0, closed - since)
+
+    def _note(self, found: dict[str, Any], hop: str, reading: TcpReading | None) -> None:
+        if reading is None:
+            return
+        if reading.rtt_ns:
+            self.rtt_ns[hop] = reading.rtt_ns
+        found[f"{hop}_rtt_ns"] = reading.rtt_ns
+        found[f"{hop}_rtt_var_ns"] = reading.rtt_var_ns
+        found[f"{hop}_retransmits"] = reading.retransmits
