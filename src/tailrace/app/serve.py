@@ -159,16 +159,7 @@ class ServingGateway:
         for lane, count in gateway.over_objective(now).items():
             metrics.gauge("tailrace_in_flight_over_objective", count, lane=lane)
         metrics.gauge("tailrace_event_loop_lag_seconds", gateway.loop_lag_max_ns / 1e9)
-        if gateway.hindsight.cpu is not None:
-            metrics.gauge("tailrace_gateway_cpu_ratio", gateway.hindsight.cpu)
-        pool = gateway.pool
-        in_use = len(pool.open) - len(pool.idle)
-        for state, count in (("in_use", in_use), ("idle", len(pool.idle)), ("waiting", len(pool.line))):
-            metrics.gauge("tailrace_upstream_connections", count, state=state)
-        for how, count in (("new", pool.opened_total), ("reused", pool.reused_total)):
-            metrics.counter("tailrace_upstream_connections_taken_total", count, connection=how)
-        for hop, rtt_ns in gateway.hindsight.rtt_ns.items():
-            metrics.gauge("tailrace_tcp_rtt_seconds", rtt_ns / 1e9, hop=hop)
+        _set_hop_gauges(metrics, gateway)
         backend = gateway.backend.name
         metrics.gauge("tailrace_backend_up", int(gateway.engine.reachable is True), backend=backend)
         engine = gateway.engine.watch.state(now)
@@ -182,6 +173,19 @@ class ServingGateway:
             if value is not None:
                 metrics.gauge(name, value, backend=backend)
         metrics.records(self.writer.counters(), disk_ok=not self.writer.error)
+
+
+def _set_hop_gauges(metrics: GatewayMetrics, gateway: Gateway) -> None:
+    pool, seen = gateway.pool, gateway.hindsight
+    if seen.cpu is not None:
+        metrics.gauge("tailrace_gateway_cpu_ratio", seen.cpu)
+    in_use = len(pool.open) - len(pool.idle)
+    for state, count in (("in_use", in_use), ("idle", len(pool.idle)), ("waiting", len(pool.line))):
+        metrics.gauge("tailrace_upstream_connections", count, state=state)
+    for how, count in (("new", pool.opened_total), ("reused", pool.reused_total)):
+        metrics.counter("tailrace_upstream_connections_taken_total", count, connection=how)
+    for hop, rtt_ns in seen.rtt_ns.items():
+        metrics.gauge("tailrace_tcp_rtt_seconds", rtt_ns / 1e9, hop=hop)
 
 
 class _History:

@@ -342,6 +342,12 @@ def check(config: Config, *, where: str = "config") -> None:
         if lane.objectives:
             parse_objectives(lane.objectives)
     parse_objectives(config.objectives)
+    if config.limits.upstream_connections < 1:
+        raise ConfigError(
+            f"{config.limits.upstream_connections} connections serve nobody",
+            place=f"{where}: limits.upstream_connections",
+            remedy="Write at least 1; leave the key out for 8192.",
+        )
     if not 0.0 <= config.records.sample <= 1.0:
         raise ConfigError(
             f"{config.records.sample} is no share",
