@@ -324,23 +324,7 @@ def check(config: Config, *, where: str = "config") -> None:
         _check_backend(backend, place=f"{where}: backends[{index}]")
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
-        place = f"{where}: lanes[{index}]"
-        if names.count(lane.name) > 1:
-            raise ConfigError(f"two lanes are named {lane.name!r}", place=place, remedy="Give each its own name.")
-        if lane.running < 1 or lane.queued < 0:
-            raise ConfigError(
-                f"running is {lane.running} and queued is {lane.queued}",
-                place=place,
-                remedy="running must be at least 1, queued at least 0.",
-            )
-        if isinstance(lane.priority, str) and lane.priority not in _PRIORITIES:
-            raise ConfigError(
-                f"{lane.priority!r} is no priority",
-                place=f"{place}.priority",
-                remedy="Write high, normal, low or a number (lower goes first).",
-            )
-        if lane.objectives:
-            parse_objectives(lane.objectives)
+        _check_lane(lane, names, place=f"{where}: lanes[{index}]")
     parse_objectives(config.objectives)
     if config.limits.upstream_connections < 1:
         raise ConfigError(
@@ -354,6 +338,25 @@ def check(config: Config, *, where: str = "config") -> None:
             place=f"{where}: records.sample",
             remedy="Write a number from 0 to 1; 0.01 keeps one normal request in a hundred.",
         )
+
+
+def _check_lane(lane: LaneConfig, names: list[str], *, place: str) -> None:
+    if names.count(lane.name) > 1:
+        raise ConfigError(f"two lanes are named {lane.name!r}", place=place, remedy="Give each its own name.")
+    if lane.running < 1 or lane.queued < 0:
+        raise ConfigError(
+            f"running is {lane.running} and queued is {lane.queued}",
+            place=place,
+            remedy="running must be at least 1, queued at least 0.",
+        )
+    if isinstance(lane.priority, str) and lane.priority not in _PRIORITIES:
+        raise ConfigError(
+            f"{lane.priority!r} is no priority",
+            place=f"{place}.priority",
+            remedy="Write high, normal, low or a number (lower goes first).",
+        )
+    if lane.objectives:
+        parse_objectives(lane.objectives)
 
 
 def _check_backend(backend: BackendConfig, *, place: str) -> None:

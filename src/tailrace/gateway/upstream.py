@@ -268,7 +268,7 @@ class UpstreamConnection(asyncio.Protocol):
 class UpstreamPool:
     """Connections to one engine: reused last in first out, dropped before the engine would drop them."""
 
-    def __init__(self, url: str, *, connect_timeout_ns: int, keep_alive_ns: int, limit: int) -> None:
+    def __init__(self, url: str, *, connect_timeout_ns: int, keep_alive_ns: int, limit: int = 8192) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self.host: str = parts.hostname.encode("idna").decode("ascii")
