@@ -140,7 +140,7 @@ def test_however_many_leave_the_engine_is_asked_in_bursts() -> None:
     looked = Looked()
     looked.cancel(100 * MS)
     looked.scrape(110 * MS, 0)  # settled
-    looked.cancel(1200 * MS)  # after the burst, before two periods are over
+    looked.cancel(900 * MS)  # before the engine has had a usual period to itself
     assert "not looked at" in looked.ended[-1].unseen
     assert looked.watch.pause_s(1.0, 0.0) == 1.0
     looked.cancel(2200 * MS)
@@ -148,7 +148,7 @@ def test_however_many_leave_the_engine_is_asked_in_bursts() -> None:
     pauses = []
     while sum(pauses) < 1.0:
         pauses.append(looked.watch.pause_s(1.0, 0.0))
-    assert len(pauses) < 25
+    assert len(pauses) < 30
     assert pauses[0] < 0.006
     assert looked.watch.pause_s(1.0, 0.01) == 0.2  # an expensive scrape is asked for less often
 
@@ -207,7 +207,7 @@ def test_on_the_wire() -> None:
             assert 55 < cancel["cancel_slot_ms"] < 200
             _, public = await admin.get(f"/records/{record.request_id}")
             assert public["cancel_slot_ms"] == cancel["cancel_slot_ms"]
-            assert 2 <= s.gateway.engine.watch.scrapes - scrapes < 25
+            assert 2 <= s.gateway.engine.watch.scrapes - scrapes < 30
             quiet = s.gateway.engine.watch.scrapes
             await asyncio.sleep(0.3)
             assert s.gateway.engine.watch.scrapes == quiet  # the burst is over with its last cancel

@@ -29,7 +29,7 @@ KEPT: Final = 512
 BURST_NS: Final = 1_000_000_000
 """How long an engine is looked at after a cancel: one that takes longer has not noticed it."""
 _FIRST_PAUSE_S: Final = 0.004
-_GROWTH: Final = 1.25
+_GROWTH: Final = 1.15
 _LAST_PAUSE_S: Final = 0.1
 _SHARE_OF_COST: Final = 20
 """A pause is at least this many times what reading the last scrape cost: at most a twentieth of the loop."""
@@ -89,8 +89,8 @@ class CancelWatch:
         self._pending: list[Cancel] = []
         self._counted_at: int | None = None
         """The last scrape that counted all our requests, by the instant at which it was asked."""
-        self._burst_from: int | None = None
         self._burst_until = 0
+        self._rests_until = 0
         self._pause_s = _FIRST_PAUSE_S
         self.recent: deque[Cancel] = deque(maxlen=KEPT)
         self.on_slot: Callable[[Cancel], None] | None = None
@@ -115,12 +115,12 @@ class CancelWatch:
         if not metrics:
             self._ends(cancel, "the engine shows no count of its requests")
             return
-        if self._burst_from is None or closed > self._burst_until:
-            if self._burst_from is not None and closed - self._burst_from < 2 * self._period_ns:
-                # An engine is asked in earnest once in two usual periods, however many leave.
+        if not self._pending or closed > self._burst_until:
+            if closed < self._rests_until:
+                # However many leave, the engine has a usual period to itself between two bursts.
                 self._ends(cancel, "not looked at: the engine's metrics had just been read in a burst")
                 return
-            self._burst_from, self._burst_until = closed, closed + BURST_NS
+            self._burst_until = closed + BURST_NS
             self._pause_s = _FIRST_PAUSE_S
         if self._counted_at is not None and self._counted_at > sent:
             cancel.counted_at = self._counted_at
@@ -158,6 +158,8 @@ class CancelWatch:
             else:
                 still.append(cancel)
         self._pending = still
+        if not still:
+            self._rests_until = now + self._period_ns
 
     def _look(self, cancel: Cancel, inside: int, ours: list[int], asked: int, now: int, *, whole: bool) -> None:
         if asked < cancel.since:
