@@ -13,7 +13,7 @@ from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.hop import read_tcp
 from tailrace.model.outcome import OutcomeKind
 from tests.wire.client import chat_body, request
-from tests.wire.scripted import Incoming, token
+from tests.wire.scripted import DONE, Incoming, chunk, finish, token
 from tests.wire.stand import run, stand
 
 HOPS = ("upstream_rtt_ns", "upstream_retransmits", "client_rtt_ns", "client_retransmits")
@@ -146,6 +146,26 @@ def test_a_loop_that_is_held_up_is_in_the_record() -> None:
             assert record.loop_lag_ns is not None
             assert 200e6 < record.loop_lag_ns < 2e9
             assert s.gateway.live()["loop_lag_max_ms"] > 200
+
+    run(test())
+
+
+def test_a_request_that_ends_in_the_turn_after_the_pause_has_it_too() -> None:
+    """All that came meanwhile is read before the sweeper's timer runs."""
+
+    async def script(incoming: Incoming) -> None:
+        await incoming.sse(token())
+        await asyncio.sleep(0.1)
+        time.sleep(0.3)  # noqa: ASYNC251  (the fault: engine, gateway and client share this loop)
+        incoming.writer.write(b"".join(map(chunk, (token(), finish(), DONE))) + b"0\r\n\r\n")
+
+    async def test() -> None:
+        async with stand(script) as s:
+            await s.ask(request(chat_body()))
+            record = await s.record()
+            assert record.outcome is OutcomeKind.COMPLETED
+            assert record.loop_lag_ns is not None
+            assert 200e6 < record.loop_lag_ns < 2e9
 
     run(test())
 

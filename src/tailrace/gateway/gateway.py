@@ -363,8 +363,12 @@ class Gateway:
     ) -> None:
         """The one place where a request leaves the table and becomes a record."""
         exchange = self.in_flight.pop(ledger.request_id, None)
+        # The sweep may be overdue right now: after a pause, what has come meanwhile is read before any timer runs.
+        lag = now - self._due
         if ledger.loop_lag_ns is None:
-            ledger.loop_lag_ns = self.loop_lag_ns
+            ledger.loop_lag_ns = max(self.loop_lag_ns, lag)
+        elif lag > ledger.loop_lag_ns:
+            ledger.loop_lag_ns = lag
         # Named at the end: its own answer may have been the first that told which engine this is.
         ledger.engine, ledger.engine_version = self.engine.name, self.engine.version
         try:
@@ -431,6 +435,7 @@ class Gateway:
 
     def _look_around(self) -> None:
         now = monotonic_ns()
+        self.hindsight.measure_cpu(now)
         lag = max(0, now - self._due)
         self.loop_lag_ns = lag
         self.loop_lag_max_ns = max(lag, self.loop_lag_max_ns)
@@ -444,7 +449,6 @@ class Gateway:
         self._ticks += 1
         if self._ticks % _CONNECTIONS_EVERY == 0:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
-            self.hindsight.measure_cpu(now)
             self.pool.sweep(now)
             for connection in list(self.connections):
                 connection.sweep(now, idle_ns=CLIENT_IDLE_NS, head_ns=HEAD_NS, upload_ns=UPLOAD_NS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import monotonic_ns, process_time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -15,6 +15,9 @@ from tailrace.model.record import RequestRecord
 
 if TYPE_CHECKING:
     from tailrace.gateway.exchange import GatewayExchange
+
+_EVERY_NS: Final = 1_000_000_000
+_FIRST_NS: Final = 100_000_000
 
 
 class Hindsight:
@@ -30,12 +33,19 @@ class Hindsight:
         self._mark = (monotonic_ns(), process_time_ns())
 
     def measure_cpu(self, now: int) -> None:
-        """Called about once a second."""
-        (began, used), self._mark = self._mark, (now, process_time_ns())
-        self.cpu = round((self._mark[1] - used) / max(1, now - began), 3)
+        """Once a second, or as soon after it as somebody calls; before the first second is over, what there is."""
+        began, used = self._mark
+        spent = now - began
+        if spent < (_FIRST_NS if self.cpu is None else _EVERY_NS):
+            return
+        mark = (now, process_time_ns())
+        self.cpu = round((mark[1] - used) / spent, 3)
+        if spent >= _EVERY_NS:
+            self._mark = mark
 
     def complete(self, record: RequestRecord, exchange: GatewayExchange) -> RequestRecord:
         """The record with both hops, the process's CPU use, and how long a cancel took to reach the engine."""
+        self.measure_cpu(monotonic_ns())
         found: dict[str, Any] = {"gateway_cpu": self.cpu}
         if record.outcome is OutcomeKind.CANCELLED and exchange.dropped is not None:
             found["cancel_upstream_ns"] = self._cancelled(record, exchange, *exchange.dropped)

@@ -12,6 +12,7 @@ from tailrace.diagnose.causes.lane_queue import LaneQueue
 from tailrace.diagnose.causes.mix_shift import MixShift
 from tailrace.diagnose.causes.prefill_steals_decode import PrefillStealsDecode
 from tailrace.diagnose.causes.queue_saturation import QueueSaturation
+from tailrace.diagnose.causes.self_bottleneck import SelfBottleneck
 from tailrace.diagnose.causes.slow_reader import SlowReader
 
 __all__ = ["CAUSES"]
@@ -22,6 +23,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
     HolLongPrefill(),
     KvPreemption(),
     LaneQueue(),
+    SelfBottleneck(),
     SlowReader(),
     MixShift(),
     DecodeSlowdown(),
