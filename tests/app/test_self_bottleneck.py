@@ -126,4 +126,5 @@ def test_a_gateway_whose_own_thread_is_busy(engine: Child, start_child: Callable
     first = _diagnosis(gateway)["findings"][0]
     assert (first["code"], first["layer"]) == ("GW_SELF_BOTTLENECK", "gateway"), first
     (cpu,) = [fact["value"] for fact in first["evidence"] if fact.get("name") == "gateway_cpu"]
-    assert cpu > 0.3  # 0.8 on a quiet machine
+    # Its share depends on who else wants this machine's cores; what it is told to do follows from it.
+    assert ("more gateway processes" in first["advice"]) is (cpu >= 0.8)
