@@ -10,6 +10,7 @@ from tailrace.diagnose.causes.hol_long_prefill import HolLongPrefill
 from tailrace.diagnose.causes.kv_preemption import KvPreemption
 from tailrace.diagnose.causes.lane_queue import LaneQueue
 from tailrace.diagnose.causes.mix_shift import MixShift
+from tailrace.diagnose.causes.network import Network
 from tailrace.diagnose.causes.prefill_steals_decode import PrefillStealsDecode
 from tailrace.diagnose.causes.queue_saturation import QueueSaturation
 from tailrace.diagnose.causes.self_bottleneck import SelfBottleneck
@@ -24,6 +25,7 @@ CAUSES: Final[tuple[Cause, ...]] = (
     KvPreemption(),
     LaneQueue(),
     SelfBottleneck(),
+    Network(),
     SlowReader(),
     MixShift(),
     DecodeSlowdown(),
