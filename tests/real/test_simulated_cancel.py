@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.long("an engine and a gateway as processes; forty clients that leave", timeout=120),
 ]
 
-TIMES = 5
+TIMES = 7
 LONG = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5000, "ignore_eos": True}
 
 
@@ -109,9 +109,12 @@ def test_the_gateway_sees_it_too_and_tells(gateway: Child, metrics: Metrics) -> 
     for cancel, ms in zip(cancels, polled, strict=True):
         assert cancel["cancel_upstream_ms"] < WITHIN_S * 1e3
         if cancel["cancel_slot_ms"] is not None:
-            assert abs(cancel["cancel_slot_ms"] - ms) < 100
-    seen = sum(cancel["cancel_slot_ms"] is not None for cancel in cancels)
+            # Never before it was; after it by a pause between two scrapes, or more where the machine is busy.
+            assert ms - 30 < cancel["cancel_slot_ms"] < ms + 500
+    late = [cancel["cancel_slot_ms"] - ms for cancel, ms in zip(cancels, polled, strict=True) if not cancel["unseen"]]
+    seen = len(late)
     assert seen >= 2
+    assert min(late) < 100
     with urllib.request.urlopen(f"{gateway.admin}/metrics", timeout=5) as answer:
         text = answer.read().decode()
     counted = [line for line in text.splitlines() if line.startswith("tailrace_cancel_slot_seconds_count")]
