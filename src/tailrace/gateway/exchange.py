@@ -29,6 +29,7 @@ from tailrace.model.thresholds import S
 
 if TYPE_CHECKING:
     from tailrace.gateway.gateway import Gateway
+    from tailrace.gateway.hop import TcpReading
     from tailrace.gateway.server import ClientConnection
     from tailrace.gateway.upstream import UpstreamConnection
 
@@ -47,6 +48,10 @@ class GatewayExchange:
     """The connection that it was last sent on."""
     dropped: tuple[int, int] | None = None
     """When it was seen that nobody wants the engine's answer any more, and when that connection was closed (ns)."""
+    cancel_ns: int | None = None
+    """From the first of these instants, or the deadline before it, to the second, once it is cancelled."""
+    readings: tuple[TcpReading | None, TcpReading | None] | None = None
+    """Of the connections to the engine and to the client, where they may be closed before the record is made."""
     _in_line_since: int | None = None
 
     def __init__(
@@ -572,6 +577,7 @@ class GatewayExchange:
         blocked = self.connection.blocked_since
         if blocked is not None:
             ledger.client_blocked(blocked, end)
-        self.gateway.finished(ledger, transit.summary(now), verdict, end)
+        transit.stop(now)
+        self.gateway.finished(ledger, transit, verdict, end)
         self._request = b""
         self.connection.answered(self, keep_alive=answer.keep_alive, now=end)

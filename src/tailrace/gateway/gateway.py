@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from os import urandom
 from time import monotonic_ns, time_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,6 +21,7 @@ from tailrace.gateway.head import Header, HeadError, check_head
 from tailrace.gateway.hindsight import Hindsight
 from tailrace.gateway.history import History
 from tailrace.gateway.lanes import LaneDesk
+from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, RecordSink
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind, route
 from tailrace.gateway.server import ClientConnection
@@ -30,8 +31,7 @@ from tailrace.gateway.verdict import Verdict
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.errors import InputError
-from tailrace.model.outcome import Reason
-from tailrace.model.record import RequestRecord
+from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.thresholds import Budgets
 
 log = logging.getLogger(__name__)
@@ -69,20 +69,6 @@ _REFUSED: Final = {
     RouteKind.MALFORMED: (400, "the path is ambiguous"),
     RouteKind.UNKNOWN: (404, "there is no such path here; the configuration's `passthrough` can add it"),
 }
-
-
-class RecordSink(Protocol):
-    """Where records go. Never waits."""
-
-    def put(self, record: RequestRecord) -> bool:
-        """False when the record was dropped (and counted there)."""
-
-
-class RecordObserver(Protocol):
-    """Metrics that are fed with finished records."""
-
-    def observe(self, record: RequestRecord) -> None:
-        """One finished request."""
 
 
 class LaneHeaders(Mapping[str, str]):
@@ -123,8 +109,6 @@ class Gateway:
 
     def __init__(self, config: Config, sink: RecordSink, *, observer: RecordObserver | None = None) -> None:
         self.config = config
-        self.sink = sink
-        self.observer = observer
         self.backend = config.backends[0]
         self.engine = EngineLink(self.backend, config.scrape)
         self.pool = UpstreamPool(
@@ -134,7 +118,8 @@ class Gateway:
             limit=config.limits.upstream_connections,
         )
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running)
-        self.history = History()
+        self.kept = History()
+        """The last records; `history` reads it up to date."""
         self.counters = Counters()
         self.in_flight: dict[str, GatewayExchange] = {}
         self.cancels = CancelWatch(
@@ -144,6 +129,7 @@ class Gateway:
         )
         self.engine.watch.reader = self.cancels
         self.hindsight = Hindsight(self.cancels, self.engine.watch)
+        self._desk = RecordDesk(self, sink, observer)
         self.connections: set[ClientConnection] = set()
         self.loop_lag_ns = 0
         self.loop_lag_max_ns = 0
@@ -222,6 +208,7 @@ class Gateway:
             connection.abort()
         if self._tick is not None:
             self._tick.cancel()
+        self._desk.flush()
         await self.engine.watch.close()
         await self.pool.close()
         await asyncio.sleep(0)
@@ -357,11 +344,11 @@ class Gateway:
     def finished(
         self,
         ledger: RequestLedger,
-        summary: StreamSummary | None,
+        measured: Measured | StreamSummary | None,
         verdict: Verdict,
         now: int,
     ) -> None:
-        """The one place where a request leaves the table and becomes a record."""
+        """The one place where a request leaves the table; its record is made with the next batch."""
         exchange = self.in_flight.pop(ledger.request_id, None)
         # The sweep may be overdue right now: after a pause, what has come meanwhile is read before any timer runs.
         lag = now - self._due
@@ -369,33 +356,19 @@ class Gateway:
             ledger.loop_lag_ns = max(self.loop_lag_ns, lag)
         elif lag > ledger.loop_lag_ns:
             ledger.loop_lag_ns = lag
-        # Named at the end: its own answer may have been the first that told which engine this is.
-        ledger.engine, ledger.engine_version = self.engine.name, self.engine.version
-        try:
-            record = ledger.close(
-                now,
-                verdict.outcome,
-                verdict.reason,
-                summary=summary,
-                timings=self.engine.timings(ledger, summary),
-                died_in=verdict.stage,
-                budget=verdict.budget,
-                error=verdict.error,
-                thresholds=self.thresholds,
-                sample_rate=self.sample_rate,
-            )
-            if record.keep_reason and exchange is not None:
-                record = self.hindsight.complete(record, exchange)
-            self.counters.records += 1
-            if not self.sink.put(record):
-                self.counters.records_dropped += 1
-            if self.observer is not None:
-                self.observer.observe(record)
-            self.history.add(record)
-        except Exception:
-            # A record that cannot be made is a bug of ours; the client's stream must not pay for it.
-            self.counters.record_errors += 1
-            log.exception("request %s left no record", ledger.request_id)
+        if exchange is not None and (verdict.outcome is not OutcomeKind.COMPLETED or not exchange.keep_alive):
+            self.hindsight.look(exchange, verdict)
+        self._desk.add(ledger, measured, verdict, now, exchange)
+
+    def flush_records(self) -> None:
+        """Make the records of the requests that have ended; otherwise the next sweep does."""
+        self._desk.flush()
+
+    @property
+    def history(self) -> History:
+        """The last records, whatever has ended included."""
+        self._desk.flush()
+        return self.kept
 
     def cancel(self, request_id: str, reason: Reason, why: str) -> str:
         """End a request in flight from outside; returns the stage that it was in, or nothing where there is none.
@@ -446,6 +419,7 @@ class Gateway:
             if exchange.next_check <= now:
                 self._check(exchange, now)
         self.lanes.sweep(now)
+        self._desk.flush()
         self._ticks += 1
         if self._ticks % _CONNECTIONS_EVERY == 0:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
@@ -494,6 +468,7 @@ class Gateway:
 
     def live(self) -> dict[str, Any]:
         """Gauges of this moment."""
+        self._desk.flush()
         now = monotonic_ns()
         return {
             "in_flight": len(self.in_flight),

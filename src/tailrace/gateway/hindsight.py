@@ -10,6 +10,7 @@ import msgspec
 from tailrace.gateway.cancels import CancelWatch
 from tailrace.gateway.hop import TcpReading, read_tcp
 from tailrace.gateway.scrape import EngineWatch
+from tailrace.gateway.verdict import Verdict
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.record import RequestRecord
 
@@ -43,31 +44,38 @@ class Hindsight:
         if spent >= _EVERY_NS:
             self._mark = mark
 
+    def look(self, exchange: GatewayExchange, verdict: Verdict) -> None:
+        """A request has just ended whose connections may be closed before its record is made."""
+        exchange.readings = self._read(exchange)
+        if verdict.outcome is OutcomeKind.CANCELLED and exchange.dropped is not None:
+            since, closed = exchange.dropped
+            if verdict.reason is Reason.DEADLINE:
+                # It was over when it passed, not when the sweeper came by.
+                since = exchange.clock.deadline_at or since
+            exchange.cancel_ns = max(0, closed - since)
+            self._cancels.add(
+                request_id=exchange.ledger.request_id,
+                reason=verdict.reason,
+                stage=verdict.stage,
+                since=since,
+                sent=exchange.ledger.sent or since,
+                closed=closed,
+                metrics=self._watch.counts,
+            )
+
     def complete(self, record: RequestRecord, exchange: GatewayExchange) -> RequestRecord:
         """The record with both hops, the process's CPU use, and how long a cancel took to reach the engine."""
         self.measure_cpu(monotonic_ns())
-        found: dict[str, Any] = {"gateway_cpu": self.cpu}
-        if record.outcome is OutcomeKind.CANCELLED and exchange.dropped is not None:
-            found["cancel_upstream_ns"] = self._cancelled(record, exchange, *exchange.dropped)
-        hop = exchange.hop
-        self._note(found, "upstream", read_tcp(None if hop is None else hop.transport))
-        self._note(found, "client", read_tcp(exchange.connection.transport))
+        found: dict[str, Any] = {"gateway_cpu": self.cpu, "cancel_upstream_ns": exchange.cancel_ns}
+        upstream, client = exchange.readings or self._read(exchange)
+        self._note(found, "upstream", upstream)
+        self._note(found, "client", client)
         return msgspec.structs.replace(record, **found)
 
-    def _cancelled(self, record: RequestRecord, exchange: GatewayExchange, since: int, closed: int) -> int:
-        if record.reason is Reason.DEADLINE:
-            # It was over when it passed, not when the sweeper came by.
-            since = exchange.clock.deadline_at or since
-        self._cancels.add(
-            request_id=record.request_id,
-            reason=record.reason,
-            stage=record.died_in,
-            since=since,
-            sent=exchange.ledger.sent or since,
-            closed=closed,
-            metrics=self._watch.counts,
-        )
-        return max(0, closed - since)
+    @staticmethod
+    def _read(exchange: GatewayExchange) -> tuple[TcpReading | None, TcpReading | None]:
+        hop = exchange.hop
+        return read_tcp(None if hop is None else hop.transport), read_tcp(exchange.connection.transport)
 
     def _note(self, found: dict[str, Any], hop: str, reading: TcpReading | None) -> None:
         if reading is None:
