@@ -250,7 +250,7 @@ def http() -> str:
             for node in ast.walk(ast.parse(text))
             if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)
         }
-        routes = re.findall(r'add_(get|post)\("([^"]+)", admin\.(\w+)\)', text)
+        routes = re.findall(r'add_(get|post|delete)\("([^"]+)", admin\.(\w+)\)', text)
         rows = [
             (f"`{verb.upper()} {re.sub(r':[^}]*', '', where)}`", docs.get(name, "")) for verb, where, name in routes
         ]

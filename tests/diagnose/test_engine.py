@@ -203,6 +203,8 @@ def test_the_catalogue_is_complete_and_its_layers_follow_from_the_codes():
         "SCHED_HOL_LONG_PREFILL",
         "SCHED_KV_PREEMPTION",
         "GW_LANE_QUEUE",
+        "GW_NETWORK",
+        "GW_SELF_BOTTLENECK",
         "CLIENT_SLOW_READER",
         "MIX_SHIFT",
         "DECODE_SLOWDOWN",

@@ -1,4 +1,4 @@
-"""GW_LANE_QUEUE and CLIENT_SLOW_READER: what the gateway did to requests that the engine served well."""
+"""GW_LANE_QUEUE, GW_SELF_BOTTLENECK, CLIENT_SLOW_READER: what the gateway did to requests that were served well."""
 
 import msgspec
 import numpy as np
@@ -7,6 +7,7 @@ from tailrace.model.finding import Action, Layer, Level
 from tests.diagnose.simulated import answer, as_client, as_gateway, codes, found, served, without_state
 
 LANE = "GW_LANE_QUEUE"
+SELF = "GW_SELF_BOTTLENECK"
 READER = "CLIENT_SLOW_READER"
 
 
@@ -27,6 +28,30 @@ def held(records, ms, share=0.3, **state):
                 e2e_last_token_ns=record.e2e_last_token_ns + wait,
                 timeline=msgspec.structs.replace(line, at_ns=[at + wait for at in line.at_ns]),
                 **state,
+            )
+        )
+    return out
+
+
+def lagging(records, ms, share=0.3, *, lag=1.0, rest_lag_ms=0.3, cpu=0.97):
+    """The gateway's loop stands still while some requests wait for their first token; `lag`: the part of it seen."""
+    rng = np.random.default_rng(0)
+    out = []
+    for record in records:
+        stood = int(rng.uniform(0.5, 1.5) * ms * 1e6) if rng.random() < share else 0
+        line = record.timeline
+        out.append(
+            msgspec.structs.replace(
+                record,
+                loop_lag_ns=int(stood * lag) if stood else int(rest_lag_ms * 1e6),
+                gateway_overhead_ns=200_000,
+                gateway_cpu=cpu,
+                unattributed_ns=stood,
+                stage_sources={**record.stage_sources, "unattributed": "inferred(remainder)"},
+                e2e_ns=record.e2e_ns + stood,
+                ttft_ns=record.ttft_ns + stood,
+                e2e_last_token_ns=record.e2e_last_token_ns + stood,
+                timeline=msgspec.structs.replace(line, at_ns=[at + stood for at in line.at_ns]),
             )
         )
     return out
@@ -112,3 +137,59 @@ def test_without_the_engines_gaps_the_reader_is_suspected():
 
 def test_readers_with_normal_backpressure_are_not_a_finding():
     assert answer(slow_readers(calm(), 30), objectives=objectives()).findings == []
+
+
+def test_a_gateway_whose_thread_is_full():
+    result = answer(lagging(calm(), 800))
+    first = result.findings[0]
+    assert (first.code, first.layer, first.level) == (SELF, Layer.GATEWAY, Level.CONSISTENT)
+    assert "more gateway processes" in first.advice
+    assert first.action is Action.FIX
+    assert first.explains_ms > 500
+
+
+def test_a_gateway_that_is_held_up_gets_other_advice():
+    first = answer(lagging(calm(), 800, cpu=0.1)).findings[0]
+    assert (first.code, first.level) == (SELF, Level.CONSISTENT)
+    assert "little CPU" in first.advice
+
+
+def test_overhead_alone_is_enough_where_it_is_a_share_of_the_request():
+    records = [
+        msgspec.structs.replace(r, loop_lag_ns=1000, gateway_overhead_ns=r.unattributed_ns)
+        for r in lagging(calm(), 3000)
+    ]
+    assert answer(records).findings[0].code == SELF
+
+
+def test_the_sum_of_a_long_streams_microseconds_is_none():
+    records = [
+        msgspec.structs.replace(r, loop_lag_ns=1000, gateway_overhead_ns=r.e2e_ns // 20) for r in lagging(calm(), 3000)
+    ]
+    assert SELF not in codes(answer(records))
+
+
+def test_a_lag_that_explains_little_of_it_is_not_the_cause():
+    assert SELF not in codes(answer(lagging(calm(), 2000, lag=0.08)))
+
+
+def test_a_short_lag_is_not_a_finding():
+    assert answer(lagging(calm(), 20)).findings == []
+
+
+def test_a_lag_that_those_have_too_who_lost_nothing_is_not_the_cause():
+    assert SELF not in codes(answer(lagging(calm(), 400, share=0.03, lag=1.0, rest_lag_ms=400)))
+
+
+def test_without_its_cpu_use_the_gateway_is_suspected():
+    finding = found(answer(lagging(calm(), 800, cpu=None)), SELF)
+    assert finding is not None
+    assert finding.level is Level.SUSPECTED
+    assert len(finding.missing) == 1
+
+
+def test_without_lag_and_overhead_nothing_can_be_said_of_the_gateway():
+    records = [msgspec.structs.replace(r, loop_lag_ns=None, gateway_overhead_ns=None) for r in lagging(calm(), 800)]
+    result = answer(records)
+    assert SELF not in codes(result)
+    assert any(need.startswith(SELF) for need in result.needs)

@@ -13,10 +13,11 @@ from tailrace.gateway.address import read_address
 from tailrace.gateway.gateway import LaneHeaders, bind_error, split_address
 from tailrace.gateway.history import FOLLOWER_BACKLOG, KEPT_RECORDS, KEPT_TIMELINES, History
 from tailrace.gateway.lanes import LaneDesk
+from tailrace.gateway.pool import UpstreamPool
 from tailrace.gateway.refusal import Refusal, error_body, error_event
 from tailrace.gateway.tls import engine_context
 from tailrace.gateway.trace import continue_trace
-from tailrace.gateway.upstream import UpstreamPool, _keep_alive_ns
+from tailrace.gateway.upstream import _keep_alive_ns
 from tailrace.govern.admission import DecisionKind
 from tailrace.govern.lane import LanePolicy, RequestFacts
 from tailrace.model.errors import InputError

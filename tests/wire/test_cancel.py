@@ -173,6 +173,107 @@ def test_in_the_upload() -> None:
     run(test())
 
 
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"mod',
+        b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n",
+    ],
+    ids=["chunked", "expecting_100"],
+)
+def test_in_an_upload_of_any_kind(begun: bytes) -> None:
+    async def test() -> None:
+        async with stand() as s:
+            client = await s.client()
+            await client.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n" + begun)
+            await s.until(lambda: len(s.gateway.in_flight) == 1)
+            left = _leave(client, "close")
+            await s.until(lambda: not s.gateway.in_flight)
+            assert time.monotonic() - left < NOTICED_S
+            await _cancelled(s, "ingress")
+            assert s.engine.requests == []
+
+    run(test())
+
+
+@pytest.mark.parametrize("tokens", [0, 2], ids=["prefill", "decode"])
+def test_while_the_gateway_drains(tokens: int) -> None:
+    gone: list[float] = []
+
+    async def script(incoming: Incoming) -> None:
+        if tokens:
+            await incoming.sse(token(), token())
+        await incoming.until_gone()
+        gone.append(time.monotonic())
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.send(request(chat_body()))
+            await s.until(lambda: bool(s.engine.requests))
+            await asyncio.sleep(0.03)
+            closing = asyncio.ensure_future(s.gateway.close(10.0))
+            await asyncio.sleep(0.05)
+            left = _leave(client, "close")
+            await s.until(lambda: bool(gone))
+            assert gone[0] - left < NOTICED_S
+            # Nothing is left to wait for: the drain is over, and it cut nobody.
+            assert await closing == 0
+            assert time.monotonic() - left < 1
+            await _cancelled(s, "decode" if tokens else "prefill")
+
+    run(test())
+
+
+def test_while_it_takes_the_rest_of_an_answer_that_the_engine_has_ended() -> None:
+    piece = token("x" * 4000)
+
+    async def script(incoming: Incoming) -> None:
+        await incoming.send(SSE_HEAD)
+        await incoming.send(b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for _ in range(60)))
+        await incoming.chunks(finish(), DONE)
+        await incoming.end()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client(receive_buffer=8192)
+            await client.send(request(chat_body()))
+            await s.until(lambda: [view["stage"] for view in s.gateway.streams()] == ["response"])
+            assert s.gateway.lanes.snapshot(0)["default"]["running"] == 0
+            left = _leave(client, "close")
+            await s.until(lambda: not s.gateway.in_flight)
+            assert time.monotonic() - left < NOTICED_S
+            record = await s.record()
+            assert (record.outcome, record.died_in) == (OutcomeKind.CANCELLED, "response")
+            assert record.cancel_upstream_ns is None  # the engine had ended long before
+
+    run(test())
+
+
+def test_in_decode_with_another_behind_it() -> None:
+    gone: list[float] = []
+
+    async def script(incoming: Incoming) -> None:
+        await incoming.sse(token())
+        await incoming.until_gone()
+        gone.append(time.monotonic())
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.send(request(chat_body()) * 2)
+            await client.head()
+            await client.next_chunk()
+            left = _leave(client, "close")
+            await s.until(lambda: bool(gone))
+            assert gone[0] - left < NOTICED_S
+            await s.record(2)
+            assert [record.died_in for record in s.records.all] == ["decode", "ingress"]
+            assert len(s.engine.requests) == 1
+
+    run(test())
+
+
 def test_pipelined_requests_of_a_client_that_left_are_never_sent() -> None:
     async def script(incoming: Incoming) -> None:
         await incoming.until_gone()

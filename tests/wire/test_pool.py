@@ -8,7 +8,7 @@ import socket
 
 from tailrace.model.outcome import OutcomeKind, Reason
 from tests.wire.client import chat_body, request
-from tests.wire.scripted import DONE, Incoming, finish, token
+from tests.wire.scripted import DONE, Incoming, ScriptedEngine, deaf_listener, finish, token
 from tests.wire.stand import Stand, run, stand
 
 
@@ -202,18 +202,112 @@ def test_an_engine_that_closes_while_idle_is_noticed() -> None:
     run(test())
 
 
-def test_the_pool_is_bounded() -> None:
+def test_the_pool_is_bounded_and_who_waits_for_it_is_served_in_order() -> None:
+    most = 0
+
     async def script(incoming: Incoming) -> None:
-        await asyncio.sleep(0.3)
+        nonlocal most
+        most = max(most, sum(request.gone_at is None for request in s_engine[0].requests))
+        await asyncio.sleep(0.1)
+        incoming.gone_at = 0.0
+        await incoming.completion()
+
+    s_engine: list[ScriptedEngine] = []
+
+    async def test() -> None:
+        async with stand(script, limits={"upstream_connections": 3}) as s:
+            s_engine.append(s.engine)
+            clients = [await s.client() for _ in range(7)]
+            for number, client in enumerate(clients):
+                await client.send(request(chat_body(stream=False, number=number)))
+                await s.until(lambda number=number: len(s.gateway.in_flight) == number + 1)
+            replies = await asyncio.gather(*(client.reply() for client in clients))
+            assert {reply.status for reply in replies} == {200}
+            assert [incoming.json["number"] for incoming in s.engine.requests] == list(range(7))
+            assert most == 3
+            assert s.engine.connections <= 4  # the scraper has one of its own
+            await s.record(7)
+            waits = [record.pool_wait_ns for record in sorted(s.records.all, key=lambda one: one.start_unix_ns)]
+            assert waits[:3] == [None] * 3
+            assert all(wait is not None and wait > 20e6 for wait in waits[3:])
+            assert [record.connection_reused for record in s.records.all] == [False] * 3 + [True] * 4
+            for record in s.records.all:
+                assert (record.queue_ns or 0) >= (record.pool_wait_ns or 0)
+                assert (record.queue_gateway_ns or 0) < 20e6  # the lane had a place at once
+
+    run(test())
+
+
+def test_waiting_for_a_connection_ends_with_the_queue_budget() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.until_gone()
+
+    async def test() -> None:
+        async with stand(script, limits={"upstream_connections": 1}, budgets={"queue": "200ms"}) as s:
+            first = await s.client()
+            await first.send(request(chat_body()))
+            await s.until(lambda: bool(s.engine.requests))
+            reply = await s.ask(request(chat_body()))
+            assert reply.status == 429
+            assert int(reply.headers["retry-after"]) >= 1
+            assert (reply.json["error"]["reason"], reply.json["error"]["stage"]) == ("queue_timeout", "queue")
+            record = await s.record()
+            assert (record.outcome, record.budget, record.died_in) == (OutcomeKind.TIMED_OUT, "queue", "queue")
+            assert 200e6 <= record.e2e_ns < 450e6
+            assert record.pool_wait_ns is None  # it never had one
+            assert not s.gateway.pool.line
+
+    run(test())
+
+
+def test_a_client_that_leaves_while_it_waits_for_a_connection_is_never_sent() -> None:
+    async def script(incoming: Incoming) -> None:
+        await asyncio.sleep(0.15)
         await incoming.completion()
 
     async def test() -> None:
-        async with stand(script) as s:
-            s.gateway.pool.limit = 3
-            replies = await asyncio.gather(*(s.ask(request(chat_body(stream=False))) for _ in range(6)))
-            assert sorted(reply.status for reply in replies) == [200, 200, 200, 503, 503, 503]
-            await s.record(6)
-            assert {record.reason for record in s.records.all} == {Reason.NONE, Reason.NO_BACKEND}
+        async with stand(script, limits={"upstream_connections": 1}) as s:
+            first, second, third = [await s.client() for _ in range(3)]
+            for number, client in enumerate((first, second, third)):
+                await client.send(request(chat_body(stream=False, number=number)))
+                await s.until(lambda number=number: len(s.gateway.in_flight) == number + 1)
+            second.abort()
+            assert (await third.reply()).status == 200
+            assert [incoming.json["number"] for incoming in s.engine.requests] == [0, 2]
+            await s.record(3)
+            cancelled = next(record for record in s.records.all if record.outcome is OutcomeKind.CANCELLED)
+            assert (cancelled.died_in, cancelled.cancel_upstream_ns) == ("queue", None)
+
+    run(test())
+
+
+def test_a_connection_that_dies_makes_room_for_one_that_waits() -> None:
+    async def script(incoming: Incoming) -> None:
+        if incoming.json["number"] == 0:
+            await asyncio.sleep(0.1)
+            incoming.abort()
+        else:
+            await incoming.completion()
+
+    async def test() -> None:
+        async with stand(script, limits={"upstream_connections": 1}) as s:
+            replies = await asyncio.gather(
+                *(s.ask(request(chat_body(stream=False, number=number))) for number in range(3))
+            )
+            assert [reply.status for reply in replies] == [502, 200, 200]
+
+    run(test())
+
+
+def test_nobody_waits_for_ever_where_no_connection_can_be_made() -> None:
+    async def test() -> None:
+        with deaf_listener() as url:
+            options = {"limits": {"upstream_connections": 1}, "connect_timeout": "200ms"}
+            async with stand(backends=[{"url": url}], **options) as s:
+                replies = await asyncio.gather(*(s.ask(request(chat_body())) for _ in range(3)))
+                assert {reply.status for reply in replies} == {503}
+                await s.record(3)
+                assert {record.reason for record in s.records.all} == {Reason.ENGINE_UNREACHABLE}
 
     run(test())
 

@@ -20,6 +20,7 @@ from aiohttp import web
 
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.admin import AdminParts, is_loopback, make_admin
+from tailrace.gateway.cancels import Cancel
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.gateway import Gateway, bind_error, split_address
 from tailrace.model.errors import ConfigError, InputError, StoreError
@@ -76,6 +77,7 @@ class ServingGateway:
         self.metrics = GatewayMetrics(parse_objectives(config.objectives))
         self.metrics.on_render(self._set_gauges)
         self.gateway = Gateway(config, self.writer, observer=self.metrics)
+        self.gateway.cancels.on_slot = self._slot_looked_for
         self._runner: web.AppRunner | None = None
         self.admin_url = ""
 
@@ -136,6 +138,12 @@ class ServingGateway:
             dropped=lost / max(1, lost + counters["acknowledged"]),
         )
 
+    def _slot_looked_for(self, cancel: Cancel) -> None:
+        if cancel.slot_ns is None:
+            self.metrics.add("tailrace_cancel_slot_unseen_total", 1, reason=cancel.reason)
+        else:
+            self.metrics.show("tailrace_cancel_slot_seconds", cancel.slot_ns, reason=cancel.reason)
+
     def _set_gauges(self, metrics: GatewayMetrics) -> None:
         """The live numbers, pulled by each scrape."""
         gateway = self.gateway
@@ -152,6 +160,7 @@ class ServingGateway:
         for lane, count in gateway.over_objective(now).items():
             metrics.gauge("tailrace_in_flight_over_objective", count, lane=lane)
         metrics.gauge("tailrace_event_loop_lag_seconds", gateway.loop_lag_max_ns / 1e9)
+        _set_hop_gauges(metrics, gateway)
         backend = gateway.backend.name
         metrics.gauge("tailrace_backend_up", int(gateway.engine.reachable is True), backend=backend)
         engine = gateway.engine.watch.state(now)
@@ -165,6 +174,19 @@ class ServingGateway:
             if value is not None:
                 metrics.gauge(name, value, backend=backend)
         metrics.records(self.writer.counters(), disk_ok=not self.writer.error)
+
+
+def _set_hop_gauges(metrics: GatewayMetrics, gateway: Gateway) -> None:
+    pool, seen = gateway.pool, gateway.hindsight
+    if seen.cpu is not None:
+        metrics.gauge("tailrace_gateway_cpu_ratio", seen.cpu)
+    in_use = len(pool.open) - len(pool.idle)
+    for state, count in (("in_use", in_use), ("idle", len(pool.idle)), ("waiting", len(pool.line))):
+        metrics.gauge("tailrace_upstream_connections", count, state=state)
+    for how, count in (("new", pool.opened_total), ("reused", pool.reused_total)):
+        metrics.counter("tailrace_upstream_connections_taken_total", count, connection=how)
+    for hop, rtt_ns in seen.rtt_ns.items():
+        metrics.gauge("tailrace_tcp_rtt_seconds", rtt_ns / 1e9, hop=hop)
 
 
 class _History:

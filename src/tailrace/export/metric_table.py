@@ -32,6 +32,8 @@ CHUNK_GAP_BUCKETS: Final = (
     *(0.01, 0.02, 0.04, 0.08, 0.15, 0.16, 0.32, 0.5, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
 )
 STAGE_BUCKETS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.0, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+CANCEL_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+CONNECT_BUCKETS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.0)
 OVERHEAD_BUCKETS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 
 
@@ -218,6 +220,76 @@ _TABLE: Final = (
         buckets=OVERHEAD_BUCKETS,
         of=lambda record: record.gateway_overhead_ns,
     ),
+    # -- the way to the engine
+    Metric(
+        name="tailrace_connect_seconds",
+        kind="histogram",
+        labels=("lane",),
+        unit="seconds",
+        definition="Opening a connection to the engine; requests that found one ready are not in it.",
+        buckets=CONNECT_BUCKETS,
+        of=lambda record: record.connect_ns,
+    ),
+    Metric(
+        name="tailrace_pool_wait_seconds",
+        kind="histogram",
+        labels=("lane",),
+        unit="seconds",
+        definition="Waiting for a connection to the engine because limits.upstream_connections were in use; requests "
+        "that did not have to wait are not in it.",
+        buckets=STAGE_BUCKETS,
+        of=lambda record: record.pool_wait_ns,
+    ),
+    Metric(
+        name="tailrace_upstream_connections",
+        kind="gauge",
+        labels=("state",),
+        unit="connections",
+        definition="Connections to the engine: in_use, idle; and requests waiting for one.",
+    ),
+    Metric(
+        name="tailrace_upstream_connections_taken_total",
+        kind="counter",
+        labels=("connection",),
+        unit="connections",
+        definition="Connections to the engine by how a request came by one: new, reused.",
+    ),
+    Metric(
+        name="tailrace_tcp_rtt_seconds",
+        kind="gauge",
+        labels=("hop",),
+        unit="seconds",
+        definition="TCP's smoothed round-trip time to the engine (upstream) and to a client, at the last request whose "
+        "timeline was kept; Linux only.",
+    ),
+    # -- cancels
+    Metric(
+        name="tailrace_cancel_upstream_seconds",
+        kind="histogram",
+        labels=("reason",),
+        unit="seconds",
+        definition="Seen why a request is over (its client left, its deadline passed) to its connection to the engine "
+        "closed, of cancelled requests that had one.",
+        buckets=CANCEL_BUCKETS,
+        of=lambda record: record.cancel_upstream_ns,
+    ),
+    Metric(
+        name="tailrace_cancel_slot_seconds",
+        kind="histogram",
+        labels=("reason",),
+        unit="seconds",
+        definition="The same to a scrape that shows the engine's slot free. Only where the engine's own counts prove "
+        "it; the others are in tailrace_cancel_slot_unseen_total.",
+        buckets=CANCEL_BUCKETS,
+    ),
+    Metric(
+        name="tailrace_cancel_slot_unseen_total",
+        kind="counter",
+        labels=("reason",),
+        unit="requests",
+        definition="Cancelled requests whose slot nobody saw become free: the engine shows no counts, others keep it "
+        "busy, or it was free before the first look.",
+    ),
     # -- work
     Metric(
         name="tailrace_prompt_tokens_total",
@@ -279,6 +351,13 @@ _TABLE: Final = (
         unit="seconds",
         definition="The largest event-loop lag of the last interval; what is measured while it is high is not to "
         "be trusted.",
+    ),
+    Metric(
+        name="tailrace_gateway_cpu_ratio",
+        kind="gauge",
+        unit="ratio",
+        definition="Cores that the gateway's process used in the last second; its relay runs on one thread, which is "
+        "full at 1.",
     ),
     Metric(
         name="tailrace_backend_up",

@@ -116,6 +116,14 @@ class GatewayMetrics(Collector):
             for threshold in record.slow:
                 self._add("tailrace_slow_requests_total", (lane, threshold), [1])
 
+    def show(self, name: str, value_ns: int, **labels: str) -> None:
+        """One observation of a histogram that no record carries."""
+        self._note(name, self._labels(name, labels), [value_ns])
+
+    def add(self, name: str, amount: int, **labels: str) -> None:
+        """Add to a counter that no record carries."""
+        self._add(name, self._labels(name, labels), [amount])
+
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge. KeyError for a name that is not in the table; ValueError for wrong labels."""
         self._numbers[name][self._labels(name, labels)] = value

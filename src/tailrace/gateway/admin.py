@@ -20,6 +20,7 @@ from tailrace.export.jsonl import encode_lines, encode_public, to_public
 from tailrace.gateway.config import LaneConfig, config_from, to_plain
 from tailrace.gateway.gateway import Gateway
 from tailrace.model.errors import InputError, TailraceError
+from tailrace.model.outcome import Reason
 from tailrace.model.record import RequestRecord
 
 MAX_RECORDS: Final = 10_000
@@ -65,6 +66,8 @@ def make_admin(gateway: Gateway, parts: AdminParts | None = None) -> web.Applica
     app.router.add_get("/records", admin.records)
     app.router.add_get("/records/{request_id:.+}", admin.record)
     app.router.add_get("/streams", admin.streams)
+    app.router.add_delete("/streams/{request_id:.+}", admin.cancel_stream)
+    app.router.add_get("/cancels", admin.cancels)
     app.router.add_get("/events", admin.events)
     app.router.add_get("/lanes", admin.lanes)
     app.router.add_post("/lanes", admin.set_lanes)
@@ -102,7 +105,7 @@ def _guard(gateway: Gateway, open_paths: frozenset[str]) -> Any:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         # A page of another origin can make a browser on this machine post here: only JSON is taken, which a browser
-        # does not send across origins unasked, and a Host that is a foreign name is a rebound one.
+        # does not send across origins unasked (nor a DELETE), and a Host that is a foreign name is a rebound one.
         if request.method == "POST" and request.content_type != "application/json":
             return _json({"error": {"message": "send application/json"}}, status=415)
         token = gateway.config.admin_token
@@ -112,7 +115,7 @@ def _guard(gateway: Gateway, open_paths: frozenset[str]) -> Any:
                 return _json({"error": {"message": "a bearer token is needed: `admin_token`"}}, status=401)
         elif not token:
             host = request.host.rpartition(":")[0].strip("[]") or request.host
-            if request.method == "POST" and not is_loopback(host):
+            if request.method in {"POST", "DELETE"} and not is_loopback(host):
                 return _json({"error": {"message": f"{host!r} is not this machine's loopback name"}}, status=403)
         return await handler(request)
 
@@ -191,7 +194,12 @@ class _Admin:
             record = await asyncio.to_thread(self._parts.history.get, request_id)
         if record is None:
             return _json({"error": {"message": f"there is no record {request_id!r}"}}, status=404)
-        return _json(to_public(record))
+        public = to_public(record)
+        cancel = self._gateway.cancels.find(record.request_id)
+        if cancel is not None and cancel.slot_ns is not None:
+            # Known only after the record was written; a record is never rewritten.
+            public["cancel_slot_ms"] = cancel.slot_ns / 1e6
+        return _json(public)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Finished requests as server-sent events, from now on."""
@@ -227,6 +235,18 @@ class _Admin:
     async def streams(self, _: web.Request) -> web.Response:
         """Requests in flight."""
         return _json({"streams": self._gateway.streams()})
+
+    async def cancel_stream(self, request: web.Request) -> web.Response:
+        """End one request in flight, by our id; its client gets an error event (or 499 before the first byte)."""
+        request_id = request.match_info["request_id"]
+        stage = self._gateway.cancel(request_id, Reason.OPERATOR, "an operator cancelled this request")
+        if not stage:
+            return _json({"error": {"message": f"there is no request {request_id!r} in flight"}}, status=404)
+        return _json({"cancelled": request_id, "stage": stage})
+
+    async def cancels(self, _: web.Request) -> web.Response:
+        """The last cancels that had reached the engine: when its connection was closed, when its slot was seen free."""
+        return _json({"cancels": [cancel.view() for cancel in self._gateway.cancels.recent]})
 
     async def lanes(self, _: web.Request) -> web.Response:
         """Lanes: limits, occupancy, budgets."""

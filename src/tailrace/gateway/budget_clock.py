@@ -24,7 +24,7 @@ class Overrun(NamedTuple):
     """Its name in the configuration, or `deadline`."""
 
 
-_DEADLINE: Final = Overrun(OutcomeKind.CANCELLED, Reason.DEADLINE, "deadline")
+DEADLINE: Final = Overrun(OutcomeKind.CANCELLED, Reason.DEADLINE, "deadline")
 _TOTAL: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.TOTAL_TIMEOUT, "total")
 _UNSTREAMED: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.TOTAL_TIMEOUT, "unstreamed_total")
 _QUEUE: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.QUEUE_TIMEOUT, "queue")
@@ -35,7 +35,17 @@ _IDLE: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.IDLE_TIMEOUT, "idle")
 class BudgetClock:
     """The budgets of one request. All stamps are our monotonic clock (ns)."""
 
-    __slots__ = ("begun", "budgets", "deadline_at", "received", "sent_at", "streamed", "timed_only", "unblocked_at")
+    __slots__ = (
+        "begun",
+        "budgets",
+        "connect_by",
+        "deadline_at",
+        "received",
+        "sent_at",
+        "streamed",
+        "timed_only",
+        "unblocked_at",
+    )
 
     def __init__(self, received: int, budgets: Budgets) -> None:
         self.received = received
@@ -44,6 +54,8 @@ class BudgetClock:
         self.budgets = budgets
         self.deadline_at: int | None = None
         """The client's own deadline, which only shortens."""
+        self.connect_by = NEVER
+        """While it waits for a connection: when its queue budget is over."""
         self.sent_at: int | None = None
         self.unblocked_at = 0
         """When the client last took everything: silence in which it held us up is not the engine's."""
@@ -77,23 +89,31 @@ class BudgetClock:
             at = min(at, self._first_token_at())
         elif phase is Phase.STREAMING:
             at = min(at, self._idle_at(meter))
+        elif phase is Phase.CONNECTING:
+            at = min(at, self.connect_by)
         return at
 
     def over(self, phase: Phase, meter: StreamMeter | None, now: int, *, blocked: bool) -> Overrun | None:
         """The budget that is over at `now`, if any. While the client blocks, the engine is not called idle."""
         if now >= self.total_at():
             if self._past_deadline(now):
-                return _DEADLINE
+                return DEADLINE
             return _UNSTREAMED if self.in_one_piece else _TOTAL
         if phase is Phase.WAITING and now >= self._first_token_at():
             return _FIRST_TOKEN
         if phase is Phase.STREAMING and not blocked and now >= self._idle_at(meter):
             return _IDLE
+        if phase is Phase.CONNECTING and now >= self.connect_by:
+            return _QUEUE
         return None
+
+    def deadline_over(self, now: int) -> Overrun | None:
+        """Whether the client's deadline has passed before anything was done for it."""
+        return DEADLINE if self._past_deadline(now) else None
 
     def queue_over(self, now: int) -> Overrun:
         """Which of the two ended the wait in the lane: the queue budget, or the client's deadline within it."""
-        return _DEADLINE if self._past_deadline(now) else _QUEUE
+        return DEADLINE if self._past_deadline(now) else _QUEUE
 
     def length_ns(self, budget: str) -> int:
         """How long a budget was."""

@@ -164,6 +164,9 @@ class LimitsConfig(_Strict):
     """How long a body may take to go upstream, all in all; the request's own budgets begin at its end."""
     event_bytes: int = 1024 * 1024
     connections: int = 10_000
+    upstream_connections: int = 8192
+    """Connections to the engine, one for each request it works on. At the bound a request waits, within its queue
+    budget, for one to become free."""
     client_buffer_bytes: int = 256 * 1024
     """How much may wait for a client that reads slowly before the engine is paused."""
 
@@ -378,24 +381,14 @@ def check(config: Config, *, where: str = "config") -> None:
     _check_listen(config, where)
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
-        place = f"{where}: lanes[{index}]"
-        if names.count(lane.name) > 1:
-            raise ConfigError(f"two lanes are named {lane.name!r}", place=place, remedy="Give each its own name.")
-        if lane.running < 1 or lane.queued < 0:
-            raise ConfigError(
-                f"running is {lane.running} and queued is {lane.queued}",
-                place=place,
-                remedy="running must be at least 1, queued at least 0.",
-            )
-        if isinstance(lane.priority, str) and lane.priority not in _PRIORITIES:
-            raise ConfigError(
-                f"{lane.priority!r} is no priority",
-                place=f"{place}.priority",
-                remedy="Write high, normal, low or a number (lower goes first).",
-            )
-        if lane.objectives:
-            parse_objectives(lane.objectives)
+        _check_lane(lane, names, place=f"{where}: lanes[{index}]")
     parse_objectives(config.objectives)
+    if config.limits.upstream_connections < 1:
+        raise ConfigError(
+            f"{config.limits.upstream_connections} connections serve nobody",
+            place=f"{where}: limits.upstream_connections",
+            remedy="Write at least 1; leave the key out for 8192.",
+        )
     if not 0.0 <= config.records.sample <= 1.0:
         raise ConfigError(
             f"{config.records.sample} is no share",
@@ -426,6 +419,25 @@ def _check_listen(config: Config, where: str) -> None:
 
 def _sound_path(path: str) -> bool:
     return path.startswith("/") and len(path) > 1 and "\0" not in path
+
+
+def _check_lane(lane: LaneConfig, names: list[str], *, place: str) -> None:
+    if names.count(lane.name) > 1:
+        raise ConfigError(f"two lanes are named {lane.name!r}", place=place, remedy="Give each its own name.")
+    if lane.running < 1 or lane.queued < 0:
+        raise ConfigError(
+            f"running is {lane.running} and queued is {lane.queued}",
+            place=place,
+            remedy="running must be at least 1, queued at least 0.",
+        )
+    if isinstance(lane.priority, str) and lane.priority not in _PRIORITIES:
+        raise ConfigError(
+            f"{lane.priority!r} is no priority",
+            place=f"{place}.priority",
+            remedy="Write high, normal, low or a number (lower goes first).",
+        )
+    if lane.objectives:
+        parse_objectives(lane.objectives)
 
 
 def _check_backend(backend: BackendConfig, *, place: str) -> None:

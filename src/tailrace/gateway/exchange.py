@@ -16,7 +16,7 @@ from tailrace.gateway.budget_clock import NEVER, BudgetClock, Overrun
 from tailrace.gateway.forward import answer_headers, forward_request
 from tailrace.gateway.head import Header, HeadError, deadline_of
 from tailrace.gateway.intake import work_of
-from tailrace.gateway.refusal import Refusal, lane_refusal
+from tailrace.gateway.refusal import Refusal, cancellation, lane_refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind
 from tailrace.gateway.trace import continue_trace
 from tailrace.gateway.transit import Transit
@@ -31,6 +31,7 @@ from tailrace.model.thresholds import S
 
 if TYPE_CHECKING:
     from tailrace.gateway.gateway import Gateway
+    from tailrace.gateway.hop import TcpReading
     from tailrace.gateway.server import ClientConnection, Heir
     from tailrace.gateway.upstream import UpstreamConnection
 
@@ -44,6 +45,16 @@ the request, or after doing its work: that is not done twice."""
 
 class GatewayExchange:
     """One request, as its client's connection and its engine's connection drive it."""
+
+    hop: UpstreamConnection | None = None
+    """The connection that it was last sent on."""
+    dropped: tuple[int, int] | None = None
+    """When it was seen that nobody wants the engine's answer any more, and when that connection was closed (ns)."""
+    cancel_ns: int | None = None
+    """From the first of these instants, or the deadline before it, to the second, once it is cancelled."""
+    readings: tuple[TcpReading | None, TcpReading | None] | None = None
+    """Of the connections to the engine and to the client, where they may be closed before the record is made."""
+    _in_line_since: int | None = None
 
     def __init__(
         self,
@@ -233,6 +244,11 @@ class GatewayExchange:
             deadline_ns=self.clock.deadline_at,
         )
         desk = self.gateway.lanes
+        late = self.clock.deadline_over(now)
+        if late is not None:
+            self.lane = self.ledger.lane = desk.lane_of(facts)
+            self._give_up(now, late, Phase.UPLOAD.value)
+            return
         self.ledger.queued = now
         decision = desk.arrive(self, facts, now)
         self.lane = self.ledger.lane = decision.lane
@@ -256,7 +272,11 @@ class GatewayExchange:
     def lane_admitted(self, now: int) -> None:
         """Our turn has come."""
         self._lane_place = "running"
-        self._admitted(now)
+        late = self.clock.deadline_over(now)
+        if late is None:
+            self._admitted(now)
+        else:  # it passed since the last sweep
+            self._give_up(now, late, Phase.QUEUED.value)
 
     def lane_timed_out(self, now: int) -> None:
         """The queue budget, or the client's deadline within it, is over."""
@@ -295,21 +315,33 @@ class GatewayExchange:
         if connection is not None:
             self.ledger.connection_reused = True
             self._send(connection)
-        elif pool.full():
-            text = f"all {pool.limit} connections to the engine are in use"
-            verdict = Verdict(OutcomeKind.REJECTED, Reason.NO_BACKEND, stage="queue", error=text)
-            self._fail_before(now, verdict)
         else:
             self.phase = Phase.CONNECTING
-            self.next_check = self.clock.total_at()
-            pool.connect(self)
+            if pool.full():
+                self._in_line_since = now
+                self.clock.connect_by = (self.ledger.queued or now) + self.clock.budgets.queue_ns
+                pool.stand_in_line(self)
+            else:
+                pool.connect(self)
+            self.next_check = self.next_budget()
 
     def upstream_connected(self, connection: UpstreamConnection, started: int, now: int) -> None:
         """A fresh connection for us."""
         self.ledger.connect_start = started
         self.ledger.connect_end = now
         self.ledger.connection_reused = False
+        self._out_of_line(started)
         self._send(connection)
+
+    def upstream_free(self, connection: UpstreamConnection, now: int) -> None:
+        """A connection that another request has given back."""
+        self.ledger.connection_reused = True
+        self._out_of_line(now)
+        self._send(connection)
+
+    def _out_of_line(self, now: int) -> None:
+        if self._in_line_since is not None:
+            self.ledger.pool_wait_ns = now - self._in_line_since
 
     def upstream_unreachable(self, error: str, now: int) -> None:
         """Nobody answers at the engine's address."""
@@ -319,7 +351,7 @@ class GatewayExchange:
         self._fail_before(now, verdict)
 
     def _send(self, connection: UpstreamConnection) -> None:
-        self._upstream = connection
+        self._upstream = self.hop = connection
         if self.upload is not None:
             self.phase = Phase.UPLOAD
             self.ledger.upload_start = monotonic_ns()
@@ -357,7 +389,7 @@ class GatewayExchange:
 
     def stop_engine(self, now: int) -> None:
         """Nothing more is wanted of the engine."""
-        self._drop_upstream()
+        self._drop_upstream(now)
         self.engine_done(now)
 
     def engine_lost(self, now: int, *, untouched: bool) -> bool:
@@ -434,7 +466,7 @@ class GatewayExchange:
     def _give_up(self, now: int, over: Overrun, stage: str) -> None:
         """A budget is over: stop the engine, tell the client which budget of which stage it was."""
         draining = self.phase is Phase.DRAINING
-        queued = self.phase is Phase.QUEUED
+        queued = over.reason is Reason.QUEUE_TIMEOUT
         self._let_go(now)
         text = f"the {over.budget} budget of {self.clock.length_ns(over.budget) / 1e9:g} s is over in stage {stage}"
         if draining:
@@ -445,7 +477,7 @@ class GatewayExchange:
             self._tell(
                 Refusal(
                     # 429: there is capacity, but it is contended. 504: it was tried and took too long.
-                    status=429 if queued and over.reason is Reason.QUEUE_TIMEOUT else 504,
+                    status=429 if queued else 504,
                     message=text,
                     reason=over.reason,
                     stage=stage,
@@ -503,21 +535,22 @@ class GatewayExchange:
         )
         self.ends(now, verdict)
 
-    def stop(self, now: int) -> None:
-        """The gateway shuts down and this request's time is over."""
+    def cancel(self, now: int, reason: Reason, why: str) -> None:
+        """Somebody other than its client ends it: what works for it is stopped, and the client is told `why`."""
         if self.phase is Phase.DONE:
             return
-        verdict = Verdict(OutcomeKind.CANCELLED, Reason.SHUTDOWN, self.stage(now), "the gateway is shutting down")
+        stage = self.stage(now)
         begun = self.started and self.phase is not Phase.DRAINING
         self._let_go(now)
-        self.keep_alive = False
+        if reason is Reason.SHUTDOWN:
+            self.keep_alive = False
         if begun:
-            self._tell(
-                Refusal(status=503, message=verdict.error, reason=verdict.reason, stage=verdict.stage, retry_after_s=1)
-            )
+            self._tell(cancellation(reason, why, stage))
         else:
+            # Its upload is not whole, or all is said and not taken: there is no place for an answer.
             self._drop_client()
-        self._close(now, verdict)
+        verdict = Verdict(OutcomeKind.CANCELLED, reason, stage, why)
+        (self._close if reason is Reason.SHUTDOWN else self.ends)(now, verdict)
 
     def ends(self, now: int, verdict: Verdict) -> None:
         """Everything is written; the record waits only for the client to take it."""
@@ -536,10 +569,11 @@ class GatewayExchange:
         self.ledger.client_last_write = now
         self._close(now, verdict)
 
-    def _drop_upstream(self) -> None:
+    def _drop_upstream(self, now: int) -> None:
         connection, self._upstream = self._upstream, None
         if connection is not None:
             connection.abort()
+            self.dropped = (now, monotonic_ns())
 
     def _leave_lane(self, now: int) -> None:
         place, self._lane_place = self._lane_place, ""
@@ -552,7 +586,7 @@ class GatewayExchange:
         """Give back whatever works for this request: engine, pending connection, place in the lane."""
         if self.phase is Phase.CONNECTING:
             self.gateway.pool.forget(self)
-        self._drop_upstream()
+        self._drop_upstream(now)
         self._leave_lane(now)
 
     def _close(self, now: int, verdict: Verdict) -> None:

@@ -15,13 +15,16 @@ import msgspec
 
 from tailrace.gateway.address import unix_path
 from tailrace.gateway.aliases import Aliases
+from tailrace.gateway.cancels import CancelWatch, at_engine
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
 from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.head import Header, HeadError, check_head, origin_form
+from tailrace.gateway.hindsight import Hindsight
 from tailrace.gateway.history import History
 from tailrace.gateway.lanes import LaneDesk
+from tailrace.gateway.pool import UpstreamPool
 from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, RecordSink
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind, route
@@ -31,12 +34,11 @@ from tailrace.gateway.streams import stream_view
 from tailrace.gateway.tls import HANDSHAKE_S, SHUTDOWN_S, renew, server_context, tls_shape
 from tailrace.gateway.unix_socket import UnixListener
 from tailrace.gateway.upload import Upload, streams_up
-from tailrace.gateway.upstream import UpstreamPool
 from tailrace.gateway.verdict import Verdict
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.errors import InputError
-from tailrace.model.outcome import Reason
+from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.thresholds import Budgets
 
 log = logging.getLogger(__name__)
@@ -123,6 +125,7 @@ class Gateway:
             keep_alive_ns=int(config.upstream_keepalive),
             tls=self.engine.tls,
             server_name=self.backend.tls.server_name if self.backend.tls else None,
+            limit=config.limits.upstream_connections,
         )
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running)
         self.kept = History()
@@ -131,6 +134,13 @@ class Gateway:
         self.listeners: Listeners | None = None
         """Who listens to the WebSocket sessions that begin; nobody, unless a composition says so."""
         self.in_flight: dict[str, GatewayExchange] = {}
+        self.cancels = CancelWatch(
+            lambda: at_engine(self.in_flight.values()),
+            wake=self.engine.watch.wake,
+            period_ns=int(config.scrape.period),
+        )
+        self.engine.watch.reader = self.cancels
+        self.hindsight = Hindsight(self.cancels, self.engine.watch)
         self._desk = RecordDesk(self, sink, observer)
         self.connections: set[ClientConnection] = set()
         self.hangups = HangupWatch()
@@ -226,7 +236,7 @@ class Gateway:
         now = monotonic_ns()
         left = list(self.in_flight.values())
         for exchange in left:
-            exchange.stop(now)
+            exchange.cancel(now, Reason.SHUTDOWN, "the gateway is shutting down")
         self.counters.cut_at_shutdown += len(left)
         if left:
             await asyncio.sleep(0.05)  # the last events leave
@@ -387,10 +397,16 @@ class Gateway:
         now: int,
     ) -> None:
         """The one place where a request leaves the table; its record is made with the next batch."""
-        self.in_flight.pop(ledger.request_id, None)
+        exchange = self.in_flight.pop(ledger.request_id, None)
+        # The sweep may be overdue right now: after a pause, what has come meanwhile is read before any timer runs.
+        lag = now - self._due
         if ledger.loop_lag_ns is None:
-            ledger.loop_lag_ns = self.loop_lag_ns
-        self._desk.add(ledger, measured, verdict, now)
+            ledger.loop_lag_ns = max(self.loop_lag_ns, lag)
+        elif lag > ledger.loop_lag_ns:
+            ledger.loop_lag_ns = lag
+        if exchange is not None and (verdict.outcome is not OutcomeKind.COMPLETED or not exchange.keep_alive):
+            self.hindsight.look(exchange, verdict)
+        self._desk.add(ledger, measured, verdict, now, exchange)
 
     def flush_records(self) -> None:
         """Make the records of the requests that have ended; otherwise the next sweep does."""
@@ -401,6 +417,25 @@ class Gateway:
         """The last records, whatever has ended included."""
         self._desk.flush()
         return self.kept
+
+    def cancel(self, request_id: str, reason: Reason, why: str) -> str:
+        """End a request in flight from outside; returns the stage that it was in, or nothing where there is none.
+
+        InputError for one that cannot be ended without its neighbour: it waits behind another on its connection.
+        """
+        exchange = self.in_flight.get(request_id)
+        if exchange is None:
+            return ""
+        if exchange.connection.pipeline[0] is not exchange:
+            raise InputError(
+                "waits behind another request on the same connection, whose end would be its own",
+                place=request_id,
+                remedy="Cancel the one before it, or wait until it has begun.",
+            )
+        now = monotonic_ns()
+        stage = exchange.stage(now)
+        exchange.cancel(now, reason, why)
+        return stage
 
     # -- time
 
@@ -421,6 +456,7 @@ class Gateway:
 
     def _look_around(self) -> None:
         now = monotonic_ns()
+        self.hindsight.measure_cpu(now)
         lag = max(0, now - self._due)
         self.loop_lag_ns = lag
         self.loop_lag_max_ns = max(lag, self.loop_lag_max_ns)
@@ -464,6 +500,7 @@ class Gateway:
         self._apply(config)
         self.pool.connect_timeout_ns = int(config.connect_timeout)
         self.pool.keep_alive_ns = int(config.upstream_keepalive)
+        self.pool.limit = config.limits.upstream_connections
         self.lanes.replace(config.lane_policies(), monotonic_ns())
 
     def ready(self) -> tuple[bool, str]:
@@ -496,6 +533,8 @@ class Gateway:
             "connections": len(self.connections),
             "upstream_connections": len(self.pool.open),
             "upstream_idle": len(self.pool.idle),
+            "upstream_waiting": len(self.pool.line),
+            "cpu": self.hindsight.cpu,
             "loop_lag_ms": self.loop_lag_ns / 1e6,
             "loop_lag_max_ms": self.loop_lag_max_ns / 1e6,
             "lanes": self.lanes.snapshot(now),

@@ -37,6 +37,10 @@ class LaneDesk:
             self._waiting[facts.request_id] = queued
         return decision
 
+    def lane_of(self, facts: RequestFacts) -> str:
+        """The lane that a request would be in, without asking for a place."""
+        return self.admission.lane_of(facts)
+
     def policy(self, lane: str) -> LanePolicy:
         """The policy of a lane that a decision named."""
         return self.admission.policy(lane)

@@ -16,6 +16,7 @@ from tailrace.measure.summary import StreamSummary
 from tailrace.model.record import RequestRecord
 
 if TYPE_CHECKING:
+    from tailrace.gateway.exchange import GatewayExchange
     from tailrace.gateway.gateway import Gateway
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class _Ended(NamedTuple):
     measured: Measured | StreamSummary | None
     verdict: Verdict
     end: int
+    exchange: GatewayExchange | None
 
 
 class RecordDesk:
@@ -61,9 +63,16 @@ class RecordDesk:
         self.observer = observer
         self._ended: list[_Ended] = []
 
-    def add(self, ledger: RequestLedger, measured: Measured | StreamSummary | None, verdict: Verdict, end: int) -> None:
+    def add(
+        self,
+        ledger: RequestLedger,
+        measured: Measured | StreamSummary | None,
+        verdict: Verdict,
+        end: int,
+        exchange: GatewayExchange | None,
+    ) -> None:
         """A request has ended at `end` (ns)."""
-        self._ended.append(_Ended(ledger, measured, verdict, end))
+        self._ended.append(_Ended(ledger, measured, verdict, end, exchange))
         if len(self._ended) >= BATCH:
             self.flush()
 
@@ -97,6 +106,8 @@ class RecordDesk:
                 thresholds=gateway.thresholds,
                 sample_rate=gateway.sample_rate,
             )
+            if record.keep_reason and ended.exchange is not None:
+                record = gateway.hindsight.complete(record, ended.exchange)
             counters.records += 1
             if not self.sink.put(record):
                 counters.records_dropped += 1

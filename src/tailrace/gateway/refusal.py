@@ -140,6 +140,18 @@ def error_event(endpoint: str, refusal: Refusal, events: int = 0) -> bytes:
     return b"data: %b\n\n" % msgspec.json.encode({"error": error})
 
 
+def cancellation(reason: Reason, why: str, stage: str) -> Refusal:
+    """What the client of a request is told that somebody else ended.
+
+    503 where another try may do better. Otherwise 499, which no SDK tries again by itself: what an operator stopped, or
+    what a speaker talked over, is not wanted a second time.
+    """
+    again = reason in (Reason.SHUTDOWN, Reason.EVICTED)
+    return Refusal(
+        status=503 if again else 499, message=why, reason=reason, stage=stage, retry_after_s=1 if again else None
+    )
+
+
 def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
     """Why a lane does not take a request, and when to come back."""
     predicted = decision.predicted_wait_ns

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from time import monotonic_ns
+from time import monotonic_ns, thread_time_ns
 from typing import Final, Protocol
 
 import aiohttp
@@ -32,6 +32,16 @@ class SessionMaker(Protocol):
 
     def __call__(self, *, timeout_s: float, headers: Mapping[str, str] | None) -> aiohttp.ClientSession:
         """`headers` go with every request."""
+
+
+class ScrapeReader(Protocol):
+    """Who follows the scrapes, and may want them closer together for a while."""
+
+    def pause_s(self, usual_s: float, cost_s: float) -> float:
+        """How long to wait for the next one; `cost_s`: what reading the last one cost this thread."""
+
+    def scraped(self, state: EngineState | None, asked: int, now: int) -> None:
+        """One was asked at `asked` and answered at `now`; `None`: it failed."""
 
 
 class EngineWatch:
@@ -69,6 +79,13 @@ class EngineWatch:
         """The engine's `Server` header."""
         self._quiet_for = 0
         self._first = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._cost_s = 0.0
+        self.reader: ScrapeReader | None = None
+
+    def wake(self) -> None:
+        """Scrape now, or as soon as the scrape under way has ended."""
+        self._wake.set()
 
     async def first_answer(self) -> None:
         """Wait until the first scrape has ended, however it ended."""
@@ -82,6 +99,11 @@ class EngineWatch:
     def age_ns(self, now: int) -> int | None:
         """Age of the last state, however old."""
         return None if self._state is None else now - self._state.at_ns
+
+    @property
+    def counts(self) -> bool:
+        """Whether the engine tells how many requests it works on."""
+        return self._state is not None and self._state.running is not None
 
     def unreachable(self) -> None:
         """A request found nobody at the engine's address: look again soon."""
@@ -114,9 +136,23 @@ class EngineWatch:
                         await self._scrape(session)
                     finally:
                         self._first.set()
-                await asyncio.sleep(self._period_s)
+                pause = self._period_s if self.reader is None else self.reader.pause_s(self._period_s, self._cost_s)
+                try:
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+                self._wake.clear()
 
     async def _scrape(self, session: aiohttp.ClientSession) -> None:
+        asked = monotonic_ns()
+        before = self._state
+        await self._ask(session)
+        if self.reader is not None:
+            fresh = self._state if self._state is not before else None
+            self.reader.scraped(fresh, asked, monotonic_ns() if fresh is None else fresh.at_ns)
+
+    async def _ask(self, session: aiohttp.ClientSession) -> None:
         self.scrapes += 1
         try:
             async with session.get(self._url, allow_redirects=False, server_hostname=self._server_name) as answer:
@@ -131,7 +167,9 @@ class EngineWatch:
                     return
                 body = await answer.content.read(_MAX_BYTES)
                 text = body.decode("utf-8", "replace")
+                began = thread_time_ns()
                 self._state = self._parse(text, self.server, monotonic_ns())
+                self._cost_s = (thread_time_ns() - began) / 1e9
                 self.error = ""
         except TimeoutError:
             # A busy engine is late with its metrics; it is not gone.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from time import monotonic_ns
 from typing import Any, Final
 
 from tailrace.gateway.budget_clock import NEVER
@@ -267,13 +268,14 @@ class SessionExchange(GatewayExchange):
         if self.phase is Phase.DRAINING:
             self._drain_until = self.next_check = now + CLOSING_NS
 
-    def _drop_upstream(self) -> None:
+    def _drop_upstream(self, now: int) -> None:
         if self.tunnel is not None and self._upstream is not None:
             self._upstream = None
             self.tunnel.over = True
             self.tunnel.drop_engine()
+            self.dropped = (now, monotonic_ns())
         else:
-            super()._drop_upstream()
+            super()._drop_upstream(now)
 
     def _close(self, now: int, verdict: Verdict) -> None:
         if self.tunnel is not None:
@@ -338,15 +340,15 @@ class SessionExchange(GatewayExchange):
             return
         tunnel.close(GOING_AWAY, text, verdict, now)
 
-    def stop(self, now: int) -> None:
-        """The gateway shuts down."""
+    def cancel(self, now: int, reason: Reason, why: str) -> None:
+        """Somebody other than its client ends it: both sides get a Close frame that says why."""
         tunnel = self.tunnel
         if tunnel is None or tunnel.over or self.phase in (Phase.DONE, Phase.DRAINING):
-            super().stop(now)
+            super().cancel(now, reason, why)
             return
-        text = "the gateway is shutting down"
-        verdict = Verdict(OutcomeKind.CANCELLED, Reason.SHUTDOWN, self.stage(now), text)
-        tunnel.close(SERVICE_RESTART, text, verdict, now, engine_code=GOING_AWAY)
+        verdict = Verdict(OutcomeKind.CANCELLED, reason, self.stage(now), why)
+        code = SERVICE_RESTART if reason is Reason.SHUTDOWN else GOING_AWAY
+        tunnel.close(code, why, verdict, now, engine_code=GOING_AWAY)
         if not tunnel.over:  # in the middle of a frame, and there is no time to wait for its end
             tunnel.deadline = now
             tunnel.sweep(now)

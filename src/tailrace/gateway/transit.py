@@ -237,6 +237,8 @@ class Transit:
     def _plain_complete(self, now: int) -> None:
         exchange, answer = self._exchange, self.answer
         answer.end()
+        # Head and body left together, now: what was read last has waited for no longer than this.
+        self.overhead_ns += max(0, (answer.last_write_ns or now) - now)
         status = answer.status or 0
         read, self._read = self._read, None
         body = b"".join(read) if read else b""

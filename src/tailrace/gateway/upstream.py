@@ -1,19 +1,15 @@
-"""The upstream client: a bounded pool of keep-alive connections to one engine, each used by one request at a time."""
+"""One connection to an engine, used by one request at a time; between two it lies in its pool."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
-import ssl
-from collections import deque
 from time import monotonic_ns
 from typing import Final, Protocol, cast
 
 import httptools
 
-from tailrace.gateway.address import EngineAddress
 from tailrace.gateway.delivery import acknowledged_in_full
 from tailrace.gateway.head import Header
 
@@ -22,25 +18,23 @@ log = logging.getLogger(__name__)
 MAX_HEAD_BYTES: Final = 256 * 1024
 """An engine's head is a few hundred bytes; whoever sends more does not speak HTTP to us."""
 _TLS_TICKETS: Final = 4096
-_TLS_GOODBYE_S: Final = 2.0
-"""How long an engine has to answer our close_notify."""
-_TURNS_TO_CLOSE: Final = 10
-MAX_IDLE: Final = 256
-"""Idle connections kept; the engine keeps a socket and a task for each."""
 _PLAIN_SIZES: Final = {spelled: size for size in range(1, 2048) for spelled in (b"%x" % size, b"%X" % size)}
 """Chunk sizes as servers spell them, without zeros in front, signs or extensions. A token's event is a few hundred
 bytes; whatever stands not here goes through llhttp."""
 _LONGEST_SIZE: Final = 3
 
 
-class Seeker(Protocol):
-    """Who waits for a connection."""
+class Home(Protocol):
+    """Where a connection lies between two requests."""
 
-    def upstream_connected(self, connection: UpstreamConnection, started: int, now: int) -> None:
-        """A fresh connection is there; `started` is when connecting began."""
+    def opened(self, connection: UpstreamConnection) -> None:
+        """A connection is made."""
 
-    def upstream_unreachable(self, error: str, now: int) -> None:
-        """Nobody answered, or not in time."""
+    def closed(self, connection: UpstreamConnection) -> None:
+        """A connection is gone."""
+
+    def release(self, connection: UpstreamConnection, now: int) -> None:
+        """A request has its whole answer; the next may use the connection."""
 
 
 class Successor(Protocol):
@@ -118,7 +112,7 @@ class UpstreamConnection(asyncio.Protocol):
         "upload",
     )
 
-    def __init__(self, pool: UpstreamPool) -> None:
+    def __init__(self, pool: Home) -> None:
         self._pool = pool
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[Header] = []
@@ -378,170 +372,6 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.abort()
         if receiver is not None:
             receiver.upstream_lost(error, untouched=False, now=now)
-
-
-class UpstreamPool:
-    """Connections to one engine: reused last in first out, dropped before the engine would drop them."""
-
-    def __init__(
-        self,
-        address: EngineAddress,
-        *,
-        connect_timeout_ns: int,
-        keep_alive_ns: int,
-        limit: int = 8192,
-        tls: ssl.SSLContext | None = None,
-        server_name: str | None = None,
-    ) -> None:
-        """`tls` where the address asks for it; `server_name`: the name that its certificate is judged by."""
-        assert (tls is not None) == address.tls
-        self.address = address
-        self.tls = tls
-        self.server_name = server_name
-        self.authority: bytes = address.authority.encode("ascii")
-        self.prefix: bytes = address.prefix.encode("ascii")
-        """Path of the base URL, before every target."""
-        self.connect_timeout_ns = connect_timeout_ns
-        self.keep_alive_ns = keep_alive_ns
-        self.limit = limit
-        self.idle: deque[UpstreamConnection] = deque()
-        self.open: set[UpstreamConnection] = set()
-        self._connecting: dict[Seeker, asyncio.Task[None]] = {}
-        self._closing = False
-
-    def take(self, now: int) -> UpstreamConnection | None:
-        """An idle connection that is surely younger than the engine's keep-alive, or `None`."""
-        while self.idle:
-            connection = self.idle.pop()
-            transport = connection.transport
-            if transport is not None and not transport.is_closing() and not self._too_old(connection, now):
-                return connection
-            connection.abort()
-        return None
-
-    def full(self) -> bool:
-        """Whether no further connection may be opened."""
-        return len(self.open) + len(self._connecting) >= self.limit
-
-    def connect(self, seeker: Seeker) -> None:
-        """Open a connection for `seeker`, which is told of the result; `forget` takes the wish back."""
-        task = asyncio.create_task(self._connect(seeker))  # noqa: TID251  (owned: `forget` and `close` cancel it)
-        self._connecting[seeker] = task
-        task.add_done_callback(lambda _: self._connecting.pop(seeker, None))
-
-    def forget(self, seeker: Seeker) -> None:
-        """The seeker no longer wants the connection that is being opened for it."""
-        task = self._connecting.pop(seeker, None)
-        if task is not None:
-            task.cancel()
-
-    async def _connect(self, seeker: Seeker) -> None:
-        started = monotonic_ns()
-        error = ""
-        connection: UpstreamConnection | None = None
-        try:
-            async with asyncio.timeout(self.connect_timeout_ns / 1e9):
-                connection = await self._open()
-        except TimeoutError:
-            error = f"no connection within {self.connect_timeout_ns / 1e6:.0f} ms"
-        except ssl.SSLCertVerificationError as failure:
-            error = f"its certificate is not accepted: {failure.verify_message}"
-        except OSError as failure:  # ssl.SSLError is one
-            error = failure.strerror or str(failure)
-        except Exception as failure:
-            # Whatever it is, the seeker must hear of it: it would wait for its whole budget.
-            log.exception("connecting to %s failed", self.address.place)
-            error = f"{type(failure).__name__}: {failure}"
-        if connection is not None and (connection.transport is None or connection.transport.is_closing()):
-            connection, error = None, "the connection was closed at once"
-        current = asyncio.current_task()
-        wanted = self._connecting.get(seeker) is current
-        if wanted:
-            del self._connecting[seeker]
-        if connection is None:
-            if wanted:
-                seeker.upstream_unreachable(f"{self.address.place}: {error}", monotonic_ns())
-        elif wanted:
-            seeker.upstream_connected(connection, started, monotonic_ns())
-        else:
-            connection.abort()
-
-    async def _open(self) -> UpstreamConnection:
-        loop, address = asyncio.get_running_loop(), self.address
-        made: list[UpstreamConnection] = []
-        ready = False
-
-        def make() -> UpstreamConnection:
-            made.append(UpstreamConnection(self))
-            return made[-1]
-
-        try:
-            if address.socket:
-                await loop.create_unix_connection(make, address.socket)
-            elif self.tls is None:
-                await loop.create_connection(make, address.host, address.port)
-            else:
-                await loop.create_connection(
-                    make,
-                    address.host,
-                    address.port,
-                    ssl=self.tls,
-                    server_hostname=self.server_name or address.host,
-                    ssl_shutdown_timeout=_TLS_GOODBYE_S,
-                )
-            ready = True
-        finally:
-            if not ready:
-                # Given up at the last moment, uvloop closes the socket and tells its protocol nothing.
-                for connection in made:
-                    connection.abort()
-                    self.closed(connection)
-        return made[-1]
-
-    def opened(self, connection: UpstreamConnection) -> None:
-        """A connection is made."""
-        self.open.add(connection)
-
-    def closed(self, connection: UpstreamConnection) -> None:
-        """A connection is gone."""
-        self.open.discard(connection)
-        if connection.receiver is None:
-            with contextlib.suppress(ValueError):  # it was in use or already taken out
-                self.idle.remove(connection)
-
-    def release(self, connection: UpstreamConnection, now: int) -> None:
-        """A request has its whole answer; the next may use the connection."""
-        if self._closing or len(self.idle) >= MAX_IDLE:
-            connection.abort()
-            return
-        connection.idle_since = now
-        self.idle.append(connection)
-
-    def sweep(self, now: int) -> None:
-        """Close what has been idle too long; the oldest lie at the left."""
-        while self.idle and self._too_old(self.idle[0], now):
-            self.idle.popleft().abort()
-
-    def _too_old(self, connection: UpstreamConnection, now: int) -> bool:
-        limit = self.keep_alive_ns
-        if connection.keep_alive_ns is not None:
-            limit = min(limit, connection.keep_alive_ns)
-        return now - connection.idle_since > limit
-
-    async def close(self) -> None:
-        """Close everything and wait for the connecting tasks."""
-        self._closing = True
-        tasks = list(self._connecting.values())
-        self._connecting.clear()
-        for task in tasks:
-            task.cancel()
-        for connection in list(self.open):
-            connection.abort()
-        self.idle.clear()
-        for _ in range(_TURNS_TO_CLOSE):  # TLS takes some turns of the loop to say that it is gone
-            if self.open:
-                await asyncio.sleep(0)
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def set_no_delay(transport: asyncio.Transport) -> None:

@@ -205,6 +205,10 @@ class Admission:
 
     # -- views
 
+    def lane_of(self, facts: RequestFacts) -> str:
+        """The lane whose match accepts a request."""
+        return classify(self._policies, facts).name
+
     def policy(self, lane: str) -> LanePolicy:
         """The policy of a lane that a decision named."""
         return self._lanes[lane].policy

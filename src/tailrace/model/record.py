@@ -127,8 +127,31 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     loop_lag_ns: int | None = None
     """The largest event-loop lag seen while the request lived."""
     connect_ns: int | None = None
+    """Opening the connection to the engine (probe: to the server); absent where one was there already."""
     connection_reused: bool | None = None
-    # the probe's own stamps, as offsets from the intended time
+    pool_wait_ns: int | None = None
+    """Waiting for a connection because the pool was full; absent where nobody had to wait. Contained in `queue`."""
+    cancel_upstream_ns: int | None = None
+    """Why it is over was seen (the client's end, the deadline, a call) -> its connection to the engine was closed.
+
+    Cancelled requests that had one. When the engine's slot became free is known only after the record was written:
+    the metric `tailrace_cancel_slot_seconds` and `GET /cancels` have it.
+    """
+    # -- hops: read once, at the end, of requests whose timeline is kept; Linux only
+    upstream_rtt_ns: int | None = None
+    """TCP's smoothed round-trip time to the engine."""
+    upstream_rtt_var_ns: int | None = None
+    """Its mean deviation."""
+    upstream_retransmits: int | None = None
+    """Segments sent again to the engine since this connection was opened, by earlier requests on it too."""
+    client_rtt_ns: int | None = None
+    """TCP's smoothed round-trip time to the client."""
+    client_rtt_var_ns: int | None = None
+    client_retransmits: int | None = None
+    """Segments sent again to the client since this connection was opened."""
+    gateway_cpu: float | None = None
+    """Cores that the gateway's process used in the second before the end; 1.0 is one thread's all."""
+    # -- time of the schedule: the probe's own stamps, as offsets from the intended time
     intended_to_sent_ns: int | None = None
     """Intended send time -> real send. Latency from the schedule is this plus the latency from the send."""
     run_offset_ns: int | None = None

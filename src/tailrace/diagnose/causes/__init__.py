@@ -10,8 +10,10 @@ from tailrace.diagnose.causes.hol_long_prefill import HolLongPrefill
 from tailrace.diagnose.causes.kv_preemption import KvPreemption
 from tailrace.diagnose.causes.lane_queue import LaneQueue
 from tailrace.diagnose.causes.mix_shift import MixShift
+from tailrace.diagnose.causes.network import Network
 from tailrace.diagnose.causes.prefill_steals_decode import PrefillStealsDecode
 from tailrace.diagnose.causes.queue_saturation import QueueSaturation
+from tailrace.diagnose.causes.self_bottleneck import SelfBottleneck
 from tailrace.diagnose.causes.slow_reader import SlowReader
 
 __all__ = ["CAUSES"]
@@ -22,6 +24,8 @@ CAUSES: Final[tuple[Cause, ...]] = (
     HolLongPrefill(),
     KvPreemption(),
     LaneQueue(),
+    SelfBottleneck(),
+    Network(),
     SlowReader(),
     MixShift(),
     DecodeSlowdown(),

@@ -1,0 +1,119 @@
+"""GW_SELF_BOTTLENECK: the gateway itself is slow; the engine had answered."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.window import Window
+from tailrace.model.finding import Action, Evidence, Finding
+
+__all__ = ["SelfBottleneck"]
+
+SHARE: Final = 0.10
+OVERHEAD_SHARE: Final = 0.10
+"""The overhead is a sum over a stream: a microsecond a chunk delays nobody. It counts above this share of a request."""
+CPU_FULL: Final = 0.8
+"""Cores: the relay runs on one thread."""
+SAME_LAG: Final = 1.5
+FEW_LOST: Final = 0.25
+
+
+def _own_ms(window: Window) -> NDArray[np.float64]:
+    """What each row of `done` lost in the gateway at the least (ms): its longest lag, or its overhead."""
+    lag = np.nan_to_num(window.done.ms("loop_lag"), nan=0.0)
+    overhead = np.nan_to_num(window.done.ms("gateway_overhead"), nan=0.0)
+    with np.errstate(invalid="ignore"):
+        heavy = overhead > OVERHEAD_SHARE * window.done.ms("e2e")
+    return np.maximum(lag, np.where(heavy, overhead, 0.0))
+
+
+class SelfBottleneck(Cause):
+    """The gateway's event loop stood still, or relaying took long, while the slow requests lived."""
+
+    code: ClassVar[str] = "GW_SELF_BOTTLENECK"
+    stage: ClassVar[str] = "ingress"
+    needs: ClassVar[tuple[str, ...]] = ("event-loop lag or own overhead of the gateway", "CPU use of its process")
+    disproof: ClassVar[str] = "The same requests sent straight to the engine are as slow."
+    action: ClassVar[Action] = Action.FIX
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """Only a gateway's records know how it felt."""
+        done = evidence.now.done
+        known = ~np.isnan(done.column("loop_lag_ns")) | ~np.isnan(done.column("gateway_overhead_ns"))
+        return "" if known.any() else "records of the gateway (its event-loop lag and overhead)"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """Lag or overhead above 10 % of what the tail lost, and more of it than those have that lost nothing."""
+        window = evidence.now
+        if self.cannot_run(evidence) or not window.n:
+            return None
+        own, lost = _own_ms(window), window.lost.total
+        explains = window.in_tail(np.minimum(own, lost))
+        if explains < SHARE * window.tail_lost_ms or not self.carries(evidence, explains):
+            return None
+        others = np.ones(window.n, dtype=bool)
+        others[window.tail] = False
+        slow, rest = float(np.median(own[window.tail])), float(np.median(own[others])) if others.any() else 0.0
+        checked = [
+            f"the gateway stood still for {slow:.0f} ms in the slow requests, {rest:.0f} ms in the others (median)"
+        ]
+        if others.any() and slow < SAME_LAG * rest and float(lost[others].mean()) < FEW_LOST * window.tail_lost_ms:
+            return None  # those with the same lag lost nothing: it is not what makes the difference
+        cpu = window.done.column("gateway_cpu")[window.tail]
+        cpu = cpu[~np.isnan(cpu)]
+        used = float(np.median(cpu)) if cpu.size else float("nan")
+        missing = [] if cpu.size else ["CPU use of the gateway's process (records of this version have it)"]
+        full = used >= CPU_FULL
+        p99 = float(np.quantile(own, 0.99))
+        return self.finding(
+            statement=f"The gateway itself is the bottleneck: its event loop stood still for up to {p99:.0f} ms (p99), "
+            f"at least {explains:.0f} of the {window.tail_lost_ms:.0f} ms that the slowest requests lost.",
+            evidence=[
+                Evidence(
+                    text=f"at least {explains:.0f} of {window.tail_lost_ms:.0f} ms lost by the slowest requests are "
+                    "event-loop lag or overhead of the gateway",
+                    source="record:loop_lag_ns, record:gateway_overhead_ns",
+                    name="explains_ms",
+                    value=round(explains, 1),
+                    unit="ms",
+                ),
+                Evidence(
+                    text=f"p99 of the lag is {p99:.0f} ms",
+                    source="record:loop_lag_ns",
+                    name="lag_p99_ms",
+                    value=round(p99, 1),
+                    unit="ms",
+                ),
+                Evidence(text=checked[0], source="record:loop_lag_ns"),
+                *(
+                    [
+                        Evidence(
+                            text=f"its process used {used:.2f} cores meanwhile",
+                            source="record:gateway_cpu",
+                            name="gateway_cpu",
+                            value=round(used, 3),
+                            unit="cores",
+                        )
+                    ]
+                    if cpu.size
+                    else []
+                ),
+            ],
+            explains_ms=explains,
+            relation=f"own time / lost = {explains:.0f} / {window.tail_lost_ms:.0f} ms = "
+            f"{explains / max(window.tail_lost_ms, 1e-9):.0%} in the tail",
+            n=int((own > SHARE * window.tail_lost_ms).sum()),
+            advice="Its thread is full: run more gateway processes, and profile this one for the hot path."
+            if full
+            else "It did not run although it used little CPU: look for what held it (other processes on the machine, a "
+            "CPU limit, a stopped or swapped process, a slow disk) and give it cores of its own.",
+            price="Memory and a core for each process more." if full else "Cores that other work cannot use.",
+            verify="tailrace diagnose ADMIN-URL, after the change",
+            missing=missing,
+            disproof_checked=checked,
+        )
