@@ -99,6 +99,19 @@ engine_llamacpp() {
   printf '%s\n' "$stamp" > "$home/ready"
 }
 
+# The real Triton server with its Python backend, and its own client library, in an environment of their own: the
+# server needs a numpy that nothing else may be held back by.
+engine_triton() {
+  local home="$ROOT/.cache/engines/triton" stamp
+  stamp="$(stamp_of requirements/triton.txt)"
+  [ "$(cat "$home/ready" 2>/dev/null)" = "$stamp" ] && return
+  say "making .cache/engines/triton (once)"
+  make_venv "$home"
+  install "$home/bin/python" --no-deps --require-hashes -r requirements/triton.txt
+  "$home/bin/python" -c 'import tritonclient.grpc' || fail "Triton's client does not load on this machine"
+  printf '%s\n' "$stamp" > "$home/ready"
+}
+
 # Chromium for the page's tests.
 browser() {
   local name

@@ -28,6 +28,7 @@ TIERS = ("test", "ci", "all")
 TIER = os.environ.get("TAILRACE_TIER", "test")
 LONG_TIMEOUT_S = 120.0
 LLAMACPP_VENV = ROOT / ".cache" / "engines" / "llamacpp"
+TRITON_VENV = ROOT / ".cache" / "engines" / "triton"
 
 # Deadlines measure the machine, not the code: two shared cores make any of them lie.
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -65,10 +66,18 @@ def llamacpp_python() -> str | None:
     return None
 
 
+def triton_python() -> str | None:
+    """The interpreter of the environment that holds the Triton server and its client."""
+    python = TRITON_VENV / "bin" / "python"
+    return str(python) if python.exists() and (TRITON_VENV / "ready").exists() else None
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "shared": lambda: None if (shared_path() / "facts").is_dir() else f"no shared data at {shared_path()}",
     "browser": lambda: None if chromium_path() else "no Chromium on the path; `apt-get install chromium`",
     "llamacpp": lambda: None if llamacpp_python() else "no llama.cpp engine; `./scripts/test --ci` installs it",
+    "triton": lambda: None if triton_python() else "no Triton server; `./scripts/test --ci` installs it",
+    "grpc": lambda: None if importlib.util.find_spec("grpc") else "no grpcio; `pip install 'tailrace[grpc]'`",
     "openai": lambda: None if importlib.util.find_spec("openai") else "no OpenAI SDK; `pip install openai`",
 }
 """What a `needs` marker may name -> the reason why it is absent, or None where it is there."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from os import urandom
 from time import monotonic_ns, time_ns
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,7 +22,7 @@ from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind, route
 from tailrace.gateway.server import ClientConnection
-from tailrace.gateway.streams import stream_view
+from tailrace.gateway.streams import InFlight, stream_view
 from tailrace.gateway.upstream import UpstreamPool
 from tailrace.gateway.verdict import Verdict
 from tailrace.measure.ledger import RequestLedger
@@ -31,6 +31,9 @@ from tailrace.model.errors import InputError
 from tailrace.model.outcome import Reason
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import Budgets
+
+if TYPE_CHECKING:
+    from tailrace.gateway.rpc.port import GrpcPort
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +55,8 @@ _FIXED: Final = (
     "listen",
     "admin",
     "admin_token",
+    "grpc_listen",
+    "limits.grpc_message_bytes",
     "backends",
     "total_running",
     "scrape",
@@ -133,7 +138,7 @@ class Gateway:
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running)
         self.history = History()
         self.counters = Counters()
-        self.in_flight: dict[str, GatewayExchange] = {}
+        self.in_flight: dict[str, InFlight] = {}
         self.connections: set[ClientConnection] = set()
         self.loop_lag_ns = 0
         self.loop_lag_max_ns = 0
@@ -143,6 +148,8 @@ class Gateway:
         self.host = ""
         self.closing = False
         self._hurry = False
+        self.rpc: GrpcPort | None = None
+        """The gRPC port, where the configuration has one."""
         self._server: asyncio.Server | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._due = 0
@@ -176,6 +183,12 @@ class Gateway:
             raise bind_error(error, self.config.listen, "--listen") from None
         sockname = self._server.sockets[0].getsockname()
         self.host, self.port = sockname[0], sockname[1]
+        if self.config.grpc_listen is not None:
+            # Only here: without this key nothing of gRPC is loaded.
+            from tailrace.gateway.rpc.port import GrpcPort  # noqa: PLC0415
+
+            self.rpc = GrpcPort(self)
+            await self.rpc.start(split_address(self.config.grpc_listen, "grpc_listen"))
         self.started_unix_ns = time_ns()
         self._due = monotonic_ns() + SWEEP_NS
         self._tick = loop.call_later(SWEEP_NS / 1e9, self._sweep)
@@ -212,6 +225,8 @@ class Gateway:
             connection.abort()
         if self._tick is not None:
             self._tick.cancel()
+        if self.rpc is not None:
+            await self.rpc.close()
         await self.engine.watch.close()
         await self.pool.close()
         await asyncio.sleep(0)
@@ -391,7 +406,7 @@ class Gateway:
             self._due = monotonic_ns() + SWEEP_NS
             self._tick = asyncio.get_running_loop().call_later(SWEEP_NS / 1e9, self._sweep)
 
-    def _check(self, exchange: GatewayExchange, now: int) -> None:
+    def _check(self, exchange: InFlight, now: int) -> None:
         try:
             exchange.sweep(now)
         except Exception:

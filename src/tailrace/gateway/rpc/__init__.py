@@ -1,0 +1,5 @@
+"""Triton's gRPC through the gateway: the same lanes, budgets and records as over HTTP.
+
+Messages pass as the bytes that came: no generated code, nothing is parsed into objects or written back. Only `port`,
+`call`, `answer`, `infer`, `stream` and `tunnel` import grpcio; they are imported for a `grpc_listen` alone.
+"""
