@@ -1,4 +1,4 @@
-"""Triton's gRPC messages, read for what a record needs of them: who asks for what, which answer is whose, which is last.
+"""Triton's gRPC messages, read for what a record needs: who asks for what, which answer is whose, which is the last.
 
 A walk over a message's top-level fields that steps over tensors by their length. A tensor of 100 MB costs what one of
 100 bytes does, which no parser that builds objects can say, and nothing is ever written back: what is relayed are the
@@ -190,16 +190,23 @@ def read_ask(data: bytes) -> InferAsk:
             tensors.append(_tensor(data, start, at))
         elif number == _REQUEST_RAW:
             raw.append((start, at))
+    prompt_tokens, max_tokens = _sizes(data, tensors, raw)
+    return InferAsk(model, request_id, wants_final, prompt_tokens, max_tokens)
+
+
+def _sizes(
+    data: bytes, tensors: list[tuple[bytes, bytes]], raw: list[tuple[int, int]]
+) -> tuple[int | None, int | None]:
+    """Prompt tokens and their limit, from the tensors that a language model's request has."""
     prompt_tokens = max_tokens = None
     # Inputs whose data stand in the tensor itself have no raw content, and then none of the message has.
     for (name, datatype), (start, stop) in zip(tensors, raw, strict=False):
         if name == _TEXT_IN and datatype == b"BYTES":
             prompt_tokens = -(-max(0, stop - start - 4) // _BYTES_PER_TOKEN)
         elif name == _MAX_TOKENS and datatype in (b"INT32", b"UINT32") and stop - start >= 4:
-            max_tokens = int.from_bytes(data[start : start + 4], "little", signed=datatype == b"INT32")
-    if max_tokens is not None and max_tokens < 0:
-        max_tokens = None
-    return InferAsk(model, request_id, wants_final, prompt_tokens, max_tokens)
+            value = int.from_bytes(data[start : start + 4], "little", signed=datatype == b"INT32")
+            max_tokens = value if value >= 0 else None
+    return prompt_tokens, max_tokens
 
 
 def read_answer(data: bytes) -> InferAnswer:

@@ -104,6 +104,11 @@ class GrpcPort:
         if self._channel is not None:
             await self._channel.close()
 
+    @property
+    def idle(self) -> bool:
+        """No call is left."""
+        return not (self._tasks or self._calls or self._traces)
+
     # -- calls
 
     def handler(self, name: str) -> grpc.RpcMethodHandler[bytes, bytes]:
