@@ -292,12 +292,15 @@ def _announce(serving: ServingGateway, why: str, *, as_json: bool) -> None:
             "upstream_ok": gateway.engine.reachable,
             "engine": gateway.engine.name,
         }
+        if gateway.rpc is not None:
+            line["grpc"] = gateway.rpc.address
         text = msgspec.json.encode(line).decode()
     else:
         engine = gateway.engine.name or "engine not recognised"
         text = (
             f"Tailrace gateway   {gateway.url}/v1   ->  {gateway.backend.url} ({engine})\n"
-            f"page and admin     {serving.admin_url}/\n"
+            + (f"gRPC               {gateway.rpc.address}   ->  {gateway.backend.grpc_url}\n" if gateway.rpc else "")
+            + f"page and admin     {serving.admin_url}/\n"
             f"records            {Path(serving.config.records.dir).resolve()}\n"
             "Ctrl-C ends it."
         )

@@ -105,6 +105,11 @@ class GrpcPort:
             await self._channel.close()
 
     @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
     def idle(self) -> bool:
         """No call is left."""
         return not (self._tasks or self._calls or self._traces)

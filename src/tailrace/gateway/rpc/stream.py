@@ -190,7 +190,6 @@ class StreamCall(Call):
 
     async def _refused(self, request: RpcRequest) -> None:
         """A request that did not get to the engine: the call's status if it is all there was, else an error in it."""
-        self._wire_id.pop(request.ledger.request_id, None)
         refusal = request.refusal
         if refusal is None:  # its client left
             return
@@ -198,6 +197,7 @@ class StreamCall(Call):
             self.refusal = refusal
         else:
             await self._say(request, refusal)
+        self._wire_id.pop(request.ledger.request_id, None)
 
     # -- the engine's direction
 
