@@ -74,6 +74,8 @@ class Call:
         self.name = name
         self.method = method
         self.received = received
+        self.pairs = tuple(context.invocation_metadata() or ())
+        self.named = metadata.named_of(self.pairs)
         self.client = ClientSide()
         self.upstream: Upstream = None
         self.refusal: Refusal | None = None
@@ -175,7 +177,7 @@ class Call:
 
     def onward(self, request: RpcRequest) -> tuple[metadata.Pair, ...]:
         """Metadata for the engine."""
-        return self.port.onward(self.context.invocation_metadata() or (), request)
+        return self.port.onward(self.pairs, request)
 
 
 class UnaryCall(Call):

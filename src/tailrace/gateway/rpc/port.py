@@ -165,9 +165,7 @@ class GrpcPort:
 
     def open(self, call: Any, received: int, *, number: int = 1) -> RpcRequest:
         """A request begins: its ids, its account, its row in the table of those in flight."""
-        gateway, context = self.gateway, call.context
-        pairs = context.invocation_metadata() or ()
-        named = metadata.named_of(pairs)
+        gateway, named = self.gateway, call.named
         client_id = metadata.lookup(named, b"x-request-id", MAX_ID)
         call_id = self._calls.get(call)
         if call_id is None:
@@ -190,7 +188,7 @@ class GrpcPort:
             blocked=[],
             passages=[],
         )
-        remaining = context.time_remaining()
+        remaining = call.context.time_remaining()
         deadline = None if remaining is None else now + round(remaining * 1e9)
         said = named.get(b"x-deadline-ms", b"")
         if said.isdigit() and len(said) <= 12:
