@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import statistics
 import threading
 import time
@@ -11,7 +13,7 @@ import pytest
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.record import broken_invariants
 from tests.kserve_messages import SERVICE
-from tests.real.triton_stack import admin_streams
+from tests.real.triton_stack import admin_streams, triton_server, triton_stack
 
 pytestmark = [
     pytest.mark.tier("ci"),
@@ -137,3 +139,30 @@ def test_a_bare_grpcio_without_the_clients_library(through):
     assert initial["x-request-id"] == trailing["x-request-id"] == record.request_id
     assert trailing["x-tailrace-lane"] == record.lane == "default"
     assert record.session_id == "s"
+
+
+def test_a_server_that_is_killed(tmp_path):
+    """SIGKILL in the middle of a stream: the client is told at once, with the stage; what it had stays its own."""
+    import grpc
+
+    from tests.kserve_messages import ask
+
+    (tmp_path / "gateway").mkdir()
+    with (
+        triton_server(tmp_path / "server") as server,
+        triton_stack(server, tmp_path / "gateway") as stack,
+        grpc.insecure_channel(stack.grpc) as channel,
+    ):
+        call = channel.stream_stream(SERVICE + "ModelStreamInfer")(iter([ask("count", "k", max_tokens=400)]))
+        next(call)
+        os.kill(server.child.ready["pid"], signal.SIGKILL)
+        killed = time.monotonic()
+        with pytest.raises(grpc.RpcError) as caught:
+            for _ in call:
+                pass
+        assert time.monotonic() - killed < 1
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "in stage decode" in caught.value.details()
+        [record] = stack.new_records(1)
+        assert (record.outcome, record.reason, record.died_in) == (OutcomeKind.FAILED, Reason.STREAM_CUT, "decode")
+        assert record.output_tokens >= 1

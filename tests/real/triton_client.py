@@ -77,9 +77,9 @@ def stream(client, *, requests, model="count", want_final=False, leave_after=Non
         if leave_after is not None and len(out) == leave_after:
             left_at = time.time_ns()
             break
-        if sum(answer["text"] is not None for answer in out) == sum(count for _, _, count in requests):
-            if not want_final or sum(answer["final"] for answer in out) == len(requests):
-                break
+        texts, ends = sum(answer["text"] is not None for answer in out), sum(answer["final"] for answer in out)
+        if texts == sum(count for _, _, count in requests) and (not want_final or ends == len(requests)):
+            break
     client.stop_stream(cancel_requests=left_at is not None)
     return {"answers": out, "left_at_ns": left_at}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import subprocess
 import sys
 import time
@@ -132,6 +133,68 @@ def test_a_client_that_leaves_after_the_last_answer_has_it() -> None:
             await s.until(lambda: s.engine.open == 0)
 
     run(test())
+
+
+def test_many_that_leave_at_any_moment_leave_nothing_behind(caplog) -> None:
+    """Cancels and resets at moments that nobody chose: one record a request, nothing left, no failure of our own."""
+    rng = random.Random(7)
+
+    async def script(call) -> None:
+        message = await call.read()
+        if "Stream" not in call.method:
+            await asyncio.sleep(rng.random() * 0.02)
+            await call.send(whole())
+            return
+        for _ in range(rng.randrange(1, 30)):
+            await call.send(answer("r1", text="x" * rng.randrange(1, 5000)), gap=rng.random() * 0.002)
+        if message:
+            await call.send(end("r1"))
+
+    async def test() -> None:
+        async with grpc_stand(script, lanes=[{"name": "default", "running": 8, "queued": 200}]) as s:
+            asked = 0
+
+            async def client(number: int) -> None:
+                nonlocal asked
+                cable = Cable(s.address)
+                await cable.start()
+                channel = grpc.aio.insecure_channel(cable.address, options=LARGE)
+                for _ in range(4):
+                    if number % 3:
+                        call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+                        await call.write(ask(request_id="r1"))
+                        task = asyncio.ensure_future(ended(read_all(call)))
+                    else:
+                        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(ask())
+                        task = asyncio.ensure_future(ended(call))
+                    asked += 1
+                    await asyncio.sleep(rng.random() * 0.05)
+                    if rng.random() < 0.6:
+                        call.cancel()
+                    elif rng.random() < 0.3:
+                        cable.cut()
+                        break
+                    await asyncio.wait([task])
+                await channel.close()
+                await cable.close()
+
+            async with asyncio.TaskGroup() as group:
+                for number in range(24):
+                    group.create_task(client(number))
+            await s.until(lambda: not s.gateway.in_flight and s.engine.open == 0)
+            kinds = {(record.outcome, record.reason) for record in s.records.all}
+            assert kinds <= {
+                (OutcomeKind.COMPLETED, Reason.NONE),
+                (OutcomeKind.CANCELLED, Reason.CLIENT_DISCONNECT),
+                (OutcomeKind.CANCELLED, Reason.CLIENT_WRITE_FAILED),
+            }
+            assert len(kinds) >= 2
+            # A call that was cancelled before the gateway had read its request has none.
+            assert asked * 0.5 < len(s.records.all) <= asked
+            assert len({record.request_id for record in s.records.all}) == len(s.records.all)
+
+    run(test())
+    assert [entry for entry in caplog.records if entry.name.startswith("tailrace")] == []
 
 
 # -- engines that fail

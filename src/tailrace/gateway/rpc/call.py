@@ -64,6 +64,10 @@ Upstream = Any
 """grpc.aio's call objects share no type that has all of read, write and cancel."""
 
 
+class ClientLostError(Exception):
+    """What was written did not reach the client."""
+
+
 class Call:
     """Base of the kinds of calls. `run` is what gRPC awaits."""
 
@@ -94,6 +98,10 @@ class Call:
                 raise
             assert self._task is not None
             self._task.uncancel()
+        except ClientLostError:
+            self.drop_upstream()
+            if self.refusal is None:
+                self.client_left(monotonic_ns(), write_failed=True)
         except Exception:
             # Nothing that belongs to the call may stay behind, whatever we did wrong.
             log.exception("the call of %s could not be served", self.name)
@@ -111,7 +119,7 @@ class Call:
         """Read, admit, relay."""
         raise NotImplementedError
 
-    def client_left(self, now: int) -> None:
+    def client_left(self, now: int, *, write_failed: bool = False) -> None:
         """The client is gone."""
         raise NotImplementedError
 
@@ -139,7 +147,11 @@ class Call:
         """Hand a message to the client's transport: (begun, done, whether the client kept us waiting)."""
         begun = monotonic_ns()
         self.client.blocked_since = begun
-        await self.context.write(message)
+        try:
+            await self.context.write(message)
+        except (aio.BaseError, asyncio.InvalidStateError) as error:
+            # The connection broke under the write; gRPC cancels the call a moment later.
+            raise ClientLostError from error
         ended = monotonic_ns()
         self.client.blocked_since = None
         self.writes += 1
@@ -196,9 +208,9 @@ class UnaryCall(Call):
         assert request.refusal is not None
         self.end_with(request.refusal)
 
-    def client_left(self, now: int) -> None:
+    def client_left(self, now: int, *, write_failed: bool = False) -> None:
         """See `Call`."""
-        self.request.client_gone(now)
+        self.request.client_gone(now, write_failed=write_failed)
 
     def broken(self, now: int) -> None:
         """See `Call`."""

@@ -58,13 +58,17 @@ def own(ledger: RequestLedger, lane: str, now: int) -> list[Pair]:
         parts.append(f"upstream;dur={(ledger.upstream_end - ledger.sent) / 1e6:.3f}")
     out: list[Pair] = [
         ("x-request-id", ledger.request_id),
-        ("x-tailrace-lane", lane),
+        ("x-tailrace-lane", plain(lane)),
         ("server-timing", ", ".join(parts)),
     ]
     if ledger.client_request_id:
-        printable = ledger.client_request_id.encode("ascii", "replace").decode()
-        out.append(("x-client-request-id", "".join(char if char.isprintable() else "?" for char in printable)))
+        out.append(("x-client-request-id", plain(ledger.client_request_id)))
     return out
+
+
+def plain(text: str) -> str:
+    """`text` as metadata may carry it: anything but printable ASCII makes gRPC refuse the whole answer."""
+    return "".join(char if " " <= char <= "~" else "?" for char in text)
 
 
 def of_refusal(refusal: Refusal, code: int) -> list[Pair]:

@@ -82,7 +82,16 @@ class GrpcPort:
             else aio.insecure_channel(self._target, options=self._options)
         )
         server = self._server = aio.server(
-            options=[*self._sizes, ("grpc.so_reuseport", 0)],
+            options=[
+                *self._sizes,
+                ("grpc.so_reuseport", 0),
+                # A client whose network is gone says nothing: ask it, so that the engine does not work for nobody.
+                ("grpc.keepalive_time_ms", 30_000),
+                ("grpc.keepalive_timeout_ms", 10_000),
+                # Clients may ask too, and more often than once in five minutes, for which gRPC would hang up on them.
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ],
             maximum_concurrent_rpcs=self.gateway.max_connections,
         )
         server.add_generic_rpc_handlers((_Methods(self),))
@@ -206,7 +215,7 @@ class GrpcPort:
 
     def _new_id(self, client_id: str) -> str:
         gateway = self.gateway
-        if client_id and gateway.config.trust_request_id and client_id.isprintable():
+        if client_id and gateway.config.trust_request_id and client_id == metadata.plain(client_id):
             taken = client_id in gateway.in_flight or client_id in self._traces
             if not taken:
                 return client_id

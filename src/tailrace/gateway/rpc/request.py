@@ -266,11 +266,12 @@ class RpcRequest:
             refusal,
         )
 
-    def client_gone(self, now: int) -> None:
+    def client_gone(self, now: int, *, write_failed: bool = False) -> None:
         """The client cancelled, its connection is gone, or its deadline is over."""
         deadline = self.clock.deadline_at
         late = deadline is not None and now >= deadline - DEADLINE_SLACK_NS
-        reason = Reason.DEADLINE if late else Reason.CLIENT_DISCONNECT
+        gone = Reason.CLIENT_WRITE_FAILED if write_failed else Reason.CLIENT_DISCONNECT
+        reason = Reason.DEADLINE if late else gone
         self.end(now, Verdict(OutcomeKind.CANCELLED, reason, self.stage(now), budget="deadline" if late else ""))
 
     def stop(self, now: int) -> None:

@@ -12,6 +12,7 @@ sequence in order, and what is in memory bounded.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ from tailrace.engines.kserve import (
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.rpc import metadata
 from tailrace.gateway.rpc.answer import fault_verdict
-from tailrace.gateway.rpc.call import Call, Context
+from tailrace.gateway.rpc.call import Call, ClientLostError, Context
 from tailrace.gateway.rpc.methods import Method
 from tailrace.gateway.rpc.request import RpcRequest
 from tailrace.gateway.verdict import COMPLETED, Verdict
@@ -71,10 +72,10 @@ class StreamCall(Call):
 
     # -- ends
 
-    def client_left(self, now: int) -> None:
+    def client_left(self, now: int, *, write_failed: bool = False) -> None:
         """See `Call`."""
         for request in self._open():
-            request.client_gone(now)
+            request.client_gone(now, write_failed=write_failed)
 
     def broken(self, now: int) -> None:
         """See `Call`."""
@@ -107,9 +108,13 @@ class StreamCall(Call):
         if not self._open():
             self.end_with(refusal)
             return
-        task = asyncio.ensure_future(self._say(request, refusal))
+        task = asyncio.ensure_future(self._errand(request, refusal))
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
+
+    async def _errand(self, request: RpcRequest, refusal: Refusal) -> None:
+        with contextlib.suppress(ClientLostError):  # the call's own task is told of it too
+            await self._say(request, refusal)
 
     async def _say(self, request: RpcRequest, refusal: Refusal) -> None:
         """End one request of the stream with an error; the others go on."""
@@ -127,7 +132,7 @@ class StreamCall(Call):
         theirs = await self.upstream.initial_metadata() if self._heard else None
         ours: list[metadata.Pair] = []
         if self._last is not None:
-            ours = [("x-request-id", self.port.call_id(self)), ("x-tailrace-lane", self._last.lane)]
+            ours = [("x-request-id", self.port.call_id(self)), ("x-tailrace-lane", metadata.plain(self._last.lane))]
         await self.context.send_initial_metadata(metadata.back(theirs, ours))
 
     # -- the client's direction
@@ -150,6 +155,8 @@ class StreamCall(Call):
             await self.upstream.done_writing()
         except (aio.AioRpcError, asyncio.InvalidStateError):
             return  # the engine's side has ended; whoever reads from it knows why
+        except ClientLostError:
+            return  # the call's own task is told of it too
         except Exception:
             log.exception("the requests of a stream could not be read on")
             self.broken(monotonic_ns())

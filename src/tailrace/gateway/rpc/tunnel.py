@@ -36,9 +36,9 @@ class TunnelCall(Call):
         assert request.refusal is not None
         self.end_with(request.refusal)
 
-    def client_left(self, now: int) -> None:
+    def client_left(self, now: int, *, write_failed: bool = False) -> None:
         """See `Call`."""
-        self.request.client_gone(now)
+        self.request.client_gone(now, write_failed=write_failed)
 
     def broken(self, now: int) -> None:
         """See `Call`."""
