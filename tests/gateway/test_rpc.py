@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tailrace.gateway.config import config_from, grpc_target
+from tailrace.gateway.config import config_from
+from tailrace.gateway.grpc_keys import grpc_target
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import RouteKind
 from tailrace.gateway.rpc import metadata

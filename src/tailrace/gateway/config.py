@@ -7,7 +7,6 @@ names the path and the remedy. `json_schema()` is what editors validate against.
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tailrace.gateway.grpc_keys import check_grpc
 from tailrace.govern.lane import LaneMatch, LanePolicy, Order
 from tailrace.govern.objectives import FORM, objective_name
 from tailrace.model.errors import ConfigError
@@ -327,7 +327,12 @@ def check(config: Config, *, where: str = "config") -> None:
         )
     for index, backend in enumerate(config.backends):
         _check_backend(backend, place=f"{where}: backends[{index}]")
-    _check_grpc(config, where=where)
+    check_grpc(
+        listen=config.grpc_listen,
+        target=config.backends[0].grpc_url,
+        message_bytes=config.limits.grpc_message_bytes,
+        where=where,
+    )
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
         place = f"{where}: lanes[{index}]"
@@ -366,48 +371,6 @@ def _check_backend(backend: BackendConfig, *, place: str) -> None:
             place=f"{place}.api_key",
             remedy="Copy the key again, without what follows it.",
         )
-
-
-def _check_grpc(config: Config, *, where: str) -> None:
-    target = config.backends[0].grpc_url
-    if target is not None:
-        grpc_target(target, place=f"{where}: backends[0].grpc_url")
-    if (target is None) != (config.grpc_listen is None):
-        absent = "backends[0].grpc_url" if target is None else "grpc_listen"
-        raise ConfigError(
-            "gRPC has only one of its two ends",
-            place=f"{where}: {absent}",
-            remedy='Set both: `grpc_listen: 0.0.0.0:8081` and `grpc_url: "HOST:8001"` of the backend; or neither.',
-        )
-    if config.limits.grpc_message_bytes < 1 or config.limits.grpc_message_bytes >= 1 << 31:
-        raise ConfigError(
-            f"{config.limits.grpc_message_bytes} bytes are no size of a gRPC message",
-            place=f"{where}: limits.grpc_message_bytes",
-            remedy="Write a number below 2147483648, where Triton's own limit is.",
-        )
-    if config.grpc_listen is not None and importlib.util.find_spec("grpc") is None:
-        raise ConfigError(
-            "gRPC needs the package grpcio, which is not installed",
-            place=f"{where}: grpc_listen",
-            remedy="Run `pip install 'tailrace[grpc]'`, or leave out grpc_listen and grpc_url.",
-        )
-
-
-def grpc_target(url: str, *, place: str = "grpc_url") -> tuple[str, bool]:
-    """`10.0.0.5:8001`, `grpc://HOST:PORT`, `grpcs://HOST:PORT` -> (HOST:PORT, whether TLS). Raises `ConfigError`."""
-    scheme, split, rest = url.rpartition("://")
-    try:
-        parts = urlsplit(f"//{rest}")
-        sound = bool(parts.hostname) and bool(parts.port) and parts.netloc == rest and "@" not in rest
-    except ValueError:
-        sound = False
-    if not sound or not rest.isascii() or (split and scheme not in ("grpc", "grpcs")):
-        raise ConfigError(
-            f"{url!r} is no gRPC address",
-            place=place,
-            remedy='Write HOST:PORT, for example "10.0.0.5:8001", or grpcs://HOST:PORT for TLS.',
-        )
-    return rest, scheme == "grpcs"
 
 
 def check_url(url: str, *, place: str) -> None:

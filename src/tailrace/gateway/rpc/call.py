@@ -68,6 +68,12 @@ class ClientLostError(Exception):
     """What was written did not reach the client."""
 
 
+ENGINE_LOST: Final = (aio.AioRpcError, aio.BaseError, asyncio.InvalidStateError)
+"""How a write to the engine fails once its side of the call has ended. Whoever reads from it gets the status."""
+CLIENT_LOST: Final = (aio.BaseError, asyncio.InvalidStateError)
+"""How a write to the client fails once its side has."""
+
+
 class Call:
     """Base of the kinds of calls. `run` is what gRPC awaits."""
 
@@ -149,7 +155,7 @@ class Call:
         self.client.blocked_since = begun
         try:
             await self.context.write(message)
-        except (aio.BaseError, asyncio.InvalidStateError) as error:
+        except CLIENT_LOST as error:
             # The connection broke under the write; gRPC cancels the call a moment later.
             raise ClientLostError from error
         ended = monotonic_ns()
@@ -272,7 +278,7 @@ class UnaryCall(Call):
         if self.method.unwell is not None:
             # A health check that cannot be asked is answered: no.
             request.end(now, end.verdict)
-            await self.context.write(self.method.unwell)
+            await self.write(self.method.unwell)
             return
         request.end(now, end.verdict, end.refusal)
         await self.pass_on(end, request, error.trailing_metadata())
@@ -291,6 +297,6 @@ class RefusedCall(UnaryCall):
         """Refuse."""
         if self.method.unwell is not None:
             self.request.refuse(self._refusal, monotonic_ns())
-            await self.context.write(self.method.unwell)
+            await self.write(self.method.unwell)
             return
         self.refuse(self._refusal)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import socket
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 from grpc import aio
 
-from tailrace.gateway.config import grpc_target
+from tailrace.gateway.grpc_keys import grpc_target
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, RouteKind
 from tailrace.gateway.rpc import metadata
@@ -38,6 +37,8 @@ MAX_ID: Final = 200
 _RECONNECT_MS: Final = 1000
 """gRPC's own backoff grows to two minutes, in which a restarted engine would be called unreachable."""
 _KNOWN_METHODS: Final = 256
+_LAST_WORDS_S: Final = 0.2
+"""How long calls that were told of the end may take to pass it on."""
 
 
 class GrpcPort:
@@ -68,7 +69,7 @@ class GrpcPort:
         self._handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         self._calls: dict[Call, str] = {}
         self._traces: dict[str, Trace] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._running: set[Call] = set()
         self.host = ""
         self.port = 0
 
@@ -107,9 +108,10 @@ class GrpcPort:
     async def close(self) -> None:
         """End every call that is left and free the port. Requests in flight have ended before."""
         if self._server is not None:
-            for task in list(self._tasks):
-                task.cancel()
-            await self._server.stop(None)
+            text = "the gateway is shutting down"
+            for call in list(self._running):
+                call.end_with(Refusal(status=503, message=text, reason=Reason.SHUTDOWN, retry_after_s=1))
+            await self._server.stop(_LAST_WORDS_S)
         if self._channel is not None:
             await self._channel.close()
 
@@ -121,7 +123,7 @@ class GrpcPort:
     @property
     def idle(self) -> bool:
         """No call is left."""
-        return not (self._tasks or self._calls or self._traces)
+        return not (self._running or self._calls or self._traces)
 
     # -- calls
 
@@ -138,13 +140,11 @@ class GrpcPort:
     async def _serve(self, name: str, _: object, context: Context) -> None:
         received = monotonic_ns()
         call = self._call(name, context, received)
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+        self._running.add(call)
         try:
             await call.run()
         finally:
-            self._tasks.discard(task)
+            self._running.discard(call)
             request_id = self._calls.pop(call, "")
             self._traces.pop(request_id, None)
 

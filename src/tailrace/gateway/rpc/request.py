@@ -276,12 +276,15 @@ class RpcRequest:
 
     def stop(self, now: int) -> None:
         """The gateway shuts down and this request's time is over."""
-        text = "the gateway is shutting down"
+        self.cancel(now, Reason.SHUTDOWN, "the gateway is shutting down")
+
+    def cancel(self, now: int, reason: Reason, why: str) -> None:
+        """Somebody other than its client ends it: what works for it is stopped, and the client is told `why`."""
         stage = self.stage(now)
         self._end_from_outside(
             now,
-            Verdict(OutcomeKind.CANCELLED, Reason.SHUTDOWN, stage, text),
-            Refusal(status=503, message=text, reason=Reason.SHUTDOWN, stage=stage, retry_after_s=1),
+            Verdict(OutcomeKind.CANCELLED, reason, stage, why),
+            Refusal(status=503, message=why, reason=reason, stage=stage, retry_after_s=1),
         )
 
     def broken(self, now: int) -> None:

@@ -33,7 +33,7 @@ from tailrace.engines.kserve import (
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.rpc import metadata
 from tailrace.gateway.rpc.answer import fault_verdict
-from tailrace.gateway.rpc.call import Call, ClientLostError, Context
+from tailrace.gateway.rpc.call import CLIENT_LOST, ENGINE_LOST, Call, ClientLostError, Context
 from tailrace.gateway.rpc.methods import Method
 from tailrace.gateway.rpc.request import RpcRequest
 from tailrace.gateway.verdict import COMPLETED, Verdict
@@ -133,7 +133,10 @@ class StreamCall(Call):
         ours: list[metadata.Pair] = []
         if self._last is not None:
             ours = [("x-request-id", self.port.call_id(self)), ("x-tailrace-lane", metadata.plain(self._last.lane))]
-        await self.context.send_initial_metadata(metadata.back(theirs, ours))
+        try:
+            await self.context.send_initial_metadata(metadata.back(theirs, ours))
+        except CLIENT_LOST as error:
+            raise ClientLostError from error
 
     # -- the client's direction
 
@@ -143,7 +146,7 @@ class StreamCall(Call):
             while self.upstream is None:
                 if not await self._take() or self.refusal is not None:
                     return
-        except (aio.AioRpcError, asyncio.InvalidStateError):
+        except ENGINE_LOST:
             pass  # the engine's side has ended already: its status follows
         self._pump = asyncio.ensure_future(self._requests())
         await self._answers()
@@ -153,7 +156,7 @@ class StreamCall(Call):
             while await self._take():
                 pass
             await self.upstream.done_writing()
-        except (aio.AioRpcError, asyncio.InvalidStateError):
+        except ENGINE_LOST:
             return  # the engine's side has ended; whoever reads from it knows why
         except ClientLostError:
             return  # the call's own task is told of it too
@@ -191,7 +194,12 @@ class StreamCall(Call):
         self._sent.append(request)
         request.sent()
         if self.upstream is None:
-            self.upstream = self.port.stream(self.name)(timeout=self.timeout_s(request), metadata=self.onward(request))
+            self.upstream = self.port.stream(
+                self.name
+            )(  # The deadline of the call. One that a request names beside it is its own.
+                timeout=self.context.time_remaining(),
+                metadata=self.onward(request),
+            )
         await self.upstream.write(message + ASK_FINAL if self._asks else message)
         return True
 

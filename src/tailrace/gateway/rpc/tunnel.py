@@ -10,7 +10,7 @@ import grpc
 from grpc import aio
 
 from tailrace.gateway.rpc import metadata
-from tailrace.gateway.rpc.call import Call, Context
+from tailrace.gateway.rpc.call import CLIENT_LOST, ENGINE_LOST, Call, ClientLostError, Context
 from tailrace.gateway.rpc.methods import Method
 from tailrace.gateway.rpc.request import RpcRequest
 from tailrace.gateway.verdict import COMPLETED
@@ -68,7 +68,11 @@ class TunnelCall(Call):
                     break
                 if ledger.headers is None:
                     ledger.headers = ledger.first_byte = now
-                    await context.send_initial_metadata(metadata.back(await upstream.initial_metadata(), ()))
+                    theirs = await upstream.initial_metadata()
+                    try:
+                        await context.send_initial_metadata(metadata.back(theirs, ()))
+                    except CLIENT_LOST as error:
+                        raise ClientLostError from error
                 begun, ended, blocked = await self.write(message)
                 request.wrote(begun, ended, now, blocked=blocked)
             code, details = await upstream.code(), await upstream.details()
@@ -94,5 +98,5 @@ class TunnelCall(Call):
                 ledger.prompt_bytes += len(message)
                 await self.upstream.write(message)
             await self.upstream.done_writing()
-        except (aio.AioRpcError, asyncio.InvalidStateError):
+        except ENGINE_LOST:
             return  # the engine's side has ended; whoever reads from it knows why
