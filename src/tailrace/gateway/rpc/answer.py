@@ -52,6 +52,8 @@ _LOST: Final = (
     "recvmsg:",
     "cancelling all calls",
     "connection closed",
+    # grpc.aio's own words where a write met the end of the call; the engine's status, if it gave one, is lost with it.
+    "internal error from core",
 )
 """How gRPC words the end of its own connection; an engine that says UNAVAILABLE words what it lacks."""
 

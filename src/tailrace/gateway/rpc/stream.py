@@ -24,6 +24,7 @@ from tailrace.engines.kserve import (
     ASK_FINAL,
     END,
     InferAnswer,
+    InferAsk,
     WireError,
     error_answer,
     fault_of,
@@ -142,19 +143,30 @@ class StreamCall(Call):
 
     async def serve(self) -> None:
         """Requests one way, answers the other."""
-        try:
-            while self.upstream is None:
-                if not await self._take() or self.refusal is not None:
-                    return
-        except ENGINE_LOST:
-            pass  # the engine's side has ended already: its status follows
-        self._pump = asyncio.ensure_future(self._requests())
+        message: bytes | None = None
+        while message is None:
+            taken = await self._take()
+            if taken is None or self.refusal is not None:
+                return
+            message = taken or None
+        upstream = self.port.stream(self.name)
+        # The deadline of the call. One that a request names beside it is its own.
+        self.upstream = upstream(timeout=self.context.time_remaining(), metadata=self._onward())
+        # In a task of its own also the first: grpc.aio never returns from a write to a call that failed before it
+        # began, while a read says how it failed.
+        self._pump = asyncio.ensure_future(self._requests(message))
         await self._answers()
 
-    async def _requests(self) -> None:
+    def _onward(self) -> tuple[metadata.Pair, ...]:
+        assert self._last is not None
+        return self.onward(self._last)
+
+    async def _requests(self, first: bytes) -> None:
         try:
-            while await self._take():
-                pass
+            await self._to_engine(first)
+            while (message := await self._take()) is not None:
+                if message:
+                    await self._to_engine(message)
             await self.upstream.done_writing()
         except ENGINE_LOST:
             return  # the engine's side has ended; whoever reads from it knows why
@@ -164,44 +176,41 @@ class StreamCall(Call):
             log.exception("the requests of a stream could not be read on")
             self.broken(monotonic_ns())
 
-    async def _take(self) -> bool:
-        """Read the next request and bring it to the engine. False when the client has no more."""
+    async def _to_engine(self, message: bytes) -> None:
+        await self.upstream.write(message + ASK_FINAL if self._asks else message)
+
+    async def _take(self) -> bytes | None:
+        """The next request, admitted: its message. Empty for one that was refused, `None` when there are no more."""
         message = await self.context.read()
         if not isinstance(message, bytes):
-            return False
+            return None
         # From here on: a client may open the call long before it asks for anything.
         received = monotonic_ns()
         self._taken += 1
         request = self._last = self.port.open(self, received, number=self._taken)
-        if self.gateway.closing:
-            text = "the gateway is shutting down"
-            closing = Refusal(status=503, message=text, reason=Reason.NO_BACKEND, retry_after_s=1)
-            request.refuse(closing, monotonic_ns())
+        refusal, ask = self._look_at(message)
+        if refusal is not None:
+            request.refuse(refusal, monotonic_ns())
             await self._refused(request)
-            return True
-        try:
-            ask = read_ask(message)
-        except WireError as error:
-            text = f"the message is no ModelInferRequest: {error}"
-            request.refuse(Refusal(status=400, message=text, reason=Reason.BAD_REQUEST), monotonic_ns())
-            await self._refused(request)
-            return True
+            return b""
         if ask.id:
             self._wire_id[request.ledger.request_id] = ask.id
         if not await request.admitted(ask, len(message), stream=True):
             await self._refused(request)
-            return True
+            return b""
         self._sent.append(request)
         request.sent()
-        if self.upstream is None:
-            self.upstream = self.port.stream(
-                self.name
-            )(  # The deadline of the call. One that a request names beside it is its own.
-                timeout=self.context.time_remaining(),
-                metadata=self.onward(request),
-            )
-        await self.upstream.write(message + ASK_FINAL if self._asks else message)
-        return True
+        return message
+
+    def _look_at(self, message: bytes) -> tuple[Refusal | None, InferAsk]:
+        if self.gateway.closing:
+            text = "the gateway is shutting down"
+            return Refusal(status=503, message=text, reason=Reason.NO_BACKEND, retry_after_s=1), InferAsk()
+        try:
+            return None, read_ask(message)
+        except WireError as error:
+            text = f"the message is no ModelInferRequest: {error}"
+            return Refusal(status=400, message=text, reason=Reason.BAD_REQUEST), InferAsk()
 
     async def _refused(self, request: RpcRequest) -> None:
         """A request that did not get to the engine: the call's status if it is all there was, else an error in it."""
