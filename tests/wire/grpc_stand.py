@@ -139,9 +139,15 @@ class GrpcStand:
     """Engine, gateway, records, and one client channel."""
 
     def __init__(self, gateway: Gateway, engine: GrpcEngine, records: Records, channel: Any) -> None:
-        self.gateway, self.engine, self.records, self.channel = gateway, engine, records, channel
+        self.gateway, self.engine, self._records, self.channel = gateway, engine, records, channel
         assert gateway.rpc is not None
         self.address = f"127.0.0.1:{gateway.rpc.port}"
+
+    @property
+    def records(self) -> Records:
+        """Every record, those of requests that have just ended included."""
+        self.gateway.flush_records()
+        return self._records
 
     def unary(self, name: str = "ModelInfer", service: str = SERVICE) -> Any:
         return self.channel.unary_unary(service + name)

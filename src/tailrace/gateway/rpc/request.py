@@ -193,6 +193,8 @@ class RpcRequest:
 
     def wrote(self, begun: int, ended: int, read_at: int, *, blocked: bool) -> None:
         """A message was handed to the client's transport."""
+        if self.done:  # ended from outside meanwhile: its account is closed
+            return
         ledger = self.ledger
         if not self.written:
             self.written = True
