@@ -360,14 +360,14 @@ def test_a_budget_ends_a_stream_and_frees_the_engine(budgets, script, reason, bu
             await call.write(ask(request_id="r1"))
             started = time.monotonic()
             error = await error_of(read_all(call))
-            assert time.monotonic() - started < 0.4
+            assert time.monotonic() - started < 0.8
             assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             assert f"the {budget} budget" in error.details()
             assert said(error, "x-tailrace-stage") == stage
             record = await s.record()
             assert (record.outcome, record.reason, record.budget) == (OutcomeKind.TIMED_OUT, reason, budget)
             assert record.died_in == stage
-            await s.until(lambda: s.engine.open == 0, within=0.2)
+            await s.until(lambda: s.engine.open == 0, within=1.0)
 
     run(test())
 
@@ -379,7 +379,7 @@ def test_a_budget_ends_a_unary_call() -> None:
             assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             record = await s.record()
             assert (record.reason, record.budget) == (Reason.TOTAL_TIMEOUT, "unstreamed_total")
-            await s.until(lambda: s.engine.open == 0, within=0.2)
+            await s.until(lambda: s.engine.open == 0, within=1.0)
 
     run(test())
 
@@ -404,7 +404,7 @@ def test_the_clients_deadline_goes_upstream_and_only_shortens(streamed: bool, ho
                 error = await error_of(read_all(call))
             else:
                 error = await error_of(s.unary()(ask(), **options))
-            assert 0.2 < time.monotonic() - started < 0.45
+            assert 0.2 < time.monotonic() - started < 0.9
             assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             if streamed and how == "header":
                 assert left[0] is None, "a request's own deadline is not its call's"
@@ -414,7 +414,7 @@ def test_the_clients_deadline_goes_upstream_and_only_shortens(streamed: bool, ho
             record = await s.record()
             assert (record.outcome, record.reason) == (OutcomeKind.CANCELLED, Reason.DEADLINE)
             assert record.died_in == "prefill"
-            await s.until(lambda: s.engine.open == 0, within=0.2)
+            await s.until(lambda: s.engine.open == 0, within=1.0)
 
     run(test())
 
@@ -617,7 +617,7 @@ def test_a_client_that_never_reads_on_is_ended_by_the_total_budget() -> None:
             await call.read()
             record = await s.record()
             assert (record.outcome, record.reason) == (OutcomeKind.TIMED_OUT, Reason.TOTAL_TIMEOUT)
-            await s.until(lambda: s.engine.open == 0, within=0.3)
+            await s.until(lambda: s.engine.open == 0, within=1.0)
             error = await error_of(read_all(call))
             assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
