@@ -99,6 +99,29 @@ engine_llamacpp() {
   printf '%s\n' "$stamp" > "$home/ready"
 }
 
+# The real Triton server with its Python backend, and its own client library, in an environment of their own: the
+# server needs a numpy that nothing else may be held back by.
+engine_triton() {
+  local home="$ROOT/.cache/engines/triton" stamp
+  stamp="$(stamp_of requirements/triton.txt)"
+  [ "$(cat "$home/ready" 2>/dev/null)" = "$stamp" ] && return
+  say "making .cache/engines/triton (once)"
+  # numpy 1 ends with Python 3.12.
+  local name base=""
+  for name in "${TAILRACE_PYTHON:-}" python3.12 python3.11 python3; do
+    [ -n "$name" ] || continue
+    if "$name" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null; then
+      base="$name"
+      break
+    fi
+  done
+  [ -n "$base" ] || fail "the Triton server of the tests needs Python 3.11 or 3.12; none is on the path"
+  TAILRACE_PYTHON="$base" make_venv "$home"
+  install "$home/bin/python" --no-deps --require-hashes -r requirements/triton.txt
+  "$home/bin/python" -c 'import tritonclient.grpc' || fail "Triton's client does not load on this machine"
+  printf '%s\n' "$stamp" > "$home/ready"
+}
+
 # Chromium for the page's tests.
 browser() {
   local name

@@ -29,6 +29,7 @@ TIER = os.environ.get("TAILRACE_TIER", "test")
 LONG_TIMEOUT_S = 120.0
 LLAMACPP_VENV = ROOT / ".cache" / "engines" / "llamacpp"
 FUZZ_VENV = ROOT / ".cache" / "fuzz"
+TRITON_VENV = ROOT / ".cache" / "engines" / "triton"
 
 # Deadlines measure the machine, not the code: two shared cores make any of them lie.
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -71,6 +72,12 @@ def llamacpp_python() -> str | None:
     return None
 
 
+def triton_python() -> str | None:
+    """The interpreter of the environment that holds the Triton server and its client."""
+    python = TRITON_VENV / "bin" / "python"
+    return str(python) if python.exists() and (TRITON_VENV / "ready").exists() else None
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "shared": lambda: None if (shared_path() / "facts").is_dir() else f"no shared data at {shared_path()}",
     "browser": lambda: None if chromium_path() else "no Chromium on the path; `apt-get install chromium`",
@@ -78,6 +85,8 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "openssl": lambda: None if shutil.which("openssl") else "no openssl program; `apt-get install openssl`",
     "atheris": lambda: None if (FUZZ_VENV / "ready").exists() else "no atheris; `./scripts/test --all` installs it",
     "nginx": lambda: None if nginx_path() else "no nginx; `apt-get install nginx-light`",
+    "triton": lambda: None if triton_python() else "no Triton server; `./scripts/test --ci` installs it",
+    "grpc": lambda: None if importlib.util.find_spec("grpc") else "no grpcio; `pip install 'tailrace[grpc]'`",
     "openai": lambda: None if importlib.util.find_spec("openai") else "no OpenAI SDK; `pip install openai`",
 }
 """What a `needs` marker may name -> the reason why it is absent, or None where it is there."""

@@ -1,4 +1,4 @@
-"""A real llama.cpp server with the SmolLM2 weights, a tap on its wire, and the gateway in front."""
+"""Real engines with the gateway in front: llama.cpp with the SmolLM2 weights and a tap on its wire; Triton."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tailrace.app import llamacpp_engine
 from tests.children import Child, tailrace_command
 from tests.conftest import llamacpp_python
 from tests.real.tap import Tap
+from tests.real.triton_stack import TritonServer, TritonStack, triton_server, triton_stack
 
 MODEL = llamacpp_engine.MODEL_NAME
 SLOTS = 8
@@ -84,3 +85,17 @@ def stack(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sta
             yield Stack(child.wait_ready(30), tap, folder / "data")
         finally:
             child.stop()
+
+
+@pytest.fixture(scope="session")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+    """A real Triton with the models of `triton_models`."""
+    with triton_server(tmp_path_factory.mktemp("triton")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def through(triton: TritonServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonStack]:
+    """The gateway in front of it, with both protocols."""
+    with triton_stack(triton, tmp_path_factory.mktemp("gateway")) as stack:
+        yield stack

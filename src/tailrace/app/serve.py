@@ -315,13 +315,16 @@ def _announce(serving: ServingGateway, why: str, *, as_json: bool) -> None:
             "upstream_ok": gateway.engine.reachable,
             "engine": gateway.engine.name,
         }
+        if gateway.rpc is not None:
+            line["grpc"] = gateway.rpc.address
         text = msgspec.json.encode(line).decode()
     else:
         engine = gateway.engine.name or "engine not recognised"
         base = gateway.url if gateway.url.startswith("unix:") else f"{gateway.url}/v1"
         text = (
             f"Tailrace gateway   {base}   ->  {gateway.backend.url} ({engine})\n"
-            f"page and admin     {serving.admin_url}/\n"
+            + (f"gRPC               {gateway.rpc.address}   ->  {gateway.backend.grpc_url}\n" if gateway.rpc else "")
+            + f"page and admin     {serving.admin_url}/\n"
             f"records            {Path(serving.config.records.dir).resolve()}\n"
             "Ctrl-C ends it."
         )

@@ -22,7 +22,7 @@ from tailrace.model.engine_state import EngineState
 from tailrace.model.outcome import Reason
 
 if TYPE_CHECKING:
-    from tailrace.gateway.exchange import GatewayExchange
+    from tailrace.gateway.in_flight import InFlight
 
 KEPT: Final = 512
 """Cancels that the admin port can still show."""
@@ -35,7 +35,7 @@ _SHARE_OF_COST: Final = 20
 """A pause is at least this many times what reading the last scrape cost: at most a twentieth of the loop."""
 
 
-def at_engine(exchanges: Iterable[GatewayExchange]) -> list[int]:
+def at_engine(exchanges: Iterable[InFlight]) -> list[int]:
     """When those of our requests were sent that the engine works on now (ns)."""
     return [
         exchange.ledger.sent

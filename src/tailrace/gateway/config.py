@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailrace.gateway.address import HTTP_UNIX, unix_path
+from tailrace.gateway.grpc_keys import check_grpc
 from tailrace.govern.lane import LaneMatch, LanePolicy, Order
 from tailrace.govern.objectives import FORM, objective_name
 from tailrace.model.errors import ConfigError
@@ -92,6 +93,8 @@ class BackendConfig(_Strict):
     metrics_url: str | None = None
     """Where the engine's Prometheus text is; default: `/metrics` of `url`."""
     api_key: str | None = None
+    grpc_url: str | None = None
+    """Where a Triton serves gRPC: `10.0.0.5:8001`, or `grpcs://triton.example:443` for TLS. Needs `grpc_listen`."""
 
 
 class BudgetsConfig(_Strict):
@@ -169,6 +172,9 @@ class LimitsConfig(_Strict):
     budget, for one to become free."""
     client_buffer_bytes: int = 256 * 1024
     """How much may wait for a client that reads slowly before the engine is paused."""
+    grpc_message_bytes: int = 256 * 1024 * 1024
+    """The largest gRPC message in either direction. gRPC's own 4 MiB cut tensors off: eight RGB pictures of 1920 x 1080
+    as 32-bit floats are 190 MiB. A message is held whole, so this times the calls at once bounds the memory."""
 
 
 class ScrapeConfig(_Strict):
@@ -215,6 +221,8 @@ class Config(_Strict):
     """Permissions of the Unix socket, in octal: who may connect."""
     tls: TlsConfig | None = None
     admin: str = "127.0.0.1:9480"
+    grpc_listen: str | None = None
+    """Where clients reach Triton's gRPC through the gateway, for example `0.0.0.0:8081`; absent: no gRPC at all."""
     backends: list[BackendConfig] = []
     lanes: list[LaneConfig] = []
     total_running: int | None = None
@@ -379,6 +387,12 @@ def check(config: Config, *, where: str = "config") -> None:
     for index, backend in enumerate(config.backends):
         _check_backend(backend, place=f"{where}: backends[{index}]")
     _check_listen(config, where)
+    check_grpc(
+        listen=config.grpc_listen,
+        target=config.backends[0].grpc_url,
+        message_bytes=config.limits.grpc_message_bytes,
+        where=where,
+    )
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
         _check_lane(lane, names, place=f"{where}: lanes[{index}]")

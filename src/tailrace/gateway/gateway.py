@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from os import urandom
 from time import monotonic_ns, time_ns
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,6 +23,7 @@ from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.head import Header, HeadError, check_head, origin_form
 from tailrace.gateway.hindsight import Hindsight
 from tailrace.gateway.history import History
+from tailrace.gateway.in_flight import InFlight
 from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.pool import UpstreamPool
 from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, RecordSink
@@ -40,6 +41,9 @@ from tailrace.measure.summary import StreamSummary
 from tailrace.model.errors import InputError
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.thresholds import Budgets
+
+if TYPE_CHECKING:
+    from tailrace.gateway.rpc.port import GrpcPort
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +66,8 @@ _FIXED: Final = (
     "listen_mode",
     "admin",
     "admin_token",
+    "grpc_listen",
+    "limits.grpc_message_bytes",
     "backends",
     "total_running",
     "scrape",
@@ -133,7 +139,7 @@ class Gateway:
         self.counters = Counters()
         self.listeners: Listeners | None = None
         """Who listens to the WebSocket sessions that begin; nobody, unless a composition says so."""
-        self.in_flight: dict[str, GatewayExchange] = {}
+        self.in_flight: dict[str, InFlight] = {}
         self.cancels = CancelWatch(
             lambda: at_engine(self.in_flight.values()),
             wake=self.engine.watch.wake,
@@ -155,6 +161,8 @@ class Gateway:
         self._unix: UnixListener | None = None
         self.closing = False
         self._hurry = False
+        self.rpc: GrpcPort | None = None
+        """The gRPC port, where the configuration has one."""
         self._server: asyncio.Server | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._due = 0
@@ -204,6 +212,12 @@ class Gateway:
         if path is None:
             sockname = self._server.sockets[0].getsockname()
             self.host, self.port = sockname[0], sockname[1]
+        if self.config.grpc_listen is not None:
+            # Only here: without this key nothing of gRPC is loaded.
+            from tailrace.gateway.rpc.port import GrpcPort  # noqa: PLC0415
+
+            self.rpc = GrpcPort(self)
+            await self.rpc.start(split_address(self.config.grpc_listen, "grpc_listen"))
         self.started_unix_ns = time_ns()
         self._due = monotonic_ns() + SWEEP_NS
         self._tick = loop.call_later(SWEEP_NS / 1e9, self._sweep)
@@ -227,6 +241,19 @@ class Gateway:
             self._server.close()
         if self._unix is not None:
             self._unix.close()
+        cut = await self._drain(drain_s)
+        if self._tick is not None:
+            self._tick.cancel()
+        if self.rpc is not None:
+            await self.rpc.close()
+        self._desk.flush()
+        await self.engine.watch.close()
+        await self.pool.close()
+        self.hangups.close()
+        await asyncio.sleep(0)
+        return cut
+
+    async def _drain(self, drain_s: float) -> int:
         for connection in list(self.connections):
             connection.close_when_idle()
         loop = asyncio.get_running_loop()
@@ -242,13 +269,6 @@ class Gateway:
             await asyncio.sleep(0.05)  # the last events leave
         for connection in list(self.connections):
             connection.abort()
-        if self._tick is not None:
-            self._tick.cancel()
-        self._desk.flush()
-        await self.engine.watch.close()
-        await self.pool.close()
-        self.hangups.close()
-        await asyncio.sleep(0)
         return len(left)
 
     def cut_now(self) -> None:
@@ -426,7 +446,8 @@ class Gateway:
         exchange = self.in_flight.get(request_id)
         if exchange is None:
             return ""
-        if exchange.connection.pipeline[0] is not exchange:
+        line = exchange.connection.pipeline
+        if line and line[0] is not exchange:
             raise InputError(
                 "waits behind another request on the same connection, whose end would be its own",
                 place=request_id,
@@ -447,7 +468,7 @@ class Gateway:
             self._due = monotonic_ns() + SWEEP_NS
             self._tick = asyncio.get_running_loop().call_later(SWEEP_NS / 1e9, self._sweep)
 
-    def _check(self, exchange: GatewayExchange, now: int) -> None:
+    def _check(self, exchange: InFlight, now: int) -> None:
         try:
             exchange.sweep(now)
         except Exception:

@@ -15,7 +15,7 @@ from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.record import RequestRecord
 
 if TYPE_CHECKING:
-    from tailrace.gateway.exchange import GatewayExchange
+    from tailrace.gateway.in_flight import InFlight
 
 _EVERY_NS: Final = 1_000_000_000
 _FIRST_NS: Final = 100_000_000
@@ -44,7 +44,7 @@ class Hindsight:
         if spent >= _EVERY_NS:
             self._mark = mark
 
-    def look(self, exchange: GatewayExchange, verdict: Verdict) -> None:
+    def look(self, exchange: InFlight, verdict: Verdict) -> None:
         """A request has just ended whose connections may be closed before its record is made."""
         exchange.readings = self._read(exchange)
         if verdict.outcome is OutcomeKind.CANCELLED and exchange.dropped is not None:
@@ -63,7 +63,7 @@ class Hindsight:
                 metrics=self._watch.counts,
             )
 
-    def complete(self, record: RequestRecord, exchange: GatewayExchange) -> RequestRecord:
+    def complete(self, record: RequestRecord, exchange: InFlight) -> RequestRecord:
         """The record with both hops, the process's CPU use, and how long a cancel took to reach the engine."""
         self.measure_cpu(monotonic_ns())
         found: dict[str, Any] = {"gateway_cpu": self.cpu, "cancel_upstream_ns": exchange.cancel_ns}
@@ -73,7 +73,7 @@ class Hindsight:
         return msgspec.structs.replace(record, **found)
 
     @staticmethod
-    def _read(exchange: GatewayExchange) -> tuple[TcpReading | None, TcpReading | None]:
+    def _read(exchange: InFlight) -> tuple[TcpReading | None, TcpReading | None]:
         hop = exchange.hop
         return read_tcp(None if hop is None else hop.transport), read_tcp(exchange.connection.transport)
 

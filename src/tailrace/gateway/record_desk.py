@@ -16,8 +16,8 @@ from tailrace.measure.summary import StreamSummary
 from tailrace.model.record import RequestRecord
 
 if TYPE_CHECKING:
-    from tailrace.gateway.exchange import GatewayExchange
     from tailrace.gateway.gateway import Gateway
+    from tailrace.gateway.in_flight import InFlight
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class _Ended(NamedTuple):
     measured: Measured | StreamSummary | None
     verdict: Verdict
     end: int
-    exchange: GatewayExchange | None
+    exchange: InFlight | None
 
 
 class RecordDesk:
@@ -69,7 +69,7 @@ class RecordDesk:
         measured: Measured | StreamSummary | None,
         verdict: Verdict,
         end: int,
-        exchange: GatewayExchange | None,
+        exchange: InFlight | None,
     ) -> None:
         """A request has ended at `end` (ns)."""
         self._ended.append(_Ended(ledger, measured, verdict, end, exchange))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tailrace.gateway.exchange import GatewayExchange
+from tailrace.gateway.in_flight import InFlight
 from tailrace.gateway.session import SessionExchange
 
 
-def stream_view(exchange: GatewayExchange, now: int) -> dict[str, Any]:
+def stream_view(exchange: InFlight, now: int) -> dict[str, Any]:
     """One request of `/streams`: where it is, for how long, what it has given."""
     meter = exchange.transit.meter
     out: dict[str, Any] = {

@@ -387,6 +387,10 @@ class StreamMeter:
             self.done = True
             self.done_at = now
 
+    def message(self, meaning: Meaning, now: int) -> None:
+        """An event that its transport framed and its reader read already (a gRPC message), stamped `now`."""
+        self._take(meaning, now)
+
     def client_blocked(self, start_ns: int, end_ns: int) -> None:
         """The client did not take bytes from `start_ns` to `end_ns` (absolute)."""
         if end_ns > start_ns:
