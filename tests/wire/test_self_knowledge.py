@@ -194,7 +194,7 @@ def test_metrics_of_the_hops_are_fed_from_records() -> None:
     async def test() -> None:
         metrics = GatewayMetrics()
         async with stand(_answers, limits={"upstream_connections": 1}) as s:
-            s.gateway.observer = metrics
+            s.gateway._desk.observer = metrics
             await asyncio.gather(*(s.ask(request(chat_body())) for _ in range(3)))
         text = metrics.render()[0].decode()
         assert 'tailrace_connect_seconds_count{lane="default"} 1.0' in text
