@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.gateway.answer import Answer
+from tailrace.gateway.engine_head import EngineHead
 
 
 class Wire:
@@ -41,6 +42,10 @@ class Wire:
 SSE = [(b"Content-Type", b"text/event-stream"), (b"Transfer-Encoding", b"chunked")]
 
 
+def begin(answer: Answer, status: int, headers: list[tuple[bytes, bytes]], *, sse: bool) -> None:
+    answer.begin(EngineHead(status, headers), headers, sse=sse)
+
+
 def _answer(*, version: str = "1.1", head_only: bool = False) -> tuple[Answer, Wire]:
     wire = Wire()
     return Answer(wire, head_only=head_only, version=version), wire
@@ -49,7 +54,7 @@ def _answer(*, version: str = "1.1", head_only: bool = False) -> tuple[Answer, W
 @given(st.lists(st.binary(max_size=40), max_size=10), st.integers(0, 10))
 def test_whatever_the_pieces_the_body_arrives_whole(pieces: list[bytes], released_after: int) -> None:
     answer, wire = _answer()
-    answer.begin(200, SSE, sse=True)
+    begin(answer, 200, SSE, sse=True)
     for number, data in enumerate(pieces):
         if number == released_after:
             answer.release()
@@ -63,7 +68,7 @@ def test_whatever_the_pieces_the_body_arrives_whole(pieces: list[bytes], release
 
 def test_nothing_leaves_before_the_head_is_released_and_then_it_leaves_in_one_write() -> None:
     answer, wire = _answer()
-    answer.begin(200, SSE, sse=True)
+    begin(answer, 200, SSE, sse=True)
     assert answer.body(b"data: 1\n\n") == 0
     assert answer.holding
     assert wire.writes == []
@@ -76,7 +81,7 @@ def test_nothing_leaves_before_the_head_is_released_and_then_it_leaves_in_one_wr
 
 def test_a_held_answer_can_still_become_another_one() -> None:
     answer, wire = _answer()
-    answer.begin(200, SSE, sse=True)
+    begin(answer, 200, SSE, sse=True)
     answer.body(b"data: {}\n\n")
     answer.refuse(503, b'{"error":1}', retry_after_s=3)
     wire.read()
@@ -87,7 +92,7 @@ def test_a_held_answer_can_still_become_another_one() -> None:
 def test_a_plain_answer_keeps_its_length_or_gets_one() -> None:
     for headers in ([(b"Content-Length", b"2")], [(b"Transfer-Encoding", b"chunked")]):
         answer, wire = _answer()
-        answer.begin(200, headers, sse=False)
+        begin(answer, 200, headers, sse=False)
         answer.body(b"{}")
         answer.end()
         wire.read()
@@ -98,7 +103,7 @@ def test_a_plain_answer_keeps_its_length_or_gets_one() -> None:
 @pytest.mark.parametrize("status", [204, 304])
 def test_an_answer_without_a_body_has_no_framing(status: int) -> None:
     answer, wire = _answer()
-    answer.begin(status, [], sse=False)
+    begin(answer, status, [], sse=False)
     answer.end()
     wire.read()
     assert wire.complete
@@ -108,7 +113,7 @@ def test_an_answer_without_a_body_has_no_framing(status: int) -> None:
 
 def test_head_says_the_length_and_sends_nothing() -> None:
     answer, wire = _answer(head_only=True)
-    answer.begin(200, [(b"Content-Length", b"50")], sse=False)
+    begin(answer, 200, [(b"Content-Length", b"50")], sse=False)
     answer.end()
     assert wire.writes[0].endswith(b"\r\n\r\n")
     assert b"content-length: 50\r\n" in wire.writes[0]
@@ -119,7 +124,7 @@ def test_head_says_the_length_and_sends_nothing() -> None:
 
 def test_http_1_0_is_ended_by_closing() -> None:
     answer, wire = _answer(version="1.0")
-    answer.begin(200, SSE, sse=True)
+    begin(answer, 200, SSE, sse=True)
     answer.body(b"data: 1\n\n")
     answer.release()
     answer.end()

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.gateway.forward import AnswerHead, forward_request, own_head
+from tailrace.gateway.engine_head import AnswerHead, EngineHead, EngineHeads
+from tailrace.gateway.forward import forward_request, length_line, onward_head, own_head
 from tailrace.gateway.head import HOP_BY_HOP, HeadError, check_head, chunk, connection_tokens, end_to_end, status_line
 
 TOKEN = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_0123456789", min_size=1, max_size=20)
@@ -33,19 +34,15 @@ class Parsed:
         self.complete += 1
 
 
+def forwarded(method: bytes, headers: list, body: bytes, *, read: bool = True, api_key: str | None = None) -> bytes:
+    onward = onward_head(method, b"/v1/completions", headers, authority=b"engine:8000", read=read, api_key=api_key)
+    framing = length_line(method, body)
+    return forward_request(onward, body, request_id="r1", traceparent=b"00-a-b-00", framing=framing)
+
+
 @given(HEADERS, st.binary(max_size=50))
 def test_a_forwarded_request_is_one_request_whatever_the_headers(headers: list, body: bytes) -> None:
-    data = forward_request(
-        b"POST",
-        b"/v1/completions",
-        headers,
-        body,
-        authority=b"engine:8000",
-        request_id=b"r1",
-        traceparent=b"00-a-b-00",
-        read=True,
-        api_key=None,
-    )
+    data = forwarded(b"POST", headers, body)
     seen = Parsed(data)
     assert seen.complete == 1
     assert seen.body == body
@@ -101,25 +98,13 @@ def test_sound_heads_pass() -> None:
 
 
 def test_an_api_key_of_the_backend_replaces_the_clients() -> None:
-    data = forward_request(
-        b"POST",
-        b"/v1/completions",
-        [(b"Authorization", b"Bearer client")],
-        b"{}",
-        authority=b"e",
-        request_id=b"r",
-        traceparent=b"t",
-        read=True,
-        api_key="engine",
-    )
+    data = forwarded(b"POST", [(b"Authorization", b"Bearer client")], b"{}", api_key="engine")
     assert [value for name, value in Parsed(data).headers if name == b"authorization"] == [b"Bearer engine"]
 
 
 def test_a_get_has_no_length_and_a_post_without_a_body_has() -> None:
     def forward(method: bytes) -> list[bytes]:
-        data = forward_request(
-            method, b"/", [], b"", authority=b"e", request_id=b"r", traceparent=b"t", read=False, api_key=None
-        )
+        data = forwarded(method, [], b"", read=False)
         return [name for name, _ in Parsed(data).headers]
 
     assert b"content-length" not in forward(b"GET")
@@ -134,7 +119,8 @@ def test_chunks_and_status_lines() -> None:
 
 @given(HEADERS, st.integers(200, 599).filter(lambda status: status not in (204, 304)))
 def test_an_answers_head_never_brings_two_lengths_or_our_names(headers: list, status: int) -> None:
-    head = AnswerHead(status, [*headers, (b"X-Request-Id", b"theirs"), (b"Content-Length", b"3")])
+    said = [*headers, (b"X-Request-Id", b"theirs"), (b"Content-Length", b"3")]
+    head = AnswerHead(EngineHead(status, said), said)
     assert head.content_length is not None
     out = head.render([b"x-request-id: ours\r\n"], framing=b"content-length: 3\r\n", keep_alive=False)
     seen = Parsed(out + b"abc", httptools.HttpResponseParser)
@@ -149,3 +135,32 @@ def test_our_own_head_says_when_to_come_back() -> None:
     assert b"retry-after: 7\r\n" in head
     assert b"connection" not in head
     assert Parsed(head + b"{}", httptools.HttpResponseParser).body == b"{}"
+
+
+def test_heads_of_one_kind_are_read_once_and_rendered_each_with_its_own_length_and_date() -> None:
+    heads = EngineHeads()
+
+    def said(length: bytes, date: bytes, mark: bytes = b"a") -> list:
+        return [(b"Server", b"x"), (b"Date", date), (b"X-Mark", mark), (b"Content-Length", length)]
+
+    first = heads.read(200, said(b"3", b"Sun"))
+    assert heads.read(200, said(b"14", b"Mon")) is first
+    out = AnswerHead(first, said(b"14", b"Mon")).render([], framing=b"content-length: 14\r\n", keep_alive=True)
+    assert out == b"HTTP/1.1 200 OK\r\nServer: x\r\nX-Mark: a\r\ndate: Mon\r\ncontent-length: 14\r\n\r\n"
+    other = heads.read(200, said(b"3", b"Sun", b"b"))
+    assert other is not first
+    assert b"X-Mark: b" in other.lines
+    assert heads.read(404, said(b"3", b"Sun")).status == 404
+
+
+@given(HEADERS, HEADERS, st.integers(200, 599))
+def test_a_remembered_head_is_never_given_for_another(first: list, second: list, status: int) -> None:
+    heads = EngineHeads()
+    heads.read(status, first)
+    known, fresh = heads.read(status, second), EngineHead(status, second)
+    assert (known.lines, known.kind, known.length_at, known.date_at) == (
+        fresh.lines,
+        fresh.kind,
+        fresh.length_at,
+        fresh.date_at,
+    )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import Final, Protocol
 
-from tailrace.gateway.forward import AnswerHead, own_head
+from tailrace.gateway.engine_head import AnswerHead, EngineHead
+from tailrace.gateway.forward import own_head
 from tailrace.gateway.head import LAST_CHUNK, Header
 
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
@@ -68,11 +69,10 @@ class Answer:
         """Whether a head is here that has not left yet."""
         return self._head is not None and not self.head_sent
 
-    def begin(self, status: int, headers: list[Header], *, sse: bool) -> AnswerHead:
+    def begin(self, kind: EngineHead, headers: list[Header], *, sse: bool) -> None:
         """Take the engine's head. It is held until `release` or the end."""
-        self._head = AnswerHead(status, headers)
+        self._head = AnswerHead(kind, headers)
         self.sse = sse
-        return self._head
 
     def body(self, data: bytes) -> int:
         """Body bytes: written, or held behind a held head. Returns our clock when they were written (0: held)."""

@@ -13,11 +13,12 @@ import msgspec
 
 from tailrace.gateway.answer import Answer
 from tailrace.gateway.budget_clock import NEVER, BudgetClock, Overrun
-from tailrace.gateway.forward import answer_headers, forward_request
-from tailrace.gateway.head import Header, HeadError, deadline_of
+from tailrace.gateway.forward import answer_headers, forward_request, length_line, onward_head
+from tailrace.gateway.head import HeadError, deadline_of
 from tailrace.gateway.intake import work_of
-from tailrace.gateway.refusal import Refusal, cancellation, lane_refusal
-from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind
+from tailrace.gateway.refusal import Refusal, budget_refusal, cancellation, lane_refusal
+from tailrace.gateway.request_head import RequestHead
+from tailrace.gateway.routes import PASSTHROUGH_LANE, RouteKind
 from tailrace.gateway.trace import continue_trace
 from tailrace.gateway.transit import Transit
 from tailrace.gateway.upload import NOT_IN_TIME, Upload
@@ -27,7 +28,6 @@ from tailrace.govern.admission import DecisionKind
 from tailrace.govern.lane import RequestFacts
 from tailrace.measure.ledger import RequestLedger
 from tailrace.model.outcome import OutcomeKind, Reason
-from tailrace.model.thresholds import S
 
 if TYPE_CHECKING:
     from tailrace.gateway.gateway import Gateway
@@ -43,9 +43,13 @@ CROSSING_NS: Final = 1_000_000_000
 the request, or after doing its work: that is not done twice."""
 
 
+_NO_WORK: Final = Work()
+
+
 class GatewayExchange:
     """One request, as its client's connection and its engine's connection drive it."""
 
+    # What few requests ever change stands here: setting it anew for each would cost more than reading it.
     hop: UpstreamConnection | None = None
     """The connection that it was last sent on."""
     dropped: tuple[int, int] | None = None
@@ -54,60 +58,47 @@ class GatewayExchange:
     """From the first of these instants, or the deadline before it, to the second, once it is cancelled."""
     readings: tuple[TcpReading | None, TcpReading | None] | None = None
     """Of the connections to the engine and to the client, where they may be closed before the record is made."""
+    phase = Phase.UPLOAD
+    expects_continue = False
+    uploaded = False
+    started = False
+    heir: Heir | None = None
+    refusal: Refusal | None = None
+    upload: Upload | None = None
+    """The body, where it goes upstream as it comes."""
+    next_check = NEVER
+    """Earliest instant at which a budget may be over; the sweeper looks no closer before it."""
+    work = _NO_WORK
+    lane = PASSTHROUGH_LANE
+    loop_lag_ns: int | None = None
     _in_line_since: int | None = None
+    _size = 0
+    _request = b""
+    _lane_place = ""
+    """`running` while the lane counts us, `waiting` while we wait in it."""
+    _upstream: UpstreamConnection | None = None
+    _upstream_paused = False
+    _resent = False
+    _client_dropped = False
+    _verdict: Verdict | None = None
+    """How it ended, once that is known and only the client still drains."""
 
     def __init__(
-        self,
-        gateway: Gateway,
-        connection: ClientConnection,
-        ledger: RequestLedger,
-        *,
-        method: bytes,
-        target: bytes,
-        route: Route,
-        version: str,
-        headers: list[Header],
-        named: dict[bytes, bytes],
-        received: int,
+        self, gateway: Gateway, connection: ClientConnection, ledger: RequestLedger, head: RequestHead, received: int
     ) -> None:
         self.gateway = gateway
         self.connection = connection
         self.ledger = ledger
-        self.method = method
-        self.target = target
-        self.route = route
-        self.headers = headers
-        self.named = named
+        self.head = head
+        self.route = route = head.route
         self.received = received
-        self.phase = Phase.UPLOAD
-        self.expects_continue = False
-        self.uploaded = False
-        self.started = False
-        self.heir: Heir | None = None
-        self.refusal: Refusal | None = None
-        self.upload: Upload | None = None
-        """The body, where it goes upstream as it comes."""
-        self.next_check = NEVER
-        """Earliest instant at which a budget may be over; the sweeper looks no closer before it."""
-        self.work = Work()
-        self.lane = PASSTHROUGH_LANE
         self.clock = BudgetClock(received, gateway.default_budgets)
         self.clock.timed_only = route.kind is not RouteKind.READ
-        assert connection.transport is not None
-        self.answer = Answer(connection.transport, head_only=method == b"HEAD", version=version)
+        transport = connection.transport
+        assert transport is not None
+        self.answer = Answer(transport, head_only=head.method == b"HEAD", version=head.version)
         self.transit = Transit(self, self.answer)
-        self.loop_lag_ns: int | None = None
         self._parts: list[bytes] = []
-        self._size = 0
-        self._request = b""
-        self._lane_place = ""
-        """`running` while the lane counts us, `waiting` while we wait in it."""
-        self._upstream: UpstreamConnection | None = None
-        self._upstream_paused = False
-        self._resent = False
-        self._client_dropped = False
-        self._verdict: Verdict | None = None
-        """How it ended, once that is known and only the client still drains."""
 
     # -- what the client's connection asks and tells
 
@@ -217,7 +208,7 @@ class GatewayExchange:
 
     def _read_request(self, body: bytes, now: int) -> bool:
         try:
-            self.learn(work_of(self.target, self.named, body) if self.upload is None else self.upload.work())
+            self.learn(work_of(self.head.target, self.head.named, body) if self.upload is None else self.upload.work())
         except BodyError as error:
             text = f"the body is no JSON object: {error}"
             self.refuse(Refusal(status=400, message=text, reason=Reason.BAD_REQUEST), now)
@@ -232,7 +223,7 @@ class GatewayExchange:
 
     def _enter_lane(self, body: bytes, now: int) -> None:
         work = self.work
-        self.clock.deadline_at = deadline_of(self.named, self.received)
+        self.clock.deadline_at = deadline_of(self.head.named, self.received)
         facts = RequestFacts(
             request_id=self.ledger.request_id,
             prompt_tokens=work.prompt_tokens or 0,
@@ -240,7 +231,7 @@ class GatewayExchange:
             stream=work.stream,
             model=work.model,
             path=self.route.endpoint,
-            headers=self.gateway.lane_headers(self.named),
+            headers=self.gateway.lane_headers(self.head.named),
             deadline_ns=self.clock.deadline_at,
         )
         desk = self.gateway.lanes
@@ -287,20 +278,26 @@ class GatewayExchange:
 
     def _forwarded(self, body: bytes) -> bytes:
         gateway = self.gateway
-        trace = continue_trace(self.named.get(b"traceparent"))
+        trace = continue_trace(self.head.named.get(b"traceparent"))
         self.ledger.trace_id, self.ledger.parent_id = trace.trace_id, trace.parent_id
-        pool = gateway.pool
+        head = self.head
+        onward = head.onward
+        if onward is None:
+            pool = gateway.pool
+            onward = head.onward = onward_head(
+                head.method,
+                pool.prefix + head.target,
+                head.headers,
+                authority=pool.authority,
+                read=self.route.kind is RouteKind.READ,
+                api_key=gateway.backend.api_key,
+            )
         return forward_request(
-            self.method,
-            pool.prefix + self.target,
-            self.headers,
+            onward,
             body,
-            authority=pool.authority,
-            request_id=self.ledger.request_id.encode("latin-1"),
+            request_id=self.ledger.request_id,
             traceparent=trace.header,
-            read=self.route.kind is RouteKind.READ,
-            api_key=gateway.backend.api_key,
-            framing=None if self.upload is None else self.upload.framing,
+            framing=length_line(head.method, body) if self.upload is None else self.upload.framing,
         )
 
     def _admitted(self, now: int) -> None:
@@ -361,7 +358,7 @@ class GatewayExchange:
         self.phase = Phase.WAITING
         # Before the write: on a busy machine the engine may have the request before we are back.
         self.clock.sent_at = self.ledger.sent = monotonic_ns()
-        connection.send(self.transit, self._request, without_body=self.method == b"HEAD")
+        connection.send(self.transit, self._request, without_body=self.head.method == b"HEAD")
         self.next_check = self.next_budget()
 
     # -- what its transit tells
@@ -474,18 +471,7 @@ class GatewayExchange:
             self._drop_client()
         else:
             wait = self.gateway.lanes.predicted_wait_ns(self.lane, now) if queued else None
-            self._tell(
-                Refusal(
-                    # 429: there is capacity, but it is contended. 504: it was tried and took too long.
-                    status=429 if queued else 504,
-                    message=text,
-                    reason=over.reason,
-                    stage=stage,
-                    lane=self.lane,
-                    predicted_wait_ms=None if wait is None else wait / 1e6,
-                    retry_after_s=max(1, -(-(wait or 0) // S)) if queued else None,
-                )
-            )
+            self._tell(budget_refusal(over.reason, text, stage, self.lane, wait))
         self.ends(now, Verdict(over.outcome, over.reason, stage, text, over.budget))
 
     def _tell(self, refusal: Refusal) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import logging
 from collections.abc import Iterator, Mapping
-from os import urandom
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -17,24 +16,21 @@ from tailrace.gateway.address import unix_path
 from tailrace.gateway.aliases import Aliases
 from tailrace.gateway.cancels import CancelWatch, at_engine
 from tailrace.gateway.config import Config
+from tailrace.gateway.engine_head import EngineHeads
 from tailrace.gateway.engine_link import EngineLink
-from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
 from tailrace.gateway.hangup import HangupWatch
-from tailrace.gateway.head import Header, HeadError, check_head, origin_form
 from tailrace.gateway.hindsight import Hindsight
 from tailrace.gateway.history import History
 from tailrace.gateway.in_flight import InFlight
 from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.pool import UpstreamPool
+from tailrace.gateway.reception import Reception
 from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, RecordSink
-from tailrace.gateway.refusal import Refusal
-from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind, route
 from tailrace.gateway.server import ClientConnection
-from tailrace.gateway.session import Listeners, SessionExchange, takes_up
+from tailrace.gateway.session import Listeners
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.tls import HANDSHAKE_S, SHUTDOWN_S, renew, server_context, tls_shape
 from tailrace.gateway.unix_socket import UnixListener
-from tailrace.gateway.upload import Upload, streams_up
 from tailrace.gateway.verdict import Verdict
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
@@ -53,14 +49,6 @@ _CONNECTIONS_EVERY: Final = 20
 """Sweeps between two looks at idle and slow clients: one second."""
 CLIENT_IDLE_NS: Final = 75_000_000_000
 HEAD_NS: Final = 10_000_000_000
-MAX_TARGET: Final = 16 * 1024
-MAX_CLIENT_ID: Final = 200
-_METHODS: Final = {
-    RouteKind.READ: frozenset({b"POST"}),
-    RouteKind.RELAY: frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE"}),
-    RouteKind.SOCKET: frozenset({b"GET"}),
-}
-
 _FIXED: Final = (
     "listen",
     "listen_mode",
@@ -78,11 +66,6 @@ _FIXED: Final = (
     "records.retention",
 )
 """Keys of the configuration that are read once, at the start."""
-_REFUSED: Final = {
-    RouteKind.DENIED: (403, "the engine's own administration is not relayed"),
-    RouteKind.MALFORMED: (400, "the path is ambiguous"),
-    RouteKind.UNKNOWN: (404, "there is no such path here; the configuration's `passthrough` can add it"),
-}
 
 
 class LaneHeaders(Mapping[str, str]):
@@ -147,6 +130,9 @@ class Gateway:
         )
         self.engine.watch.reader = self.cancels
         self.hindsight = Hindsight(self.cancels, self.engine.watch)
+        reception = Reception(self)
+        self.open, self.open_malformed = reception.open, reception.open_malformed
+        self.engine_heads = EngineHeads()
         self._desk = RecordDesk(self, sink, observer)
         self.connections: set[ClientConnection] = set()
         self.hangups = HangupWatch()
@@ -289,119 +275,6 @@ class Gateway:
     def disconnected(self, connection: ClientConnection) -> None:
         """A client is gone."""
         self.connections.discard(connection)
-
-    def open(
-        self,
-        connection: ClientConnection,
-        method: bytes,
-        target: bytes,
-        version: str,
-        headers: list[Header],
-        *,
-        received: int,
-        now: int,
-    ) -> GatewayExchange:
-        """A request's head is complete. Raises `HeadError` for one that cannot be followed."""
-        named = check_head(version, headers)
-        if len(target) > MAX_TARGET:
-            raise HeadError(414, f"the target is longer than {MAX_TARGET} bytes")
-        if not target.startswith(b"/"):
-            target = origin_form(target)
-        where = route(target, self.config.passthrough)
-        offered = b"upgrade" in named and takes_up(method, where, version, headers, self.config.passthrough)
-        made = SessionExchange if offered or where.kind is RouteKind.SOCKET else GatewayExchange
-        exchange = self._exchange(
-            connection, method, target, where, version, headers, named, received=received, now=now, made=made
-        )
-        length = int(named.get(b"content-length", b"0"))
-        flows = not offered and streams_up(where, named, length)
-        limit = self.max_upload_bytes if flows else self.max_body_bytes
-        refusal = self._judge_head(method, where, length, limit)
-        if offered and isinstance(exchange, SessionExchange):
-            refusal = exchange.judge_offer(refusal)
-        expect = named.get(b"expect", b"").lower()
-        if expect and expect != b"100-continue":
-            refusal = Refusal(status=417, message=f"cannot meet the expectation {expect!r}", reason=Reason.BAD_REQUEST)
-        if refusal is not None:
-            too_much = length > min(SMALL_UPLOAD, limit)
-            exchange.refuse_head(refusal, close=too_much or bool(expect))
-        else:
-            exchange.expects_continue = bool(expect) and version != "1.0"
-            if flows:
-                exchange.upload = Upload(exchange, length if b"content-length" in named else None)
-        return exchange
-
-    def open_malformed(
-        self, connection: ClientConnection, error: HeadError, *, received: int, now: int, version: str
-    ) -> GatewayExchange:
-        """What came is no request."""
-        nowhere = Route(RouteKind.MALFORMED, "")
-        exchange = self._exchange(connection, b"", b"", nowhere, version, [], {}, received=received, now=now)
-        exchange.refuse_head(Refusal(status=error.status, message=str(error), reason=Reason.BAD_REQUEST), close=True)
-        return exchange
-
-    def _exchange(
-        self,
-        connection: ClientConnection,
-        method: bytes,
-        target: bytes,
-        where: Route,
-        version: str,
-        headers: list[Header],
-        named: dict[bytes, bytes],
-        *,
-        received: int,
-        now: int,
-        made: type[GatewayExchange] = GatewayExchange,
-    ) -> GatewayExchange:
-        client_id = named.get(b"x-request-id", b"")[:MAX_CLIENT_ID].decode("latin-1")
-        request_id = urandom(12).hex()
-        if client_id and self.config.trust_request_id and client_id.isprintable() and client_id not in self.in_flight:
-            request_id = client_id
-        ledger = RequestLedger(
-            request_id=request_id,
-            client_request_id=client_id,
-            session_id=named.get(b"x-session-id", b"")[:MAX_CLIENT_ID].decode("latin-1"),
-            start_unix_ns=time_ns() - (now - received),
-            received=received,
-            endpoint=where.endpoint,
-            backend=self.backend.name,
-            lane=PASSTHROUGH_LANE,
-            blocked=[],
-            passages=[],
-        )
-        exchange = made(
-            self,
-            connection,
-            ledger,
-            method=method,
-            target=target,
-            route=where,
-            version=version,
-            headers=headers,
-            named=named,
-            received=received,
-        )
-        self.in_flight[request_id] = exchange
-        return exchange
-
-    def _judge_head(self, method: bytes, where: Route, length: int, limit: int) -> Refusal | None:
-        if where.kind in _REFUSED:
-            status, message = _REFUSED[where.kind]
-            return Refusal(status=status, message=message, reason=Reason.BAD_REQUEST)
-        if method not in _METHODS[where.kind]:
-            name = method.decode("latin-1")
-            allow = b", ".join(sorted(_METHODS[where.kind]))
-            message = f"{name} is not possible here; {allow.decode()} is"
-            return Refusal(status=405, message=message, reason=Reason.BAD_REQUEST, allow=allow)
-        if length > limit:
-            text = f"the body of {length} bytes is larger than {limit} bytes"
-            return Refusal(status=413, message=text, reason=Reason.BAD_REQUEST)
-        if self.closing:
-            return Refusal(
-                status=503, message="the gateway is shutting down", reason=Reason.NO_BACKEND, retry_after_s=1
-            )
-        return None
 
     # -- what exchanges ask
 

@@ -9,6 +9,7 @@ import msgspec
 from tailrace.govern.admission import Decision
 from tailrace.govern.lane import LanePolicy
 from tailrace.model.outcome import Reason
+from tailrace.model.thresholds import S
 
 _TYPES: Final = {
     400: "invalid_request_error",
@@ -169,4 +170,19 @@ def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
         position=decision.position,
         predicted_wait_ms=None if predicted is None else round(predicted / 1e6, 3),
         retry_after_s=decision.retry_after_s,
+    )
+
+
+def budget_refusal(reason: Reason, message: str, stage: str, lane: str, wait_ns: int | None) -> Refusal:
+    """A budget is over; `wait_ns` is what the lane's next arrival would wait, where the queue was where it ran out."""
+    queued = reason is Reason.QUEUE_TIMEOUT
+    return Refusal(
+        # 429: there is capacity, but it is contended. 504: it was tried and took too long.
+        status=429 if queued else 504,
+        message=message,
+        reason=reason,
+        stage=stage,
+        lane=lane,
+        predicted_wait_ms=None if wait_ns is None else wait_ns / 1e6,
+        retry_after_s=max(1, -(-(wait_ns or 0) // S)) if queued else None,
     )

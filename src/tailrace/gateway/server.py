@@ -18,6 +18,7 @@ import httptools
 from tailrace.gateway.date import date_line
 from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.head import Header, HeadError, connection_tokens, render_head, status_line
+from tailrace.gateway.request_head import RequestHead
 from tailrace.gateway.upstream import set_no_delay, tell_full_kernel
 
 MAX_PIPELINED: Final = 32
@@ -157,6 +158,7 @@ class ClientConnection(asyncio.Protocol):
         "_uploading",
         "_watched_fd",
         "blocked_since",
+        "known_head",
         "last_activity",
         "pipeline",
         "transport",
@@ -189,6 +191,8 @@ class ClientConnection(asyncio.Protocol):
         """Bytes read of an upload since its last byte of body: chunk extensions and trailers."""
         self.pipeline: deque[Exchange] = deque()
         self.blocked_since: int | None = None
+        self.known_head: RequestHead | None = None
+        """The last head that another request may share."""
         self.last_activity = 0
         self.transport: asyncio.Transport | None = None
 

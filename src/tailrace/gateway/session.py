@@ -13,8 +13,8 @@ from time import monotonic_ns
 from typing import Any, Final
 
 from tailrace.gateway.budget_clock import NEVER
+from tailrace.gateway.engine_head import AnswerHead, EngineHead
 from tailrace.gateway.exchange import GatewayExchange
-from tailrace.gateway.forward import AnswerHead
 from tailrace.gateway.handshake import (
     SWITCHING,
     UPGRADE_REQUIRED,
@@ -80,7 +80,7 @@ class SessionExchange(GatewayExchange):
     def judge_offer(self, refusal: Refusal | None) -> Refusal | None:
         """The request offers a WebSocket: why it is not taken up. No further request comes on this connection."""
         self.keep_alive = False
-        refusal = refusal or refuse_offer(self.headers, self.named)
+        refusal = refusal or refuse_offer(self.head.headers, self.head.named)
         if refusal is None:
             self.heir = self
         return refusal
@@ -98,7 +98,7 @@ class SessionExchange(GatewayExchange):
         self.ledger.stream = False  # no token is read of it
         self.clock.streamed = True  # so the first_token budget holds for the engine's answer to the handshake
         if self.route.kind is RouteKind.SOCKET:
-            self.work = Work(model=model_of(self.target), stream=True)
+            self.work = Work(model=model_of(self.head.target), stream=True)
             self.ledger.model = self.work.model
             self._enter_lane(b"", now)
         else:
@@ -131,7 +131,7 @@ class SessionExchange(GatewayExchange):
             self.broken(now)
 
     def _begin(self, connection: UpstreamConnection, headers: list[Header], rest: bytes, now: int) -> None:
-        wrong = wrong_answer(self.named[b"sec-websocket-key"].strip(), headers)
+        wrong = wrong_answer(self.head.named[b"sec-websocket-key"].strip(), headers)
         if wrong:
             stage = self.stage(now)
             self._let_go(now)
@@ -139,8 +139,9 @@ class SessionExchange(GatewayExchange):
             self.ends(now, Verdict(OutcomeKind.FAILED, Reason.PROTOCOL_ERROR, stage, wrong))
             return
         self.head_seen(now)
-        head = AnswerHead(101, headers)
-        self.gateway.engine.answered(head.value(b"server"))
+        kind = EngineHead(101, headers)
+        head = AnswerHead(kind, headers)
+        self.gateway.engine.answered(kind.server)
         reserved = reserved_bits(all_values(headers, b"sec-websocket-extensions"))
         self.phase = Phase.STREAMING
         heard = self.gateway.listeners(self) if self.gateway.listeners is not None else (None, None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from os import urandom
 from typing import NamedTuple
+
+from tailrace.gateway.ids import random_hex
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 
@@ -26,7 +27,7 @@ class Trace(NamedTuple):
 def continue_trace(traceparent: bytes | None) -> Trace:
     """Read `traceparent`; a missing or malformed one starts a new trace, as the standard asks."""
     match = _TRACEPARENT.fullmatch(traceparent.strip()) if traceparent else None
-    random = urandom(24).hex()
+    random = random_hex(24)
     span = random[32:]
     if (
         match is None

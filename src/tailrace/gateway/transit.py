@@ -85,21 +85,14 @@ class Transit:
         """The status line. Nothing leaves yet."""
         exchange = self._exchange
         gateway = exchange.gateway
-        kind = encoding = server = b""
-        for name, value in headers:
-            key = name.lower()
-            if key == b"content-type":
-                kind = value.partition(b";")[0].strip().lower()
-            elif key == b"content-encoding":
-                encoding = value.strip().lower()
-            elif key == b"server":
-                server = value
-        gateway.engine.answered(server)
+        head = gateway.engine_heads.read(status, headers)
+        kind = head.kind
+        gateway.engine.answered(head.server)
         exchange.head_seen(now)
-        readable = encoding in (b"", b"identity")
+        readable = head.encoding in (b"", b"identity")
         sse = kind == b"text/event-stream" and 200 <= status < 300
         self.answer.ours = exchange.our_headers(now)
-        self.answer.begin(status, headers, sse=sse)
+        self.answer.begin(head, headers, sse=sse)
         if exchange.route.kind is RouteKind.READ and sse and readable:
             self.meter = StreamMeter(
                 gateway.engine.adapter.dialect(exchange.route.endpoint),
@@ -115,7 +108,7 @@ class Transit:
         elif readable and (kind.endswith(b"json") or status >= 400):
             self._read = []
         self.hold_until = now + gateway.header_hold_ns
-        exchange.next_check = exchange.next_budget()
+        exchange.next_check = min(exchange.next_check, self.hold_until)
 
     def upstream_body(self, data: bytes, now: int) -> None:
         """Body bytes of one read: the hot path."""

@@ -89,7 +89,7 @@ class Upload:
         self._parts: list[bytes] = []
         self._held = 0
         self.size = 0
-        boundary = boundary_of(exchange.named.get(b"content-type", b""))
+        boundary = boundary_of(exchange.head.named.get(b"content-type", b""))
         self.form = FormScanner(boundary) if boundary and exchange.route.kind is RouteKind.READ else None
         self._connection: UpstreamConnection | None = None
         self._paused = False
@@ -118,7 +118,7 @@ class Upload:
     def work(self) -> Work:
         """What is known of the request by now."""
         known = Work() if self.form is None else self.form.work(self._length or self.size)
-        return with_path(known, self._exchange.target)
+        return with_path(known, self._exchange.head.target)
 
     # -- the client's side
 
@@ -199,7 +199,7 @@ class Upload:
         """There is a connection: head and body go, as the body comes."""
         self._connection = connection
         self._at = _At.FLOWING
-        connection.send(self, head, without_body=self._exchange.method == b"HEAD")
+        connection.send(self, head, without_body=self._exchange.head.method == b"HEAD")
         connection.carry(self)
         self._ask_for_more()
         now = self._last_read_at = monotonic_ns()

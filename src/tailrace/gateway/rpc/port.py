@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import socket
-from os import urandom
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ import grpc
 from grpc import aio
 
 from tailrace.gateway.grpc_keys import grpc_target
+from tailrace.gateway.ids import random_hex
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, RouteKind
 from tailrace.gateway.rpc import metadata
@@ -219,7 +219,7 @@ class GrpcPort:
             taken = client_id in gateway.in_flight or client_id in self._traces
             if not taken:
                 return client_id
-        return urandom(12).hex()
+        return random_hex(12)
 
     def call_id(self, call: Call) -> str:
         """The id of a call, which is that of its first request."""
