@@ -6,6 +6,7 @@ first bytes leave in one segment.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import Final, Protocol
 
@@ -85,14 +86,15 @@ class Answer:
             return now
         return self.last_write_ns or 0
 
-    def pass_chunk(self, data: bytes, start: int) -> int:
-        """One whole chunk as it was read, its body at `data[start:-2]`, to a client whose head has left.
+    @property
+    def passes_chunks(self) -> bool:
+        """Whether a whole chunk may be written as the engine framed it: the client gets chunks, and none is held."""
+        return self._chunked and not self._head_only
 
-        Returns our clock when it was written. A client that gets chunks gets it with the engine's own framing.
-        """
-        self._sink.write(data if self._chunked else data[start:-2])
-        self.last_write_ns = now = monotonic_ns()
-        return now
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        """Writes a whole chunk as it was read; whoever does sets `last_write_ns`."""
+        return self._sink.write
 
     def release(self) -> None:
         """Let the head go, and what was held behind it."""

@@ -192,6 +192,12 @@ class GatewayExchange:
         self.refuse_head(NOT_IN_TIME, close=True)
         self.start(now)
 
+    def write_blocked(self) -> None:
+        """The client's side of the kernel is full."""
+        if self._upstream is not None:
+            self._upstream.leave_flow()
+            self.client_is_slow()
+
     def write_unblocked(self, since: int, now: int) -> None:
         """The client has taken everything written so far."""
         if self.phase is Phase.DONE:
@@ -583,6 +589,7 @@ class GatewayExchange:
         if self.upload is not None:
             self.upload.close()
         ledger, answer, transit = self.ledger, self.answer, self.transit
+        transit.stop(now)
         end = max(now, answer.last_write_ns or now)
         ledger.client_first_write = answer.first_write_ns
         if ledger.client_last_write is None:
@@ -593,7 +600,6 @@ class GatewayExchange:
         blocked = self.connection.blocked_since
         if blocked is not None:
             ledger.client_blocked(blocked, end)
-        transit.stop(now)
         self.gateway.finished(ledger, transit, verdict, end)
         self._request = b""
         self.connection.answered(self, keep_alive=answer.keep_alive, now=end)

@@ -94,6 +94,9 @@ class Exchange(Protocol):
     def client_timed_out(self, now: int) -> None:
         """The client did not finish its request in time."""
 
+    def write_blocked(self) -> None:
+        """The client takes no more for now."""
+
     def write_unblocked(self, since: int, now: int) -> None:
         """Everything written so far is with the kernel."""
 
@@ -283,6 +286,8 @@ class ClientConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client's side of the kernel is full."""
         self.blocked_since = monotonic_ns()
+        if self.pipeline:
+            self.pipeline[0].write_blocked()
 
     def resume_writing(self) -> None:
         """The client has taken everything."""

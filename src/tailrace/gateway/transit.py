@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from tailrace.gateway.answer import Answer
 from tailrace.gateway.budget_clock import NEVER
+from tailrace.gateway.flow import Flow
 from tailrace.gateway.head import Header
 from tailrace.gateway.refusal import Refusal, error_body, error_event
 from tailrace.gateway.routes import RouteKind
@@ -44,7 +45,9 @@ class Transit:
 
     __slots__ = (
         "_exchange",
+        "_flow",
         "_flowing",
+        "_meter",
         "_page",
         "_read",
         "_read_size",
@@ -55,14 +58,14 @@ class Transit:
         "answer",
         "cut",
         "hold_until",
-        "meter",
         "overhead_ns",
     )
 
     def __init__(self, exchange: GatewayExchange, answer: Answer) -> None:
         self._exchange = exchange
         self.answer = answer
-        self.meter: StreamMeter | None = None
+        self._meter: StreamMeter | None = None
+        self._flow: Flow | None = None
         self.cut: frozenset[EventKind] = frozenset()
         """Kinds of events that were asked for by the gateway alone."""
         self.hold_until = NEVER
@@ -124,16 +127,28 @@ class Transit:
         if self._exchange.connection.blocked_since is not None:
             self._exchange.client_is_slow()
 
-    def upstream_chunk(self, data: bytes, start: int, now: int) -> None:
-        """Body bytes of one read that is one whole chunk: the hottest path of all."""
-        meter = self.meter
-        if not self._flowing or meter is None or not meter.feed_same(data, start, 2, now):
-            self.upstream_body(data[start:-2], now)
-            return
-        written = self.answer.pass_chunk(data, start)
-        self.overhead_ns += written - now
+    def steady(self) -> Flow | None:
+        """Who takes the next reads, if this stream is in its steady state."""
+        meter = self._meter
+        if not self._flowing or meter is None or not self.answer.passes_chunks:
+            return None
         if self._exchange.connection.blocked_since is not None:
-            self._exchange.client_is_slow()
+            return None
+        flow = self._flow
+        if flow is None:
+            flow = self._flow = Flow(self, meter, self.answer)
+        return flow if flow.begin() else None
+
+    @property
+    def meter(self) -> StreamMeter | None:
+        """What measures a stream, up to date."""
+        if self._flow is not None:
+            self._flow.settle()
+        return self._meter
+
+    @meter.setter
+    def meter(self, meter: StreamMeter | None) -> None:
+        self._meter = meter
 
     def _before_first_token(self, ready: bytes, now: int) -> None:
         meter, answer = self.meter, self.answer
@@ -348,6 +363,9 @@ class Transit:
             self._summary = summarise_body(meaning, origin_ns=exchange.received, now=self._whole_at)
             if meaning.fault is not None:  # Triton: a 200 whose body is an error
                 verdict = self._fault(meaning.fault, tokens_seen=False)
-        elif self._summary is None and self.meter is not None:
-            self._summary = self.meter.summary()
+        elif self._summary is None and self._meter is not None:
+            self._summary = self._meter.summary()
+        # It is over: what refers to itself in a circle would live until the collector comes by.
+        self._flow = None
+        self._exchange = cast("GatewayExchange", None)
         return self._summary, verdict

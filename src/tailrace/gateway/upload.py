@@ -29,6 +29,7 @@ from tailrace.model.outcome import OutcomeKind, Reason
 
 if TYPE_CHECKING:
     from tailrace.gateway.exchange import GatewayExchange
+    from tailrace.gateway.flow import Flow
     from tailrace.gateway.upstream import UpstreamConnection
 
 AT_ONCE: Final = 64 * 1024
@@ -336,9 +337,9 @@ class Upload:
         """A piece of the answer."""
         self._exchange.transit.upstream_body(data, now)
 
-    def upstream_chunk(self, data: bytes, start: int, now: int) -> None:
-        """A piece of the answer that is one whole chunk."""
-        self._exchange.transit.upstream_chunk(data, start, now)
+    def steady(self) -> Flow | None:
+        """Who takes the next reads."""
+        return self._exchange.transit.steady()
 
     def upstream_complete(self, now: int) -> None:
         """The answer is whole. What has not left yet is of no use any more."""

@@ -11,6 +11,7 @@ from typing import Final, Protocol, cast
 import httptools
 
 from tailrace.gateway.delivery import acknowledged_in_full
+from tailrace.gateway.flow import WHOLE_CHUNK_FROM
 from tailrace.gateway.head import Header
 
 log = logging.getLogger(__name__)
@@ -18,10 +19,16 @@ log = logging.getLogger(__name__)
 MAX_HEAD_BYTES: Final = 256 * 1024
 """An engine's head is a few hundred bytes; whoever sends more does not speak HTTP to us."""
 _TLS_TICKETS: Final = 4096
-_PLAIN_SIZES: Final = {spelled: size for size in range(1, 2048) for spelled in (b"%x" % size, b"%X" % size)}
-"""Chunk sizes as servers spell them, without zeros in front, signs or extensions. A token's event is a few hundred
-bytes; whatever stands not here goes through llhttp."""
-_LONGEST_SIZE: Final = 3
+
+
+class Reads(Protocol):
+    """Takes reads that are one whole chunk with one known event."""
+
+    def take(self, data: bytes, now: int) -> bool:
+        """False: it is something else, and has to be read."""
+
+    def leave(self) -> None:
+        """Something else comes."""
 
 
 class Home(Protocol):
@@ -53,8 +60,8 @@ class Receiver(Protocol):
     def upstream_body(self, data: bytes, now: int) -> None:
         """Body bytes of one read."""
 
-    def upstream_chunk(self, data: bytes, start: int, now: int) -> None:
-        """Body bytes of one read that is exactly one chunk of the chunked coding: they are `data[start:-2]`."""
+    def steady(self) -> Reads | None:
+        """Who takes the next reads, if they will be whole chunks with one event like the last."""
 
     def upstream_complete(self, now: int) -> None:
         """The message ended as HTTP says it must."""
@@ -92,6 +99,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_between_chunks",
         "_body",
         "_complete",
+        "_flow",
         "_head_bytes",
         "_head_done",
         "_head_due",
@@ -123,6 +131,7 @@ class UpstreamConnection(asyncio.Protocol):
         """The last thing that llhttp saw was the end of a chunk."""
         self._between_chunks = False
         """... and nothing came after it: a read that is one whole chunk need not go through llhttp."""
+        self._flow: Reads | None = None
         self._head_bytes = self._trailer_bytes = 0
         self.receiver: Receiver | None = None
         self.upload: BodySource | None = None
@@ -153,12 +162,16 @@ class UpstreamConnection(asyncio.Protocol):
             return
         try:
             if self._between_chunks:
-                # One write of the engine is one chunk is one event is one read, nearly always.
-                end = data.find(b"\r\n", 1, _LONGEST_SIZE + 2)
-                if end > 0 and _PLAIN_SIZES.get(data[:end], -1) == len(data) - end - 4 and data.endswith(b"\r\n"):
-                    receiver.upstream_chunk(data, end + 2, now)
-                    return
-            self._take(data, receiver, now)
+                flow = self._flow
+                if flow is not None:
+                    if flow.take(data, now):
+                        return
+                    self.leave_flow()
+                self._take_chunk(data, receiver, now)
+            else:
+                self._take(data, receiver, now)
+            if self._between_chunks and self.receiver is receiver:
+                self._flow = receiver.steady()
         except httptools.HttpParserUpgrade as upgrade:
             self._switch(data[upgrade.args[0] :], now)
         except Exception:
@@ -166,6 +179,27 @@ class UpstreamConnection(asyncio.Protocol):
             log.exception("an answer could not be read")
             self.abort()
             receiver.upstream_broken(now)
+
+    def leave_flow(self) -> None:
+        """What comes next has to be read again, or cannot be written."""
+        flow, self._flow = self._flow, None
+        if flow is not None:
+            flow.leave()
+
+    def _take_chunk(self, data: bytes, receiver: Receiver, now: int) -> None:
+        """A read between two chunks: if it is exactly one, as nearly always, llhttp need not see it.
+
+        Its size must be spelled as servers do, without zeros in front, signs or extensions.
+        """
+        size = len(data) - 7
+        start = 5
+        if size < 256:
+            size += 1
+            start = 4
+        if size >= WHOLE_CHUNK_FROM and data.endswith(b"\r\n") and data.startswith(b"%x\r\n" % size):
+            receiver.upstream_body(data[start:-2], now)
+        else:
+            self._take(data, receiver, now)
 
     def _take(self, data: bytes, receiver: Receiver, now: int) -> None:
         if not self._head_done:
@@ -304,6 +338,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers, self._body = [], []
         self._head_due = self._head_done = self._complete = self._keep_alive = False
         self._stopped = self._until_eof = self._at_chunk_end = self._between_chunks = False
+        self._flow = None
         self.on_switch = None
         self._without_body = without_body
         self._head_bytes = self._trailer_bytes = 0

@@ -44,7 +44,7 @@ class StreamMeter:
     __slots__ = (
         "_at", "_completion", "_dead", "_dialect", "_framer", "_hits", "_kind", "_lessons", "_log",
         "_max_event_bytes", "_open", "_other_events", "_other_progress_ns", "_prefix", "_read", "_room", "_suffix",
-        "_text_end", "_text_start", "_thresholds", "_usage_final", "_watch", "_what_append", "blocked",
+        "_text_end", "_text_start", "_thresholds", "_usage_final", "_watch", "_what", "_what_append", "blocked",
         "cached_tokens", "clean", "comments", "cut", "cuts", "done", "done_at", "ended_at", "fault", "finish_reason",
         "first_content_ns", "first_event_ns", "first_progress_ns", "first_token_ns", "last_token_ns", "malformed",
         "origin_ns", "prompt_tokens", "protocol_fault", "reasoning_tokens", "response_id", "stall", "timings",
@@ -72,7 +72,8 @@ class StreamMeter:
         self._log = EventLog(timeline_limit)
         self._room = self._log.room
         self._at = self._log.at
-        self._what_append = self._log.what.append
+        self._what = self._log.what
+        self._what_append = self._what.append
         self._prefix: bytes | None = None
         self._suffix = b""
         self._text_start = self._text_end = 0
@@ -168,48 +169,39 @@ class StreamMeter:
         if data:
             self._feed_pieces(data, now)
 
-    def feed_same(self, data: bytes, start: int, past: int, now: int) -> bool:
-        """Take `data[start:-past]` if it is one whole event that was read before, but for its text; False if not.
+    def pattern(self) -> tuple[bytes, bytes, int, int] | None:
+        """What the next event will be like, if it is like the last ones: (begin, end, where its text begins and ends).
 
-        For a relay that may then pass the bytes on as they are: such an event is never one to take out, and nothing
-        of another is held before it. What is not taken must be fed.
+        The text's end counts from the event's. A relay may then take such events itself (`event_stamps`, `note_same`):
+        whole ones in one read, with a printable text without quotes and backslashes, at most `stall.watch_ns` after
+        the last one and while `event_stamps` has `room`. `None` where nothing is known, or the next has to be judged.
         """
-        prefix = self._prefix
-        if prefix is None or self._open or not data.startswith(prefix, start):
-            return False
-        stop = len(data) - past
-        if not data.endswith(self._suffix, start, stop):
-            return False
-        try:
-            text = data[start + self._text_start : stop + self._text_end].decode()
-        except UnicodeDecodeError:
-            return False
-        if not text.isprintable() or not text or '"' in text or "\\" in text:
-            return False
-        framer = self._framer
-        framer.offset = framer.block_start = framer.offset + stop - start
-        self._hits += 1
-        last = self.last_token_ns
-        if last is None:
-            self._token(self._kind, -1, now)
-            return True
-        # `_token` for what is no first one; a call is a tenth of what an event may cost.
-        self.token_events += 1
-        self.last_token_ns = now
-        gap = now - last
-        if gap > self._watch:
-            self.stall.judge(gap, self._log.recent_gaps(self._thresholds.window))
-        elif self.stall.run:
-            self.stall.end_run()
-        kind = self._kind
-        if not kind and self.first_content_ns is None:
-            self.first_content_ns = now
-        self._what_append(kind)
-        at = self._at
-        at.append(now)
-        if len(at) >= self._room:
-            self._room = self._log.fold()
-        return True
+        if (
+            self._prefix is None
+            or self._open
+            or self.stall.run
+            or self.last_token_ns is None
+            or (not self._kind and self.first_content_ns is None)
+        ):
+            return None
+        return self._prefix, self._suffix, self._text_start, self._text_end
+
+    @property
+    def event_stamps(self) -> list[int]:
+        """The stamps (absolute ns) of the last events: whoever takes an event by `pattern` appends its own."""
+        return self._at
+
+    @property
+    def room(self) -> int:
+        """The length of `event_stamps` at which it is folded; the event that reaches it has to be fed."""
+        return self._room
+
+    def note_same(self, count: int) -> None:
+        """`count` events of the last pattern were taken, their stamps appended."""
+        self._what.extend([int(self._kind)] * count)
+        self.token_events += count
+        self._hits += count
+        self.last_token_ns = self._at[-1]
 
     def _feed_one(self, data: bytes, start: int, end: int, event: bytes | None, now: int) -> None:
         """A read that is exactly one event, with its data at [start, end)."""
