@@ -14,6 +14,7 @@ from tailrace.gateway.verdict import Verdict
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.record import RequestRecord
+from tailrace.model.timeline import Timeline
 
 if TYPE_CHECKING:
     from tailrace.gateway.gateway import Gateway
@@ -30,6 +31,9 @@ class Measured(Protocol):
 
     def settle(self, verdict: Verdict) -> tuple[StreamSummary | None, Verdict]:
         """The summary, and the verdict that reading the answer leaves."""
+
+    def timeline(self) -> Timeline | None:
+        """Its events, if the record is to keep them."""
 
 
 class RecordSink(Protocol):
@@ -89,9 +93,10 @@ class RecordDesk:
         try:
             measured = ended.measured
             if measured is None or isinstance(measured, StreamSummary):
-                summary = measured
+                summary, timeline = measured, None
             else:
                 summary, verdict = measured.settle(verdict)
+                timeline = measured.timeline
             # Named at the end: its own answer may have been the first that told which engine this is.
             ledger.engine, ledger.engine_version = engine.name, engine.version
             record = ledger.close(
@@ -105,6 +110,7 @@ class RecordDesk:
                 error=verdict.error,
                 thresholds=gateway.thresholds,
                 sample_rate=gateway.sample_rate,
+                timeline=timeline,
             )
             if record.keep_reason and ended.exchange is not None:
                 record = gateway.hindsight.complete(record, ended.exchange)

@@ -23,7 +23,7 @@ from tailrace.measure.meter import StreamMeter, summarise_body
 from tailrace.measure.strip import FrameStripper
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.outcome import OutcomeKind, Reason
-from tailrace.model.timeline import EventKind
+from tailrace.model.timeline import EventKind, Timeline
 
 if TYPE_CHECKING:
     from tailrace.gateway.exchange import GatewayExchange
@@ -364,8 +364,12 @@ class Transit:
             if meaning.fault is not None:  # Triton: a 200 whose body is an error
                 verdict = self._fault(meaning.fault, tokens_seen=False)
         elif self._summary is None and self._meter is not None:
-            self._summary = self._meter.summary()
+            self._summary = self._meter.summary(timeline=False)
         # It is over: what refers to itself in a circle would live until the collector comes by.
         self._flow = None
         self._exchange = cast("GatewayExchange", None)
         return self._summary, verdict
+
+    def timeline(self) -> Timeline | None:
+        """The stream's events, if it was one."""
+        return None if self._meter is None else self._meter.timeline()

@@ -112,7 +112,7 @@ def _parts(content: str | list[_Part] | None) -> int:
 
 
 def _given(raw: msgspec.Raw) -> bool:
-    return raw is not _ABSENT and bytes(raw) not in (b"null", b"[]", b"{}")
+    return bytes(raw) not in (b"null", b"[]", b"{}")
 
 
 def read_work(body: bytes) -> Work:
@@ -138,22 +138,23 @@ def read_work(body: bytes) -> Work:
         best_of=as_count(asked.best_of) or 1,
         beam=(as_count(asked.best_of) or as_count(asked.n) or 1) if asked.use_beam_search else 1,
         sampled=None if asked.temperature is None else asked.temperature > 0,
-        grammar=(kind not in (b"", b'"text"'))
-        or any(
-            _given(raw)
-            for raw in (
-                asked.structured_outputs,
-                asked.guided_json,
-                asked.guided_regex,
-                asked.guided_choice,
-                asked.guided_grammar,
-                asked.grammar,
-                asked.json_schema,
-            )
-        ),
+        grammar=kind not in (b"", b'"text"') or _constrained(asked),
         usage_asked=bool(options and options.include_usage),
         progress_asked=bool(asked.return_progress),
         has_stream_options=options is not None,
+    )
+
+
+def _constrained(asked: _Body) -> bool:
+    """Whether any of the fields by which engines constrain their output is used."""
+    return (
+        (asked.structured_outputs is not _ABSENT and _given(asked.structured_outputs))
+        or (asked.guided_json is not _ABSENT and _given(asked.guided_json))
+        or (asked.guided_regex is not _ABSENT and _given(asked.guided_regex))
+        or (asked.guided_choice is not _ABSENT and _given(asked.guided_choice))
+        or (asked.guided_grammar is not _ABSENT and _given(asked.guided_grammar))
+        or (asked.grammar is not _ABSENT and _given(asked.grammar))
+        or (asked.json_schema is not _ABSENT and _given(asked.json_schema))
     )
 
 
@@ -171,7 +172,7 @@ def _prompt_tokens(asked: _Body) -> int:
             text, count = _members(source)
             size += text
             ids += count
-    if _given(asked.tools):
+    if asked.tools is not _ABSENT and _given(asked.tools):
         size += len(bytes(asked.tools))
     return -(-size // BYTES_PER_TOKEN) + ids
 

@@ -77,7 +77,8 @@ class EventLog:
             return
         stamps = at[begin:]
         if self.others:
-            stamps = [stamp for stamp, code in zip(stamps, self.what[begin:], strict=True) if _is_token(code)]
+            codes = self.what[begin:]
+            stamps = [at for at, code in zip(stamps, codes, strict=True) if code & _KIND_MASK <= _LAST_TOKEN_KIND]
         self._settled = len(at)
         if not stamps:
             return

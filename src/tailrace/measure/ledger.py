@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
@@ -13,6 +15,7 @@ from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.record import RequestRecord
 from tailrace.model.stage import SourceKind, source
 from tailrace.model.thresholds import SlowThresholds
+from tailrace.model.timeline import Timeline
 
 _LONGEST_ERROR = 300
 
@@ -138,11 +141,13 @@ class RequestLedger(msgspec.Struct, kw_only=True):
         error: str = "",
         thresholds: SlowThresholds | None = None,
         sample_rate: float = DEFAULT_RATE,
+        timeline: Callable[[], Timeline | None] | None = None,
     ) -> RequestRecord:
         """The record. Its stages add up to its end-to-end time exactly, whatever stamps are missing or out of order.
 
         The request ends at `client_last_write` if it completed and that is known, else at `now`. `died_in` is derived
-        where it is not given. `sample_rate` 1.0 keeps every timeline (the probe).
+        where it is not given. `sample_rate` 1.0 keeps every timeline (the probe). `timeline` gives it where the summary
+        does not have it, and is asked only if it is kept.
         """
         limits = thresholds or SlowThresholds()
         end = now
@@ -257,7 +262,7 @@ class RequestLedger(msgspec.Struct, kw_only=True):
             keep_reason=keep_reason,
             keep_weight=weight,
             slow=slow,
-            timeline=stream.timeline if keep_reason else None,
+            timeline=(stream.timeline or (timeline() if timeline is not None else None)) if keep_reason else None,
         )
 
     def _passages(self, summary: StreamSummary | None) -> list[Passage]:

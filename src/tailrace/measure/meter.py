@@ -14,7 +14,7 @@ from tailrace.measure.sse import MAX_EVENT_BYTES, EventTooLarge, SseFramer
 from tailrace.measure.stall import StallWatch
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.thresholds import SlowThresholds
-from tailrace.model.timeline import EventKind
+from tailrace.model.timeline import EventKind, Timeline
 
 _LF: Final = 10
 _CR: Final = 13
@@ -480,8 +480,15 @@ class StreamMeter:
             return None
         return round((self.last_token_ns - self.first_token_ns) / (tokens - 1))
 
-    def summary(self) -> StreamSummary:
-        """Everything that is known now. Cheap enough for a live view, meant for the end."""
+    def timeline(self) -> Timeline:
+        """The log of events, from `origin_ns` on."""
+        return self._log.timeline(self.origin_ns)
+
+    def summary(self, *, timeline: bool = True) -> StreamSummary:
+        """Everything that is known now. Cheap enough for a live view, meant for the end.
+
+        Without `timeline`, whoever turns out to need it asks for it: for ninety-nine requests in a hundred nobody does.
+        """
         log = self._log
         log.settle()
         gaps = log.gaps
@@ -529,7 +536,7 @@ class StreamMeter:
             client_blocked=list(self.blocked),
             response_id=self.response_id,
             timings=self.timings,
-            timeline=log.timeline(origin),
+            timeline=log.timeline(origin) if timeline else None,
         )
 
 
