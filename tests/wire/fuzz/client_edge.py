@@ -121,6 +121,9 @@ class Asked:
         self.status, self.keep_alive = 408, False
         self.start(now)
 
+    def write_blocked(self) -> None:
+        pass
+
     def write_unblocked(self, since: int, now: int) -> None:
         pass
 
