@@ -15,7 +15,7 @@ from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.refusal import Refusal, error_body, error_event
 from tailrace.gateway.trace import continue_trace
 from tailrace.gateway.upstream import UpstreamPool, _keep_alive_ns
-from tailrace.govern.admission import DecisionKind
+from tailrace.govern.admission import Decision, DecisionKind
 from tailrace.govern.lane import LanePolicy, RequestFacts
 from tailrace.model.errors import InputError
 from tailrace.model.outcome import OutcomeKind
@@ -154,6 +154,9 @@ class Waiter:
 
     def lane_admitted(self, now: int) -> None:
         self.log.append((self.name, "admitted"))
+
+    def lane_refused(self, decision: Decision, now: int) -> None:
+        self.log.append((self.name, "refused"))
 
     def lane_timed_out(self, now: int) -> None:
         self.log.append((self.name, "timed out"))

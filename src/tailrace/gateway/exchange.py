@@ -20,7 +20,7 @@ from tailrace.gateway.trace import continue_trace
 from tailrace.gateway.transit import NEVER, Transit
 from tailrace.gateway.verdict import Phase, Verdict
 from tailrace.gateway.work import BodyError, Work, read_work, with_fields
-from tailrace.govern.admission import DecisionKind
+from tailrace.govern.admission import Decision, DecisionKind
 from tailrace.govern.lane import RequestFacts
 from tailrace.measure.ledger import RequestLedger
 from tailrace.model.outcome import OutcomeKind, Reason
@@ -225,7 +225,7 @@ class GatewayExchange:
         decision = desk.arrive(self, facts, now)
         self.lane = self.ledger.lane = decision.lane
         if decision.kind is DecisionKind.REFUSE:
-            self._refuse(lane_refusal(decision, desk.policy(decision.lane)), now)
+            self.lane_refused(decision, now)
             return
         self.budgets = desk.policy(decision.lane).budgets
         if work.stream:
@@ -245,6 +245,11 @@ class GatewayExchange:
         """Our turn has come."""
         self._lane_place = "running"
         self._admitted(now)
+
+    def lane_refused(self, decision: Decision, now: int) -> None:
+        """There is no room, here or in any process that shares the lane."""
+        self._lane_place = ""
+        self._refuse(lane_refusal(decision, self.gateway.lanes.policy(decision.lane)), now)
 
     def lane_timed_out(self, now: int) -> None:
         """The queue budget, or the client's deadline within it, is over."""
