@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tailrace.gateway.answer import Answer
+from tailrace.gateway.budget_clock import NEVER, BudgetClock, Overrun
 from tailrace.gateway.forward import answer_headers, forward_request
 from tailrace.gateway.head import Header, HeadError, deadline_of, is_json
 from tailrace.gateway.refusal import Refusal, lane_refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind
 from tailrace.gateway.trace import continue_trace
-from tailrace.gateway.transit import NEVER, Transit
+from tailrace.gateway.transit import Transit
 from tailrace.gateway.verdict import Phase, Verdict
 from tailrace.gateway.work import BodyError, Work, read_work, with_fields
 from tailrace.govern.admission import Decision, DecisionKind
 from tailrace.govern.lane import RequestFacts
 from tailrace.measure.ledger import RequestLedger
 from tailrace.model.outcome import OutcomeKind, Reason
-from tailrace.model.thresholds import Budgets, S
+from tailrace.model.thresholds import S
 
 if TYPE_CHECKING:
     from tailrace.gateway.gateway import Gateway
@@ -74,7 +75,8 @@ class GatewayExchange:
         """Earliest instant at which a budget may be over; the sweeper looks no closer before it."""
         self.work = Work()
         self.lane = PASSTHROUGH_LANE
-        self.budgets: Budgets = gateway.default_budgets
+        self.clock = BudgetClock(received, gateway.default_budgets)
+        self.clock.timed_only = route.kind is not RouteKind.READ
         assert connection.transport is not None
         self.answer = Answer(connection.transport, head_only=method == b"HEAD", version=version)
         self.transit = Transit(self, self.answer)
@@ -87,9 +89,6 @@ class GatewayExchange:
         self._upstream: UpstreamConnection | None = None
         self._upstream_paused = False
         self._resent = False
-        self._sent_at: int | None = None
-        self._deadline_at: int | None = None
-        self._unblocked_at = 0
         self._client_dropped = False
         self._verdict: Verdict | None = None
         """How it ended, once that is known and only the client still drains."""
@@ -184,7 +183,7 @@ class GatewayExchange:
         """The client has taken everything written so far."""
         if self.phase is Phase.DONE:
             return
-        self._unblocked_at = now
+        self.clock.unblocked_at = now
         self.ledger.client_blocked(since, now)
         if self.phase is Phase.DRAINING:
             self._drained(now)
@@ -204,12 +203,13 @@ class GatewayExchange:
                 return False
         elif self.route.endpoint.endswith("/generate_stream"):
             self.work = Work(stream=True)
+        self.clock.streamed = self.work.stream
         self.work.enter_in(self.ledger)
         return True
 
     def _enter_lane(self, body: bytes, now: int) -> None:
         work = self.work
-        self._deadline_at = deadline_of(self.named, self.received)
+        self.clock.deadline_at = deadline_of(self.named, self.received)
         facts = RequestFacts(
             request_id=self.ledger.request_id,
             prompt_tokens=work.prompt_tokens or 0,
@@ -218,7 +218,7 @@ class GatewayExchange:
             model=work.model,
             path=self.route.endpoint,
             headers=self.gateway.lane_headers(self.named),
-            deadline_ns=self._deadline_at,
+            deadline_ns=self.clock.deadline_at,
         )
         desk = self.gateway.lanes
         self.ledger.queued = now
@@ -227,7 +227,7 @@ class GatewayExchange:
         if decision.kind is DecisionKind.REFUSE:
             self.lane_refused(decision, now)
             return
-        self.budgets = desk.policy(decision.lane).budgets
+        self.clock.budgets = desk.policy(decision.lane).budgets
         if work.stream:
             added = self.gateway.engine.additions(self.route.endpoint, work)
             self.transit.cut = added.cut
@@ -236,7 +236,7 @@ class GatewayExchange:
         if decision.kind is DecisionKind.WAIT:
             self.phase = Phase.QUEUED
             self._lane_place = "waiting"
-            self.next_check = self._total_at()
+            self.next_check = self.clock.total_at()
         else:
             self._lane_place = "running"
             self._admitted(now)
@@ -254,11 +254,7 @@ class GatewayExchange:
     def lane_timed_out(self, now: int) -> None:
         """The queue budget, or the client's deadline within it, is over."""
         self._lane_place = ""
-        deadline = self._deadline_at
-        if deadline is not None and now >= deadline:
-            self._give_up(now, OutcomeKind.CANCELLED, Reason.DEADLINE, "queue", "deadline")
-        else:
-            self._give_up(now, OutcomeKind.TIMED_OUT, Reason.QUEUE_TIMEOUT, "queue", "queue")
+        self._give_up(now, self.clock.queue_over(now), "queue")
 
     # -- sending
 
@@ -296,7 +292,7 @@ class GatewayExchange:
             self._fail_before(now, verdict)
         else:
             self.phase = Phase.CONNECTING
-            self.next_check = self._total_at()
+            self.next_check = self.clock.total_at()
             pool.connect(self)
 
     def upstream_connected(self, connection: UpstreamConnection, started: int, now: int) -> None:
@@ -317,7 +313,7 @@ class GatewayExchange:
         self._upstream = connection
         self.phase = Phase.WAITING
         # Before the write: on a busy machine the engine may have the request before we are back.
-        self._sent_at = self.ledger.sent = monotonic_ns()
+        self.clock.sent_at = self.ledger.sent = monotonic_ns()
         connection.send(self.transit, self._request, without_body=self.method == b"HEAD")
         self.next_check = self.next_budget()
 
@@ -352,7 +348,7 @@ class GatewayExchange:
     def engine_lost(self, now: int, *, untouched: bool) -> bool:
         """The engine's connection died. True when the request is on its way again, on a fresh one."""
         self._upstream = None
-        if untouched and not self._resent and self._sent_at is not None and now - self._sent_at < CROSSING_NS:
+        if untouched and not self._resent and self.clock.sent_at is not None and now - self.clock.sent_at < CROSSING_NS:
             # The engine closed an idle connection while our request was on its way: it has not seen it.
             self._resent = True
             self.ledger.attempts += 1
@@ -392,36 +388,10 @@ class GatewayExchange:
 
     # -- time
 
-    def _total_at(self) -> int:
-        budget = self.budgets.unstreamed_total_ns if self._in_one_piece else self.budgets.total_ns
-        at = self.received + budget
-        return at if self._deadline_at is None else min(at, self._deadline_at)
-
-    @property
-    def _in_one_piece(self) -> bool:
-        return self.route.kind is RouteKind.READ and not self.work.stream
-
-    def _first_token_at(self) -> int:
-        if not self.work.stream or self._sent_at is None:
-            return NEVER
-        return self._sent_at + self.budgets.first_token_ns
-
-    def _idle_at(self) -> int:
-        meter = self.transit.meter
-        if meter is None or meter.last_progress_ns is None:
-            return NEVER
-        return max(meter.last_progress_ns, self._unblocked_at) + self.budgets.idle_ns
-
     def next_budget(self) -> int:
         """The earliest instant at which a budget may be over."""
-        at = self._total_at()
-        if self.answer.holding:
-            at = min(at, self.transit.hold_until)
-        if self.phase is Phase.WAITING:
-            at = min(at, self._first_token_at())
-        elif self.phase is Phase.STREAMING:
-            at = min(at, self._idle_at())
-        return at
+        hold = self.transit.hold_until if self.answer.holding else NEVER
+        return self.clock.next_check(self.phase, self.transit.meter, hold)
 
     def sweep(self, now: int) -> None:
         """A budget may be over. Called by the one sweeper when `next_check` has passed."""
@@ -429,36 +399,24 @@ class GatewayExchange:
             return
         if now >= self.transit.hold_until and self.answer.holding:
             self.transit.let_head_go()
-        blocked = self.connection.blocked_since is not None
-        if now >= self._total_at():
-            if self._deadline_at is not None and now >= self._deadline_at:
-                self._give_up(now, OutcomeKind.CANCELLED, Reason.DEADLINE, self.stage(now), "deadline")
-            else:
-                budget = "unstreamed_total" if self._in_one_piece else "total"
-                self._give_up(now, OutcomeKind.TIMED_OUT, Reason.TOTAL_TIMEOUT, self.stage(now), budget)
-        elif self.phase is Phase.WAITING and now >= self._first_token_at():
-            stage = self.stage(now)
-            self._give_up(now, OutcomeKind.TIMED_OUT, Reason.FIRST_TOKEN_TIMEOUT, stage, "first_token")
-        elif self.phase is Phase.STREAMING and not blocked and now >= self._idle_at():
-            self._idle_over(now)
-        # Where it has ended nobody looks any more.
-        self.next_check = max(self.next_budget(), now + 1)
-
-    def _idle_over(self, now: int) -> None:
         meter = self.transit.meter
-        assert meter is not None
-        if meter.done or meter.finish_reason:
+        over = self.clock.over(self.phase, meter, now, blocked=self.connection.blocked_since is not None)
+        if over is None:
+            pass
+        elif over.reason is Reason.IDLE_TIMEOUT and meter is not None and (meter.done or meter.finish_reason):
             # The engine only forgot to end its message. The client need not wait for that.
             self.transit.finish_early(now)
         else:
-            self._give_up(now, OutcomeKind.TIMED_OUT, Reason.IDLE_TIMEOUT, "decode", "idle")
+            self._give_up(now, over, self.stage(now))
+        # Where it has ended nobody looks any more.
+        self.next_check = max(self.next_budget(), now + 1)
 
-    def _give_up(self, now: int, outcome: OutcomeKind, reason: Reason, stage: str, budget: str) -> None:
+    def _give_up(self, now: int, over: Overrun, stage: str) -> None:
         """A budget is over: stop the engine, tell the client which budget of which stage it was."""
         draining = self.phase is Phase.DRAINING
         queued = self.phase is Phase.QUEUED
         self._let_go(now)
-        text = f"the {budget} budget of {self._budget_ns(budget) / 1e9:g} s is over in stage {stage}"
+        text = f"the {over.budget} budget of {self.clock.length_ns(over.budget) / 1e9:g} s is over in stage {stage}"
         if draining:
             # Everything is said; only the client does not take it.
             self._drop_client()
@@ -467,16 +425,16 @@ class GatewayExchange:
             self._tell(
                 Refusal(
                     # 429: there is capacity, but it is contended. 504: it was tried and took too long.
-                    status=429 if queued and reason is Reason.QUEUE_TIMEOUT else 504,
+                    status=429 if queued and over.reason is Reason.QUEUE_TIMEOUT else 504,
                     message=text,
-                    reason=reason,
+                    reason=over.reason,
                     stage=stage,
                     lane=self.lane,
                     predicted_wait_ms=None if wait is None else wait / 1e6,
                     retry_after_s=max(1, -(-(wait or 0) // S)) if queued else None,
                 )
             )
-        self.ends(now, Verdict(outcome, reason, stage, text, budget))
+        self.ends(now, Verdict(over.outcome, over.reason, stage, text, over.budget))
 
     def _tell(self, refusal: Refusal) -> None:
         """There will be no proper end: say so in whatever way the answer still allows, or drop the connection."""
@@ -488,12 +446,6 @@ class GatewayExchange:
     def _drop_client(self) -> None:
         self._client_dropped = True
         self.connection.abort()
-
-    def _budget_ns(self, budget: str) -> int:
-        if budget == "deadline":
-            return (self._deadline_at or 0) - self.received
-        value: int = getattr(self.budgets, f"{budget}_ns")
-        return value
 
     def stage(self, now: int) -> str:
         """The stage that the request is in, as far as anybody can know."""
@@ -553,7 +505,7 @@ class GatewayExchange:
             return
         self._verdict = verdict
         self.phase = Phase.DRAINING
-        self.next_check = self._total_at()
+        self.next_check = self.clock.total_at()
 
     def _drained(self, now: int) -> None:
         verdict = self._verdict

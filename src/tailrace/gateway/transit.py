@@ -12,6 +12,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
 from tailrace.gateway.answer import Answer
+from tailrace.gateway.budget_clock import NEVER
 from tailrace.gateway.head import Header
 from tailrace.gateway.refusal import Refusal, error_body, error_event
 from tailrace.gateway.routes import RouteKind
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NEVER: Final = 1 << 62
 MAX_READ_BODY: Final = 4 * 1024 * 1024
 """An unstreamed answer is read up to this size; a larger one is relayed and timed only."""
 MAX_ERROR_TEXT: Final = 300

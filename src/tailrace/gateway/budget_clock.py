@@ -1,0 +1,104 @@
+"""When a request's time is over: its budgets as instants, asked by the one sweeper.
+
+Knows the stamps of one request and nothing of sockets: it says which budget is over, and the exchange acts on it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tailrace.gateway.verdict import Phase
+from tailrace.measure.meter import StreamMeter
+from tailrace.model.outcome import OutcomeKind, Reason
+from tailrace.model.thresholds import Budgets
+
+NEVER: Final = 1 << 62
+
+
+class Overrun(NamedTuple):
+    """A budget that is over."""
+
+    outcome: OutcomeKind
+    reason: Reason
+    budget: str
+    """Its name in the configuration, or `deadline`."""
+
+
+_DEADLINE: Final = Overrun(OutcomeKind.CANCELLED, Reason.DEADLINE, "deadline")
+_TOTAL: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.TOTAL_TIMEOUT, "total")
+_UNSTREAMED: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.TOTAL_TIMEOUT, "unstreamed_total")
+_QUEUE: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.QUEUE_TIMEOUT, "queue")
+_FIRST_TOKEN: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.FIRST_TOKEN_TIMEOUT, "first_token")
+_IDLE: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.IDLE_TIMEOUT, "idle")
+
+
+class BudgetClock:
+    """The budgets of one request. All stamps are our monotonic clock (ns)."""
+
+    __slots__ = ("budgets", "deadline_at", "received", "sent_at", "streamed", "timed_only", "unblocked_at")
+
+    def __init__(self, received: int, budgets: Budgets) -> None:
+        self.received = received
+        self.budgets = budgets
+        self.deadline_at: int | None = None
+        """The client's own deadline, which only shortens."""
+        self.sent_at: int | None = None
+        self.unblocked_at = 0
+        """When the client last took everything: silence in which it held us up is not the engine's."""
+        self.streamed = False
+        self.timed_only = False
+        """Relayed without being read: it may be an event stream for all we know."""
+
+    @property
+    def in_one_piece(self) -> bool:
+        """The answer comes as one body: it has a total budget of its own."""
+        return not self.streamed and not self.timed_only
+
+    def total_at(self) -> int:
+        """When the request is over, whatever it does."""
+        budget = self.budgets.unstreamed_total_ns if self.in_one_piece else self.budgets.total_ns
+        at = self.received + budget
+        return at if self.deadline_at is None else min(at, self.deadline_at)
+
+    def _first_token_at(self) -> int:
+        return NEVER if not self.streamed or self.sent_at is None else self.sent_at + self.budgets.first_token_ns
+
+    def _idle_at(self, meter: StreamMeter | None) -> int:
+        if meter is None or meter.last_progress_ns is None:
+            return NEVER
+        return max(meter.last_progress_ns, self.unblocked_at) + self.budgets.idle_ns
+
+    def next_check(self, phase: Phase, meter: StreamMeter | None, hold_until: int) -> int:
+        """The earliest instant at which a budget may be over, or the hold of the head (`NEVER`: none is held)."""
+        at = min(self.total_at(), hold_until)
+        if phase is Phase.WAITING:
+            at = min(at, self._first_token_at())
+        elif phase is Phase.STREAMING:
+            at = min(at, self._idle_at(meter))
+        return at
+
+    def over(self, phase: Phase, meter: StreamMeter | None, now: int, *, blocked: bool) -> Overrun | None:
+        """The budget that is over at `now`, if any. While the client blocks, the engine is not called idle."""
+        if now >= self.total_at():
+            if self._past_deadline(now):
+                return _DEADLINE
+            return _UNSTREAMED if self.in_one_piece else _TOTAL
+        if phase is Phase.WAITING and now >= self._first_token_at():
+            return _FIRST_TOKEN
+        if phase is Phase.STREAMING and not blocked and now >= self._idle_at(meter):
+            return _IDLE
+        return None
+
+    def queue_over(self, now: int) -> Overrun:
+        """Which of the two ended the wait in the lane: the queue budget, or the client's deadline within it."""
+        return _DEADLINE if self._past_deadline(now) else _QUEUE
+
+    def length_ns(self, budget: str) -> int:
+        """How long a budget was."""
+        if budget == "deadline":
+            return (self.deadline_at or 0) - self.received
+        value: int = getattr(self.budgets, f"{budget}_ns")
+        return value
+
+    def _past_deadline(self, now: int) -> bool:
+        return self.deadline_at is not None and now >= self.deadline_at
