@@ -22,6 +22,7 @@ from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.admin import AdminParts, is_loopback, make_admin
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.gateway import Gateway, bind_error, split_address
+from tailrace.gateway.served import OneGateway
 from tailrace.model.errors import ConfigError, InputError, StoreError
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
@@ -84,14 +85,13 @@ class ServingGateway:
         gateway = self.gateway
         await gateway.start()
         app = make_admin(
-            gateway,
-            AdminParts(
+            OneGateway(
+                gateway,
                 metrics=self.metrics.render,
                 history=_History(self.store),
                 store_counters=self.writer.counters,
-                diagnose=self._diagnose,
-                open_paths=OPEN_PATHS,
             ),
+            AdminParts(diagnose=self._diagnose, open_paths=OPEN_PATHS),
         )
         add_page(app, GatewayPage(self))
         runner = self._runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=0.1)

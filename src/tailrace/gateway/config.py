@@ -20,6 +20,7 @@ from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import MS, UNITS, Budgets, Objectives, S, SlowThresholds
 
 _DURATION: Final = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(UNITS)})\s*")
+MAX_WORKERS: Final = 128
 _PRIORITIES: Final = {"high": -10, "normal": 0, "low": 10}
 
 
@@ -160,6 +161,8 @@ class Config(_Strict):
 
     listen: str = "127.0.0.1:8080"
     admin: str = "127.0.0.1:9480"
+    workers: int = 1
+    """Processes that serve the data port; 1 is a single process without a supervisor. Limits hold over all of them."""
     backends: list[BackendConfig] = []
     lanes: list[LaneConfig] = []
     total_running: int | None = None
@@ -319,6 +322,12 @@ def check(config: Config, *, where: str = "config") -> None:
         )
     for index, backend in enumerate(config.backends):
         _check_backend(backend, place=f"{where}: backends[{index}]")
+    if not 1 <= config.workers <= MAX_WORKERS:
+        raise ConfigError(
+            f"there cannot be {config.workers} workers",
+            place=f"{where}: workers",
+            remedy=f"Write a number from 1 to {MAX_WORKERS}; one for each core that the gateway may use.",
+        )
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
         place = f"{where}: lanes[{index}]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import socket
 from collections.abc import Iterator, Mapping
 from os import urandom
 from time import monotonic_ns, time_ns
@@ -25,6 +26,7 @@ from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.upstream import UpstreamPool
 from tailrace.gateway.verdict import Verdict
+from tailrace.govern.shared_state import SharedState
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.errors import InputError
@@ -41,6 +43,7 @@ _CONNECTIONS_EVERY: Final = 20
 CLIENT_IDLE_NS: Final = 75_000_000_000
 HEAD_NS: Final = 10_000_000_000
 UPLOAD_NS: Final = 30_000_000_000
+BACKLOG: Final = 4096
 MAX_TARGET: Final = 16 * 1024
 MAX_CLIENT_ID: Final = 200
 _METHODS: Final = {
@@ -51,6 +54,7 @@ _METHODS: Final = {
 _FIXED: Final = (
     "listen",
     "admin",
+    "workers",
     "admin_token",
     "backends",
     "total_running",
@@ -119,7 +123,15 @@ class Gateway:
     the last of them stay in `history`.
     """
 
-    def __init__(self, config: Config, sink: RecordSink, *, observer: RecordObserver | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        sink: RecordSink,
+        *,
+        observer: RecordObserver | None = None,
+        shared: SharedState | None = None,
+    ) -> None:
+        """`shared`: the way to the keeper of limits that hold over several processes."""
         self.config = config
         self.sink = sink
         self.observer = observer
@@ -130,7 +142,7 @@ class Gateway:
             connect_timeout_ns=int(config.connect_timeout),
             keep_alive_ns=int(config.upstream_keepalive),
         )
-        self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running)
+        self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running, shared=shared)
         self.history = History()
         self.counters = Counters()
         self.in_flight: dict[str, GatewayExchange] = {}
@@ -142,6 +154,8 @@ class Gateway:
         self.port = 0
         self.host = ""
         self.closing = False
+        self.retiring = False
+        """Requests are served to their end, and each is the last of its connection."""
         self._hurry = False
         self._server: asyncio.Server | None = None
         self._tick: asyncio.TimerHandle | None = None
@@ -166,12 +180,17 @@ class Gateway:
 
     # -- life
 
-    async def start(self) -> None:
-        """Bind the data port, begin to scrape and to sweep. InputError when the address cannot be bound."""
+    async def start(self, *, sock: socket.socket | None = None, scrape: bool = True) -> None:
+        """Bind the data port, begin to scrape and to sweep. InputError when the address cannot be bound.
+
+        `sock` listens already, and is closed with the gateway. Without `scrape`, another process asks the engine, and
+        `engine.take` brings what it learns.
+        """
         loop = asyncio.get_running_loop()
         host, port = split_address(self.config.listen, "listen")
+        where: dict[str, Any] = {"host": host, "port": port} if sock is None else {"sock": sock}
         try:
-            self._server = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=4096)
+            self._server = await loop.create_server(lambda: ClientConnection(self), **where, backlog=BACKLOG)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver can be asked for
             raise bind_error(error, self.config.listen, "--listen") from None
         sockname = self._server.sockets[0].getsockname()
@@ -179,7 +198,8 @@ class Gateway:
         self.started_unix_ns = time_ns()
         self._due = monotonic_ns() + SWEEP_NS
         self._tick = loop.call_later(SWEEP_NS / 1e9, self._sweep)
-        self.engine.watch.start()
+        if scrape:
+            self.engine.watch.start()
 
     @property
     def url(self) -> str:
@@ -216,6 +236,26 @@ class Gateway:
         await self.pool.close()
         await asyncio.sleep(0)
         return len(left)
+
+    async def retire(self, within_s: float) -> int:
+        """Another process takes over: accept nothing more, serve what is here to its end, then close.
+
+        A connection is closed after its answer, or at once where it is idle. Returns how many requests were cut
+        because they took longer than `within_s`.
+        """
+        self.retiring = True
+        self.lanes.retire()
+        if self._server is not None:
+            self._server.close()
+        for exchange in self.in_flight.values():
+            exchange.keep_alive = False
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within_s
+        while self.connections and loop.time() < until and not self._hurry and not self.closing:
+            for connection in list(self.connections):
+                connection.close_when_idle()
+            await asyncio.sleep(0.02)
+        return await self.close(0)
 
     def cut_now(self) -> None:
         """A drain that is under way ends at once."""
@@ -257,6 +297,8 @@ class Gateway:
         exchange = self._exchange(
             connection, method, target, where, version, headers, named, received=received, now=now
         )
+        if self.retiring:
+            exchange.keep_alive = False
         length = int(named.get(b"content-length", b"0"))
         refusal = self._judge_head(method, where, length)
         expect = named.get(b"expect", b"").lower()
@@ -424,11 +466,7 @@ class Gateway:
 
         InputError when it changes what was fixed at the start: that takes a restart.
         """
-        for name in _FIXED:
-            if _at(config, name) != _at(self.config, name):
-                raise InputError(
-                    "cannot be changed while serving", place=name, remedy="Restart `tailrace serve` to change it."
-                )
+        check_change(self.config, config)
         self._apply(config)
         self.pool.connect_timeout_ns = int(config.connect_timeout)
         self.pool.keep_alive_ns = int(config.upstream_keepalive)
@@ -474,6 +512,15 @@ class Gateway:
         """The requests in flight, oldest first."""
         now = monotonic_ns()
         return [stream_view(exchange, now) for exchange in self.in_flight.values()]
+
+
+def check_change(old: Config, new: Config) -> None:
+    """InputError where `new` changes what is read once, at the start."""
+    for name in _FIXED:
+        if _at(new, name) != _at(old, name):
+            raise InputError(
+                "cannot be changed while serving", place=name, remedy="Restart `tailrace serve` to change it."
+            )
 
 
 def split_address(text: str, place: str) -> tuple[str, int]:

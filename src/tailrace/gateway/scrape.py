@@ -7,6 +7,7 @@ a step; it has a timeout, never overlaps itself, and nobody waits for it. An ans
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import Final, Protocol
 
@@ -45,7 +46,8 @@ class EngineWatch:
         self._timeout_s = timeout_ns / 1e9
         self._stale_ns = stale_ns
         self._api_key = api_key
-        self._state: EngineState | None = None
+        self.latest: EngineState | None = None
+        """The last state, however old."""
         self._task: asyncio.Task[None] | None = None
         self.scrapes = 0
         self.failures = 0
@@ -57,6 +59,10 @@ class EngineWatch:
         """The engine's `Server` header."""
         self._quiet_for = 0
         self._first = asyncio.Event()
+        self.on_scrape: Callable[[], None] | None = None
+        """Called after each scrape, however it ended."""
+        self.on_unreachable: Callable[[], None] | None = None
+        """Called where a request finds nobody at the engine's address."""
 
     async def first_answer(self) -> None:
         """Wait until the first scrape has ended, however it ended."""
@@ -64,17 +70,19 @@ class EngineWatch:
 
     def state(self, now: int) -> EngineState | None:
         """The last state, or `None` when there is none or it is too old to say anything about `now`."""
-        state = self._state
+        state = self.latest
         return state if state is not None and now - state.at_ns <= self._stale_ns else None
 
     def age_ns(self, now: int) -> int | None:
         """Age of the last state, however old."""
-        return None if self._state is None else now - self._state.at_ns
+        return None if self.latest is None else now - self.latest.at_ns
 
     def unreachable(self) -> None:
         """A request found nobody at the engine's address: look again soon."""
         self.reachable = False
         self._quiet_for = 0
+        if self.on_unreachable is not None:
+            self.on_unreachable()
 
     def answers(self) -> None:
         """A request got an answer."""
@@ -103,6 +111,8 @@ class EngineWatch:
                         await self._scrape(session)
                     finally:
                         self._first.set()
+                        if self.on_scrape is not None:
+                            self.on_scrape()
                 await asyncio.sleep(self._period_s)
 
     async def _scrape(self, session: aiohttp.ClientSession) -> None:
@@ -120,7 +130,7 @@ class EngineWatch:
                     return
                 body = await answer.content.read(_MAX_BYTES)
                 text = body.decode("utf-8", "replace")
-                self._state = self._parse(text, self.server, monotonic_ns())
+                self.latest = self._parse(text, self.server, monotonic_ns())
                 self.error = ""
         except TimeoutError:
             # A busy engine is late with its metrics; it is not gone.
