@@ -39,7 +39,7 @@ class World:
     def join(self, name: str) -> None:
         self.admissions[name] = Admission(self.policies, shared=True)
         self.up[name], self.down[name] = deque(), deque()
-        self._orders(self.book.join(name, self.now))
+        self._orders(self.book.join(name))
 
     def kill(self, name: str) -> None:
         del self.admissions[name], self.up[name], self.down[name]
@@ -52,9 +52,7 @@ class World:
         self._ids += 1
         request_id = f"r{self._ids}"
         self.now += 1
-        decision = self.admissions[name].arrive(
-            RequestFacts(request_id=request_id, headers={"x-lane": lane}), self.now
-        )
+        decision = self.admissions[name].arrive(RequestFacts(request_id=request_id, headers={"x-lane": lane}), self.now)
         if decision.kind is DecisionKind.ADMIT:
             self._admit(name, request_id)
         elif decision.kind is DecisionKind.WAIT:
@@ -95,7 +93,8 @@ class World:
         for request_id in admitted:
             self._admit(name, request_id)
         for request_id, decision in refused:
-            assert decision.reason is Reason.QUEUE_FULL and decision.retry_after_s
+            assert decision.reason is Reason.QUEUE_FULL
+            assert decision.retry_after_s
             del self.waiting[request_id]
             self.refused.append(request_id)
         self._speak(name)
@@ -367,7 +366,7 @@ def test_whatever_happens_no_limit_is_passed_and_everybody_gets_a_turn(data):
             break
     assert not world.waiting
     bound = running if total is None else min(running, total)
-    one = sorted(world.admissions)[0]
+    one = min(world.admissions)
     for _ in range(bound):
         world.arrive(one)
     world.quiet()

@@ -328,6 +328,17 @@ def check(config: Config, *, where: str = "config") -> None:
             place=f"{where}: workers",
             remedy=f"Write a number from 1 to {MAX_WORKERS}; one for each core that the gateway may use.",
         )
+    _check_lanes(config, where)
+    parse_objectives(config.objectives)
+    if not 0.0 <= config.records.sample <= 1.0:
+        raise ConfigError(
+            f"{config.records.sample} is no share",
+            place=f"{where}: records.sample",
+            remedy="Write a number from 0 to 1; 0.01 keeps one normal request in a hundred.",
+        )
+
+
+def _check_lanes(config: Config, where: str) -> None:
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
         place = f"{where}: lanes[{index}]"
@@ -347,13 +358,6 @@ def check(config: Config, *, where: str = "config") -> None:
             )
         if lane.objectives:
             parse_objectives(lane.objectives)
-    parse_objectives(config.objectives)
-    if not 0.0 <= config.records.sample <= 1.0:
-        raise ConfigError(
-            f"{config.records.sample} is no share",
-            place=f"{where}: records.sample",
-            remedy="Write a number from 0 to 1; 0.01 keeps one normal request in a hundred.",
-        )
 
 
 def _check_backend(backend: BackendConfig, *, place: str) -> None:

@@ -156,6 +156,7 @@ class Gateway:
         self.closing = False
         self.retiring = False
         """Requests are served to their end, and each is the last of its connection."""
+        self._retire_until = 0.0
         self._hurry = False
         self._server: asyncio.Server | None = None
         self._tick: asyncio.TimerHandle | None = None
@@ -250,12 +251,16 @@ class Gateway:
         for exchange in self.in_flight.values():
             exchange.keep_alive = False
         loop = asyncio.get_running_loop()
-        until = loop.time() + within_s
-        while self.connections and loop.time() < until and not self._hurry and not self.closing:
+        self._retire_until = loop.time() + within_s
+        while self.connections and loop.time() < self._retire_until and not self._hurry:
             for connection in list(self.connections):
                 connection.close_when_idle()
             await asyncio.sleep(0.02)
         return await self.close(0)
+
+    def hasten(self, within_s: float) -> None:
+        """What retires has no more time than this."""
+        self._retire_until = min(self._retire_until, asyncio.get_running_loop().time() + within_s)
 
     def cut_now(self) -> None:
         """A drain that is under way ends at once."""

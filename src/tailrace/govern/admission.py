@@ -226,7 +226,7 @@ class Admission:
         )
         old = self._lanes
         self._policies = list(policies)
-        seated = {request_id for lane in old.values() for request_id in lane.waiting if not lane.without_seat(request_id)}
+        seated = {name for lane in old.values() for name in lane.waiting if not lane.without_seat(name)}
         for share in (self._shares or {}).values():
             share.empty_queue()
         self._lanes = {policy.name: _Lane(policy, self._share(policy.name)) for policy in self._policies}

@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
-
 from tailrace.govern.admission import AGEING_NS
 from tailrace.govern.lane import LanePolicy
 from tailrace.govern.shared_state import Order, Report
@@ -118,7 +116,7 @@ class LeaseBook:
 
     # -- events
 
-    def join(self, process: str, now: int) -> Orders:
+    def join(self, process: str) -> Orders:
         """A process begins, with nothing; it gets its part of what is spare."""
         self._members.append(process)
         for name, lane in self._lanes.items():

@@ -12,7 +12,8 @@ _KNOWN_NS: Final = 1_000_000_000
 
 class Share:
     """Leases of one lane. The lane says how many of its requests run and wait; who waits stands in `unseated` while
-    it holds no place in the queue."""
+    it holds no place in the queue.
+    """
 
     __slots__ = (
         "_answer",
