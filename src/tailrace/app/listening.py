@@ -1,4 +1,4 @@
-"""The sockets on which workers accept: opened by the supervisor, so that they outlive a worker where they should.
+"""The sockets on which workers listen: opened by the supervisor, so that they outlive a worker where they should.
 
 Each worker has a socket of its own on the same address (SO_REUSEPORT: the kernel spreads connections over those that
 listen). A worker that is replaced hands its socket on with whatever waits in it; the socket of one that was killed is
@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from tailrace.gateway.gateway import BACKLOG, bind_error, split_address
+from tailrace.gateway.gateway import bind_error, split_address
 from tailrace.model.errors import InputError
 
 
@@ -45,13 +45,13 @@ class DataPort:
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def open(self) -> socket.socket:
-        """One more socket that listens. Nobody accepts from it until a worker does."""
+        """One more socket on the address. The worker begins to listen when it can accept: until then the kernel sends
+        connections to the others, or refuses them."""
         sock = socket.socket(self._family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             sock.bind(self._address)
-            sock.listen(BACKLOG)
         except OSError as error:
             sock.close()
             raise InputError(

@@ -184,7 +184,7 @@ class Gateway:
     async def start(self, *, sock: socket.socket | None = None, scrape: bool = True) -> None:
         """Bind the data port, begin to scrape and to sweep. InputError when the address cannot be bound.
 
-        `sock` listens already, and is closed with the gateway. Without `scrape`, another process asks the engine, and
+        `sock` is bound already, and is closed with the gateway. Without `scrape`, another process asks the engine, and
         `engine.take` brings what it learns.
         """
         loop = asyncio.get_running_loop()

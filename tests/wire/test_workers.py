@@ -1,0 +1,465 @@
+"""`tailrace serve --workers N` as processes: limits, failures, changes and views are those of one gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from tailrace.store.query import RecordStore
+from tests.children import child_env
+from tests.wire.client import RawClient, Reply, chat_body, request
+from tests.wire.scripted import DONE, SSE_HEAD, Incoming, ScriptedEngine, chunk, finish, token, usage
+from tests.wire.stand import run
+
+pytestmark = pytest.mark.long(reason="starts three processes or more, several seconds on a busy machine")
+
+
+class Engine:
+    """Counts how many requests are in it, and holds its answers until the test lets them go."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.peak = 0
+        self.begun = 0
+        self.go = asyncio.Event()
+
+    async def answer(self, incoming: Incoming) -> None:
+        if not incoming.target.startswith("/v1/"):
+            await incoming.reply({}, 404)
+            return
+        self.inside += 1
+        self.begun += 1
+        self.peak = max(self.peak, self.inside)
+        try:
+            if incoming.json.get("stream"):
+                await incoming.send(SSE_HEAD + chunk(token("one")))
+                while not self.go.is_set():  # tokens go on: a silent engine would be timed out
+                    await asyncio.sleep(0.1)
+                    await incoming.chunks(token("more"))
+                await incoming.chunks(finish(), usage(7, 2), DONE)
+                await incoming.end()
+            else:
+                await self.go.wait()
+                await incoming.completion()
+        finally:
+            self.inside -= 1
+
+
+class Fleet:
+    """The supervisor's process, and its files."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ready: dict[str, Any], config: Path) -> None:
+        self.process, self.ready, self.config = process, ready, config
+        self.url: str = ready["url"]
+        self.admin: str = ready["admin"]
+        self.workers: list[int] = ready["workers"]
+        self.said: list[str] = []
+        self.clients: list[RawClient] = []
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def rewrite(self, **changes: Any) -> None:
+        self.config.write_text(json.dumps({**json.loads(self.config.read_text()), **changes}))
+
+    async def get(self, path: str) -> Any:
+        async with aiohttp.ClientSession() as session, session.get(self.admin + path) as answer:
+            body = await answer.read()
+            return json.loads(body) if answer.content_type == "application/json" else body.decode()
+
+    async def post(self, path: str, value: Any) -> tuple[int, Any]:
+        async with aiohttp.ClientSession() as session, session.post(self.admin + path, json=value) as answer:
+            return answer.status, await answer.json()
+
+    async def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (await self.get("/records")).splitlines()]
+
+    async def metric(self, name: str, **labels: str) -> float:
+        samples = [sample for family in parse(await self.get("/metrics")) for sample in family.samples]
+        wanted = set(labels.items())
+        return sum(one.value for one in samples if one.name == name and wanted <= set(one.labels.items()))
+
+    async def ask(self, data: bytes) -> Reply:
+        client = await RawClient.connect(self.url)
+        try:
+            return await client.ask(data)
+        finally:
+            client.close()
+
+    async def heard(self, words: str, within: float = 20.0) -> str:
+        """A line of standard error."""
+        async with asyncio.timeout(within):
+            while not (found := [line for line in self.said if words in line]):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        return found[0]
+
+    async def until(self, what: Any, within: float = 20.0) -> None:
+        async with asyncio.timeout(within):
+            while not await what():
+                await asyncio.sleep(0.02)
+
+    async def in_worker(self, worker: int, data: bytes, *, begun: bool) -> RawClient:
+        """A request in this worker, begun or waiting: the kernel chooses, so what lands elsewhere is taken back."""
+        for _ in range(60):
+            before = {one["request_id"] for one in (await self.get("/streams"))["streams"]}
+            client = await RawClient.connect(self.url)
+            self.clients.append(client)
+            await client.send(data)
+            if begun:
+                head = await client.head()
+                assert head.status == 200
+                await client.next_chunk()
+            mine: list[dict[str, Any]] = []
+            while not mine:
+                streams = (await self.get("/streams"))["streams"]
+                mine = [one for one in streams if one["request_id"] not in before]
+            if mine[0]["worker"] == worker:
+                return client
+            client.abort()
+            gone = mine[0]["request_id"]
+            while gone in {one["request_id"] for one in (await self.get("/streams"))["streams"]}:
+                await asyncio.sleep(0.005)
+        raise AssertionError("the kernel gave this worker nothing in 60 connections")
+
+    async def stream(self, worker: int) -> RawClient:
+        """A stream that has begun in this worker."""
+        return await self.in_worker(worker, request(chat_body()), begun=True)
+
+
+@asynccontextmanager
+async def fleet(directory: Path, engine: ScriptedEngine, *, workers: int = 2, **config: Any) -> AsyncIterator[Fleet]:
+    file = directory / "tailrace.yaml"
+    plain = {
+        "listen": "127.0.0.1:0",
+        "admin": "127.0.0.1:0",
+        "workers": workers,
+        "backends": [{"url": engine.url}],
+        "records": {"dir": str(directory / "records")},
+        "budgets": {"queue": "20s", "first_token": "20s", "idle": "20s"},
+        **config,
+    }
+    file.write_text(json.dumps(plain))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tailrace", "serve", "-c", str(file), "--json"),
+        env=child_env(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    stderr = process.stderr
+    line = await process.stdout.readline()
+    if not line:
+        pytest.fail((await stderr.read()).decode())
+    out = Fleet(process, json.loads(line), file)
+
+    async def listen() -> None:
+        async for said in stderr:
+            out.said.append(said.decode())
+
+    listening = asyncio.ensure_future(listen())
+    try:
+        yield out
+    finally:
+        for client in out.clients:
+            client.abort()
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+        await listening
+    assert not any("Traceback" in said for said in out.said), "".join(out.said)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def until_gone(pid: int, within: float = 10.0) -> None:
+    async with asyncio.timeout(within):
+        while alive(pid):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def ends_well(client: RawClient) -> bool:
+    """Whether a stream comes to its own end."""
+    data = b""
+    try:
+        while (part := await client.next_chunk()) is not None:
+            data = part
+    except (ConnectionError, asyncio.IncompleteReadError, ValueError):
+        return False
+    finally:
+        client.close()
+    return data.endswith(DONE)
+
+
+async def until_inside(engine: Engine, count: int) -> None:
+    async with asyncio.timeout(10):
+        while engine.inside < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+LANE_4_4 = [{"name": "default", "running": 4, "queued": 4}]
+
+
+def test_a_burst_sees_the_limits_of_one_gateway_and_is_counted_once(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = Engine()
+        async with ScriptedEngine(engine.answer) as upstream, fleet(tmp_path, upstream, lanes=LANE_4_4) as served:
+            assert served.ready["pid"] == served.process.pid
+            assert len(set(served.workers)) == 2
+            began = time.monotonic()
+            asking = [asyncio.ensure_future(served.ask(request(chat_body(stream=False)))) for _ in range(40)]
+            while sum(one.done() for one in asking) < 32:
+                await asyncio.sleep(0.005)
+                assert time.monotonic() - began < 5
+            refused = [one.result() for one in asking if one.done()]
+            lane = (await served.get("/lanes"))["lanes"]["default"]
+            assert (lane["running"], lane["queued"]) == (4, 4)
+            assert (lane["running_limit"], lane["queued_limit"]) == (4, 4)
+            assert {reply.status for reply in refused} == {429}
+            assert all(
+                reply.headers["retry-after"] and "is full" in reply.json["error"]["message"] for reply in refused
+            )
+            assert await served.metric("tailrace_requests_in_flight") == 4
+            engine.go.set()
+            replies = await asyncio.gather(*asking)
+            assert Counter(reply.status for reply in replies) == {200: 8, 429: 32}
+            assert engine.peak == 4
+
+            # Counted once, whichever worker it was; and the records of all are one list.
+            assert await served.metric("tailrace_requests_total") == 40
+            assert await served.metric("tailrace_requests_total", outcome="completed") == 8
+            assert await served.metric("tailrace_e2e_seconds_count") == 40
+            assert await served.metric("tailrace_workers") == 2
+            records = await served.records()
+            ids = {reply.headers["x-request-id"] for reply in replies}
+            assert {record["request_id"] for record in records} == ids
+            assert len(records) == 40
+            health = await served.get("/healthz")
+            assert health["counters"]["records"] == health["store"]["acknowledged"] == 40
+            assert [worker["answers"] for worker in health["workers"]] == [True, True]
+            some = records[0]["request_id"]
+            assert (await served.get(f"/records/{some}"))["request_id"] == some
+
+            # A change is for all workers, or for none.
+            status, _ = await served.post("/lanes", {"name": "default", "running": 1, "queued": 9})
+            assert status == 200
+            engine.peak = 0
+            replies = await asyncio.gather(*(served.ask(request(chat_body(stream=False))) for _ in range(10)))
+            assert [reply.status for reply in replies] == [200] * 10
+            assert engine.peak == 1
+            status, error = await served.post("/config", {"admin_token": "new"})
+            assert (status, error["error"]["place"]) == (400, "admin_token")
+
+            began = time.monotonic()
+            served.signal(signal.SIGTERM)
+            assert await served.process.wait() == 0
+            assert time.monotonic() - began < 3
+            assert "50 requests recorded, 0 cut" in await served.heard("requests recorded")
+            assert len(RecordStore(tmp_path / "records").records()) == 50
+
+    run(test(), within=50)
+
+
+def test_one_place_for_three_workers_comes_to_everybody(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = Engine()
+        lanes = [{"name": "default", "running": 1, "queued": 50}]
+        async with (
+            ScriptedEngine(engine.answer) as upstream,
+            fleet(tmp_path, upstream, workers=3, lanes=lanes) as served,
+        ):
+            engine.go.set()
+            replies = await asyncio.gather(*(served.ask(request(chat_body(stream=False))) for _ in range(45)))
+            assert [reply.status for reply in replies] == [200] * 45
+            assert engine.peak == 1
+
+    run(test(), within=50)
+
+
+def test_a_killed_worker_takes_only_its_own_streams_along(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = Engine()
+        lanes = [{"name": "default", "running": 2, "queued": 4}]
+        async with ScriptedEngine(engine.answer) as upstream, fleet(tmp_path, upstream, lanes=lanes) as served:
+            first, second = served.workers
+            staying, dying = await served.stream(first), await served.stream(second)
+            waiting = await served.in_worker(first, request(chat_body(stream=False)), begun=False)
+            begun = engine.begun
+            before = await served.records()
+            await asyncio.sleep(0.2)
+            assert engine.begun == begun, "both places are taken"
+
+            os.kill(second, signal.SIGKILL)
+            assert not await ends_well(dying), "its own client sees that the stream was cut"
+            await until_inside(engine, 2)
+            async with asyncio.timeout(5):
+                while engine.begun == begun:  # the place that it held is free for who waits
+                    await asyncio.sleep(0.005)
+            assert "SIGKILL" in await served.heard(f"worker {second}")
+
+            async def restarted() -> bool:
+                workers = (await served.get("/healthz"))["workers"]
+                pids = [worker["pid"] for worker in workers if worker["state"] == "serving"]
+                return len(pids) == 2 and second not in pids
+
+            await served.until(restarted)
+            health = await served.get("/healthz")
+            assert health["restarts"] == await served.metric("tailrace_worker_restarts_total") == 1
+            assert engine.inside == 2
+            engine.go.set()
+            assert await ends_well(staying)
+            assert (await waiting.reply()).status == 200
+            new = next(worker["pid"] for worker in health["workers"] if worker["pid"] != first)
+            engine.go.clear()
+            fresh = await served.stream(new)
+            engine.go.set()
+            assert await ends_well(fresh)
+            known = {record["request_id"] for record in await served.records()}
+            assert {record["request_id"] for record in before} <= known, "an acknowledged record survives"
+
+    run(test(), within=50)
+
+
+def test_reloading_and_replacing_drop_no_stream(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = Engine()
+        lanes = [{"name": "default", "running": 3, "queued": 0}]
+        async with ScriptedEngine(engine.answer) as upstream, fleet(tmp_path, upstream, lanes=lanes) as served:
+            first, second = served.workers
+            clients = [await served.stream(first), await served.stream(second)]
+
+            served.rewrite(lanes=[{"name": "default", "running": 2, "queued": 0}])
+            served.signal(signal.SIGHUP)
+            await served.heard("configuration was reloaded")
+            assert (await served.ask(request(chat_body()))).status == 429
+
+            served.rewrite(workers=3)
+            served.signal(signal.SIGHUP)
+            assert "workers: cannot be changed" in await served.heard("was not reloaded")
+
+            # `records.queue` is fixed for the life of a process: new processes have it, and the streams go on.
+            records = {"dir": str(tmp_path / "records"), "queue": 777}
+            served.rewrite(workers=2, records=records, lanes=[{"name": "default", "running": 4, "queued": 0}])
+            served.signal(signal.SIGUSR2)
+            await served.heard("workers were replaced", within=30)
+            health = await served.get("/healthz")
+            states = {worker["pid"]: worker["state"] for worker in health["workers"]}
+            assert states[first] == states[second] == "retiring"
+            serving = [pid for pid, state in states.items() if state == "serving"]
+            assert len(serving) == 2
+            assert (await served.get("/config"))["records"]["queue"] == 777
+            assert await served.metric("tailrace_workers") == 2
+            clients += [await served.stream(pid) for pid in serving]
+            # The old ones' streams hold their places: four run, and the limit is four over all six processes.
+            assert (await served.ask(request(chat_body()))).status == 429
+            engine.go.set()
+            for client in clients:
+                assert await ends_well(client)
+            await until_gone(first)
+            await until_gone(second)
+            assert (await served.get("/healthz"))["restarts"] == 0
+            completed = await served.metric("tailrace_requests_total", outcome="completed")
+            assert completed == 4, "what the old ones counted is not forgotten"
+
+    run(test(), within=60)
+
+
+def test_workers_without_a_supervisor_serve_to_the_end_and_leave(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = Engine()
+        async with ScriptedEngine(engine.answer) as upstream, fleet(tmp_path, upstream, drain="5s") as served:
+            client = await served.stream(served.workers[0])
+            served.signal(signal.SIGKILL)
+            await served.process.wait()
+            await until_gone(served.workers[1], within=4)  # it had nothing to do
+            assert alive(served.workers[0])
+            engine.go.set()
+            assert await ends_well(client)
+            await until_gone(served.workers[0], within=4)
+            assert [record.outcome for record in RecordStore(tmp_path / "records").records()][-1] == "completed"
+
+    run(test(), within=50)
+
+
+def test_finished_requests_of_all_workers_are_followed(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = Engine()
+        engine.go.set()
+        async with ScriptedEngine(engine.answer) as upstream, fleet(tmp_path, upstream) as served:
+            async with aiohttp.ClientSession() as session, session.get(served.admin + "/events") as events:
+                assert await events.content.readline() == b": following\n"
+                replies = await asyncio.gather(*(served.ask(request(chat_body(stream=False))) for _ in range(12)))
+                wanted = {reply.headers["x-request-id"] for reply in replies}
+                seen: set[str] = set()
+                async with asyncio.timeout(5):
+                    while seen != wanted:
+                        line = await events.content.readline()
+                        if line.startswith(b"id: "):
+                            seen.add(line[4:].strip().decode())
+
+    run(test(), within=50)
+
+
+def test_a_port_that_another_gateway_shares_among_its_workers_is_in_use(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = Engine()
+        async with ScriptedEngine(engine.answer) as upstream, fleet(tmp_path, upstream) as served:
+            port = served.url.rpartition(":")[2]
+            second = await asyncio.to_thread(
+                subprocess.run,
+                [
+                    *(sys.executable, "-m", "tailrace", "serve", "--upstream", upstream.url, "--workers", "2"),
+                    *("--listen", f"127.0.0.1:{port}", "--admin", "127.0.0.1:0", "--data-dir", str(tmp_path / "b")),
+                ],
+                env=child_env(),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert second.returncode == 2
+            assert f"port {port} is in use" in second.stderr
+            assert "Traceback" not in second.stderr
+
+    run(test(), within=50)
+
+
+def test_a_directory_that_no_worker_can_write_is_said_once(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tailrace", "serve", "--upstream", "http://127.0.0.1:9", "--workers", "2"),
+            *("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--data-dir", str(blocked / "records")),
+        ],
+        env=child_env(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=40,
+    )
+    assert done.returncode == 2
+    assert "records cannot be written there" in done.stderr
+    assert "--data-dir" in done.stderr
+    assert "Traceback" not in done.stderr
