@@ -110,7 +110,7 @@ class Fleet:
 
     async def until(self, what: Any, within: float = 20.0) -> None:
         async with asyncio.timeout(within):
-            while not await what():
+            while not await what():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     async def in_worker(self, worker: int, data: bytes, *, begun: bool) -> RawClient:
@@ -132,7 +132,7 @@ class Fleet:
                 return client
             client.abort()
             gone = mine[0]["request_id"]
-            while gone in {one["request_id"] for one in (await self.get("/streams"))["streams"]}:
+            while gone in {one["request_id"] for one in (await self.get("/streams"))["streams"]}:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         raise AssertionError("the kernel gave this worker nothing in 60 connections")
 
@@ -315,7 +315,7 @@ def test_a_killed_worker_takes_only_its_own_streams_along(tmp_path: Path) -> Non
             assert not await ends_well(dying), "its own client sees that the stream was cut"
             await until_inside(engine, 2)
             async with asyncio.timeout(5):
-                while engine.begun == begun:  # the place that it held is free for who waits
+                while engine.begun == begun:  # noqa: ASYNC110  (the place that it held is free for who waits)
                     await asyncio.sleep(0.005)
             assert "SIGKILL" in await served.heard(f"worker {second}")
 
@@ -386,6 +386,83 @@ def test_reloading_and_replacing_drop_no_stream(tmp_path: Path) -> None:
     run(test(), within=60)
 
 
+def test_a_worker_that_cannot_start_is_tried_again_and_not_in_a_spin(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = Engine()
+        engine.go.set()
+        async with ScriptedEngine(engine.answer) as upstream, fleet(tmp_path, upstream) as served:
+            records, aside = tmp_path / "records", tmp_path / "aside"
+            records.rename(aside)
+            records.write_text("in the way")
+            os.kill(served.workers[1], signal.SIGKILL)
+            await served.heard("records cannot be written there")
+            await asyncio.sleep(1.5)
+            tries = sum("cannot be written" in said for said in served.said)
+            assert 1 <= tries <= 5, "100 ms, 200 ms, 400 ms, ... between two tries, and each start takes its time"
+            assert (await served.ask(request(chat_body()))).status == 200, "the other serves meanwhile"
+            records.unlink()
+            aside.rename(records)
+
+            async def whole() -> bool:
+                workers = (await served.get("/healthz"))["workers"]
+                return [worker["state"] for worker in workers] == ["serving", "serving"]
+
+            await served.until(whole)
+
+    run(test(), within=50)
+
+
+def test_a_replacement_that_cannot_start_leaves_the_old_ones(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = Engine()
+        async with ScriptedEngine(engine.answer) as upstream, fleet(tmp_path, upstream) as served:
+            client = await served.stream(served.workers[0])
+            (tmp_path / "blocked").write_text("")
+            served.rewrite(records={"dir": str(tmp_path / "blocked" / "records")})
+            served.signal(signal.SIGUSR2)
+            assert "records cannot be written there" in await served.heard("workers were not replaced", within=30)
+            health = await served.get("/healthz")
+            assert {worker["pid"]: worker["state"] for worker in health["workers"]} == dict.fromkeys(
+                served.workers, "serving"
+            )
+            assert health["restarts"] == 0
+            engine.go.set()
+            assert await ends_well(client)
+            assert (await served.ask(request(chat_body()))).status == 200
+
+    run(test(), within=50)
+
+
+def test_a_frozen_worker_delays_nobody_elsewhere(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = Engine()
+        async with ScriptedEngine(engine.answer) as upstream, fleet(tmp_path, upstream, lanes=LANE_4_4) as served:
+            first, second = served.workers
+            streams = [await served.stream(second), await served.stream(second)]
+            os.kill(first, signal.SIGSTOP)
+            try:
+                # What it held is out of reach, and nothing hangs for it: views leave it out, limits hold.
+                began = time.monotonic()
+                health = await served.get("/healthz")
+                assert {worker["pid"]: worker["answers"] for worker in health["workers"]} == {
+                    first: False,
+                    second: True,
+                }
+                assert await served.metric("tailrace_requests_in_flight") == 2
+                status, error = await served.post("/lanes", {"name": "default", "running": 9})
+                assert (status, error["error"]["place"]) == (400, f"worker {first}")
+                assert time.monotonic() - began < 8
+            finally:
+                os.kill(first, signal.SIGCONT)
+            engine.go.set()
+            for client in streams:
+                assert await ends_well(client)
+            assert (await served.get("/lanes"))["lanes"]["default"]["running_limit"] == 4
+            assert engine.peak <= 4
+
+    run(test(), within=50)
+
+
 def test_workers_without_a_supervisor_serve_to_the_end_and_leave(tmp_path: Path) -> None:
     async def test() -> None:
         engine = Engine()
@@ -407,17 +484,21 @@ def test_finished_requests_of_all_workers_are_followed(tmp_path: Path) -> None:
     async def test() -> None:
         engine = Engine()
         engine.go.set()
-        async with ScriptedEngine(engine.answer) as upstream, fleet(tmp_path, upstream) as served:
-            async with aiohttp.ClientSession() as session, session.get(served.admin + "/events") as events:
-                assert await events.content.readline() == b": following\n"
-                replies = await asyncio.gather(*(served.ask(request(chat_body(stream=False))) for _ in range(12)))
-                wanted = {reply.headers["x-request-id"] for reply in replies}
-                seen: set[str] = set()
-                async with asyncio.timeout(5):
-                    while seen != wanted:
-                        line = await events.content.readline()
-                        if line.startswith(b"id: "):
-                            seen.add(line[4:].strip().decode())
+        async with (
+            ScriptedEngine(engine.answer) as upstream,
+            fleet(tmp_path, upstream) as served,
+            aiohttp.ClientSession() as session,
+            session.get(served.admin + "/events") as events,
+        ):
+            assert await events.content.readline() == b": following\n"
+            replies = await asyncio.gather(*(served.ask(request(chat_body(stream=False))) for _ in range(12)))
+            wanted = {reply.headers["x-request-id"] for reply in replies}
+            seen: set[str] = set()
+            async with asyncio.timeout(5):
+                while seen != wanted:
+                    line = await events.content.readline()
+                    if line.startswith(b"id: "):
+                        seen.add(line[4:].strip().decode())
 
     run(test(), within=50)
 

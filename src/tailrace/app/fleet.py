@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic_ns
 from typing import Any, Final
 
@@ -107,9 +107,10 @@ class Fleet:
         await ends
         hurrying.cancel()
         # The last words of the processes are in their sockets.
-        async with asyncio.timeout(1.0):
-            while self.workers:  # noqa: ASYNC110  (polled: a stop is rare)
-                await asyncio.sleep(0.005)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                while self.workers:  # noqa: ASYNC110  (polled: a stop is rare)
+                    await asyncio.sleep(0.005)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -26,6 +26,8 @@ from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
 from tailrace.web.source import LaneNow, LiveNow, StreamNow, dropped_by_class
 
+_PATIENCE_S: Final = 1.0
+"""How long a view waits for a worker; it then stands without its numbers of this moment."""
 _WORST: Final = frozenset(
     {
         "loop_lag_ms",
@@ -101,8 +103,7 @@ class FleetViews:
 
     async def health(self) -> dict[str, Any]:
         """Addresses, gauges and counters."""
-        live = await self.live()
-        await self._count()
+        live, _ = await asyncio.gather(self.live(), self._count())
         fleet = self._fleet
         return {
             "url": fleet.port.url,
@@ -182,7 +183,9 @@ class FleetViews:
 
     async def _ask(self, what: str, kind: Any) -> list[tuple[WorkerHandle, Any]]:
         workers = [worker for worker in self._fleet.workers.values() if worker.built]
-        answers = await asyncio.gather(*(worker.ask(what, kind) for worker in workers), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(worker.ask(what, kind, within_s=_PATIENCE_S) for worker in workers), return_exceptions=True
+        )
         out = []
         for worker, answer in zip(workers, answers, strict=True):
             if isinstance(answer, NoAnswerError):

@@ -45,8 +45,11 @@ class DataPort:
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def open(self) -> socket.socket:
-        """One more socket on the address. The worker begins to listen when it can accept: until then the kernel sends
-        connections to the others, or refuses them."""
+        """One more socket on the address.
+
+        The worker begins to listen when it can accept: until then the kernel sends connections to the others, or
+        refuses them.
+        """
         sock = socket.socket(self._family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -249,11 +249,10 @@ class Worker:
             rounds += 1
             if rounds * _FOLLOW_EVERY_S >= COUNT_EVERY_S:
                 rounds = 0
-                counts = self._counts(process)
-                encoded = msgspec.msgpack.encode((counts.counters, counts.store))
-                if encoded != self._last_counts:
-                    self._last_counts = encoded
-                    self._link.send(Counted(counts))
+                so_far = msgspec.msgpack.encode((process.gateway.counters, process.writer.counters()))
+                if so_far != self._last_counts:
+                    self._last_counts = so_far
+                    self._link.send(Counted(self._counts(process)))
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from enum import StrEnum
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -35,7 +35,6 @@ from tailrace.model.errors import InputError
 ANSWER_S: Final = 2.0
 """How long a worker may take over a question; it has a loop to run, so a late one is stuck or stopped."""
 READY_S: Final = 30.0
-_T = TypeVar("_T")
 
 
 class State(StrEnum):
@@ -113,17 +112,17 @@ class WorkerHandle:
         """Never waits."""
         self._link.send(message)
 
-    async def ask(self, what: str, kind: type[_T] | Any, *, config: Config | None = None) -> Any:
+    async def ask(self, what: str, kind: Any, *, config: Config | None = None, within_s: float = ANSWER_S) -> Any:
         """An answer of type `kind`. InputError with the worker's own words; `NoAnswerError` when there is none."""
         self._number += 1
         number = self._number
         waiting = self._asked[number] = asyncio.get_running_loop().create_future()
         self._link.send(Ask(number, what, b"" if config is None else encode_config(config)))
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(within_s):
                 return msgspec.msgpack.decode(await waiting, type=kind)
         except TimeoutError:
-            raise NoAnswerError(f"does not answer within {ANSWER_S:g} s", place=f"worker {self.pid}") from None
+            raise NoAnswerError(f"does not answer within {within_s:g} s", place=f"worker {self.pid}") from None
         finally:
             self._asked.pop(number, None)
 

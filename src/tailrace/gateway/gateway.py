@@ -42,6 +42,8 @@ _CONNECTIONS_EVERY: Final = 20
 """Sweeps between two looks at idle and slow clients: one second."""
 CLIENT_IDLE_NS: Final = 75_000_000_000
 HEAD_NS: Final = 10_000_000_000
+RETIRE_QUIET_NS: Final = 200_000_000
+"""How long a connection must have been idle before a process that is replaced closes it."""
 UPLOAD_NS: Final = 30_000_000_000
 BACKLOG: Final = 4096
 MAX_TARGET: Final = 16 * 1024
@@ -253,8 +255,11 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self._retire_until = loop.time() + within_s
         while self.connections and loop.time() < self._retire_until and not self._hurry:
+            # One that has just come may have its request in the kernel, unread.
+            quiet_since = monotonic_ns() - RETIRE_QUIET_NS
             for connection in list(self.connections):
-                connection.close_when_idle()
+                if connection.last_activity < quiet_since:
+                    connection.close_when_idle()
             await asyncio.sleep(0.02)
         return await self.close(0)
 
