@@ -21,6 +21,7 @@ import uvloop
 
 from tailrace.app.gateway_process import FLUSH_S, GatewayProcess, freeze_loaded, tune_interpreter
 from tailrace.app.worker_link import (
+    PROTOCOL,
     Answer,
     Ask,
     Begin,
@@ -157,6 +158,11 @@ class Worker:
     def _build(self, message: Begin) -> None:
         assert self._built is not None
         try:
+            if message.protocol != PROTOCOL:
+                raise InputError(
+                    f"this version's workers do not understand their supervisor ({message.protocol}, not {PROTOCOL})",
+                    remedy="Restart `tailrace serve`.",
+                )
             process = self._process = GatewayProcess(decode_config(message.config), shared=self._leases)
         except TailraceError as error:
             self._built.set_exception(error)

@@ -16,6 +16,7 @@ import msgspec
 
 from tailrace.app.children import child_environment
 from tailrace.app.worker_link import (
+    PROTOCOL,
     Answer,
     Ask,
     Begin,
@@ -106,7 +107,7 @@ class WorkerHandle:
                 start_new_session=True,
             )
         await asyncio.get_running_loop().create_unix_connection(lambda: self._link, sock=ours)
-        self._link.send(Begin(encode_config(config)))
+        self._link.send(Begin(encode_config(config), PROTOCOL))
 
     def send(self, message: ToWorker) -> None:
         """Never waits."""

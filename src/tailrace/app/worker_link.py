@@ -19,6 +19,8 @@ from tailrace.gateway.engine_link import EngineNews
 from tailrace.govern.shared_state import Order, Report
 from tailrace.model.record import RequestRecord
 
+PROTOCOL: Final = 1
+"""Changes with any message: a supervisor that outlived an upgrade must not misread a worker of the new version."""
 _LENGTH: Final = 4
 _MOST_UNREAD: Final = 16 * 1024 * 1024
 """Bytes that may wait for the other side before records for live followers are left out."""
@@ -40,6 +42,7 @@ class Begin(msgspec.Struct, tag=True):
     """Build the gateway, and serve."""
 
     config: bytes
+    protocol: int = 0
 
 
 class Grant(msgspec.Struct, tag=True):
