@@ -240,6 +240,26 @@ def test_a_stuck_process_holds_up_no_refusal():
     assert (undecided, len(world.running), len(world.waiting)) == (3, 1, 1)
 
 
+def test_nobody_is_refused_for_a_place_that_another_was_given_too_much():
+    world = World([lane(1, 2)], 3)
+    world.quiet()
+    for request_id in [world.arrive("w0"), world.arrive("w0")]:
+        world.quiet()
+        if request_id in world.running:
+            world.finish(request_id)
+    world.quiet()
+    world.finish(next(iter(world.running)))
+    world.quiet()
+    assert world.book.tight("default"), "scarce: all places are with the keeper, who decides at once"
+    world.arrive("w0")
+    world.arrive("w0")
+    world.arrive("w1")
+    for name in ("w0", "w0", "w1"):
+        world.deliver_up(name)
+    world.quiet()
+    assert (len(world.running), len(world.waiting), len(world.refused)) == (1, 2, 0)
+
+
 def test_places_are_spread_again_when_nobody_lacks_any():
     world = World([lane(4, 4)], 2)
     world.quiet()
@@ -371,3 +391,48 @@ def test_whatever_happens_no_limit_is_passed_and_everybody_gets_a_turn(data):
         world.arrive(one)
     world.quiet()
     assert len(world.running) == bound
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_limits_that_change_under_way_hold_in_the_end(data):
+    world = World(batch_and_default(data.draw(st.integers(1, 6)), data.draw(st.integers(0, 5))), 3)
+    highest = {policy.name: policy.running for policy in world.policies}
+    for _ in range(data.draw(st.integers(1, 50), label="steps")):
+        step = data.draw(st.sampled_from(["arrive", "arrive", "finish", "up", "down", "sweep", "replace"]))
+        name = data.draw(st.sampled_from(sorted(world.admissions)))
+        if step == "arrive":
+            world.arrive(name, data.draw(st.sampled_from(["batch", "default"])))
+        elif step == "finish" and world.running:
+            world.finish(data.draw(st.sampled_from(sorted(world.running))))
+        elif step == "up":
+            world.deliver_up(name)
+        elif step == "down":
+            world.deliver_down(name)
+        elif step == "sweep":
+            world.sweep(data.draw(st.sampled_from([50 * MS, CALM_NS])))
+        elif step == "replace":
+            running, queued = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 5))
+            policies = batch_and_default(running, queued)
+            # A lane may come and go.
+            world.replace(policies if data.draw(st.booleans()) else policies[1:])
+            for policy in world.policies:
+                highest[policy.name] = max(highest.get(policy.name, 0), policy.running)
+        for lane_name, limit in highest.items():
+            assert world.used(lane_name) <= limit
+    for _ in range(500):
+        world.quiet()
+        world.sweep(50 * MS)
+        world.quiet()
+        if world.running:
+            world.finish(next(iter(world.running)))
+        elif not world.waiting:
+            break
+    assert not world.waiting
+    world.sweep(CALM_NS)
+    world.quiet()
+    limit = world.policies[-1].running
+    for _ in range(limit + world.policies[-1].queued + 3):
+        world.arrive("w1")
+    world.quiet()
+    assert (len(world.running), len(world.waiting)) == (limit, world.policies[-1].queued)
