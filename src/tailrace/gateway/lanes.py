@@ -105,6 +105,7 @@ class LaneDesk:
 
     def _obey(self, orders: list[Order]) -> None:
         now = monotonic_ns()
+        self._speaking = True  # below, once
         for order in orders:
             admitted, refused = self.admission.obey(order, now)
             self._admit(admitted, now)
