@@ -215,6 +215,7 @@ class Worker:
         return None
 
     async def _flush(self, ask: Ask, process: GatewayProcess) -> None:
+        process.gateway.flush_records()
         flushed = await asyncio.to_thread(process.writer.flush, 0.5)
         self._link.send(Answer(ask.number, msgspec.Raw(msgspec.msgpack.encode(flushed))))
 
