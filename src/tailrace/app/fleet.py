@@ -152,6 +152,8 @@ class Fleet:
             await self._reconfigure(config)
 
     async def _reconfigure(self, config: Config) -> None:
+        if not self._up or self.closing:
+            raise InputError("the gateway does not serve at the moment", remedy="Try again when it does.")
         check_change(self.config, config)
         serving = self.serving()
         await asyncio.gather(*(worker.ask("check", None, config=config) for worker in serving))
