@@ -327,7 +327,9 @@ def test_a_killed_worker_takes_only_its_own_streams_along(tmp_path: Path) -> Non
             await served.until(restarted)
             health = await served.get("/healthz")
             assert health["restarts"] == await served.metric("tailrace_worker_restarts_total") == 1
-            assert engine.inside == 2
+            async with asyncio.timeout(5):
+                while engine.inside != 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             engine.go.set()
             assert await ends_well(staying)
             assert (await waiting.reply()).status == 200
@@ -439,6 +441,11 @@ def test_a_frozen_worker_delays_nobody_elsewhere(tmp_path: Path) -> None:
         async with ScriptedEngine(engine.answer) as upstream, fleet(tmp_path, upstream, lanes=LANE_4_4) as served:
             first, second = served.workers
             streams = [await served.stream(second), await served.stream(second)]
+            # What had landed elsewhere and was taken back is noticed by the engine at its next token.
+            async with asyncio.timeout(5):
+                while engine.inside != 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            engine.peak = 2
             os.kill(first, signal.SIGSTOP)
             try:
                 # What it held is out of reach, and nothing hangs for it: views leave it out, limits hold.
