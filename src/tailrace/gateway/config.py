@@ -23,6 +23,7 @@ from tailrace.model.thresholds import MS, UNITS, Budgets, Objectives, S, SlowThr
 
 _DURATION: Final = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(UNITS)})\s*")
 _MODE: Final = re.compile(r"0?[0-7]{3}")
+MAX_WORKERS: Final = 128
 _PRIORITIES: Final = {"high": -10, "normal": 0, "low": 10}
 
 
@@ -223,6 +224,8 @@ class Config(_Strict):
     admin: str = "127.0.0.1:9480"
     grpc_listen: str | None = None
     """Where clients reach Triton's gRPC through the gateway, for example `0.0.0.0:8081`; absent: no gRPC at all."""
+    workers: int = 1
+    """Processes that serve the data port; 1 is a single process without a supervisor. Limits hold over all of them."""
     backends: list[BackendConfig] = []
     lanes: list[LaneConfig] = []
     total_running: int | None = None
@@ -387,6 +390,12 @@ def check(config: Config, *, where: str = "config") -> None:
     for index, backend in enumerate(config.backends):
         _check_backend(backend, place=f"{where}: backends[{index}]")
     _check_listen(config, where)
+    if not 1 <= config.workers <= MAX_WORKERS:
+        raise ConfigError(
+            f"there cannot be {config.workers} workers",
+            place=f"{where}: workers",
+            remedy=f"Write a number from 1 to {MAX_WORKERS}; one for each core that the gateway may use.",
+        )
     check_grpc(
         listen=config.grpc_listen,
         target=config.backends[0].grpc_url,
