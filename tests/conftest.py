@@ -65,10 +65,19 @@ def llamacpp_python() -> str | None:
     return None
 
 
+def peer_absent(name: str) -> str | None:
+    """Why another project's program cannot run here; `None` where its environment is made."""
+    made = (ROOT / ".cache" / "peers" / name / "ready").exists()
+    return None if made else f"no environment .cache/peers/{name}; `./scripts/test --all` makes it"
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "shared": lambda: None if (shared_path() / "facts").is_dir() else f"no shared data at {shared_path()}",
     "browser": lambda: None if chromium_path() else "no Chromium on the path; `apt-get install chromium`",
     "llamacpp": lambda: None if llamacpp_python() else "no llama.cpp engine; `./scripts/test --ci` installs it",
+    "guidellm": lambda: peer_absent("guidellm"),
+    "aiperf": lambda: peer_absent("aiperf"),
+    "vllm-functions": lambda: peer_absent("vllm-functions"),
     "openai": lambda: None if importlib.util.find_spec("openai") else "no OpenAI SDK; `pip install openai`",
 }
 """What a `needs` marker may name -> the reason why it is absent, or None where it is there."""

@@ -23,7 +23,8 @@ PATHS = {
     b"/v2/models/m/trace/setting": (RouteKind.DENIED, ""),
     b"/v2/repository/index": (RouteKind.DENIED, ""),
     b"/": (RouteKind.UNKNOWN, ""),
-    b"/health": (RouteKind.UNKNOWN, ""),
+    b"/health": (RouteKind.RELAY, "/health"),
+    b"/health/x": (RouteKind.UNKNOWN, ""),
     b"/v1": (RouteKind.UNKNOWN, ""),
     b"*": (RouteKind.MALFORMED, ""),
 }

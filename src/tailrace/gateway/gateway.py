@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from tailrace.gateway.accept import Accepting
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
@@ -144,6 +145,7 @@ class Gateway:
         self.closing = False
         self._hurry = False
         self._server: asyncio.Server | None = None
+        self._accepting = Accepting(lambda: ClientConnection(self))
         self._tick: asyncio.TimerHandle | None = None
         self._due = 0
         self._ticks = 0
@@ -171,9 +173,10 @@ class Gateway:
         loop = asyncio.get_running_loop()
         host, port = split_address(self.config.listen, "listen")
         try:
-            self._server = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=4096)
+            self._server = await loop.create_server(self._accepting, host, port, backlog=4096)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver can be asked for
             raise bind_error(error, self.config.listen, "--listen") from None
+        self._accepting.watch(self._server)
         sockname = self._server.sockets[0].getsockname()
         self.host, self.port = sockname[0], sockname[1]
         self.started_unix_ns = time_ns()
@@ -193,6 +196,7 @@ class Gateway:
             return self.counters.cut_at_shutdown
         self.closing = True
         drain_s = int(self.config.drain) / 1e9 if drain_s is None else drain_s
+        self._accepting.close()
         if self._server is not None:
             self._server.close()
         for connection in list(self.connections):

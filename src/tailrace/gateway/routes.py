@@ -146,6 +146,9 @@ def _ambiguous(path: bytes, plain: bytes) -> bool:
 def _relayed(bare: bytes) -> Route | None:
     if bare == b"/v1/models" or bare.startswith(b"/v1/models/"):
         return Route(RouteKind.RELAY, "/v1/models")
+    if bare == b"/health":
+        # Load tools and balancers ask it before they send anything: whether the engine behind us is well.
+        return Route(RouteKind.RELAY, "/health")
     if bare.startswith(b"/v1/responses/"):
         return Route(RouteKind.RELAY, "/v1/responses/{id}")
     if bare.startswith(b"/v2/models/") and bare.endswith(_TRITON_READ):
