@@ -76,6 +76,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "browser": lambda: None if chromium_path() else "no Chromium on the path; `apt-get install chromium`",
     "llamacpp": lambda: None if llamacpp_python() else "no llama.cpp engine; `./scripts/test --ci` installs it",
     "guidellm": lambda: peer_absent("guidellm"),
+    "anthropic": lambda: peer_absent("anthropic"),
     "aiperf": lambda: peer_absent("aiperf"),
     "vllm-functions": lambda: peer_absent("vllm-functions"),
     "openai": lambda: None if importlib.util.find_spec("openai") else "no OpenAI SDK; `pip install openai`",

@@ -30,7 +30,7 @@ def _run(command: list[str], folder: Path, *, may_fail: bool = False) -> str:
     # HF_HUB_OFFLINE makes AIPerf refuse a tokenizer in a local directory; nothing is fetched from one anyway.
     env = {**os.environ, "HF_HUB_DISABLE_TELEMETRY": "1", "HOME": str(folder), "NO_COLOR": "1"}
     env.pop("PYTHONPATH", None)
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder, env=env, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=folder, env=env, check=False)
     if ended.returncode and not may_fail:
         raise ToolError(f"{command[0]} ended with {ended.returncode}:\n{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}")
     return ended.stdout

@@ -20,7 +20,7 @@ REQUESTS, STREAMS, TOKENS = 24, 4, 20
 
 pytestmark = [
     pytest.mark.tier("all"),
-    pytest.mark.long("the tools take up to half a minute before their first request", timeout=600),
+    pytest.mark.long("the tools take up to half a minute before their first request", timeout=900),
 ]
 
 
