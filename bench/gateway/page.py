@@ -173,6 +173,8 @@ def section(parts: dict[str, Any], verdicts: list[Verdict]) -> str:
     ):
         if parts[key]:
             out += [heading, text(parts[key])]
+    if parts.get("gates"):
+        out.append("\n".join(f"- {line}" for line in parts["gates"]) + "\n")
     for row in table.fatal:
         out.append(f"Lost window: {title(row['name'])} in {row['scenario']}: `{row['fatal'][-120:]!r}`.\n")
     return "\n".join(out)
@@ -182,7 +184,7 @@ def _streams(parts: dict[str, Any]) -> str:
     return f"{parts['soak'][0].get('streams', 0):,}" if parts["soak"] else ""
 
 
-def write(text: str, page: Path = PAGE) -> None:
+def write(text: str, page: Path) -> None:
     """Replace what stands between the marks."""
     whole = page.read_text("utf-8")
     before, begin, rest = whole.partition(BEGIN)
