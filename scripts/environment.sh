@@ -113,7 +113,9 @@ python_peer() {
 
 # server_program NAME: nginx or haproxy of the distribution; Debian keeps them in sbin.
 server_program() {
-  PATH="$PATH:/usr/sbin" command -v "$1" >/dev/null 2>&1 || system_packages "$1"
+  local package="$1"
+  [ "$1" != nginx ] || package=nginx-light
+  PATH="$PATH:/usr/sbin" command -v "$1" >/dev/null 2>&1 || system_packages "$package"
 }
 
 # vLLM's own request functions, the ones that `vllm bench serve` measures with: one file out of its wheel, which

@@ -19,6 +19,7 @@ from windows import settle
 
 GAP_MS = 50
 STREAM_S = 15
+FILL_S = 4
 GROWTH = 0.05
 """How much more resident memory the last quarter of the run may have than the second quarter."""
 FILES = 8192
@@ -43,6 +44,9 @@ def measure(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """The load generator's row, with `memory`: (second of the run, resident MB) once a second."""
+    # What keeps a bounded number of the last requests in memory has them before memory is watched.
+    harness.load(target, "--mode", "single", "--conc", "16", "--seconds", str(FILL_S))
+    settle(harness, target)
     control(interval_ms=GAP_MS)
     # All connections inside the first seconds, spread so that the streams do not beat in step.
     warmup = max(4.0, streams / 150)
