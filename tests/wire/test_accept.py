@@ -82,6 +82,7 @@ def test_a_burst_of_clients_above_the_limit_is_refused_with_503() -> None:
                 await s.until(lambda: s.gateway.counters.connections_total == 30)
                 assert len(s.gateway.connections) == 10
                 assert s.gateway.counters.connections_refused == 20
+            await s.until(lambda: not s.gateway.connections)
 
     run(test())
 

@@ -12,6 +12,8 @@ from typing import Final
 
 SPARE: Final = 200
 """Segments, logs, the admin port, the scraper."""
+FEW: Final = 512
+"""Room for fewer clients than this is worth a warning."""
 
 
 def raise_open_files(connections: int) -> int:

@@ -18,7 +18,7 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from tailrace.app.open_files import SPARE, raise_open_files
+from tailrace.app.open_files import FEW, raise_open_files
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.admin import AdminParts, is_loopback, make_admin
 from tailrace.gateway.config import Config, parse_objectives
@@ -48,13 +48,10 @@ class ServeOptions(msgspec.Struct, kw_only=True):
 def serve(options: ServeOptions) -> None:
     """Serve until SIGINT or SIGTERM. InputError for an address or a directory that cannot be used."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    wanted = options.config.limits.connections
-    room = raise_open_files(wanted)
-    if room < wanted:
-        sys.stderr.write(
-            f"tailrace serve: warning: the limit of open files leaves room for about {room} of the {wanted} "
-            f"connections of `limits.connections`. `ulimit -n {2 * wanted + SPARE}` makes room for all.\n"
-        )
+    room = raise_open_files(options.config.limits.connections)
+    if room < FEW:
+        limit = "the limit of open files (`ulimit -Hn`)"
+        sys.stderr.write(f"tailrace serve: warning: {limit} leaves room for {room} clients\n")
     uvloop.run(_serve(options))
 
 
