@@ -40,8 +40,14 @@ class Stand:
     """Engine, gateway, records."""
 
     def __init__(self, gateway: Gateway, engine: ScriptedEngine, records: Records) -> None:
-        self.gateway, self.engine, self.records = gateway, engine, records
+        self.gateway, self.engine, self._records = gateway, engine, records
         self.clients: list[RawClient] = []
+
+    @property
+    def records(self) -> Records:
+        """Every record, those of requests that have just ended included."""
+        self.gateway.flush_records()
+        return self._records
 
     async def client(self, **options: Any) -> RawClient:
         """A connection, closed with the stand."""

@@ -263,7 +263,7 @@ def test_lanes_change_at_run_time_without_losing_a_request() -> None:
             for client in clients:
                 await client.send(request(chat_body(stream=False)))
             await s.until(lambda: s.gateway.lanes.snapshot(0)["default"]["queued"] == 5)
-            assert engine.now == 1
+            await s.until(lambda: engine.now == 1)
             plain = to_plain(s.gateway.config)
             plain["lanes"] = [{"name": "fast", "match": {"max_prompt_tokens": 100}, "running": 3, "queued": 9}]
             s.gateway.reconfigure(config_from(plain))

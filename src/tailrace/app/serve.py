@@ -144,6 +144,7 @@ class ServingGateway:
     def _set_gauges(self, metrics: GatewayMetrics) -> None:
         """The live numbers, pulled by each scrape."""
         gateway = self.gateway
+        gateway.flush_records()
         now = monotonic_ns()
         for name in ("tailrace_requests_in_flight", "tailrace_requests_queued", "tailrace_lane_limit"):
             metrics.clear(name)

@@ -84,6 +84,15 @@ class Answer:
             return now
         return self.last_write_ns or 0
 
+    def pass_chunk(self, data: bytes, start: int) -> int:
+        """One whole chunk as it was read, its body at `data[start:-2]`, to a client whose head has left.
+
+        Returns our clock when it was written. A client that gets chunks gets it with the engine's own framing.
+        """
+        self._sink.write(data if self._chunked else data[start:-2])
+        self.last_write_ns = now = monotonic_ns()
+        return now
+
     def release(self) -> None:
         """Let the head go, and what was held behind it."""
         if self.head_sent or self._head is None:

@@ -543,6 +543,7 @@ class GatewayExchange:
         blocked = self.connection.blocked_since
         if blocked is not None:
             ledger.client_blocked(blocked, end)
-        self.gateway.finished(ledger, transit.summary(now), verdict, end)
+        transit.stop(now)
+        self.gateway.finished(ledger, transit, verdict, end)
         self._request = b""
         self.connection.answered(self, keep_alive=answer.keep_alive, now=end)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from os import urandom
 from time import monotonic_ns, time_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,6 +20,7 @@ from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
 from tailrace.gateway.head import Header, HeadError, check_head
 from tailrace.gateway.history import History
 from tailrace.gateway.lanes import LaneDesk
+from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, RecordSink
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind, route
 from tailrace.gateway.server import ClientConnection
@@ -30,7 +31,6 @@ from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.errors import InputError
 from tailrace.model.outcome import Reason
-from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import Budgets
 
 log = logging.getLogger(__name__)
@@ -68,20 +68,6 @@ _REFUSED: Final = {
     RouteKind.MALFORMED: (400, "the path is ambiguous"),
     RouteKind.UNKNOWN: (404, "there is no such path here; the configuration's `passthrough` can add it"),
 }
-
-
-class RecordSink(Protocol):
-    """Where records go. Never waits."""
-
-    def put(self, record: RequestRecord) -> bool:
-        """False when the record was dropped (and counted there)."""
-
-
-class RecordObserver(Protocol):
-    """Metrics that are fed with finished records."""
-
-    def observe(self, record: RequestRecord) -> None:
-        """One finished request."""
 
 
 class LaneHeaders(Mapping[str, str]):
@@ -122,8 +108,6 @@ class Gateway:
 
     def __init__(self, config: Config, sink: RecordSink, *, observer: RecordObserver | None = None) -> None:
         self.config = config
-        self.sink = sink
-        self.observer = observer
         self.backend = config.backends[0]
         self.engine = EngineLink(self.backend, config.scrape)
         self.pool = UpstreamPool(
@@ -132,9 +116,11 @@ class Gateway:
             keep_alive_ns=int(config.upstream_keepalive),
         )
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running)
-        self.history = History()
+        self.kept = History()
+        """The last records; `history` reads it up to date."""
         self.counters = Counters()
         self.in_flight: dict[str, GatewayExchange] = {}
+        self._desk = RecordDesk(self, sink, observer)
         self.connections: set[ClientConnection] = set()
         self.loop_lag_ns = 0
         self.loop_lag_max_ns = 0
@@ -216,6 +202,7 @@ class Gateway:
             connection.abort()
         if self._tick is not None:
             self._tick.cancel()
+        self._desk.flush()
         await self.engine.watch.close()
         await self.pool.close()
         await asyncio.sleep(0)
@@ -351,39 +338,25 @@ class Gateway:
     def finished(
         self,
         ledger: RequestLedger,
-        summary: StreamSummary | None,
+        measured: Measured | StreamSummary | None,
         verdict: Verdict,
         now: int,
     ) -> None:
-        """The one place where a request leaves the table and becomes a record."""
+        """The one place where a request leaves the table; its record is made with the next batch."""
         self.in_flight.pop(ledger.request_id, None)
         if ledger.loop_lag_ns is None:
             ledger.loop_lag_ns = self.loop_lag_ns
-        # Named at the end: its own answer may have been the first that told which engine this is.
-        ledger.engine, ledger.engine_version = self.engine.name, self.engine.version
-        try:
-            record = ledger.close(
-                now,
-                verdict.outcome,
-                verdict.reason,
-                summary=summary,
-                timings=self.engine.timings(ledger, summary),
-                died_in=verdict.stage,
-                budget=verdict.budget,
-                error=verdict.error,
-                thresholds=self.thresholds,
-                sample_rate=self.sample_rate,
-            )
-            self.counters.records += 1
-            if not self.sink.put(record):
-                self.counters.records_dropped += 1
-            if self.observer is not None:
-                self.observer.observe(record)
-            self.history.add(record)
-        except Exception:
-            # A record that cannot be made is a bug of ours; the client's stream must not pay for it.
-            self.counters.record_errors += 1
-            log.exception("request %s left no record", ledger.request_id)
+        self._desk.add(ledger, measured, verdict, now)
+
+    def flush_records(self) -> None:
+        """Make the records of the requests that have ended; otherwise the next sweep does."""
+        self._desk.flush()
+
+    @property
+    def history(self) -> History:
+        """The last records, whatever has ended included."""
+        self._desk.flush()
+        return self.kept
 
     # -- time
 
@@ -414,6 +387,7 @@ class Gateway:
             if exchange.next_check <= now:
                 self._check(exchange, now)
         self.lanes.sweep(now)
+        self._desk.flush()
         self._ticks += 1
         if self._ticks % _CONNECTIONS_EVERY == 0:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
@@ -461,6 +435,7 @@ class Gateway:
 
     def live(self) -> dict[str, Any]:
         """Gauges of this moment."""
+        self._desk.flush()
         now = monotonic_ns()
         return {
             "in_flight": len(self.in_flight),

@@ -35,6 +35,8 @@ MAX_ERROR_TEXT: Final = 300
 _RELEASE_AT: Final = 64 * 1024
 """A plain answer's head waits for its body, up to this many bytes, so that both leave in one segment."""
 _ERROR_STATUS: Final = range(400, 600)
+_WHOLE: Final = frozenset({"stop", "length", "tool_calls", "end_turn", "max_tokens"})
+"""Finish reasons that every adapter takes for a whole answer."""
 
 
 class Transit:
@@ -48,6 +50,8 @@ class Transit:
         "_read_size",
         "_stripper",
         "_summary",
+        "_unread",
+        "_whole_at",
         "answer",
         "cut",
         "hold_until",
@@ -71,6 +75,9 @@ class Transit:
         self._read: list[bytes] | None = None
         self._read_size = 0
         self._summary: StreamSummary | None = None
+        self._unread = b""
+        """A whole plain answer, read when its record is made: nothing that the client gets depends on it."""
+        self._whole_at = 0
 
     # -- the engine's connection
 
@@ -121,6 +128,17 @@ class Transit:
                 self.overhead_ns += self.answer.body(ready) - now
         else:
             self._before_first_token(stripper.feed(data, now), now)
+        if self._exchange.connection.blocked_since is not None:
+            self._exchange.client_is_slow()
+
+    def upstream_chunk(self, data: bytes, start: int, now: int) -> None:
+        """Body bytes of one read that is one whole chunk: the hottest path of all."""
+        meter = self.meter
+        if not self._flowing or meter is None or not meter.feed_same(data, start, 2, now):
+            self.upstream_body(data[start:-2], now)
+            return
+        written = self.answer.pass_chunk(data, start)
+        self.overhead_ns += written - now
         if self._exchange.connection.blocked_since is not None:
             self._exchange.client_is_slow()
 
@@ -199,6 +217,8 @@ class Transit:
         if meter.protocol_fault:
             # One event was larger than we read. The client has it all; what cannot be judged is not called failed.
             return COMPLETED
+        if meter.done and meter.finish_reason in _WHOLE:
+            return COMPLETED  # nearly always: the summary can wait for the record
         summary = self._summary = meter.summary()
         ending = self._exchange.gateway.engine.adapter.judge(summary)
         if ending.outcome is OutcomeKind.COMPLETED:
@@ -233,12 +253,8 @@ class Transit:
             text = "the engine answered with a web page (text/html), not with an answer of this API"
             exchange.ends(now, Verdict(OutcomeKind.FAILED, Reason.ENGINE_ERROR, "prefill", text))
             return
-        if exchange.route.kind is RouteKind.READ and body:
-            meaning = adapter.dialect(endpoint).read_body(body)
-            self._summary = summarise_body(meaning, origin_ns=exchange.received, now=now)
-            if meaning.fault is not None:  # Triton: a 200 whose body is an error
-                exchange.ends(now, self._fault(meaning.fault, tokens_seen=False))
-                return
+        if exchange.route.kind is RouteKind.READ:
+            self._unread, self._whole_at = body, now
         exchange.ends(now, COMPLETED)
 
     def _first_frame_error(self, meter: StreamMeter, fault: EngineFault, now: int) -> None:
@@ -315,15 +331,26 @@ class Transit:
         self.hold_until = NEVER
         self.answer.release()
 
-    def summary(self, now: int) -> StreamSummary | None:
-        """What was measured, when it is over."""
+    def stop(self, now: int) -> None:
+        """The request is over, whatever is still to come."""
         meter = self.meter
-        if meter is None or self._summary is not None:
-            return self._summary
-        try:
-            meter.end(now, clean=False)
-            return meter.summary()
-        except Exception:
-            # A bug of ours: the request ends all the same, with the record that its stamps give.
-            log.exception("request %s could not be measured to its end", self._exchange.ledger.request_id)
-            return None
+        if meter is not None and meter.ended_at is None:
+            try:
+                meter.end(now, clean=False)
+            except Exception:
+                # A bug of ours: the request ends all the same, with the record that its stamps give.
+                log.exception("request %s could not be measured to its end", self._exchange.ledger.request_id)
+                self.meter = None
+
+    def settle(self, verdict: Verdict) -> tuple[StreamSummary | None, Verdict]:
+        """What was measured, and how it ended now that a plain answer is read."""
+        body, self._unread = self._unread, b""
+        if body:
+            exchange = self._exchange
+            meaning = exchange.gateway.engine.adapter.dialect(exchange.route.endpoint).read_body(body)
+            self._summary = summarise_body(meaning, origin_ns=exchange.received, now=self._whole_at)
+            if meaning.fault is not None:  # Triton: a 200 whose body is an error
+                verdict = self._fault(meaning.fault, tokens_seen=False)
+        elif self._summary is None and self.meter is not None:
+            self._summary = self.meter.summary()
+        return self._summary, verdict

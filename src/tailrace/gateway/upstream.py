@@ -23,6 +23,10 @@ MAX_HEAD_BYTES: Final = 256 * 1024
 """An engine's head is a few hundred bytes; whoever sends more does not speak HTTP to us."""
 MAX_IDLE: Final = 256
 """Idle connections kept; the engine keeps a socket and a task for each."""
+_PLAIN_SIZES: Final = {spelled: size for size in range(1, 2048) for spelled in (b"%x" % size, b"%X" % size)}
+"""Chunk sizes as servers spell them, without zeros in front, signs or extensions. A token's event is a few hundred
+bytes; whatever stands not here goes through llhttp."""
+_LONGEST_SIZE: Final = 3
 
 
 class Seeker(Protocol):
@@ -44,6 +48,9 @@ class Receiver(Protocol):
     def upstream_body(self, data: bytes, now: int) -> None:
         """Body bytes of one read."""
 
+    def upstream_chunk(self, data: bytes, start: int, now: int) -> None:
+        """Body bytes of one read that is exactly one chunk of the chunked coding: they are `data[start:-2]`."""
+
     def upstream_complete(self, now: int) -> None:
         """The message ended as HTTP says it must."""
 
@@ -62,6 +69,8 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection. Between two requests it lies in its pool."""
 
     __slots__ = (
+        "_at_chunk_end",
+        "_between_chunks",
         "_body",
         "_complete",
         "_head_bytes",
@@ -89,6 +98,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._head_due = self._head_done = self._complete = self._keep_alive = False
         self._stopped = self._until_eof = self._without_body = False
+        self._at_chunk_end = False
+        """The last thing that llhttp saw was the end of a chunk."""
+        self._between_chunks = False
+        """... and nothing came after it: a read that is one whole chunk need not go through llhttp."""
         self._head_bytes = self._trailer_bytes = 0
         self.receiver: Receiver | None = None
         self.requests = 0
@@ -114,6 +127,12 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
             return
         try:
+            if self._between_chunks:
+                # One write of the engine is one chunk is one event is one read, nearly always.
+                end = data.find(b"\r\n", 1, _LONGEST_SIZE + 2)
+                if end > 0 and _PLAIN_SIZES.get(data[:end], -1) == len(data) - end - 4 and data.endswith(b"\r\n"):
+                    receiver.upstream_chunk(data, end + 2, now)
+                    return
             self._take(data, receiver, now)
         except Exception:
             # A fault of ours. The event loop would only close this socket, and the request might wait for ever.
@@ -136,6 +155,7 @@ class UpstreamConnection(asyncio.Protocol):
         if body and self.receiver is receiver:
             self._body = []
             receiver.upstream_body(body[0] if len(body) == 1 else b"".join(body), now)
+        self._between_chunks = self._at_chunk_end and not self._complete and data.endswith(b"\r\n")
         if self._complete:
             self._finish(receiver, now)
         elif self.receiver is not receiver:
@@ -209,6 +229,14 @@ class UpstreamConnection(asyncio.Protocol):
         """llhttp: a piece of the body."""
         self._body.append(data)
 
+    def on_chunk_header(self) -> None:
+        """llhttp: a chunk begins."""
+        self._at_chunk_end = False
+
+    def on_chunk_complete(self) -> None:
+        """llhttp: a chunk and its line end are through."""
+        self._at_chunk_end = True
+
     def on_message_complete(self) -> None:
         """llhttp: the answer is whole."""
         if self._head_done:
@@ -224,7 +252,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.requests += 1
         self._headers, self._body = [], []
         self._head_due = self._head_done = self._complete = self._keep_alive = False
-        self._stopped = self._until_eof = False
+        self._stopped = self._until_eof = self._at_chunk_end = self._between_chunks = False
         self._without_body = without_body
         self._head_bytes = self._trailer_bytes = 0
         self.transport.write(request)

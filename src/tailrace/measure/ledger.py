@@ -255,7 +255,7 @@ class RequestLedger(msgspec.Struct, kw_only=True):
         )
 
     def _passages(self, summary: StreamSummary | None) -> list[Passage]:
-        out = list(self.passages)
+        out = self.passages.copy()
         if summary is not None and summary.first_progress_at is not None:
             # Progress frames report the prompt's processing: the prefill has begun.
             out.append(Passage("prefill", summary.first_progress_at, source(SourceKind.MEASURED, "progress frame")))
@@ -281,7 +281,10 @@ class RequestLedger(msgspec.Struct, kw_only=True):
         return account_for(stamps, timings=timings, passages=self._passages(summary), blocked=blocked)
 
     def _blocked_ns(self, end: int, summary: StreamSummary | None) -> int:
-        spans = sorted(self.blocked + (summary.client_blocked if summary is not None else []))
+        spans = self.blocked + (summary.client_blocked if summary is not None else [])
+        if not spans:
+            return 0
+        spans.sort()
         total, reached = 0, self.received
         for start, stop in spans:
             low, high = max(start, reached), min(stop, end)

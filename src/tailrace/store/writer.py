@@ -218,6 +218,9 @@ class RecordWriter:
                 self._closing.wait(_RETRY_S)
                 return
             self._look_after_sealing()
+            if len(self._backlog) < self.options.capacity // 4:
+                # What came meanwhile gathers like the rest: a commit costs a millisecond, however few are in it.
+                break
         counters = self._counters_to_save()
         if counters != self._saved_counters and not self.error:
             self._save_counters(counters)
