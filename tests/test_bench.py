@@ -88,7 +88,7 @@ def test_a_router_is_allowed_its_spread_where_chunks_are_paced_only(tmp_path):
 def test_memory_that_grows_and_errors_break_the_soak(tmp_path):
     spread = {"p50": 1000, "p90": 2000, "p99": 3000}
     soak = {"name": "tailrace", "streams": 1000, "errors": 1, "chunks_per_s": 20000, "cpu_util": 0.5}
-    soak |= {"relay_us": spread, "ttft_us": spread, "memory": [[second, 100 + second] for second in range(60)]}
+    soak |= {"relay_us": spread, "ttft_us": spread, "memory": [[second, 100 + second, 300] for second in range(60)]}
     ended = judged(tmp_path, {"nginx": [1], "tailrace": [1]}, soak=[soak])
     assert [line.split(":")[0] for line in lines(ended, "BROKEN")] == ["BROKEN  1,000 streams"] * 2
 

@@ -64,7 +64,7 @@ def overload(harness: Harness, stand: Stand, say: Callable[[str], None]) -> list
         ended = harness.run("overload.py", "--targets", str(file), "--limit", str(LIMIT), "--check", *extra)
         got = _lines(ended.stdout) or [{"broken_rules": [ended.stderr[-300:]]}]
         test = "burst" if "--queue" in extra else "cancel_queued"
-        rows += [{"target": "tailrace", "test": test, "ok": not row["broken_rules"], **row} for row in got]
+        rows += [{**row, "target": "tailrace", "test": test, "ok": not row["broken_rules"]} for row in got]
     stand.stop(target)
     broken = [rule for row in rows for rule in row["broken_rules"]]
     say(f"overload: {'; '.join(broken) or 'all rules kept'}")

@@ -133,7 +133,7 @@ def soaks(cells: list[dict[str, Any]]) -> str:
     body = []
     for row in cells:
         if "fatal" in row:
-            body.append([title(row["name"]), "failed", "-", "-", "-", "-", "-"])
+            body.append([title(row["name"]), "failed", *"------"])
             continue
         grown = soak.growth(row)
         relay, ttft = row["relay_us"], row["ttft_us"]
@@ -146,9 +146,19 @@ def soaks(cells: list[dict[str, Any]]) -> str:
                 f"{number(_ms(ttft['p50']), 2)} / {number(_ms(ttft['p99']), 2)}",
                 number(row["cpu_util"], 2) if row["cpu_util"] else "-",
                 f"{grown[0]:.0f} → {grown[1]:.0f}" if grown else "-",
+                f"{max(point[-1] for point in row['memory']):.0f}" if grown else "-",
             ]
         )
-    head = ["gateway", "errors", "tokens/s", "relay p50 / p90 / p99 ms", "TTFT p50 / p99 ms", "cores", "RSS MB"]
+    head = [
+        "gateway",
+        "errors",
+        "tokens/s",
+        "relay p50 / p90 / p99 ms",
+        "TTFT p50 / p99 ms",
+        "cores",
+        "RSS MB",
+        "all processes, peak",
+    ]
     return rows(head, body)
 
 

@@ -12,6 +12,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from harness import Harness, control
@@ -43,20 +44,22 @@ def measure(
     seconds: float,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """The load generator's row, with `memory`: (second of the run, resident MB) once a second."""
+    """The load generator's row, with `memory` once a second: (second of the run, resident MB of the gateway's first
+    process, resident MB of all its processes)."""
     # What keeps a bounded number of the last requests in memory has them before memory is watched.
     harness.load(target, "--mode", "single", "--conc", "16", "--seconds", str(FILL_S))
     settle(harness, target)
     control(interval_ms=GAP_MS)
     # All connections inside the first seconds, spread so that the streams do not beat in step.
     warmup = max(4.0, streams / 150)
-    memory: list[tuple[float, float]] = []
+    memory: list[tuple[float, float, float]] = []
     ended = threading.Event()
     began = time.monotonic()
 
     def watch() -> None:
         while not ended.wait(1.0):
-            memory.append((round(time.monotonic() - began - warmup, 1), harness.usage(target["pids"])[1] / 1e6))
+            at = round(time.monotonic() - began - warmup, 1)
+            memory.append((at, resident(target["pids"][0]) / 1e6, harness.usage(target["pids"])[1] / 1e6))
 
     watcher = threading.Thread(target=watch)
     if target.get("pids"):
@@ -75,6 +78,12 @@ def measure(
     return row
 
 
+def resident(pid: int) -> int:
+    """Bytes of one process without its children: Tailrace seals records in one that comes and stays."""
+    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
+
+
 def describe(row: dict[str, Any]) -> str:
     """One line."""
     if "fatal" in row:
@@ -87,11 +96,12 @@ def describe(row: dict[str, Any]) -> str:
 
 
 def growth(row: dict[str, Any]) -> tuple[float, float] | None:
-    """Resident MB in the second and in the last quarter of the run (medians); the first fills pools and caches."""
+    """Resident MB of the gateway's first process in the second and in the last quarter of the run (medians); the first
+    quarter fills pools and caches."""
     memory = row.get("memory") or []
     if len(memory) < 8:
         return None
     quarter = len(memory) // 4
-    early = statistics.median(value for _, value in memory[quarter : 2 * quarter])
-    late = statistics.median(value for _, value in memory[-quarter:])
+    early = statistics.median(point[1] for point in memory[quarter : 2 * quarter])
+    late = statistics.median(point[1] for point in memory[-quarter:])
     return early, late
