@@ -14,6 +14,7 @@ import datetime as dt
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import threading
@@ -202,6 +203,9 @@ def run(args: argparse.Namespace) -> tuple[dict[str, Any], Path]:
 
 def main() -> int:
     args = arguments()
+    # A stop from outside ends what was started here too; a shell starts background commands deaf to SIGINT.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(130))
     if args.source:
         out = Path(args.source)
         parts = json.loads((out / "parts.json").read_text())
