@@ -96,12 +96,15 @@ def describe(row: dict[str, Any]) -> str:
 
 
 def growth(row: dict[str, Any]) -> tuple[float, float] | None:
-    """Resident MB of the gateway's first process in the second and in the last quarter of the run (medians); the first
-    quarter fills pools and caches."""
+    """Resident MB in the second and in the last quarter of the run (medians); the first fills pools and caches.
+
+    Of Tailrace's own process; of all processes of another gateway, whose first one may only watch its workers.
+    """
+    column = 1 if row["name"] == "tailrace" else -1
     memory = row.get("memory") or []
     if len(memory) < 8:
         return None
     quarter = len(memory) // 4
-    early = statistics.median(point[1] for point in memory[quarter : 2 * quarter])
-    late = statistics.median(point[1] for point in memory[-quarter:])
+    early = statistics.median(point[column] for point in memory[quarter : 2 * quarter])
+    late = statistics.median(point[column] for point in memory[-quarter:])
     return early, late
