@@ -18,6 +18,7 @@ import uvloop
 
 from tailrace.app.admin_port import AdminPort
 from tailrace.app.gateway_process import FLUSH_S, GatewayProcess, freeze_loaded, tune_interpreter
+from tailrace.app.open_files import FEW, raise_open_files
 from tailrace.gateway.config import Config
 from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.served import OneGateway
@@ -42,6 +43,11 @@ class ServeOptions(msgspec.Struct, kw_only=True):
 def serve(options: ServeOptions) -> None:
     """Serve until SIGINT or SIGTERM. InputError for an address or a directory that cannot be used."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    # Before any worker is started: they inherit it.
+    room = raise_open_files(options.config.limits.connections)
+    if room < FEW:
+        limit = "the limit of open files (`ulimit -Hn`)"
+        sys.stderr.write(f"tailrace serve: warning: {limit} leaves room for {room} clients\n")
     if options.config.workers > 1:
         from tailrace.app.supervisor import supervise  # noqa: PLC0415  (only where there are several)
 

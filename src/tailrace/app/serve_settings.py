@@ -34,7 +34,7 @@ def settings_from(
     if file is None:
         config = Config.for_upstream(upstream or "", engine=engine or "auto")
     else:
-        config = load_config(file)
+        config = load_config(file, upstream=upstream)
         if upstream is not None:
             config.backends = [msgspec.structs.replace(config.backends[0], url=upstream)]
         if engine is not None:

@@ -337,18 +337,26 @@ _VISIBLE: Final = re.compile(r"[!-~]*")
 _UNKNOWN: Final = re.compile(r"unknown field `(?P<field>[^`]+)`")
 
 
-def config_from(raw: object, *, where: str = "config") -> Config:
-    """Validate plain data (a YAML document, a JSON body). Raises `ConfigError` with the path and the remedy."""
+def config_from(raw: object, *, where: str = "config", upstream: str | None = None) -> Config:
+    """Validate plain data (a YAML document, a JSON body). Raises `ConfigError` with the path and the remedy.
+
+    `upstream` is the engine's URL where the data names no backend.
+    """
     try:
         config = msgspec.convert(raw, Config, dec_hook=_decode_hook)
     except msgspec.ValidationError as error:
         raise _explain(str(error), where) from None
+    if upstream is not None and not config.backends:
+        config.backends = [BackendConfig(url=upstream)]
     check(config, where=where)
     return config
 
 
-def load_config(path: str | Path) -> Config:
-    """Read and validate a YAML file. Raises `ConfigError` for a missing file, bad YAML or a bad value."""
+def load_config(path: str | Path, *, upstream: str | None = None) -> Config:
+    """Read and validate a YAML file. Raises `ConfigError` for a missing file, bad YAML or a bad value.
+
+    `upstream` is the engine's URL where the file names no backend.
+    """
     import yaml  # noqa: PLC0415  (only when a file is used)
 
     file = Path(path)
@@ -369,7 +377,7 @@ def load_config(path: str | Path) -> Config:
         raise ConfigError(
             f"is no valid YAML: {getattr(error, 'problem', error)}", place=place, remedy="Correct the line."
         ) from None
-    return config_from(raw if raw is not None else {}, where=str(file))
+    return config_from(raw if raw is not None else {}, where=str(file), upstream=upstream)
 
 
 def check(config: Config, *, where: str = "config") -> None:

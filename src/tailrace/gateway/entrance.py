@@ -1,4 +1,4 @@
-"""Where clients come in: the data port's listening socket, by TCP or as a Unix socket, and TLS on it."""
+"""Where clients come in: the data port's listening socket, TCP or Unix, TLS on it, and clients that come in bursts."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from tailrace.gateway.accept import AT_ONCE, SHARED_AT_ONCE, Accepting
 from tailrace.gateway.address import UNIX, unix_path
 from tailrace.gateway.config import Config
 from tailrace.gateway.tls import HANDSHAKE_S, SHUTDOWN_S, renew, server_context
@@ -26,7 +27,7 @@ class Entrance:
         """`make` answers each connection. ConfigError for a certificate that does not do."""
         self._listen = config.listen
         self._mode = int(config.listen_mode, 8)
-        self._make = make
+        self._accepting = Accepting(make)
         self._tls: ssl.SSLContext | None = server_context(config.tls) if config.tls is not None else None
         self._server: asyncio.Server | None = None
         self._unix: UnixListener | None = None
@@ -58,9 +59,11 @@ class Entrance:
             options = {"ssl": self._tls, "ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S}
         listen = loop.create_server if path is None else loop.create_unix_server
         try:
-            self._server = await listen(self._make, **where, **options, backlog=BACKLOG)
+            self._server = await listen(self._accepting, **where, **options, backlog=BACKLOG)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver can be asked for
             raise bind_error(error, self._listen, "--listen") from None
+        shared = sock is not None and path is not None
+        self._accepting.watch(self._server, at_once=SHARED_AT_ONCE if shared else AT_ONCE, **options)
         if self._unix is not None:
             self._unix.served = True
         if path is None:
@@ -69,6 +72,7 @@ class Entrance:
 
     def close(self) -> None:
         """Accept nothing more."""
+        self._accepting.close()  # first: with its descriptors the address would not be free
         if self._server is not None:
             self._server.close()
         if self._unix is not None:
