@@ -147,6 +147,7 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(directory: Path, engine: ScriptedEngine, *, workers: int = 2, **config: Any) -> AsyncIterator[Fleet]:
+    directory.mkdir(exist_ok=True)  # noqa: ASYNC240  (nobody waits meanwhile)
     file = directory / "tailrace.yaml"
     plain = {
         "listen": "127.0.0.1:0",

@@ -9,13 +9,15 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.kserve_messages import SERVICE, ask, whole
 from tests.wire.certificates import Authority
 from tests.wire.client import RawClient, chat_body, request
 from tests.wire.fleet_stand import Engine, Fleet, ends_well, fleet, until_gone
-from tests.wire.scripted import ScriptedEngine
+from tests.wire.scripted import Incoming, ScriptedEngine
+from tests.wire.sockets import aiohttp_engine, echo
 from tests.wire.stand import run
 
 try:
@@ -236,5 +238,52 @@ def test_grpc_calls_of_all_workers_on_one_port(tmp_path: Path) -> None:
                 served.signal(signal.SIGHUP)
                 assert "grpc_listen" in await served.heard("was not reloaded")
         await engine.die()
+
+    run(test(), within=50)
+
+
+def test_sessions_and_uploads_outlive_the_replacement_of_their_worker(tmp_path: Path) -> None:
+    got: list[bytes] = []
+
+    async def answer(incoming: Incoming) -> None:
+        if incoming.target.startswith("/v1/audio"):
+            got.append(incoming.body)
+            await incoming.reply({"text": "done"})
+        else:
+            await incoming.reply({}, 404)
+
+    async def test() -> None:
+        async with (
+            aiohttp_engine(echo) as url,
+            ScriptedEngine(answer) as upstream,
+            fleet(tmp_path / "sessions", upstream, backends=[{"url": url}]) as sessions,
+            fleet(tmp_path / "uploads", upstream) as uploads,
+            aiohttp.ClientSession() as client,
+            client.ws_connect(sessions.url + "/v1/realtime") as socket,
+        ):
+            await socket.send_str("before")
+            assert await socket.receive_str() == "before"
+            upload = await uploads.connect()
+            head = b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: g\r\nContent-Type: audio/wav\r\n"
+            await upload.send(head + b"Content-Length: 200000\r\n\r\n" + bytes(100_000))
+            while not (await uploads.get("/streams"))["streams"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+            for served in (sessions, uploads):
+                served.signal(signal.SIGUSR2)
+            for served in (sessions, uploads):
+                await served.heard("the workers were replaced")
+            await socket.send_str("after")
+            assert await socket.receive_str() == "after"
+            await socket.close()
+            await upload.send(bytes(100_000))
+            reply = await upload.reply()
+            assert (reply.status, reply.headers["connection"]) == (200, "close")
+            assert [len(body) for body in got] == [200_000]
+            for served in (sessions, uploads):
+                for pid in served.workers:
+                    await until_gone(pid)
+                (record,) = await served.records()
+                assert (record["outcome"], served.workers) == ("completed", served.ready["workers"])
 
     run(test(), within=50)

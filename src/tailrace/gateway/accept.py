@@ -47,11 +47,15 @@ class Accepting:
             copy.settimeout(0)
             self._sockets.append(copy)
 
-    def close(self) -> None:
-        """Take no more; connections whose handshake is under way are dropped."""
+    def stop(self) -> None:
+        """Take no more."""
         for listening in self._sockets:
             listening.close()
         self._sockets.clear()
+
+    def close(self) -> None:
+        """Take no more; connections whose handshake is under way are dropped."""
+        self.stop()
         for joining in self._joining:
             joining.cancel()
 

@@ -18,6 +18,8 @@ from tailrace.gateway.unix_socket import UnixListener
 from tailrace.model.errors import InputError
 
 BACKLOG: Final = 4096
+_HANDSHAKE_UNDER_WAY_S: Final = 0.5
+"""Who is in a handshake is no connection of ours yet, and would be cut by a process that ends because it has none."""
 
 
 class Entrance:
@@ -70,8 +72,15 @@ class Entrance:
             sockname = self._server.sockets[0].getsockname()
             self.host, self.port = sockname[0], sockname[1]
 
+    def withdraw(self) -> float:
+        """Accept nothing more, and let handshakes under way end; returns how many seconds to give them."""
+        self._accepting.stop()
+        if self._server is not None:
+            self._server.close()
+        return 0.0 if self._tls is None else _HANDSHAKE_UNDER_WAY_S
+
     def close(self) -> None:
-        """Accept nothing more."""
+        """Accept nothing more, and drop who is not in yet."""
         self._accepting.close()  # first: with its descriptors the address would not be free
         if self._server is not None:
             self._server.close()

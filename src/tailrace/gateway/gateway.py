@@ -223,14 +223,14 @@ class Gateway:
         """
         self.retiring = True
         self.lanes.retire()
-        self._entrance.close()
+        loop = asyncio.get_running_loop()
+        not_before = loop.time() + self._entrance.withdraw()
         if self.rpc is not None:
             self.rpc.retire(within_s)
         for exchange in self.in_flight.values():
             exchange.keep_alive = False
-        loop = asyncio.get_running_loop()
         self._retire_until = loop.time() + within_s
-        while self._serving() and loop.time() < self._retire_until and not self._hurry:
+        while (self._serving() or loop.time() < not_before) and loop.time() < self._retire_until and not self._hurry:
             # One that has just come may have its request in the kernel, unread.
             quiet_since = monotonic_ns() - RETIRE_QUIET_NS
             for connection in list(self.connections):
