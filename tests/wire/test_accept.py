@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import resource
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tailrace.gateway.config import config_from
 from tailrace.gateway.gateway import Gateway
+from tests.wire.certificates import Authority
 from tests.wire.client import chat_body, request
 from tests.wire.stand import Stand, run, stand
 
@@ -71,6 +75,42 @@ def test_clients_of_a_burst_are_served_like_others() -> None:
                     assert (await loop.sock_recv(client, 4096)).startswith(b"HTTP/1.1 200")
                 await s.until(lambda: len(s.records.all) == 40)
             await s.until(lambda: not s.gateway.connections)
+
+    run(test())
+
+
+def test_a_burst_on_a_unix_socket(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with stand(listen=f"unix:{tmp_path / 'g.sock'}") as s:
+            loop = asyncio.get_running_loop()
+            with contextlib.ExitStack() as stack:
+                clients = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(CLIENTS)]
+                for client in clients:
+                    client.connect(str(tmp_path / "g.sock"))
+                    client.setblocking(False)
+                assert await _iterations_until(s, CLIENTS) < CLIENTS // 4
+                for client in clients[-20:]:
+                    await loop.sock_sendall(client, request(chat_body()))
+                for client in clients[-20:]:
+                    assert (await loop.sock_recv(client, 4096)).startswith(b"HTTP/1.1 200")
+                await s.until(lambda: len(s.records.all) == 20)
+            await s.until(lambda: not s.gateway.connections)
+
+    run(test())
+
+
+@pytest.mark.needs("openssl")
+def test_a_burst_over_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    leaf = authority.issue("gateway")
+    trusting = ssl.create_default_context(cafile=authority.cert)
+
+    async def test() -> None:
+        async with stand(tls={"cert": leaf.cert, "key": leaf.key}) as s:
+            clients = await asyncio.gather(*(s.client(tls=trusting) for _ in range(40)))
+            replies = await asyncio.gather(*(client.ask(request(chat_body())) for client in clients))
+            assert {reply.status for reply in replies} == {200}
+            assert s.gateway.counters.connections_total == 40
 
     run(test())
 
