@@ -122,6 +122,45 @@ engine_triton() {
   printf '%s\n' "$stamp" > "$home/ready"
 }
 
+# python_peer NAME: another project's program, in an environment of its own: their dependencies are heavy and clash.
+# .cache/peers/NAME/bin/NAME, from requirements/peers/NAME.txt (versions and hashes; renewed by scripts/lock).
+python_peer() {
+  local name="$1" home="$ROOT/.cache/peers/$1" stamp
+  stamp="$(stamp_of "requirements/peers/$name.txt")"
+  [ "$(cat "$home/ready" 2>/dev/null)" = "$stamp" ] && return
+  say "making .cache/peers/$name (once)"
+  make_venv "$home"
+  install "$home/bin/python" --require-hashes -r "requirements/peers/$name.txt"
+  printf '%s\n' "$stamp" > "$home/ready"
+}
+
+# server_program NAME: nginx, haproxy or openssl of the distribution; Debian keeps servers in sbin.
+server_program() {
+  local package="$1"
+  [ "$1" != nginx ] || package=nginx-light
+  PATH="$PATH:/usr/sbin" command -v "$1" >/dev/null 2>&1 || system_packages "$package"
+}
+
+# vLLM's own request functions, the ones that `vllm bench serve` measures with: one file out of its wheel, which
+# is fetched without its gigabytes of dependencies and thrown away again.
+vllm_functions() {
+  local home="$ROOT/.cache/peers/vllm-functions" stamp wheel
+  stamp="$(stamp_of requirements/peers/vllm-functions.txt requirements/peers/vllm-wheel.txt)"
+  [ "$(cat "$home/ready" 2>/dev/null)" = "$stamp" ] && return
+  python_peer vllm-functions
+  rm "$home/ready"
+  wheel="$(mktemp -d)"
+  "$home/bin/python" -m pip --version >/dev/null 2>&1 || install "$home/bin/python" pip
+  "$home/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+    --require-hashes --dest "$wheel" -r requirements/peers/vllm-wheel.txt || fail "the wheel of vLLM cannot be fetched"
+  "$home/bin/python" -c 'import sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    open(sys.argv[3], "wb").write(wheel.read(sys.argv[2]))' \
+    "$wheel"/*.whl vllm/benchmarks/lib/endpoint_request_func.py "$home/endpoint_request_func.py"
+  rm -r "$wheel"
+  printf '%s\n' "$stamp" > "$home/ready"
+}
+
 # Chromium for the page's tests.
 browser() {
   local name
@@ -129,12 +168,6 @@ browser() {
     command -v "$name" >/dev/null 2>&1 && return
   done
   system_packages chromium
-}
-
-# What the tests of the wire compare with and make certificates with.
-wire_tools() {
-  command -v openssl >/dev/null 2>&1 || system_packages openssl
-  PATH="$PATH:/usr/sbin" command -v nginx >/dev/null 2>&1 || system_packages nginx-light
 }
 
 # atheris, with as much of the project's dependencies as the edges need that it feeds.

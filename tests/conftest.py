@@ -78,6 +78,12 @@ def triton_python() -> str | None:
     return str(python) if python.exists() and (TRITON_VENV / "ready").exists() else None
 
 
+def peer_absent(name: str) -> str | None:
+    """Why another project's program cannot run here; `None` where its environment is made."""
+    made = (ROOT / ".cache" / "peers" / name / "ready").exists()
+    return None if made else f"no environment .cache/peers/{name}; `./scripts/test --all` makes it"
+
+
 NEEDS: dict[str, Callable[[], str | None]] = {
     "shared": lambda: None if (shared_path() / "facts").is_dir() else f"no shared data at {shared_path()}",
     "browser": lambda: None if chromium_path() else "no Chromium on the path; `apt-get install chromium`",
@@ -87,6 +93,10 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "nginx": lambda: None if nginx_path() else "no nginx; `apt-get install nginx-light`",
     "triton": lambda: None if triton_python() else "no Triton server; `./scripts/test --ci` installs it",
     "grpc": lambda: None if importlib.util.find_spec("grpc") else "no grpcio; `pip install 'tailrace[grpc]'`",
+    "guidellm": lambda: peer_absent("guidellm"),
+    "anthropic": lambda: peer_absent("anthropic"),
+    "aiperf": lambda: peer_absent("aiperf"),
+    "vllm-functions": lambda: peer_absent("vllm-functions"),
     "openai": lambda: None if importlib.util.find_spec("openai") else "no OpenAI SDK; `pip install openai`",
 }
 """What a `needs` marker may name -> the reason why it is absent, or None where it is there."""

@@ -174,7 +174,7 @@ def test_every_module_says_what_it_is():
 
 def test_tests_mirror_the_tree():
     folders = {path.parent.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/**/test_*.py")}
-    assert folders <= {*FLOORS, "real", "selftest", "wire"}
+    assert folders <= {*FLOORS, "peers", "real", "selftest", "wire"}
     for floor in FLOORS:
         if [path for path in (PACKAGE / floor).rglob("*.py") if path.name != "__init__.py"]:
             assert list((ROOT / "tests" / floor).rglob("test_*.py")), f"src/tailrace/{floor} has code and no test"

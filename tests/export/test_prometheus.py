@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import tailrace
 from tailrace.export.metric_table import METRIC_TABLE, REQUEST_LABELS, Metric, metric_markdown
-from tailrace.export.prometheus import GatewayMetrics
+from tailrace.export.prometheus import GatewayMetrics, MetricsSnapshot
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.thresholds import MS, Objectives
 from tests.store.samples import realistic
@@ -218,3 +218,51 @@ def test_what_a_metric_reads_has_labels_that_a_request_has():
         if metric.of is not None:
             assert set(metric.labels) <= set(REQUEST_LABELS), metric.name
             assert metric.kind in {"counter", "histogram"}, metric.name
+
+
+def test_several_processes_add_up_to_one():
+    records = realistic(300, failing=0.3)
+    whole = observed(records)
+    parts = [observed(records[start::3]) for start in range(3)]
+    for part, lag in zip(parts, (0.25, 0.5, 0.125), strict=True):
+        part.gauge("tailrace_event_loop_lag_seconds", lag)
+        part.gauge("tailrace_records_disk_ok", int(lag < 0.5))
+        part.gauge("tailrace_requests_in_flight", 2, lane="default")
+    merged = GatewayMetrics()
+    for part in parts:
+        sent = msgspec.msgpack.encode(part.snapshot())
+        merged.absorb(msgspec.msgpack.decode(sent, type=MetricsSnapshot))
+    mine, theirs = samples(merged), samples(whole)
+    assert {key for key in mine if key not in theirs} == {
+        ("tailrace_event_loop_lag_seconds", ()),
+        ("tailrace_records_disk_ok", ()),
+        ("tailrace_requests_in_flight", (("lane", "default"),)),
+    }
+    for key, value in theirs.items():
+        assert mine[key] == pytest.approx(value, rel=1e-9), key
+    assert mine["tailrace_event_loop_lag_seconds", ()] == 0.5
+    assert mine["tailrace_records_disk_ok", ()] == 0
+    assert series(mine, "tailrace_requests_in_flight") == 6
+
+
+def test_of_a_process_that_is_gone_what_it_counted_stays_and_its_gauges_do_not():
+    gone = observed(realistic(50))
+    gone.gauge("tailrace_requests_in_flight", 3, lane="default")
+    merged = GatewayMetrics()
+    merged.absorb(gone.snapshot().ended())
+    found = samples(merged)
+    assert series(found, "tailrace_requests_total") == 50
+    assert series(found, "tailrace_requests_in_flight") == 0
+
+
+def test_processes_with_other_bounds_agree_at_the_common_ones():
+    records = realistic(200)
+    plain = observed(records)
+    own = observed(records, objectives=Objectives(bounds={"ttft": {0.99: 300 * MS}}))
+    for mine, theirs in ((plain, own), (own, plain)):
+        merged = GatewayMetrics() if mine is plain else GatewayMetrics(Objectives(bounds={"ttft": {0.99: 300 * MS}}))
+        merged.absorb(theirs.snapshot())
+        found, wanted = samples(merged), samples(plain)
+        for (name, labels), value in wanted.items():
+            if name == "tailrace_ttft_seconds_bucket":
+                assert found[name, labels] == value, labels

@@ -3,6 +3,7 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
+from tailrace.app.serve_settings import settings_from
 from tailrace.gateway.config import Config, config_from, json_schema, load_config, parse_duration, to_plain
 from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import MS, S
@@ -113,3 +114,16 @@ def test_a_key_that_no_header_can_carry_is_refused():
 
 def test_a_name_outside_ascii_is_what_the_resolver_makes_of_it():
     Config.for_upstream("http://b\u00fccher.example:8000")
+
+
+def test_an_upstream_completes_a_file_without_backends_and_wins_over_its_own(tmp_path):
+    file = tmp_path / "tailrace.yaml"
+    file.write_text("lanes: [{name: default, running: 4}]\n")
+    config = settings_from(upstream="http://127.0.0.1:9000", file=str(file))
+    assert [backend.url for backend in config.backends] == ["http://127.0.0.1:9000"]
+    assert config.lane_policies()[0].running == 4
+    with pytest.raises(ConfigError, match="no backend"):
+        settings_from(file=str(file))
+    file.write_text("backends: [{url: 'http://127.0.0.1:8000', engine: vllm}]\n")
+    config = settings_from(upstream="http://127.0.0.1:9000", file=str(file))
+    assert [(backend.url, backend.engine) for backend in config.backends] == [("http://127.0.0.1:9000", "vllm")]

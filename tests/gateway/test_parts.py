@@ -10,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.gateway.address import read_address
-from tailrace.gateway.gateway import LaneHeaders, bind_error, split_address
+from tailrace.gateway.entrance import bind_error, split_address
 from tailrace.gateway.history import FOLLOWER_BACKLOG, KEPT_RECORDS, KEPT_TIMELINES, History
+from tailrace.gateway.lane_facts import LaneHeaders
 from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.pool import UpstreamPool
 from tailrace.gateway.refusal import Refusal, error_body, error_event
 from tailrace.gateway.tls import engine_context
 from tailrace.gateway.trace import continue_trace
 from tailrace.gateway.upstream import _keep_alive_ns
-from tailrace.govern.admission import DecisionKind
+from tailrace.govern.admission import Decision, DecisionKind
 from tailrace.govern.lane import LanePolicy, RequestFacts
 from tailrace.model.errors import InputError
 from tailrace.model.outcome import OutcomeKind
@@ -194,6 +195,9 @@ class Waiter:
 
     def lane_admitted(self, now: int) -> None:
         self.log.append((self.name, "admitted"))
+
+    def lane_refused(self, decision: Decision, now: int) -> None:
+        self.log.append((self.name, "refused"))
 
     def lane_timed_out(self, now: int) -> None:
         self.log.append((self.name, "timed out"))

@@ -48,7 +48,8 @@ PATHS = {
     b"/v2/models/m/trace/setting": (RouteKind.DENIED, "/v2"),
     b"/v2/repository/index": (RouteKind.DENIED, "/v2"),
     b"/": (RouteKind.UNKNOWN, ""),
-    b"/health": (RouteKind.UNKNOWN, ""),
+    b"/health": (RouteKind.RELAY, "/health"),
+    b"/health/x": (RouteKind.UNKNOWN, ""),
     b"/v1": (RouteKind.UNKNOWN, ""),
     b"*": (RouteKind.MALFORMED, ""),
 }

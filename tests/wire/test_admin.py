@@ -13,6 +13,7 @@ from aiohttp import web
 
 from tailrace.gateway.admin import AdminParts, make_admin
 from tailrace.gateway.gateway import Gateway
+from tailrace.gateway.served import OneGateway
 from tailrace.model.errors import StoreError
 from tailrace.model.record import RequestRecord
 from tests.wire.client import chat_body, request
@@ -40,7 +41,9 @@ class Admin:
 
 @asynccontextmanager
 async def admin_of(gateway: Gateway, **parts: Any) -> AsyncIterator[Admin]:
-    runner = web.AppRunner(make_admin(gateway, AdminParts(**parts)), handle_signals=False, shutdown_timeout=0.1)
+    added = AdminParts(diagnose=parts.pop("diagnose", None))
+    admin = make_admin(OneGateway(gateway, **parts), added)
+    runner = web.AppRunner(admin, handle_signals=False, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     host, port = runner.addresses[0][:2]

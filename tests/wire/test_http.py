@@ -277,7 +277,7 @@ def test_unknown_paths_are_404_and_keep_the_connection() -> None:
     async def test() -> None:
         async with stand() as s:
             client = await s.client()
-            for path in ("/", "/health", "/v1", "/metrics", "/v1/chat/completions/x"):
+            for path in ("/", "/healthy", "/v1", "/metrics", "/v1/chat/completions/x"):
                 reply = await client.ask(request(b"{}", path=path))
                 assert reply.status == 404
                 assert reply.json["error"]["code"] == "bad_request"

@@ -25,6 +25,13 @@ _TERM_GRACE_S: Final = 2.0
 """Between SIGTERM and SIGKILL: every command of ours promises to end within it."""
 
 
+def child_environment() -> dict[str, str]:
+    """Our own environment, in which a child finds this same installation."""
+    root = str(Path(__file__).resolve().parents[2])
+    inherited = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{inherited}" if inherited else root}
+
+
 class Child:
     """One process that prints a JSON line when it is ready. Use as a context manager."""
 
@@ -44,15 +51,12 @@ class Child:
 
     def __enter__(self) -> Self:
         """Start the child and wait for its ready line. Raises `InputError` with the child's own last words."""
-        root = str(Path(__file__).resolve().parents[2])
-        inherited = os.environ.get("PYTHONPATH")
-        env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{inherited}" if inherited else root}
         self._process = subprocess.Popen(  # noqa: S603  (our own commands)
             self._command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=env,
+            env=child_environment(),
             # Its own group, so that a Ctrl-C in the terminal reaches only us and we end the children in order.
             start_new_session=True,
             preexec_fn=_die_with_parent,  # noqa: PLW1509  (children start before any thread of ours)

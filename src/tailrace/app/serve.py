@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -12,27 +11,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import msgspec
 import uvloop
-from aiohttp import web
 
-from tailrace.export.prometheus import GatewayMetrics
-from tailrace.gateway.admin import AdminParts, is_loopback, make_admin
-from tailrace.gateway.cancels import Cancel
-from tailrace.gateway.config import Config, parse_objectives
-from tailrace.gateway.gateway import Gateway, bind_error, split_address
-from tailrace.model.errors import ConfigError, InputError, StoreError
+from tailrace.app.admin_port import AdminPort
+from tailrace.app.gateway_process import FLUSH_S, GatewayProcess, freeze_loaded, tune_interpreter
+from tailrace.app.open_files import FEW, raise_open_files
+from tailrace.gateway.config import Config
+from tailrace.gateway.gateway import Gateway
+from tailrace.gateway.served import OneGateway
+from tailrace.model.errors import InputError, StoreError
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
-from tailrace.store.writer import RecordWriter, WriterOptions
-from tailrace.web.page import OPEN_PATHS, add_page
 from tailrace.web.source import LaneNow, LiveNow, StreamNow, dropped_by_class
 
-FLUSH_S: Final = 0.4
-"""How long the last records may take to reach the disk: with the drain budget it stays under two seconds."""
 _FIRST_LOOK_S: Final = 1.5
 
 
@@ -48,7 +43,17 @@ class ServeOptions(msgspec.Struct, kw_only=True):
 def serve(options: ServeOptions) -> None:
     """Serve until SIGINT or SIGTERM. InputError for an address or a directory that cannot be used."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    uvloop.run(_serve(options))
+    # Before any worker is started: they inherit it.
+    room = raise_open_files(options.config.limits.connections)
+    if room < FEW:
+        limit = "the limit of open files (`ulimit -Hn`)"
+        sys.stderr.write(f"tailrace serve: warning: {limit} leaves room for {room} clients\n")
+    if options.config.workers > 1:
+        from tailrace.app.supervisor import supervise  # noqa: PLC0415  (only where there are several)
+
+        uvloop.run(supervise(options.config, reload=options.reload, as_json=options.json))
+    else:
+        uvloop.run(_serve(options))
 
 
 class ServingGateway:
@@ -56,56 +61,27 @@ class ServingGateway:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        host, _ = split_address(config.admin, "admin")
-        if not is_loopback(host) and not config.admin_token:
-            raise ConfigError(
-                "the admin port would be open to the network without a token",
-                place="admin",
-                remedy="Set `admin_token`, or bind it to 127.0.0.1.",
-            )
-        records = config.records
-        self.writer = RecordWriter(
-            records.dir,
-            WriterOptions(
-                capacity=records.queue,
-                seal_rows=records.seal_rows,
-                seal_after_s=int(records.seal_after) / 1e9,
-                keep_days=int(records.retention) / 86400e9,
-            ),
+        AdminPort.check(config)
+        process = GatewayProcess(config)
+        self.writer, self.metrics, self.gateway = process.writer, process.metrics, process.gateway
+        self.store = RecordStore(config.records.dir)
+        served = OneGateway(
+            self.gateway,
+            metrics=self.metrics.render,
+            history=_History(self.store),
+            store_counters=self.writer.counters,
         )
-        self.store = RecordStore(records.dir)
-        self.metrics = GatewayMetrics(parse_objectives(config.objectives))
-        self.metrics.on_render(self._set_gauges)
-        self.gateway = Gateway(config, self.writer, observer=self.metrics)
-        self.gateway.cancels.on_slot = self._slot_looked_for
-        self._runner: web.AppRunner | None = None
-        self.admin_url = ""
+        self._admin = AdminPort(served, GatewayPage(self), self.writer.counters)
+
+    @property
+    def admin_url(self) -> str:
+        """Where the admin port is, once it is bound."""
+        return self._admin.url
 
     async def start(self) -> None:
         """Bind both ports. After an error, `close` still has to be called."""
-        gateway = self.gateway
-        await gateway.start()
-        app = make_admin(
-            gateway,
-            AdminParts(
-                metrics=self.metrics.render,
-                history=_History(self.store),
-                store_counters=self.writer.counters,
-                diagnose=self._diagnose,
-                open_paths=OPEN_PATHS,
-            ),
-        )
-        add_page(app, GatewayPage(self))
-        runner = self._runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        host, port = split_address(self.config.admin, "admin")
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except (OSError, UnicodeError) as error:
-            raise bind_error(error, self.config.admin, "--admin") from None
-        address = runner.addresses[0]
-        self.admin_url = f"http://{f'[{address[0]}]' if ':' in address[0] else address[0]}:{address[1]}"
+        await self.gateway.start()
+        await self._admin.start()
 
     async def look_at_engine(self) -> str:
         """Wait for the first answer of the engine; returns why there is none, or nothing."""
@@ -120,73 +96,9 @@ class ServingGateway:
     async def close(self, drain_s: float | None = None) -> int:
         """Drain, cut, flush; returns how many requests were cut."""
         cut = await self.gateway.close(drain_s)
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._admin.close()
         await asyncio.to_thread(self.writer.close, FLUSH_S)
         return cut
-
-    def _diagnose(self, records: list[RequestRecord]) -> dict[str, Any]:
-        """What `GET /diagnosis` answers; called in a thread."""
-        from tailrace.app.diagnose import diagnose_records  # noqa: PLC0415  (scipy: only when somebody asks)
-
-        counters = self.writer.counters()
-        lost = sum(dropped_by_class(counters).values())
-        return diagnose_records(
-            records,
-            objectives=parse_objectives(self.config.objectives),
-            dropped=lost / max(1, lost + counters["acknowledged"]),
-        )
-
-    def _slot_looked_for(self, cancel: Cancel) -> None:
-        if cancel.slot_ns is None:
-            self.metrics.add("tailrace_cancel_slot_unseen_total", 1, reason=cancel.reason)
-        else:
-            self.metrics.show("tailrace_cancel_slot_seconds", cancel.slot_ns, reason=cancel.reason)
-
-    def _set_gauges(self, metrics: GatewayMetrics) -> None:
-        """The live numbers, pulled by each scrape."""
-        gateway = self.gateway
-        gateway.flush_records()
-        now = monotonic_ns()
-        for name in ("tailrace_requests_in_flight", "tailrace_requests_queued", "tailrace_lane_limit"):
-            metrics.clear(name)
-        for lane, state in gateway.lanes.snapshot(now).items():
-            metrics.gauge("tailrace_requests_in_flight", state["running"], lane=lane)
-            metrics.gauge("tailrace_requests_queued", state["queued"], lane=lane)
-            for limit in ("running", "queued"):
-                metrics.gauge("tailrace_lane_limit", state[f"{limit}_limit"], lane=lane, limit=limit)
-        metrics.clear("tailrace_in_flight_over_objective")
-        for lane, count in gateway.over_objective(now).items():
-            metrics.gauge("tailrace_in_flight_over_objective", count, lane=lane)
-        metrics.gauge("tailrace_event_loop_lag_seconds", gateway.loop_lag_max_ns / 1e9)
-        _set_hop_gauges(metrics, gateway)
-        backend = gateway.backend.name
-        metrics.gauge("tailrace_backend_up", int(gateway.engine.reachable is True), backend=backend)
-        engine = gateway.engine.watch.state(now)
-        for name, value in (
-            ("tailrace_engine_requests_running", engine.running if engine else None),
-            ("tailrace_engine_requests_waiting", engine.waiting if engine else None),
-            ("tailrace_engine_kv_usage_ratio", engine.kv_usage if engine else None),
-        ):
-            # A scrape that is too old is absent here too, not frozen at its last value.
-            metrics.clear(name)
-            if value is not None:
-                metrics.gauge(name, value, backend=backend)
-        metrics.records(self.writer.counters(), disk_ok=not self.writer.error)
-
-
-def _set_hop_gauges(metrics: GatewayMetrics, gateway: Gateway) -> None:
-    pool, seen = gateway.pool, gateway.hindsight
-    if seen.cpu is not None:
-        metrics.gauge("tailrace_gateway_cpu_ratio", seen.cpu)
-    in_use = len(pool.open) - len(pool.idle)
-    for state, count in (("in_use", in_use), ("idle", len(pool.idle)), ("waiting", len(pool.line))):
-        metrics.gauge("tailrace_upstream_connections", count, state=state)
-    for how, count in (("new", pool.opened_total), ("reused", pool.reused_total)):
-        metrics.counter("tailrace_upstream_connections_taken_total", count, connection=how)
-    for hop, rtt_ns in seen.rtt_ns.items():
-        metrics.gauge("tailrace_tcp_rtt_seconds", rtt_ns / 1e9, hop=hop)
 
 
 class _History:
@@ -253,16 +165,8 @@ class GatewayPage:
         return out
 
 
-_COLLECT_AFTER: Final = (20_000, 20, 20)
-"""Objects that make a young collection, and collections that make an older one. Python's 700 have it run for every
-thirty requests, a tenth of their cost, to find nothing: what a request leaves is not circular."""
-_SWITCH_S: Final = 0.001
-"""How long a thread may hold the interpreter while the event loop waits. Python's 5 ms let views of the page delay the
-relay by up to 95 ms; with 1 ms it was 16 ms in the same run."""
-
-
 async def _serve(options: ServeOptions) -> None:
-    sys.setswitchinterval(_SWITCH_S)
+    tune_interpreter()
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     hurry = asyncio.Event()
@@ -278,10 +182,7 @@ async def _serve(options: ServeOptions) -> None:
         if options.reload is not None:
             loop.add_signal_handler(signal.SIGHUP, _reload, serving.gateway, options.reload)
         why = await serving.look_at_engine()
-        # What is loaded by now lives as long as the process: full collections need not walk it, and pause less.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*_COLLECT_AFTER)
+        freeze_loaded()
         _announce(serving, why, as_json=options.json)
         await stop.wait()
     finally:

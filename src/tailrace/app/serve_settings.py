@@ -19,6 +19,7 @@ def settings_from(
     admin: str | None = None,
     data_dir: str | None = None,
     engine: str | None = None,
+    workers: int | None = None,
 ) -> Config:
     """The configuration: the file's, or the defaults for `upstream`; what is given beside the file wins over it.
 
@@ -33,7 +34,7 @@ def settings_from(
     if file is None:
         config = Config.for_upstream(upstream or "", engine=engine or "auto")
     else:
-        config = load_config(file)
+        config = load_config(file, upstream=upstream)
         if upstream is not None:
             config.backends = [msgspec.structs.replace(config.backends[0], url=upstream)]
         if engine is not None:
@@ -44,5 +45,7 @@ def settings_from(
         config.admin = admin
     if data_dir is not None:
         config.records.dir = data_dir
+    if workers is not None:
+        config.workers = workers
     check(config)
     return config

@@ -25,6 +25,7 @@ def serve(
     admin: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="admin port [127.0.0.1:9480]")] = None,
     data_dir: Annotated[str | None, typer.Option(metavar="DIR", help="where records are kept [tailrace-data]")] = None,
     engine: Annotated[str | None, typer.Option(help="auto, vllm, llamacpp, sglang, triton or openai")] = None,
+    workers: Annotated[int | None, typer.Option(metavar="N", help="processes that share the data port [1]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON line when ready")] = False,
 ) -> None:
     """Check the input, then serve until SIGINT or SIGTERM."""
@@ -32,7 +33,13 @@ def serve(
 
     def read() -> Config:
         return settings_from(
-            upstream=upstream, file=config, listen=listen, admin=admin, data_dir=data_dir, engine=engine
+            upstream=upstream,
+            file=config,
+            listen=listen,
+            admin=admin,
+            data_dir=data_dir,
+            engine=engine,
+            workers=workers,
         )
 
     settings = read()

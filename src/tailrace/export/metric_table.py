@@ -49,6 +49,8 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     definition: str
     buckets: tuple[float, ...] = ()
     objective: str = ""
+    merge: str = "sum"
+    """How the numbers of several worker processes become one: `sum`, `max` or `min`."""
     of: Callable[[RequestRecord], int | None] | None = None
     """What one ended request adds (counter) or shows (histogram): nanoseconds where the unit is seconds, `None` for
     nothing. Its labels are then among `REQUEST_LABELS`. Without it somebody sets the metric: a live gauge, or one of
@@ -259,6 +261,7 @@ _TABLE: Final = (
         kind="gauge",
         labels=("hop",),
         unit="seconds",
+        merge="max",
         definition="TCP's smoothed round-trip time to the engine (upstream) and to a client, at the last request whose "
         "timeline was kept; Linux only.",
     ),
@@ -335,6 +338,7 @@ _TABLE: Final = (
         kind="gauge",
         labels=("lane", "limit"),
         unit="requests",
+        merge="max",
         definition="The lane's limits as configured: running, queued.",
     ),
     Metric(
@@ -346,9 +350,22 @@ _TABLE: Final = (
         "here before it ends.",
     ),
     Metric(
+        name="tailrace_workers",
+        kind="gauge",
+        unit="processes",
+        definition="Processes that serve the data port; those that only end their last requests do not count.",
+    ),
+    Metric(
+        name="tailrace_worker_restarts_total",
+        kind="counter",
+        unit="processes",
+        definition="Worker processes that ended unasked and were started again.",
+    ),
+    Metric(
         name="tailrace_event_loop_lag_seconds",
         kind="gauge",
         unit="seconds",
+        merge="max",
         definition="The largest event-loop lag of the last interval; what is measured while it is high is not to "
         "be trusted.",
     ),
@@ -356,6 +373,7 @@ _TABLE: Final = (
         name="tailrace_gateway_cpu_ratio",
         kind="gauge",
         unit="ratio",
+        merge="max",
         definition="Cores that the gateway's process used in the last second; its relay runs on one thread, which is "
         "full at 1.",
     ),
@@ -364,6 +382,7 @@ _TABLE: Final = (
         kind="gauge",
         labels=("backend",),
         unit="bool",
+        merge="max",
         definition="1 when the backend answered its last check.",
     ),
     Metric(
@@ -371,6 +390,7 @@ _TABLE: Final = (
         kind="gauge",
         labels=("backend",),
         unit="requests",
+        merge="max",
         definition="Running requests by the engine's own metrics, at the last scrape.",
     ),
     Metric(
@@ -378,6 +398,7 @@ _TABLE: Final = (
         kind="gauge",
         labels=("backend",),
         unit="requests",
+        merge="max",
         definition="Waiting requests by the engine's own metrics, at the last scrape.",
     ),
     Metric(
@@ -385,6 +406,7 @@ _TABLE: Final = (
         kind="gauge",
         labels=("backend",),
         unit="ratio",
+        merge="max",
         definition="Share of KV-cache blocks in use by the engine's own metrics, 0 to 1.",
     ),
     # -- our own records
@@ -412,12 +434,14 @@ _TABLE: Final = (
         name="tailrace_records_disk_ok",
         kind="gauge",
         unit="bool",
+        merge="min",
         definition="0 while records cannot be written; relaying goes on.",
     ),
     Metric(
         name="tailrace_build_info",
         kind="gauge",
         labels=("version", "bucket_list"),
+        merge="max",
         definition="Always 1. bucket_list is the version of the histogram bounds, with the bounds added by objectives.",
     ),
 )

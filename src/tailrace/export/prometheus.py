@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import Final
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
@@ -27,7 +28,7 @@ from tailrace.model.record import RequestRecord
 from tailrace.model.stage import QUEUE_ENGINE, QUEUE_GATEWAY, STAGES
 from tailrace.model.thresholds import Objectives
 
-__all__ = ["GatewayMetrics"]
+__all__ = ["GatewayMetrics", "MetricsSnapshot"]
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 _Reader = tuple[str, Callable[[RequestRecord], int | None], Callable[[str, tuple[str, ...], list[int]], None]]
@@ -36,6 +37,7 @@ _Readers = tuple[tuple[str, ...], list[_Reader]]
 _MAX_VALUES: Final = 100
 """Distinct values a label may take: model names come from clients, and a client must not fill our memory."""
 _OTHER: Final = "other"
+_MERGES: Final[dict[str, Callable[[float, float], float]]] = {"sum": add, "max": max, "min": min}
 _BATCH: Final = 128
 """Ended requests counted at once: half a millisecond."""
 _STAGE_READERS: Final[list[tuple[str, str, Callable[[RequestRecord], int | None]]]] = [
@@ -47,6 +49,19 @@ _STAGE_READERS: Final[list[tuple[str, str, Callable[[RequestRecord], int | None]
 ]
 _OPEN_LABELS: Final = ("lane", "model", "engine")
 """Labels whose values come from outside; those of the others are closed sets."""
+
+
+class MetricsSnapshot(msgspec.Struct, kw_only=True):
+    """All series of one process, for the one that adds up those of several."""
+
+    numbers: dict[str, list[tuple[tuple[str, ...], float]]] = {}
+    bounds: dict[str, list[float]] = {}
+    histograms: dict[str, list[tuple[tuple[str, ...], list[float]]]] = {}
+
+    def ended(self) -> MetricsSnapshot:
+        """What is left of a process that is gone: what it counted, and nothing of the moment."""
+        kept = {name: series for name, series in self.numbers.items() if METRIC_TABLE[name].kind == "counter"}
+        return MetricsSnapshot(numbers=kept, bounds=self.bounds, histograms=self.histograms)
 
 
 class GatewayMetrics(Collector):
@@ -103,10 +118,10 @@ class GatewayMetrics(Collector):
             words[label] = self._bounded(label, words[label])
         for labels, metrics in self._of_requests:
             series = tuple([words[label] for label in labels])
-            for name, of, add in metrics:
+            for name, of, count in metrics:
                 values = [value for value in map(of, records) if value is not None]
                 if values:
-                    add(name, series, values)
+                    count(name, series, values)
         lane = words["lane"]
         for name, stage, of in _STAGE_READERS:
             values = [value for value in map(of, records) if value is not None]
@@ -151,6 +166,38 @@ class GatewayMetrics(Collector):
     def on_render(self, pull: Callable[[GatewayMetrics], None]) -> None:
         """Call `pull(self)` at the beginning of every scrape, to set live numbers."""
         self._pulls.append(pull)
+
+    # -- several processes
+
+    def snapshot(self) -> MetricsSnapshot:
+        """All series as they are now."""
+        for pull in self._pulls:
+            pull(self)
+        self._count_ended()
+        return MetricsSnapshot(
+            numbers={name: list(series.items()) for name, series in self._numbers.items() if series},
+            bounds={name: self._bounds[name] for name, series in self._histograms.items() if series},
+            histograms={name: list(series.items()) for name, series in self._histograms.items() if series},
+        )
+
+    def absorb(self, snapshot: MetricsSnapshot) -> None:
+        """Add the series of another process: counters and histograms add up, gauges as their `merge` says.
+
+        Where the other has other bounds, what it counted below one of them is counted below the next of ours.
+        """
+        for name, numbers in snapshot.numbers.items():
+            mine, merge = self._numbers[name], _MERGES[self._table[name].merge]
+            for labels, value in numbers:
+                mine[labels] = merge(mine[labels], value) if labels in mine else value
+        for name, histograms in snapshot.histograms.items():
+            places = [bisect_left(self._bounds[name], bound) for bound in snapshot.bounds[name]]
+            places.append(len(self._bounds[name]))
+            cells_of = self._histograms[name]
+            for labels, cells in histograms:
+                sums = cells_of.setdefault(labels, [0.0] * (len(self._bounds[name]) + 2))
+                for place, count in zip(places, cells, strict=False):
+                    sums[place] += count
+                sums[-1] += cells[-1]
 
     # -- reading
 
@@ -198,8 +245,8 @@ class GatewayMetrics(Collector):
         for metric in self._table.values():
             if metric.of is not None:
                 seconds = self._add_seconds if metric.unit == "seconds" else self._add
-                add = self._note if metric.kind == "histogram" else seconds
-                by_labels.setdefault(metric.labels, []).append((metric.name, metric.of, add))
+                count = self._note if metric.kind == "histogram" else seconds
+                by_labels.setdefault(metric.labels, []).append((metric.name, metric.of, count))
         return list(by_labels.items())
 
     def _add_seconds(self, name: str, labels: tuple[str, ...], values_ns: list[int]) -> None:

@@ -9,18 +9,16 @@ import asyncio
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
 from ipaddress import ip_address
-from time import monotonic_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import aiohttp
 import msgspec
 from aiohttp import web
 
 from tailrace.export.jsonl import encode_lines, encode_public, to_public
-from tailrace.gateway.config import LaneConfig, config_from, to_plain
-from tailrace.gateway.gateway import Gateway
+from tailrace.gateway.config import Config, LaneConfig, config_from, to_plain
+from tailrace.gateway.served import Served
 from tailrace.model.errors import InputError, TailraceError
-from tailrace.model.outcome import Reason
 from tailrace.model.record import RequestRecord
 
 MAX_RECORDS: Final = 10_000
@@ -29,37 +27,21 @@ _KEEP_ALIVE_S: Final = 15.0
 _KNOBS_TIMEOUT_S: Final = 2.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-GATEWAY: Final = web.AppKey("gateway", Gateway)
-
-
-class RecordHistory(Protocol):
-    """Older records than the gateway holds in memory. Called in a thread: it may read files."""
-
-    def records(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
-        """The newest `limit` records that began after `since_unix_ns`, oldest first."""
-
-    def get(self, request_id: str) -> RequestRecord | None:
-        """One record by our id or the client's."""
 
 
 class AdminParts(msgspec.Struct, kw_only=True):
-    """What a composition adds to the gateway's own answers; each may be absent, and its call then says so."""
+    """What a composition adds to the answers of what is served; absent, the call says so."""
 
-    metrics: Callable[[str], tuple[bytes, str]] | None = None
-    """The scraper's `Accept` -> body and content type of `/metrics`."""
-    history: RecordHistory | None = None
-    store_counters: Callable[[], dict[str, Any]] | None = None
     diagnose: Callable[[list[RequestRecord]], Any] | None = None
     """Records -> a `Diagnosis`; called in a thread."""
     open_paths: frozenset[str] = frozenset()
     """Further paths that need no token: the page's own files, which carry no data."""
 
 
-def make_admin(gateway: Gateway, parts: AdminParts | None = None) -> web.Application:
+def make_admin(served: Served, parts: AdminParts | None = None) -> web.Application:
     """The API as an application. `/` is left to whoever mounts the page."""
-    admin = _Admin(gateway, parts or AdminParts())
-    app = web.Application(middlewares=[_explain_errors, _guard(gateway, admin.open_paths)])
-    app[GATEWAY] = gateway
+    admin = _Admin(served, parts or AdminParts())
+    app = web.Application(middlewares=[_explain_errors, _guard(served, admin.open_paths)])
     app.router.add_get("/healthz", admin.healthz)
     app.router.add_get("/readyz", admin.readyz)
     app.router.add_get("/metrics", admin.metrics)
@@ -101,14 +83,14 @@ async def _explain_errors(request: web.Request, handler: Handler) -> web.StreamR
         return _json({"error": {"message": str(error)}}, status=500)
 
 
-def _guard(gateway: Gateway, open_paths: frozenset[str]) -> Any:
+def _guard(served: Served, open_paths: frozenset[str]) -> Any:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         # A page of another origin can make a browser on this machine post here: only JSON is taken, which a browser
         # does not send across origins unasked (nor a DELETE), and a Host that is a foreign name is a rebound one.
         if request.method == "POST" and request.content_type != "application/json":
             return _json({"error": {"message": "send application/json"}}, status=415)
-        token = gateway.config.admin_token
+        token = served.config.admin_token
         if token and request.path not in open_paths:
             given = request.headers.get("Authorization", "")
             if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
@@ -127,38 +109,30 @@ def _json(value: Any, *, status: int = 200) -> web.Response:
 
 
 class _Admin:
-    def __init__(self, gateway: Gateway, parts: AdminParts) -> None:
-        self._gateway = gateway
+    def __init__(self, served: Served, parts: AdminParts) -> None:
+        self._served = served
         self._parts = parts
+        self._changing = asyncio.Lock()
+        """One change of the configuration at a time: each is made of the one before."""
         self.open_paths = _OPEN_WITHOUT_TOKEN | parts.open_paths
 
     # -- health
 
     async def healthz(self, _: web.Request) -> web.Response:
         """The process lives, and its gauges."""
-        gateway = self._gateway
-        live = gateway.live()
-        body = {
-            "status": "closing" if gateway.closing else "ok",
-            "url": gateway.url,
-            "upstream": gateway.backend.url,
-            "started_unix_ns": gateway.started_unix_ns,
-            **live,
-        }
-        if self._parts.store_counters is not None:
-            body["store"] = self._parts.store_counters()
-        return _json(body)
+        return _json({"status": "closing" if self._served.closing else "ok", **await self._served.health()})
 
     async def readyz(self, _: web.Request) -> web.Response:
         """Whether a request sent now would be served."""
-        ready, why = self._gateway.ready()
+        ready, why = self._served.ready()
         return _json({"ready": ready, "why": why}, status=200 if ready else 503)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus text."""
-        if self._parts.metrics is None:
+        rendered = await self._served.metrics(request.headers.get("Accept", ""))
+        if rendered is None:
             return _json({"error": {"message": "no metrics are kept"}}, status=501)
-        body, content_type = self._parts.metrics(request.headers.get("Accept", ""))
+        body, content_type = rendered
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     # -- records
@@ -170,35 +144,21 @@ class _Admin:
         """
         since = _since(request.query.get("since", ""))
         limit = min(_number(request.query.get("limit", "1000"), "limit"), MAX_RECORDS)
-        found = await self._recent(since, limit)
+        found = await self._served.recent(since, limit)
         body = b"".join(encode_lines(found, timeline=request.query.get("timeline") != "0"))
         return web.Response(body=body, content_type="application/x-ndjson")
-
-    async def _recent(self, since: int | None, limit: int) -> list[RequestRecord]:
-        ring, older = self._gateway.history, self._parts.history
-        found = ring.since(since, limit)
-        if older is None or len(found) >= limit or (since is not None and ring.reaches_back_to(since)):
-            return found
-        # The ring does not reach back so far; the store does, but lags by its last commit.
-        newest_here = {record.request_id for record in found}
-        stored = await asyncio.to_thread(older.records, since, limit)
-        merged = [record for record in stored if record.request_id not in newest_here] + found
-        merged.sort(key=lambda record: record.start_unix_ns)
-        return merged[-limit:]
 
     async def record(self, request: web.Request) -> web.Response:
         """One record by our id or the client's."""
         request_id = request.match_info["request_id"]
-        record = self._gateway.history.get(request_id)
-        if record is None and self._parts.history is not None:
-            record = await asyncio.to_thread(self._parts.history.get, request_id)
+        record = await self._served.record(request_id)
         if record is None:
             return _json({"error": {"message": f"there is no record {request_id!r}"}}, status=404)
         public = to_public(record)
-        cancel = self._gateway.cancels.find(record.request_id)
-        if cancel is not None and cancel.slot_ns is not None:
+        slot_ns = self._served.slot_ns(record.request_id)
+        if slot_ns is not None:
             # Known only after the record was written; a record is never rewritten.
-            public["cancel_slot_ms"] = cancel.slot_ns / 1e6
+            public["cancel_slot_ms"] = slot_ns / 1e6
         return _json(public)
 
     async def events(self, request: web.Request) -> web.StreamResponse:
@@ -215,11 +175,11 @@ class _Admin:
         return answer
 
     async def _follow(self) -> AsyncIterator[bytes]:
-        with self._gateway.history.follow() as follower:
+        with self._served.follow() as follower:
             yield b": following\n\n"
-            while not self._gateway.closing:
+            while not self._served.closing:
                 try:
-                    async with asyncio.timeout(_KEEP_ALIVE_S if not self._gateway.closing else 0):
+                    async with asyncio.timeout(_KEEP_ALIVE_S if not self._served.closing else 0):
                         record = await follower.queue.get()
                 except TimeoutError:
                     yield b": keep-alive\n\n"
@@ -234,36 +194,33 @@ class _Admin:
 
     async def streams(self, _: web.Request) -> web.Response:
         """Requests in flight."""
-        return _json({"streams": self._gateway.streams()})
+        return _json({"streams": await self._served.streams()})
 
     async def cancel_stream(self, request: web.Request) -> web.Response:
         """End one request in flight, by our id; its client gets an error event (or 499 before the first byte)."""
         request_id = request.match_info["request_id"]
-        stage = self._gateway.cancel(request_id, Reason.OPERATOR, "an operator cancelled this request")
+        stage = await self._served.cancel(request_id)
         if not stage:
             return _json({"error": {"message": f"there is no request {request_id!r} in flight"}}, status=404)
         return _json({"cancelled": request_id, "stage": stage})
 
     async def cancels(self, _: web.Request) -> web.Response:
         """The last cancels that had reached the engine: when its connection was closed, when its slot was seen free."""
-        return _json({"cancels": [cancel.view() for cancel in self._gateway.cancels.recent]})
+        return _json({"cancels": await self._served.cancels()})
 
     async def lanes(self, _: web.Request) -> web.Response:
         """Lanes: limits, occupancy, budgets."""
-        return _json(self._lanes())
-
-    def _lanes(self) -> dict[str, Any]:
-        gateway = self._gateway
-        lanes = gateway.lanes.snapshot(monotonic_ns())
-        for name, lane in lanes.items():
-            budgets = msgspec.to_builtins(gateway.lanes.policy(name).budgets)
-            lane["budgets_ms"] = {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()}
-        return {"lanes": lanes}
+        return _json({"lanes": await self._served.lanes()})
 
     async def set_lanes(self, request: web.Request) -> web.Response:
         """`{"lanes": [...]}` replaces all lanes; `{"name": ..., "running": ..., ...}` changes one."""
         body = _object(await request.read())
-        config = self._gateway.config
+        async with self._changing:
+            await self._served.reconfigure(self._with_lanes(body))
+        return _json({"lanes": await self._served.lanes()})
+
+    def _with_lanes(self, body: dict[str, Any]) -> Config:
+        config = self._served.config
         if "lanes" in body:
             lanes = body["lanes"]
         elif isinstance(body.get("name"), str):
@@ -274,7 +231,7 @@ class _Admin:
                     raise InputError(
                         f"there is no lane {body['name']!r}",
                         place="name",
-                        remedy=f"The lanes are {', '.join(self._gateway.lanes.snapshot(monotonic_ns()))}; "
+                        remedy=f"The lanes are {', '.join(lane.name for lane in config.lane_policies())}; "
                         'send {"lanes": [...]} to replace them all.',
                     )
                 mine = to_plain(LaneConfig(name="default"))
@@ -286,32 +243,15 @@ class _Admin:
                 place="body",
                 remedy='Send {"lanes": [...]} to replace all lanes, or {"name": "...", "running": N} to change one.',
             )
-        plain = {**to_plain(config), "lanes": lanes}
-        self._gateway.reconfigure(config_from(plain, where="body"))
-        return _json(self._lanes())
+        return config_from({**to_plain(config), "lanes": lanes}, where="body")
 
     async def backends(self, _: web.Request) -> web.Response:
         """The engine behind us."""
-        gateway = self._gateway
-        view = gateway.engine.view(monotonic_ns())
-        pool = gateway.pool
-        return _json(
-            {
-                "backends": [
-                    {
-                        "name": gateway.backend.name,
-                        "url": gateway.backend.url,
-                        **view,
-                        "connections": len(pool.open),
-                        "idle_connections": len(pool.idle),
-                    }
-                ]
-            }
-        )
+        return _json({"backends": await self._served.backends()})
 
     async def knobs(self, _: web.Request) -> web.Response:
         """The engine's scheduler knobs, where it tells them (the simulated engine does)."""
-        engine = self._gateway.engine
+        engine = self._served.engine
         url = f"{engine.address.base}/knobs"
         try:
             async with (
@@ -327,14 +267,15 @@ class _Admin:
 
     async def config(self, _: web.Request) -> web.Response:
         """The configuration in force, secrets left out."""
-        return _json(_without_secrets(to_plain(self._gateway.config)))
+        return _json(_without_secrets(to_plain(self._served.config)))
 
     async def set_config(self, request: web.Request) -> web.Response:
         """Replace top-level keys of the configuration; addresses and backends take a restart."""
         body = _object(await request.read())
-        plain = {**to_plain(self._gateway.config), **body}
-        self._gateway.reconfigure(config_from(plain, where="body"))
-        return _json(_without_secrets(to_plain(self._gateway.config)))
+        async with self._changing:
+            plain = {**to_plain(self._served.config), **body}
+            await self._served.reconfigure(config_from(plain, where="body"))
+        return _json(_without_secrets(to_plain(self._served.config)))
 
     async def canary(self, _: web.Request) -> web.Response:
         """No canary is configured: this gateway has one backend."""
@@ -357,7 +298,7 @@ class _Admin:
             return _json(body, status=501)
         since = _since(request.query.get("since", ""))
         limit = min(_number(request.query.get("limit", str(MAX_RECORDS)), "limit"), MAX_RECORDS)
-        records = await self._recent(since, limit)
+        records = await self._served.recent(since, limit)
         return _json(await asyncio.to_thread(diagnose, records))
 
 

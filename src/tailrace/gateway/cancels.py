@@ -92,6 +92,8 @@ class CancelWatch:
         self._burst_until = 0
         self._rests_until = 0
         self._pause_s = _FIRST_PAUSE_S
+        self.blind = ""
+        """Why no slot can be seen here, whatever the engine tells; empty where one can."""
         self.recent: deque[Cancel] = deque(maxlen=KEPT)
         self.on_slot: Callable[[Cancel], None] | None = None
 
@@ -112,8 +114,8 @@ class CancelWatch:
             upstream_ns=max(0, closed - since),
         )
         self.recent.append(cancel)
-        if not metrics:
-            self._ends(cancel, "the engine shows no count of its requests")
+        if self.blind or not metrics:
+            self._ends(cancel, self.blind or "the engine shows no count of its requests")
             return
         if not self._pending or closed > self._burst_until:
             if closed < self._rests_until:

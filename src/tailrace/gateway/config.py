@@ -23,6 +23,7 @@ from tailrace.model.thresholds import MS, UNITS, Budgets, Objectives, S, SlowThr
 
 _DURATION: Final = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(UNITS)})\s*")
 _MODE: Final = re.compile(r"0?[0-7]{3}")
+MAX_WORKERS: Final = 128
 _PRIORITIES: Final = {"high": -10, "normal": 0, "low": 10}
 
 
@@ -223,6 +224,8 @@ class Config(_Strict):
     admin: str = "127.0.0.1:9480"
     grpc_listen: str | None = None
     """Where clients reach Triton's gRPC through the gateway, for example `0.0.0.0:8081`; absent: no gRPC at all."""
+    workers: int = 1
+    """Processes that serve the data port; 1 is a single process without a supervisor. Limits hold over all of them."""
     backends: list[BackendConfig] = []
     lanes: list[LaneConfig] = []
     total_running: int | None = None
@@ -334,18 +337,26 @@ _VISIBLE: Final = re.compile(r"[!-~]*")
 _UNKNOWN: Final = re.compile(r"unknown field `(?P<field>[^`]+)`")
 
 
-def config_from(raw: object, *, where: str = "config") -> Config:
-    """Validate plain data (a YAML document, a JSON body). Raises `ConfigError` with the path and the remedy."""
+def config_from(raw: object, *, where: str = "config", upstream: str | None = None) -> Config:
+    """Validate plain data (a YAML document, a JSON body). Raises `ConfigError` with the path and the remedy.
+
+    `upstream` is the engine's URL where the data names no backend.
+    """
     try:
         config = msgspec.convert(raw, Config, dec_hook=_decode_hook)
     except msgspec.ValidationError as error:
         raise _explain(str(error), where) from None
+    if upstream is not None and not config.backends:
+        config.backends = [BackendConfig(url=upstream)]
     check(config, where=where)
     return config
 
 
-def load_config(path: str | Path) -> Config:
-    """Read and validate a YAML file. Raises `ConfigError` for a missing file, bad YAML or a bad value."""
+def load_config(path: str | Path, *, upstream: str | None = None) -> Config:
+    """Read and validate a YAML file. Raises `ConfigError` for a missing file, bad YAML or a bad value.
+
+    `upstream` is the engine's URL where the file names no backend.
+    """
     import yaml  # noqa: PLC0415  (only when a file is used)
 
     file = Path(path)
@@ -366,7 +377,7 @@ def load_config(path: str | Path) -> Config:
         raise ConfigError(
             f"is no valid YAML: {getattr(error, 'problem', error)}", place=place, remedy="Correct the line."
         ) from None
-    return config_from(raw if raw is not None else {}, where=str(file))
+    return config_from(raw if raw is not None else {}, where=str(file), upstream=upstream)
 
 
 def check(config: Config, *, where: str = "config") -> None:
@@ -387,6 +398,12 @@ def check(config: Config, *, where: str = "config") -> None:
     for index, backend in enumerate(config.backends):
         _check_backend(backend, place=f"{where}: backends[{index}]")
     _check_listen(config, where)
+    if not 1 <= config.workers <= MAX_WORKERS:
+        raise ConfigError(
+            f"there cannot be {config.workers} workers",
+            place=f"{where}: workers",
+            remedy=f"Write a number from 1 to {MAX_WORKERS}; one for each core that the gateway may use.",
+        )
     check_grpc(
         listen=config.grpc_listen,
         target=config.backends[0].grpc_url,

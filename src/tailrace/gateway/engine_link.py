@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 
 from tailrace.engines.base import EngineAdapter, RequestAdditions, TimingFacts
 from tailrace.engines.registry import adapter, detect
@@ -25,6 +26,21 @@ from tailrace.model.engine_state import EngineState
 _PLAIN: Final = "openai_compatible"
 _ALIASES: Final = {"auto": _PLAIN, "openai": _PLAIN, "llama.cpp": "llamacpp"}
 _NO_ADDITIONS: Final = RequestAdditions()
+
+
+class EngineNews(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process has learnt of the engine, for those of its side that do not ask themselves."""
+
+    adapter: str
+    version: str
+    evidence: str
+    confidence: int
+    state: EngineState | None
+    reachable: bool | None
+    server: str
+    error: str
+    scrapes: int
+    failures: int
 
 
 class EngineLink:
@@ -111,6 +127,35 @@ class EngineLink:
             self.recognise({"server": server} if server else {}, metric_names)
         state = self.adapter.parse_metrics(text, now)
         return state if state.names else None
+
+    # -- several processes, one of which asks
+
+    def news(self) -> EngineNews:
+        """What the last scrape told."""
+        watch = self.watch
+        return EngineNews(
+            adapter=self.adapter.name,
+            version=self.version,
+            evidence=self.evidence,
+            confidence=self._confidence,
+            state=watch.latest,
+            reachable=watch.reachable,
+            server=watch.server,
+            error=watch.error,
+            scrapes=watch.scrapes,
+            failures=watch.failures,
+        )
+
+    def take(self, news: EngineNews) -> None:
+        """Know what another process has asked the engine."""
+        if self._auto and news.confidence > self._confidence:
+            self._confidence = news.confidence
+            self.adapter = adapter(news.adapter)
+            self.version, self.evidence = news.version, news.evidence
+            self._additions.clear()
+        watch = self.watch
+        watch.latest, watch.reachable, watch.server = news.state, news.reachable, news.server
+        watch.error, watch.scrapes, watch.failures = news.error, news.scrapes, news.failures
 
     # -- asking
 

@@ -16,6 +16,7 @@ from tailrace.gateway.budget_clock import NEVER, BudgetClock, Overrun
 from tailrace.gateway.forward import answer_headers, forward_request, length_line, onward_head
 from tailrace.gateway.head import HeadError, deadline_of
 from tailrace.gateway.intake import work_of
+from tailrace.gateway.lane_facts import lane_facts
 from tailrace.gateway.refusal import Refusal, budget_refusal, cancellation, lane_refusal
 from tailrace.gateway.request_head import RequestHead
 from tailrace.gateway.routes import PASSTHROUGH_LANE, RouteKind
@@ -24,8 +25,7 @@ from tailrace.gateway.transit import Transit
 from tailrace.gateway.upload import NOT_IN_TIME, Upload
 from tailrace.gateway.verdict import Phase, Verdict
 from tailrace.gateway.work import BodyError, Work, with_fields
-from tailrace.govern.admission import DecisionKind
-from tailrace.govern.lane import RequestFacts
+from tailrace.govern.admission import Decision, DecisionKind
 from tailrace.measure.ledger import RequestLedger
 from tailrace.model.outcome import OutcomeKind, Reason
 
@@ -230,16 +230,7 @@ class GatewayExchange:
     def _enter_lane(self, body: bytes, now: int) -> None:
         work = self.work
         self.clock.deadline_at = deadline_of(self.head.named, self.received)
-        facts = RequestFacts(
-            request_id=self.ledger.request_id,
-            prompt_tokens=work.prompt_tokens or 0,
-            max_tokens=work.max_tokens,
-            stream=work.stream,
-            model=work.model,
-            path=self.route.endpoint,
-            headers=self.gateway.lane_headers(self.head.named),
-            deadline_ns=self.clock.deadline_at,
-        )
+        facts = lane_facts(self.ledger, work, self.head.named, stream=work.stream, deadline_at=self.clock.deadline_at)
         desk = self.gateway.lanes
         late = self.clock.deadline_over(now)
         if late is not None:
@@ -250,7 +241,7 @@ class GatewayExchange:
         decision = desk.arrive(self, facts, now)
         self.lane = self.ledger.lane = decision.lane
         if decision.kind is DecisionKind.REFUSE:
-            self.refuse(lane_refusal(decision, desk.policy(decision.lane)), now)
+            self.lane_refused(decision, now)
             return
         self.clock.budgets = desk.policy(decision.lane).budgets
         if work.stream and self.upload is None:
@@ -274,6 +265,11 @@ class GatewayExchange:
             self._admitted(now)
         else:  # it passed since the last sweep
             self._give_up(now, late, Phase.QUEUED.value)
+
+    def lane_refused(self, decision: Decision, now: int) -> None:
+        """There is no room, here or in any process that shares the lane."""
+        self._lane_place = ""
+        self.refuse(lane_refusal(decision, self.gateway.lanes.policy(decision.lane)), now)
 
     def lane_timed_out(self, now: int) -> None:
         """The queue budget, or the client's deadline within it, is over."""
@@ -592,8 +588,7 @@ class GatewayExchange:
         transit.stop(now)
         end = max(now, answer.last_write_ns or now)
         ledger.client_first_write = answer.first_write_ns
-        if ledger.client_last_write is None:
-            ledger.client_last_write = answer.last_write_ns
+        ledger.client_last_write = ledger.client_last_write or answer.last_write_ns
         ledger.http_status = answer.status
         ledger.gateway_overhead_ns = transit.overhead_ns if answer.head_sent else None
         ledger.loop_lag_ns = self.loop_lag_ns

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-from collections.abc import Iterator, Mapping
+import socket
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
-from tailrace.gateway.address import unix_path
 from tailrace.gateway.aliases import Aliases
 from tailrace.gateway.cancels import CancelWatch, at_engine
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_head import EngineHeads
 from tailrace.gateway.engine_link import EngineLink
+from tailrace.gateway.entrance import Entrance, split_address
+from tailrace.gateway.fixed_keys import check_change
 from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.hindsight import Hindsight
 from tailrace.gateway.history import History
@@ -29,9 +28,8 @@ from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, R
 from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.session import Listeners
 from tailrace.gateway.streams import stream_view
-from tailrace.gateway.tls import HANDSHAKE_S, SHUTDOWN_S, renew, server_context, tls_shape
-from tailrace.gateway.unix_socket import UnixListener
 from tailrace.gateway.verdict import Verdict
+from tailrace.govern.shared_state import SharedState
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.errors import InputError
@@ -49,41 +47,8 @@ _CONNECTIONS_EVERY: Final = 20
 """Sweeps between two looks at idle and slow clients: one second."""
 CLIENT_IDLE_NS: Final = 75_000_000_000
 HEAD_NS: Final = 10_000_000_000
-_FIXED: Final = (
-    "listen",
-    "listen_mode",
-    "admin",
-    "admin_token",
-    "grpc_listen",
-    "limits.grpc_message_bytes",
-    "backends",
-    "total_running",
-    "scrape",
-    "records.dir",
-    "records.queue",
-    "records.seal_rows",
-    "records.seal_after",
-    "records.retention",
-)
-"""Keys of the configuration that are read once, at the start."""
-
-
-class LaneHeaders(Mapping[str, str]):
-    """Request headers as lane matches read them; decoded only when one asks."""
-
-    __slots__ = ("_named",)
-
-    def __init__(self, named: dict[bytes, bytes]) -> None:
-        self._named = named
-
-    def __getitem__(self, name: str) -> str:
-        return self._named[name.encode("latin-1", "replace")].decode("latin-1")
-
-    def __iter__(self) -> Iterator[str]:
-        return (name.decode("latin-1") for name in self._named)
-
-    def __len__(self) -> int:
-        return len(self._named)
+RETIRE_QUIET_NS: Final = 200_000_000
+"""How long a connection must have been idle before a process that is replaced closes it."""
 
 
 class Counters(msgspec.Struct):
@@ -104,7 +69,15 @@ class Gateway:
     the last of them stay in `history`.
     """
 
-    def __init__(self, config: Config, sink: RecordSink, *, observer: RecordObserver | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        sink: RecordSink,
+        *,
+        observer: RecordObserver | None = None,
+        shared: SharedState | None = None,
+    ) -> None:
+        """`shared`: the way to the keeper of limits that hold over several processes."""
         self.config = config
         self.backend = config.backends[0]
         self.engine = EngineLink(self.backend, config.scrape)
@@ -116,7 +89,7 @@ class Gateway:
             server_name=self.backend.tls.server_name if self.backend.tls else None,
             limit=config.limits.upstream_connections,
         )
-        self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running)
+        self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running, shared=shared)
         self.kept = History()
         """The last records; `history` reads it up to date."""
         self.counters = Counters()
@@ -140,16 +113,14 @@ class Gateway:
         self.loop_lag_max_ns = 0
         """The largest lag of the last minute or so: it decays by a tenth a second."""
         self.started_unix_ns = 0
-        self.tls = server_context(config.tls) if config.tls is not None else None
-        """The data port's; its certificate is read anew with each new configuration."""
-        self.port = 0
-        self.host = ""
-        self._unix: UnixListener | None = None
+        self._entrance = Entrance(config, lambda: ClientConnection(self))
         self.closing = False
+        self.retiring = False
+        """Requests are served to their end, and each is the last of its connection."""
+        self._retire_until = 0.0
         self._hurry = False
         self.rpc: GrpcPort | None = None
         """The gRPC port, where the configuration has one."""
-        self._server: asyncio.Server | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._due = 0
         self._ticks = 0
@@ -176,28 +147,13 @@ class Gateway:
 
     # -- life
 
-    async def start(self) -> None:
-        """Bind the data port, begin to scrape and to sweep. InputError when the address cannot be bound."""
-        loop = asyncio.get_running_loop()
-        path = unix_path(self.config.listen)
-        if path is not None:
-            self._unix = UnixListener(path, int(self.config.listen_mode, 8))
-            where: dict[str, Any] = {"sock": self._unix.socket}
-        else:
-            host, port = split_address(self.config.listen, "listen")
-            where = {"host": host, "port": port}
-        if self.tls is not None:
-            where |= {"ssl": self.tls, "ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S}
-        listen = loop.create_server if path is None else loop.create_unix_server
-        try:
-            self._server = await listen(lambda: ClientConnection(self), **where, backlog=4096)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver can be asked for
-            raise bind_error(error, self.config.listen, "--listen") from None
-        if self._unix is not None:
-            self._unix.served = True
-        if path is None:
-            sockname = self._server.sockets[0].getsockname()
-            self.host, self.port = sockname[0], sockname[1]
+    async def start(self, *, sock: socket.socket | None = None, scrape: bool = True) -> None:
+        """Bind the data port, begin to scrape and to sweep. InputError when the address cannot be bound.
+
+        `sock` is bound already, and is closed with the gateway. Without `scrape`, another process asks the engine, and
+        `engine.take` brings what it learns.
+        """
+        await self._entrance.open(sock)
         if self.config.grpc_listen is not None:
             # Only here: without this key nothing of gRPC is loaded.
             from tailrace.gateway.rpc.port import GrpcPort  # noqa: PLC0415
@@ -206,16 +162,21 @@ class Gateway:
             await self.rpc.start(split_address(self.config.grpc_listen, "grpc_listen"))
         self.started_unix_ns = time_ns()
         self._due = monotonic_ns() + SWEEP_NS
-        self._tick = loop.call_later(SWEEP_NS / 1e9, self._sweep)
-        self.engine.watch.start()
+        self._tick = asyncio.get_running_loop().call_later(SWEEP_NS / 1e9, self._sweep)
+        if scrape:
+            self.engine.watch.start()
+        else:
+            self.cancels.blind = "the engine's count covers the requests of all workers"
+
+    @property
+    def port(self) -> int:
+        """The data port's number; 0 for a Unix socket."""
+        return self._entrance.port
 
     @property
     def url(self) -> str:
         """Where clients reach the data port."""
-        if self._unix is not None:
-            return f"unix:{self._unix.path}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'http' if self.tls is None else 'https'}://{host}:{self.port}"
+        return self._entrance.url
 
     async def close(self, drain_s: float | None = None) -> int:
         """Stop accepting, let requests end for `drain_s` seconds, end the rest; returns how many were cut."""
@@ -223,10 +184,7 @@ class Gateway:
             return self.counters.cut_at_shutdown
         self.closing = True
         drain_s = int(self.config.drain) / 1e9 if drain_s is None else drain_s
-        if self._server is not None:
-            self._server.close()
-        if self._unix is not None:
-            self._unix.close()
+        self._entrance.close()
         cut = await self._drain(drain_s)
         if self._tick is not None:
             self._tick.cancel()
@@ -257,6 +215,37 @@ class Gateway:
             connection.abort()
         return len(left)
 
+    async def retire(self, within_s: float) -> int:
+        """Another process takes over: accept nothing more, serve what is here to its end, then close.
+
+        A connection is closed after its answer, or at once where it is idle. Returns how many requests were cut
+        because they took longer than `within_s`.
+        """
+        self.retiring = True
+        self.lanes.retire()
+        loop = asyncio.get_running_loop()
+        not_before = loop.time() + self._entrance.withdraw()
+        if self.rpc is not None:
+            self.rpc.retire(within_s)
+        for exchange in self.in_flight.values():
+            exchange.keep_alive = False
+        self._retire_until = loop.time() + within_s
+        while (self._serving() or loop.time() < not_before) and loop.time() < self._retire_until and not self._hurry:
+            # One that has just come may have its request in the kernel, unread.
+            quiet_since = monotonic_ns() - RETIRE_QUIET_NS
+            for connection in list(self.connections):
+                if connection.last_activity < quiet_since:
+                    connection.close_when_idle()
+            await asyncio.sleep(0.02)
+        return await self.close(0)
+
+    def _serving(self) -> bool:
+        return bool(self.connections) or (self.rpc is not None and not self.rpc.idle)
+
+    def hasten(self, within_s: float) -> None:
+        """What retires has no more time than this."""
+        self._retire_until = min(self._retire_until, asyncio.get_running_loop().time() + within_s)
+
     def cut_now(self) -> None:
         """A drain that is under way ends at once."""
         self._hurry = True
@@ -277,10 +266,6 @@ class Gateway:
         self.connections.discard(connection)
 
     # -- what exchanges ask
-
-    def lane_headers(self, named: dict[bytes, bytes]) -> Mapping[str, str]:
-        """Headers for lane matches."""
-        return LaneHeaders(named)
 
     def finished(
         self,
@@ -376,26 +361,21 @@ class Gateway:
 
         InputError when it changes what was fixed at the start: that takes a restart.
         """
-        for name in _FIXED:
-            if _at(config, name) != _at(self.config, name):
-                raise InputError(
-                    "cannot be changed while serving", place=name, remedy="Restart `tailrace serve` to change it."
-                )
-        if tls_shape(config) != tls_shape(self.config):
-            raise InputError(
-                "cannot be switched on or off, nor given other authorities, while serving",
-                place="tls",
-                remedy="Restart `tailrace serve` to change it; a new certificate in the same files needs none.",
-            )
+        check_change(self.config, config)
         engine_tls = self.engine.fresh_tls()
-        if self.tls is not None and config.tls is not None:
-            renew(self.tls, config.tls)
+        self._entrance.renew(config)
         self.engine.tls = self.pool.tls = engine_tls
         self._apply(config)
         self.pool.connect_timeout_ns = int(config.connect_timeout)
         self.pool.keep_alive_ns = int(config.upstream_keepalive)
         self.pool.limit = config.limits.upstream_connections
         self.lanes.replace(config.lane_policies(), monotonic_ns())
+
+    def check(self, config: Config) -> None:
+        """InputError where `reconfigure` would raise one; changes nothing."""
+        check_change(self.config, config)
+        self.engine.fresh_tls()
+        self._entrance.check(config)
 
     def ready(self) -> tuple[bool, str]:
         """Whether new requests would be served, and why not."""
@@ -440,40 +420,3 @@ class Gateway:
         """The requests in flight, oldest first."""
         now = monotonic_ns()
         return [stream_view(exchange, now) for exchange in self.in_flight.values()]
-
-
-def split_address(text: str, place: str) -> tuple[str, int]:
-    """`host:port` -> its parts. InputError when it is none."""
-    try:
-        parts = urlsplit(f"//{text}")
-        port = parts.port
-    except ValueError:
-        port = None
-        parts = urlsplit("//")
-    if port is None or not parts.hostname:
-        raise InputError(f"{text!r} is no address", place=place, remedy="Write HOST:PORT, for example 127.0.0.1:8080.")
-    return parts.hostname, port
-
-
-def bind_error(error: OSError | UnicodeError, address: str, option: str) -> InputError:
-    """A port that cannot be had, with what to do about it."""
-    number = error.errno if isinstance(error, OSError) else None
-    if number == errno.EADDRINUSE:
-        port = address.rpartition(":")[2]
-        return InputError(
-            f"port {port} is in use",
-            place=address,
-            remedy=f"Stop whatever listens there, or choose another with {option} HOST:PORT (port 0 takes a free one).",
-        )
-    return InputError(
-        f"cannot listen there: {getattr(error, 'strerror', None) or error}",
-        place=address,
-        remedy=f"Choose another with {option} HOST:PORT.",
-    )
-
-
-def _at(config: Config, path: str) -> object:
-    value: object = config
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value

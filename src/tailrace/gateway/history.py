@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import Final
 
@@ -36,6 +36,36 @@ class Follower:
             self.missed += 1
 
 
+class Followers:
+    """Those who want every record from now on."""
+
+    def __init__(self) -> None:
+        self._all: set[Follower] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def offer(self, record: RequestRecord) -> None:
+        """Hand it to everybody."""
+        for follower in self._all:
+            follower.offer(record)
+
+    def missed(self, count: int) -> None:
+        """Records were lost on their way here."""
+        for follower in self._all:
+            follower.missed += count
+
+    @contextmanager
+    def follow(self) -> Iterator[Follower]:
+        """Receive every record from now on."""
+        follower = Follower()
+        self._all.add(follower)
+        try:
+            yield follower
+        finally:
+            self._all.discard(follower)
+
+
 class History:
     """A ring of finished requests, newest last, and those who follow it live."""
 
@@ -43,13 +73,12 @@ class History:
         self._records: deque[RequestRecord] = deque(maxlen=KEPT_RECORDS)
         self._by_id: dict[str, RequestRecord] = {}
         self._timelines: OrderedDict[str, Timeline] = OrderedDict()
-        self._followers: set[Follower] = set()
+        self._followers = Followers()
         self.total = 0
 
     def add(self, record: RequestRecord) -> None:
         """Take one finished request."""
-        for follower in self._followers:
-            follower.offer(record)
+        self._followers.offer(record)
         if record.timeline is not None:
             self._timelines[record.request_id] = record.timeline
             if len(self._timelines) > KEPT_TIMELINES:
@@ -78,15 +107,9 @@ class History:
         """Whether nothing that began after `unix_ns` has been pushed out of the ring."""
         return self.total <= len(self._records) or (bool(self._records) and self._records[0].start_unix_ns <= unix_ns)
 
-    @contextmanager
-    def follow(self) -> Iterator[Follower]:
+    def follow(self) -> AbstractContextManager[Follower]:
         """Receive every record from now on."""
-        follower = Follower()
-        self._followers.add(follower)
-        try:
-            yield follower
-        finally:
-            self._followers.discard(follower)
+        return self._followers.follow()
 
     def _whole(self, record: RequestRecord) -> RequestRecord:
         timeline = self._timelines.get(record.request_id)

@@ -66,6 +66,9 @@ class InFlight(Protocol):
     def keep_alive(self) -> bool:
         """Whether its connection outlives it."""
 
+    @keep_alive.setter
+    def keep_alive(self, value: bool) -> None: ...
+
     @property
     def transit(self) -> _Transit:
         """What is measured of its answer."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from time import monotonic_ns
 from typing import Any, Protocol
 
 from tailrace.govern.admission import Admission, Decision, DecisionKind
 from tailrace.govern.lane import LanePolicy, RequestFacts
+from tailrace.govern.shared_state import Order, SharedState
 
 
 class Queued(Protocol):
@@ -15,6 +18,9 @@ class Queued(Protocol):
     def lane_admitted(self, now: int) -> None:
         """It may go."""
 
+    def lane_refused(self, decision: Decision, now: int) -> None:
+        """No process has room for it, nor a place to wait."""
+
     def lane_timed_out(self, now: int) -> None:
         """It waited for its whole queue budget."""
 
@@ -22,19 +28,27 @@ class Queued(Protocol):
 class LaneDesk:
     """Holds the one admission state machine of this process and the requests that wait in it.
 
-    Whoever is admitted gives its place back with exactly one `finish`; whoever waits is either admitted, told that
-    its time is over, or takes itself out with `leave`.
+    Whoever is admitted gives its place back with exactly one `finish`; whoever waits is either admitted, refused after
+    all, told that its time is over, or takes itself out with `leave`. Only limits that are `shared` with other
+    processes refuse one that waits.
     """
 
-    def __init__(self, policies: Sequence[LanePolicy], *, total_running: int | None = None) -> None:
-        self.admission = Admission(policies, total_running=total_running)
+    def __init__(
+        self, policies: Sequence[LanePolicy], *, total_running: int | None = None, shared: SharedState | None = None
+    ) -> None:
+        self.admission = Admission(policies, total_running=total_running, shared=shared is not None)
         self._waiting: dict[str, Queued] = {}
+        self._shared = shared
+        self._speaking = False
+        if shared is not None:
+            shared.listen(self._obey)
 
     def arrive(self, queued: Queued, facts: RequestFacts, now: int) -> Decision:
         """Ask for a place. On `WAIT`, `queued` is told later."""
         decision = self.admission.arrive(facts, now)
         if decision.kind is DecisionKind.WAIT:
             self._waiting[facts.request_id] = queued
+            self._speak()
         return decision
 
     def lane_of(self, facts: RequestFacts) -> str:
@@ -53,16 +67,23 @@ class LaneDesk:
         """A waiting request has ended; it will never be sent to an engine."""
         self._waiting.pop(request_id, None)
         self.admission.leave(request_id)
+        self._speak()
 
     def sweep(self, now: int) -> None:
         """Tell those whose queue budget is over."""
         if self._waiting:
             for request_id in self.admission.expire(now):
                 self._waiting.pop(request_id).lane_timed_out(now)
+            self._speak()
 
     def replace(self, policies: Sequence[LanePolicy], now: int) -> None:
         """Change the lanes without dropping a request."""
         self._admit(self.admission.replace(policies, now), now)
+
+    def retire(self) -> None:
+        """This process ends soon: leave the places to the others as they become free."""
+        self.admission.retire()
+        self._speak()
 
     def predicted_wait_ns(self, lane: str, now: int) -> int | None:
         """What the next arrival in `lane` would wait, where that is known."""
@@ -74,6 +95,28 @@ class LaneDesk:
         """Lane -> limits and occupancy."""
         return self.admission.snapshot(now)
 
+    def _speak(self) -> None:
+        """Tell the keeper of shared limits what has changed, once a turn of the loop."""
+        if self._shared is not None and not self._speaking:
+            self._speaking = True
+            asyncio.get_running_loop().call_soon(self._report)
+
+    def _report(self) -> None:
+        self._speaking = False
+        reports = self.admission.reports()
+        if reports and self._shared is not None:
+            self._shared.report(reports)
+
+    def _obey(self, orders: list[Order]) -> None:
+        now = monotonic_ns()
+        self._speaking = True  # below, once
+        for order in orders:
+            admitted, refused = self.admission.obey(order, now)
+            self._admit(admitted, now)
+            for request_id, decision in refused:
+                self._waiting.pop(request_id).lane_refused(decision, now)
+        self._report()
+
     def _admit(self, request_ids: list[str], now: int) -> None:
         for request_id in request_ids:
             queued = self._waiting.pop(request_id, None)
@@ -81,3 +124,4 @@ class LaneDesk:
                 self.finish(request_id, now)
             else:
                 queued.lane_admitted(now)
+        self._speak()

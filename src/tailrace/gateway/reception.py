@@ -127,6 +127,8 @@ class Reception:
             passages=[],
         )
         exchange = made(gateway, connection, ledger, head, received)
+        if gateway.retiring:
+            exchange.keep_alive = False
         gateway.in_flight[request_id] = exchange
         return exchange
 

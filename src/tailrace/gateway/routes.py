@@ -53,6 +53,9 @@ _TRITON_MODEL: Final = re.compile(
 )
 _TRITON_READ: Final = frozenset({b"/infer", b"/generate", b"/generate_stream"})
 
+_HEALTH: Final = frozenset({b"/health", b"/v2/health/live", b"/v2/health/ready"})
+"""Whether the engine behind us is well: load tools and balancers ask it before they send anything."""
+
 _DENIED: Final = frozenset(
     {
         # vLLM (development mode and scaling), SGLang
@@ -178,7 +181,7 @@ def _relayed(bare: bytes) -> Route | None:  # noqa: PLR0911  (one return a famil
         return Route(RouteKind.SOCKET, "/v1/realtime")
     if bare.startswith(b"/v1/responses/"):
         return Route(RouteKind.RELAY, "/v1/responses/{id}")
-    if bare in (b"/v2/health/live", b"/v2/health/ready"):
+    if bare in _HEALTH:
         return Route(RouteKind.RELAY, bare.decode("ascii"))
     if bare == b"/v2" or bare.startswith(b"/v2/"):
         model = _TRITON_MODEL.fullmatch(bare)

@@ -7,7 +7,7 @@ a step; it has a timeout, never overlaps itself, and nobody waits for it. An ans
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic_ns, thread_time_ns
 from typing import Final, Protocol
 
@@ -67,7 +67,8 @@ class EngineWatch:
         self._timeout_s = timeout_ns / 1e9
         self._stale_ns = stale_ns
         self._api_key = api_key
-        self._state: EngineState | None = None
+        self.latest: EngineState | None = None
+        """The last state, however old."""
         self._task: asyncio.Task[None] | None = None
         self.scrapes = 0
         self.failures = 0
@@ -82,6 +83,10 @@ class EngineWatch:
         self._wake = asyncio.Event()
         self._cost_s = 0.0
         self.reader: ScrapeReader | None = None
+        self.on_scrape: Callable[[], None] | None = None
+        """Called after each scrape, however it ended."""
+        self.on_unreachable: Callable[[], None] | None = None
+        """Called where a request finds nobody at the engine's address."""
 
     def wake(self) -> None:
         """Scrape now, or as soon as the scrape under way has ended."""
@@ -93,22 +98,24 @@ class EngineWatch:
 
     def state(self, now: int) -> EngineState | None:
         """The last state, or `None` when there is none or it is too old to say anything about `now`."""
-        state = self._state
+        state = self.latest
         return state if state is not None and now - state.at_ns <= self._stale_ns else None
 
     def age_ns(self, now: int) -> int | None:
         """Age of the last state, however old."""
-        return None if self._state is None else now - self._state.at_ns
+        return None if self.latest is None else now - self.latest.at_ns
 
     @property
     def counts(self) -> bool:
         """Whether the engine tells how many requests it works on."""
-        return self._state is not None and self._state.running is not None
+        return self.latest is not None and self.latest.running is not None
 
     def unreachable(self) -> None:
         """A request found nobody at the engine's address: look again soon."""
         self.reachable = False
         self._quiet_for = 0
+        if self.on_unreachable is not None:
+            self.on_unreachable()
 
     def answers(self) -> None:
         """A request got an answer."""
@@ -136,6 +143,8 @@ class EngineWatch:
                         await self._scrape(session)
                     finally:
                         self._first.set()
+                        if self.on_scrape is not None:
+                            self.on_scrape()
                 pause = self._period_s if self.reader is None else self.reader.pause_s(self._period_s, self._cost_s)
                 try:
                     async with asyncio.timeout(pause):
@@ -146,10 +155,10 @@ class EngineWatch:
 
     async def _scrape(self, session: aiohttp.ClientSession) -> None:
         asked = monotonic_ns()
-        before = self._state
+        before = self.latest
         await self._ask(session)
         if self.reader is not None:
-            fresh = self._state if self._state is not before else None
+            fresh = self.latest if self.latest is not before else None
             self.reader.scraped(fresh, asked, monotonic_ns() if fresh is None else fresh.at_ns)
 
     async def _ask(self, session: aiohttp.ClientSession) -> None:
@@ -168,7 +177,7 @@ class EngineWatch:
                 body = await answer.content.read(_MAX_BYTES)
                 text = body.decode("utf-8", "replace")
                 began = thread_time_ns()
-                self._state = self._parse(text, self.server, monotonic_ns())
+                self.latest = self._parse(text, self.server, monotonic_ns())
                 self._cost_s = (thread_time_ns() - began) / 1e9
                 self.error = ""
         except TimeoutError:

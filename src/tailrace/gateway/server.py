@@ -552,6 +552,6 @@ class ClientConnection(asyncio.Protocol):
             transport.close()
 
     def close_when_idle(self) -> None:
-        """Shutting down: an idle connection is closed now."""
-        if not self.pipeline and self.transport is not None and not self.transport.is_closing():
+        """Shutting down: an idle connection is closed now. One on which a request arrives is not idle."""
+        if not self.pipeline and not self._in_head and self.transport is not None and not self.transport.is_closing():
             self.transport.close()

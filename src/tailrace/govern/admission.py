@@ -4,6 +4,9 @@
 method takes `now` (monotonic ns) and touches nothing outside, so that every decision can be replayed.
 
 A true concurrency limit: at no time are more than `running` requests of a lane admitted and unfinished.
+
+With `shared`, the limits hold over several processes: each lane then uses only the places of its `Share`, `reports`
+says what it lacks or has to spare, and `obey` takes what the keeper of the limits grants (`shared_state`).
 """
 
 from __future__ import annotations
@@ -17,11 +20,14 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.govern.lane import LanePolicy, Order, RequestFacts, classify
+from tailrace.govern.share import Share
+from tailrace.govern.shared_state import Order as SharedOrder
+from tailrace.govern.shared_state import Report
 from tailrace.model.outcome import Reason
 
 _SERVICE_WEIGHT: Final = 0.1
 """Weight of a new sample in the moving mean of service time: about the last 20 requests decide."""
-_AGEING_NS: Final = 1_000_000_000
+AGEING_NS: Final = 1_000_000_000
 """A waiting request gains one step of priority a second, so that a low lane is late but never starved."""
 _DEFAULT_RETRY_S: Final = 1
 """Retry-After before any request has finished and a drain rate is known."""
@@ -58,10 +64,11 @@ class _Waiting(msgspec.Struct):
 class _Lane:
     """One lane's running set and queue."""
 
-    __slots__ = ("by_key", "finished", "policy", "refused", "running", "service_ns", "waiting")
+    __slots__ = ("by_key", "finished", "policy", "refused", "running", "service_ns", "share", "waiting")
 
-    def __init__(self, policy: LanePolicy) -> None:
+    def __init__(self, policy: LanePolicy, share: Share | None) -> None:
         self.policy = policy
+        self.share = share
         self.running: dict[str, int] = {}
         self.waiting: dict[str, _Waiting] = {}
         # Only for orders other than first come; entries of requests that left are skipped when popped.
@@ -71,13 +78,28 @@ class _Lane:
         self.refused = 0
 
     def room(self) -> bool:
-        return len(self.running) < self.policy.running
+        return len(self.running) < (self.policy.running if self.share is None else self.share.running)
+
+    def full(self) -> bool:
+        """Whether one more can certainly not wait. With a share it may wait to be told."""
+        if self.share is None:
+            return len(self.waiting) >= self.policy.queued
+        # Even if all places of all processes were here.
+        return len(self.running) + len(self.waiting) >= self.policy.running + self.policy.queued
+
+    def ahead(self, now: int) -> int:
+        """Requests that wait before the next one: those of other processes too."""
+        return len(self.waiting) + (0 if self.share is None else self.share.waiting_elsewhere(now))
 
     def predicted_wait(self, position: int) -> int | None:
         """`position` requests must finish first; `running` of them are served at a time (Little's law)."""
         if self.service_ns is None:
             return None
         return round(position * self.service_ns / max(1, self.policy.running))
+
+    def without_seat(self, request_id: str) -> bool:
+        """Whether it still waits to be told that it may wait."""
+        return self.share is not None and request_id in self.share.unseated
 
     def key(self, facts: RequestFacts) -> int:
         if self.policy.order is Order.SHORTEST_FIRST:
@@ -87,8 +109,17 @@ class _Lane:
     def push(self, waiting: _Waiting, sequence: int) -> None:
         request_id = waiting.facts.request_id
         self.waiting[request_id] = waiting
+        if self.share is not None:
+            self.share.seat(request_id, len(self.waiting))
         if self.policy.order is not Order.FIRST_COME:
             heapq.heappush(self.by_key, (self.key(waiting.facts), sequence, request_id))
+
+    def pop(self, request_id: str) -> _Waiting:
+        """It waits no longer."""
+        waiting = self.waiting.pop(request_id)
+        if self.share is not None:
+            self.share.unseat(request_id, len(self.waiting))
+        return waiting
 
     def head(self, now: int) -> str | None:
         """Who is next, without removing it."""
@@ -104,11 +135,18 @@ class _Lane:
 
 
 class Admission:
-    """All lanes of one gateway. `total_running` (optional) bounds the sum over lanes; lanes then share by priority."""
+    """All lanes of one gateway. `total_running` (optional) bounds the sum over lanes; lanes then share by priority.
 
-    def __init__(self, policies: Sequence[LanePolicy], *, total_running: int | None = None) -> None:
+    With `shared` the keeper of the limits holds the total, and what a lane may use is what it was granted.
+    """
+
+    def __init__(
+        self, policies: Sequence[LanePolicy], *, total_running: int | None = None, shared: bool = False
+    ) -> None:
         self._policies = list(policies)
-        self._lanes = {policy.name: _Lane(policy) for policy in self._policies}
+        self._shares: dict[str, Share] | None = {} if shared else None
+        self._retiring = False
+        self._lanes = {policy.name: _Lane(policy, self._share(policy.name)) for policy in self._policies}
         self._lane_of: dict[str, str] = {}
         self._retired: set[str] = set()
         """Lanes that a change removed while requests of theirs were running."""
@@ -127,10 +165,10 @@ class Admission:
             lane.running[facts.request_id] = now
             self._lane_of[facts.request_id] = policy.name
             return Decision(kind=DecisionKind.ADMIT, lane=policy.name)
-        position = len(lane.waiting) + 1
+        position = lane.ahead(now) + 1
         predicted = lane.predicted_wait(position)
         budget = self._queue_budget(lane, facts, now)
-        if position > policy.queued:
+        if lane.full():
             return self._refuse(lane, Reason.QUEUE_FULL, position, predicted)
         if predicted is not None and predicted > budget:
             return self._refuse(lane, Reason.PREDICTED_WAIT, position, predicted)
@@ -149,6 +187,9 @@ class Admission:
         lane.finished += 1
         previous = lane.service_ns
         lane.service_ns = service if previous is None else previous + _SERVICE_WEIGHT * (service - previous)
+        if lane.share is not None:
+            # Where places are scarce the keeper says whose turn it is; it may be ours again.
+            lane.share.spare(len(lane.running), len(lane.waiting))
         if not lane.running and lane.policy.name in self._retired:
             self._retired.discard(lane.policy.name)
             del self._lanes[lane.policy.name]
@@ -159,7 +200,8 @@ class Admission:
         lane = self._lanes.get(self._lane_of.get(request_id, ""))
         if lane is None or request_id not in lane.waiting:
             return False
-        del lane.waiting[request_id], self._lane_of[request_id]
+        lane.pop(request_id)
+        del self._lane_of[request_id]
         return True
 
     def expire(self, now: int) -> list[str]:
@@ -168,7 +210,8 @@ class Admission:
         for lane in self._lanes.values():
             late = [request_id for request_id, waiting in lane.waiting.items() if waiting.expires <= now]
             for request_id in late:
-                del lane.waiting[request_id], self._lane_of[request_id]
+                lane.pop(request_id)
+                del self._lane_of[request_id]
             out += late
         return out
 
@@ -183,7 +226,10 @@ class Admission:
         )
         old = self._lanes
         self._policies = list(policies)
-        self._lanes = {policy.name: _Lane(policy) for policy in self._policies}
+        seated = {name for lane in old.values() for name in lane.waiting if not lane.without_seat(name)}
+        for share in (self._shares or {}).values():
+            share.empty_queue()
+        self._lanes = {policy.name: _Lane(policy, self._share(policy.name)) for policy in self._policies}
         self._retired.clear()
         for name, lane in old.items():
             lane.waiting.clear()
@@ -195,13 +241,68 @@ class Admission:
             elif lane.running:
                 self._lanes[name] = lane
                 self._retired.add(name)
+            if name not in self._lanes or name in self._retired:
+                self._leave_share(lane)
         for entry in waiting:
             policy = classify(self._policies, entry.facts)
             lane = self._lane(policy)
             self._sequence += 1
             lane.push(entry, self._sequence)
+            if lane.share is not None and entry.facts.request_id in seated:
+                lane.share.keep_seat(entry.facts.request_id)
             self._lane_of[entry.facts.request_id] = policy.name
         return self._admit(now)
+
+    # -- limits shared with other processes
+
+    def reports(self) -> list[Report]:
+        """What the keeper of the limits must hear since the last call."""
+        out: list[Report] = []
+        for name, share in (self._shares or {}).items():
+            lane = self._lanes.get(name)
+            waiting = {} if lane is None else lane.waiting
+            oldest = next(iter(waiting.values()), None)
+            report = share.report(name, waiting=len(waiting), oldest_ns=0 if oldest is None else oldest.since)
+            if report is not None:
+                out.append(report)
+        return out
+
+    def obey(self, order: SharedOrder, now: int) -> tuple[list[str], list[tuple[str, Decision]]]:
+        """Take what the keeper grants; returns the ids that are admitted now, and those for whom there is no place."""
+        share = self._share(order.lane)
+        assert share is not None, "an order came to an admission that shares nothing"
+        share.obey(order, now)
+        lane = self._lanes.get(order.lane)
+        if lane is None or self._retiring or order.lane in self._retired:
+            share.tight = True
+        if lane is None:
+            share.spare(0, 0)
+            return [], []
+        admitted = self._admit(now)
+        share.seat_more(len(lane.waiting))
+        refused: list[tuple[str, Decision]] = []
+        for request_id in share.settled(order.settled):
+            lane.pop(request_id)
+            del self._lane_of[request_id]
+            position = lane.ahead(now) + 1
+            refused.append((request_id, self._refuse(lane, Reason.QUEUE_FULL, position, lane.predicted_wait(position))))
+        share.spare(len(lane.running), len(lane.waiting))
+        return admitted, refused
+
+    def retire(self) -> None:
+        """This process takes no more requests soon: give back every place as it becomes free."""
+        self._retiring = True
+        for lane in self._lanes.values():
+            self._leave_share(lane)
+
+    @staticmethod
+    def _leave_share(lane: _Lane) -> None:
+        if lane.share is not None:
+            lane.share.tight = True
+            lane.share.spare(len(lane.running), len(lane.waiting))
+
+    def _share(self, name: str) -> Share | None:
+        return None if self._shares is None else self._shares.setdefault(name, Share())
 
     # -- views
 
@@ -218,7 +319,7 @@ class Admission:
         out: dict[str, dict[str, Any]] = {}
         for name, lane in self._lanes.items():
             oldest = next(iter(lane.waiting.values()), None)
-            predicted = lane.predicted_wait(len(lane.waiting) + 1)
+            predicted = lane.predicted_wait(lane.ahead(now) + 1)
             out[name] = {
                 "running": len(lane.running),
                 "running_limit": lane.policy.running,
@@ -238,7 +339,7 @@ class Admission:
     def _lane(self, policy: LanePolicy) -> _Lane:
         lane = self._lanes.get(policy.name)
         if lane is None:
-            lane = self._lanes[policy.name] = _Lane(policy)
+            lane = self._lanes[policy.name] = _Lane(policy, self._share(policy.name))
         return lane
 
     def _total_room(self) -> bool:
@@ -255,7 +356,7 @@ class Admission:
             request_id = lane.head(now)
             if request_id is None:  # pragma: no cover  (the lane was chosen because somebody waits in it)
                 break
-            del lane.waiting[request_id]
+            lane.pop(request_id)
             lane.running[request_id] = now
             out.append(request_id)
         return out
@@ -268,7 +369,7 @@ class Admission:
             if not lane.waiting or not lane.room():
                 continue
             waited = now - next(iter(lane.waiting.values())).since
-            rank = lane.policy.priority - waited / _AGEING_NS
+            rank = lane.policy.priority - waited / AGEING_NS
             if rank < best_rank:
                 best, best_rank = lane, rank
         return best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import socket
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 from grpc import aio
 
+from tailrace.gateway.entrance import bind_error
 from tailrace.gateway.grpc_keys import grpc_target
 from tailrace.gateway.ids import random_hex
 from tailrace.gateway.refusal import Refusal
@@ -70,6 +72,7 @@ class GrpcPort:
         self._calls: dict[Call, str] = {}
         self._traces: dict[str, Trace] = {}
         self._running: set[Call] = set()
+        self._leaving: asyncio.Future[None] | None = None
         self.host = ""
         self.port = 0
 
@@ -85,7 +88,7 @@ class GrpcPort:
         server = self._server = aio.server(
             options=[
                 *self._sizes,
-                ("grpc.so_reuseport", 0),
+                ("grpc.so_reuseport", int(self.gateway.config.workers > 1)),
                 # A client whose network is gone says nothing: ask it, so that the engine does not work for nobody.
                 ("grpc.keepalive_time_ms", 30_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
@@ -105,6 +108,11 @@ class GrpcPort:
             _explain(host, port, text)
         await server.start()
 
+    def retire(self, within_s: float) -> None:
+        """Take no new connections and calls; those that are here go on for `within_s` at most."""
+        if self._server is not None:
+            self._leaving = asyncio.ensure_future(self._server.stop(within_s))
+
     async def close(self) -> None:
         """End every call that is left and free the port. Requests in flight have ended before."""
         if self._server is not None:
@@ -112,6 +120,8 @@ class GrpcPort:
             for call in list(self._running):
                 call.end_with(Refusal(status=503, message=text, reason=Reason.SHUTDOWN, retry_after_s=1))
             await self._server.stop(_LAST_WORDS_S)
+        if self._leaving is not None:
+            await self._leaving
         if self._channel is not None:
             await self._channel.close()
 
@@ -276,8 +286,6 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 def _explain(host: str, port: int, text: str) -> None:
     """Why gRPC could not bind, which it does not say: the kernel does."""
-    from tailrace.gateway.gateway import bind_error  # noqa: PLC0415  (the gateway imports this module where configured)
-
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, proto) as probe:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 from tailrace.engines.kserve import InferAsk
 from tailrace.engines.triton_generate import TRITON_GENERATE
 from tailrace.gateway.budget_clock import NEVER, BudgetClock, Overrun
+from tailrace.gateway.lane_facts import lane_facts
 from tailrace.gateway.refusal import Refusal, lane_refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind
 from tailrace.gateway.verdict import Phase, Verdict
 from tailrace.gateway.work import Work
-from tailrace.govern.admission import DecisionKind
-from tailrace.govern.lane import RequestFacts
+from tailrace.govern.admission import Decision, DecisionKind
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.meter import StreamMeter
 from tailrace.measure.summary import StreamSummary
@@ -135,21 +135,12 @@ class RpcRequest:
         if ask.id:
             ledger.client_request_id = ask.id
         gateway = self.gateway
-        facts = RequestFacts(
-            request_id=ledger.request_id,
-            prompt_tokens=work.prompt_tokens or 0,
-            max_tokens=work.max_tokens,
-            stream=stream,
-            model=work.model,
-            path=self.route.endpoint,
-            headers=gateway.lane_headers(self.named),
-            deadline_ns=self.clock.deadline_at,
-        )
+        facts = lane_facts(ledger, work, self.named, stream=stream, deadline_at=self.clock.deadline_at)
         now = ledger.parsed = ledger.queued = monotonic_ns()
         decision = gateway.lanes.arrive(self, facts, now)
         self.lane = ledger.lane = decision.lane
         if decision.kind is DecisionKind.REFUSE:
-            self.refuse(lane_refusal(decision, gateway.lanes.policy(decision.lane)), now)
+            self.lane_refused(decision, now)
             return False
         self.clock.budgets = gateway.lanes.policy(decision.lane).budgets
         if decision.kind is DecisionKind.WAIT:
@@ -173,6 +164,11 @@ class RpcRequest:
         self._let_go_on(now)
         if self._turn is not None and not self._turn.done():
             self._turn.set_result(True)
+
+    def lane_refused(self, decision: Decision, now: int) -> None:
+        """There is no room, here or in any process that shares the lane."""
+        self._lane_place = ""
+        self.refuse(lane_refusal(decision, self.gateway.lanes.policy(decision.lane)), now)
 
     def lane_timed_out(self, now: int) -> None:
         """The queue budget, or the client's deadline within it, is over."""

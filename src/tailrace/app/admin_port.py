@@ -1,0 +1,72 @@
+"""The admin port: the API, the page and the diagnosis on one listening socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from tailrace.gateway.admin import AdminParts, is_loopback, make_admin
+from tailrace.gateway.config import Config, parse_objectives
+from tailrace.gateway.entrance import bind_error, split_address
+from tailrace.gateway.served import Served
+from tailrace.model.errors import ConfigError
+from tailrace.model.record import RequestRecord
+from tailrace.web.page import OPEN_PATHS, add_page
+from tailrace.web.source import PageSource, dropped_by_class
+
+
+class AdminPort:
+    """Binds `config.admin`; `url` is known after `start`."""
+
+    def __init__(self, served: Served, page: PageSource, store_counters: Callable[[], dict[str, int]]) -> None:
+        self._served = served
+        self._page = page
+        self._store_counters = store_counters
+        self._runner: web.AppRunner | None = None
+        self.url = ""
+
+    @staticmethod
+    def check(config: Config) -> None:
+        """ConfigError where the network could reach the port without a token."""
+        host, _ = split_address(config.admin, "admin")
+        if not is_loopback(host) and not config.admin_token:
+            raise ConfigError(
+                "the admin port would be open to the network without a token",
+                place="admin",
+                remedy="Set `admin_token`, or bind it to 127.0.0.1.",
+            )
+
+    async def start(self) -> None:
+        """Bind. InputError when the address cannot be had; `close` still has to be called then."""
+        app = make_admin(self._served, AdminParts(diagnose=self._diagnose, open_paths=OPEN_PATHS))
+        add_page(app, self._page)
+        runner = self._runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        address = self._served.config.admin
+        host, port = split_address(address, "admin")
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except (OSError, UnicodeError) as error:
+            raise bind_error(error, address, "--admin") from None
+        bound = runner.addresses[0]
+        self.url = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
+
+    async def close(self) -> None:
+        """Stop listening."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    def _diagnose(self, records: list[RequestRecord]) -> dict[str, Any]:
+        """What `GET /diagnosis` answers; called in a thread."""
+        from tailrace.app.diagnose import diagnose_records  # noqa: PLC0415  (scipy: only when somebody asks)
+
+        counters = self._store_counters()
+        lost = sum(dropped_by_class(counters).values())
+        return diagnose_records(
+            records,
+            objectives=parse_objectives(self._served.config.objectives),
+            dropped=lost / max(1, lost + counters["acknowledged"]),
+        )

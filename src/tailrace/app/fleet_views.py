@@ -1,0 +1,302 @@
+"""The admin port's and the page's views of a fleet: what all workers say, as if one process said it.
+
+Counters are sums over the workers that live and those that are gone; a gauge is a sum or the worst, as its meaning is.
+Records come from the store, which reads the files of every writer, after each worker has written what it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from time import monotonic_ns
+from typing import Any, Final, cast
+
+import msgspec
+
+from tailrace.app.fleet import Fleet
+from tailrace.app.worker_handle import NoAnswerError, WorkerHandle
+from tailrace.app.worker_link import Counts
+from tailrace.export.prometheus import GatewayMetrics
+from tailrace.gateway.cancels import KEPT
+from tailrace.gateway.config import Config, parse_objectives
+from tailrace.gateway.engine_link import EngineLink
+from tailrace.gateway.history import Follower
+from tailrace.model.record import RequestRecord
+from tailrace.store.query import RecordStore
+from tailrace.store.table import RecordTable
+from tailrace.web.source import LaneNow, LiveNow, StreamNow, dropped_by_class
+
+_PATIENCE_S: Final = 1.0
+"""How long a view waits for a worker; it then stands without its numbers of this moment."""
+_WORST: Final = frozenset(
+    {
+        "loop_lag_ms",
+        "loop_lag_max_ms",
+        "cpu",
+        "oldest_wait_ms",
+        "predicted_wait_ms",
+        "running_limit",
+        "queued_limit",
+        "priority",
+    }
+)
+"""Numbers that do not add up over processes: the largest stands for all."""
+
+
+class FleetViews:
+    """`Served` for the admin port."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._stores: dict[str, RecordStore] = {}
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self._fleet.config
+
+    @property
+    def closing(self) -> bool:
+        """Whether it shuts down."""
+        return self._fleet.closing
+
+    @property
+    def upstream(self) -> str:
+        """The engine's address."""
+        return self._fleet.config.backends[0].url
+
+    @property
+    def engine(self) -> EngineLink:
+        """The way to ask the engine something beside the requests."""
+        return self._fleet.engine
+
+    @property
+    def store(self) -> RecordStore:
+        """The records of all workers."""
+        root = self._fleet.config.records.dir
+        if root not in self._stores:
+            self._stores = {root: RecordStore(root)}
+        return self._stores[root]
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether new requests would be served, and why not."""
+        return self._fleet.ready()
+
+    async def live(self) -> dict[str, Any]:
+        """The gauges of this moment."""
+        said = await self._ask("live", dict[str, Any])
+        out = merged([live for _, live in said])
+        out["engine"] = self._fleet.engine.view(monotonic_ns())
+        out["counters"] = merged([out.get("counters", {}), self._fleet.past.counters])
+        answering = {worker.name for worker, _ in said}
+        out["workers"] = [
+            {
+                "pid": worker.pid,
+                "state": worker.state.value,
+                "answers": worker.name in answering,
+                "in_flight": next((live["in_flight"] for one, live in said if one is worker), None),
+                "leases": {
+                    lane: {"running": running, "queued": queued}
+                    for lane, (running, queued) in self._fleet.book.held_by(worker.name).items()
+                },
+                "uptime_s": round(time.monotonic() - worker.started_at, 3),
+            }
+            for worker in self._fleet.workers.values()
+        ]
+        out["restarts"] = self._fleet.restarts
+        return out
+
+    async def health(self) -> dict[str, Any]:
+        """Addresses, gauges and counters."""
+        live, _ = await asyncio.gather(self.live(), self._count())
+        fleet = self._fleet
+        return {
+            "url": fleet.port.url,
+            "upstream": self.upstream,
+            "started_unix_ns": fleet.started_unix_ns,
+            **live,
+            "store": self.store_counters(),
+        }
+
+    async def streams(self) -> list[dict[str, Any]]:
+        """Requests in flight, oldest first."""
+        said = await self._ask("streams", list[dict[str, Any]])
+        return sorted((stream for _, streams in said for stream in streams), key=lambda stream: -stream["age_ms"])
+
+    async def cancel(self, request_id: str) -> str:
+        """End a request in flight, in whichever worker it is; returns its stage, or nothing where nobody has it.
+
+        InputError for one that cannot be ended without its neighbour, or where the worker that may have it is stuck.
+        """
+        workers = self._built()
+        stages = await self._ask("cancel", str, request_id=request_id)
+        stage = next((stage for _, stage in stages if stage), "")
+        if not stage and len(stages) < len(workers):
+            silent = {worker.pid for worker in workers} - {worker.pid for worker, _ in stages}
+            raise NoAnswerError(
+                f"may have the request {request_id!r}, and does not answer",
+                place=f"worker {', '.join(map(str, sorted(silent)))}",
+                remedy="Try again; `GET /healthz` shows how the workers are.",
+            )
+        return stage
+
+    async def cancels(self) -> list[dict[str, Any]]:
+        """The last cancels that had reached the engine, oldest first."""
+        said = await self._ask("cancels", list[tuple[int, dict[str, Any]]])
+        cancels = sorted((cancel for _, some in said for cancel in some), key=lambda cancel: cancel[0])
+        return [view for _, view in cancels[-KEPT:]]
+
+    def slot_ns(self, request_id: str) -> int | None:  # noqa: ARG002
+        """Never known: the engine's count covers the requests of all workers, and proves nothing about one."""
+        return None
+
+    async def lanes(self) -> dict[str, dict[str, Any]]:
+        """Lane -> limits and occupancy."""
+        lanes: dict[str, dict[str, Any]] = (await self.live()).get("lanes", {})
+        for policy in self.config.lane_policies():
+            budgets = msgspec.to_builtins(policy.budgets)
+            lane = lanes.setdefault(policy.name, {})
+            lane["budgets_ms"] = {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()}
+        return lanes
+
+    async def backends(self) -> list[dict[str, Any]]:
+        """The engine, as the one watch sees it, and the connections of all workers to it."""
+        live = await self.live()
+        backend = self.config.backends[0]
+        return [
+            {
+                "name": backend.name,
+                "url": backend.url,
+                **self._fleet.engine.view(monotonic_ns()),
+                "connections": live.get("upstream_connections", 0),
+                "idle_connections": live.get("upstream_idle", 0),
+            }
+        ]
+
+    async def metrics(self, accept: str) -> tuple[bytes, str] | None:
+        """Body and content type of `/metrics`: every request is counted once, whichever worker served it."""
+        await self._count()
+        fleet = self._fleet
+        out = GatewayMetrics(parse_objectives(self.config.objectives))
+        out.absorb(fleet.past_metrics.snapshot().ended())
+        for worker in fleet.workers.values():
+            out.absorb(worker.counts.metrics)
+        out.counter("tailrace_worker_restarts_total", fleet.restarts)
+        return out.render(accept)
+
+    async def recent(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
+        """The newest `limit` records that began after `since_unix_ns`, oldest first."""
+        await self._ask("flush", bool)
+        since = None if since_unix_ns is None else since_unix_ns + 1
+        return await asyncio.to_thread(self.store.records, since, limit)
+
+    async def record(self, request_id: str) -> RequestRecord | None:
+        """One record by our id or the client's."""
+        await self._ask("flush", bool)
+        return await asyncio.to_thread(self.store.get, request_id)
+
+    def follow(self) -> AbstractContextManager[Follower]:
+        """Receive every record from now on."""
+        return self._fleet.follow()
+
+    async def reconfigure(self, config: Config) -> None:
+        """Apply a configuration to all workers, or to none."""
+        await self._fleet.reconfigure(config)
+
+    def store_counters(self) -> dict[str, int]:
+        """What all writers have counted, as of the last time they said so."""
+        fleet = self._fleet
+        return merged([fleet.past.store, *(worker.counts.store for worker in fleet.workers.values())])
+
+    async def _count(self) -> None:
+        """Have every worker's counts of now; one that is stuck keeps its last ones."""
+        for worker, counts in await self._ask("counts", Counts):
+            worker.counts = counts
+
+    def _built(self) -> list[WorkerHandle]:
+        return [worker for worker in self._fleet.workers.values() if worker.built]
+
+    async def _ask(self, what: str, kind: Any, *, request_id: str = "") -> list[tuple[WorkerHandle, Any]]:
+        workers = self._built()
+        answers = await asyncio.gather(
+            *(worker.ask(what, kind, request_id=request_id, within_s=_PATIENCE_S) for worker in workers),
+            return_exceptions=True,
+        )
+        out = []
+        for worker, answer in zip(workers, answers, strict=True):
+            if isinstance(answer, NoAnswerError):
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            out.append((worker, answer))
+        return out
+
+
+class FleetPage:
+    """`PageSource` for the page."""
+
+    def __init__(self, fleet: Fleet, views: FleetViews) -> None:
+        self._fleet = fleet
+        self._views = views
+        self._started = time.monotonic()
+
+    @property
+    def title(self) -> str:
+        """The engine's address."""
+        return self._views.upstream
+
+    async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
+        """Records at rest; they are there about 50 ms after a request has ended."""
+        return await asyncio.to_thread(self._views.store.table, since_unix_ns, None, limit)
+
+    async def record(self, request_id: str) -> RequestRecord | None:
+        """One record with its timeline."""
+        return await self._views.record(request_id)
+
+    async def live(self) -> LiveNow:
+        """The state of this moment."""
+        live, streams = await asyncio.gather(self._views.live(), self._views.streams())
+        engine = self._fleet.engine
+        out: LiveNow = {
+            "in_flight": live.get("in_flight", 0),
+            "lanes": cast("dict[str, LaneNow]", live.get("lanes", {})),
+            "streams": cast("list[StreamNow]", streams),
+            "dropped": dropped_by_class(self._views.store_counters()),
+            "loop_lag_ms": live.get("loop_lag_max_ms"),
+            "uptime_s": time.monotonic() - self._started,
+            "engine": engine.name,
+            "engine_version": engine.version,
+            "simulated": "simulated" in engine.watch.server,
+            "upstream": self._views.upstream,
+            "upstream_ok": engine.reachable,
+        }
+        state = engine.watch.state(monotonic_ns())
+        if state is not None:
+            out["engine_state"] = {
+                name: value
+                for name in ("running", "waiting", "kv_usage")
+                if (value := getattr(state, name)) is not None
+            }
+        return out
+
+
+def merged(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Several processes' numbers as one: added up, or the worst of them; of what is no number, the first."""
+    out: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            known = out.get(name)
+            if known is None:
+                out[name] = merged([value]) if isinstance(value, dict) else value
+            elif isinstance(value, dict):
+                out[name] = merged([known, value])
+            elif isinstance(value, (int, float)) and not isinstance(value, bool):
+                together: Callable[[Any, Any], Any] = max if name in _WORST else _plus
+                out[name] = together(known, value)
+    return out
+
+
+def _plus(a: Any, b: Any) -> Any:
+    return a + b

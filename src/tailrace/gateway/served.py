@@ -1,0 +1,222 @@
+"""What the admin port answers for: one gateway in this process, or several processes that serve as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from time import monotonic_ns
+from typing import Any, Protocol
+
+import msgspec
+
+from tailrace.gateway.config import Config
+from tailrace.gateway.engine_link import EngineLink
+from tailrace.gateway.gateway import Gateway
+from tailrace.gateway.history import Follower
+from tailrace.model.outcome import Reason
+from tailrace.model.record import RequestRecord
+
+
+class RecordHistory(Protocol):
+    """Older records than a gateway holds in memory. Called in a thread: it may read files."""
+
+    def records(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
+        """The newest `limit` records that began after `since_unix_ns`, oldest first."""
+
+    def get(self, request_id: str) -> RequestRecord | None:
+        """One record by our id or the client's."""
+
+
+class Served(Protocol):
+    """The views and the one control of a data port, however many processes stand behind it."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+
+    @property
+    def closing(self) -> bool:
+        """Whether it shuts down."""
+
+    @property
+    def upstream(self) -> str:
+        """The engine's address."""
+
+    @property
+    def engine(self) -> EngineLink:
+        """The way to ask the engine something beside the requests."""
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether new requests would be served, and why not."""
+
+    async def health(self) -> dict[str, Any]:
+        """Addresses, gauges and counters."""
+
+    async def streams(self) -> list[dict[str, Any]]:
+        """Requests in flight."""
+
+    async def cancel(self, request_id: str) -> str:
+        """End a request in flight for an operator; returns its stage, or nothing where there is no such request.
+
+        InputError for one that cannot be ended without its neighbour.
+        """
+
+    async def cancels(self) -> list[dict[str, Any]]:
+        """The last cancels that had reached the engine, oldest first."""
+
+    def slot_ns(self, request_id: str) -> int | None:
+        """How long after its cancel a recent request's slot in the engine was seen free; `None` where it was not."""
+
+    async def lanes(self) -> dict[str, dict[str, Any]]:
+        """Lane -> limits and occupancy."""
+
+    async def backends(self) -> list[dict[str, Any]]:
+        """The engines, and the connections to them."""
+
+    async def metrics(self, accept: str) -> tuple[bytes, str] | None:
+        """Body and content type of `/metrics`; `None` where none are kept."""
+
+    async def recent(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
+        """The newest `limit` records that began after `since_unix_ns`, oldest first."""
+
+    async def record(self, request_id: str) -> RequestRecord | None:
+        """One record by our id or the client's."""
+
+    def follow(self) -> AbstractContextManager[Follower]:
+        """Receive every record from now on."""
+
+    async def reconfigure(self, config: Config) -> None:
+        """Apply a configuration everywhere, or nowhere: InputError where it changes what is fixed."""
+
+
+def cancel_by_operator(gateway: Gateway, request_id: str) -> str:
+    """End a request in flight; returns its stage, or nothing where there is no such request."""
+    return gateway.cancel(request_id, Reason.OPERATOR, "an operator cancelled this request")
+
+
+class OneGateway:
+    """The gateway of this process, and what a composition adds to it."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        metrics: Callable[[str], tuple[bytes, str]] | None = None,
+        history: RecordHistory | None = None,
+        store_counters: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
+        self._gateway = gateway
+        self._metrics = metrics
+        self._history = history
+        self._store_counters = store_counters
+
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self._gateway.config
+
+    @property
+    def closing(self) -> bool:
+        """Whether it shuts down."""
+        return self._gateway.closing
+
+    @property
+    def upstream(self) -> str:
+        """The engine's address."""
+        return self._gateway.backend.url
+
+    @property
+    def engine(self) -> EngineLink:
+        """The way to ask the engine something beside the requests."""
+        return self._gateway.engine
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether new requests would be served, and why not."""
+        return self._gateway.ready()
+
+    async def health(self) -> dict[str, Any]:
+        """Addresses, gauges and counters."""
+        gateway = self._gateway
+        out = {
+            "url": gateway.url,
+            "upstream": gateway.backend.url,
+            "started_unix_ns": gateway.started_unix_ns,
+            **gateway.live(),
+        }
+        if self._store_counters is not None:
+            out["store"] = self._store_counters()
+        return out
+
+    async def streams(self) -> list[dict[str, Any]]:
+        """Requests in flight."""
+        return self._gateway.streams()
+
+    async def cancel(self, request_id: str) -> str:
+        """End a request in flight for an operator; returns its stage, or nothing where there is no such request."""
+        return cancel_by_operator(self._gateway, request_id)
+
+    async def cancels(self) -> list[dict[str, Any]]:
+        """The last cancels that had reached the engine, oldest first."""
+        return [cancel.view() for cancel in self._gateway.cancels.recent]
+
+    def slot_ns(self, request_id: str) -> int | None:
+        """How long after its cancel a recent request's slot was seen free."""
+        cancel = self._gateway.cancels.find(request_id)
+        return None if cancel is None else cancel.slot_ns
+
+    async def lanes(self) -> dict[str, dict[str, Any]]:
+        """Lane -> limits and occupancy."""
+        desk = self._gateway.lanes
+        lanes = desk.snapshot(monotonic_ns())
+        for name, lane in lanes.items():
+            budgets = msgspec.to_builtins(desk.policy(name).budgets)
+            lane["budgets_ms"] = {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()}
+        return lanes
+
+    async def backends(self) -> list[dict[str, Any]]:
+        """The engine behind us."""
+        gateway = self._gateway
+        return [
+            {
+                "name": gateway.backend.name,
+                "url": gateway.backend.url,
+                **gateway.engine.view(monotonic_ns()),
+                "connections": len(gateway.pool.open),
+                "idle_connections": len(gateway.pool.idle),
+            }
+        ]
+
+    async def metrics(self, accept: str) -> tuple[bytes, str] | None:
+        """Body and content type of `/metrics`."""
+        return None if self._metrics is None else self._metrics(accept)
+
+    async def recent(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
+        """The newest `limit` records that began after `since_unix_ns`, oldest first."""
+        ring, older = self._gateway.history, self._history
+        found = ring.since(since_unix_ns, limit)
+        if older is None or len(found) >= limit:
+            return found
+        if since_unix_ns is not None and ring.reaches_back_to(since_unix_ns):
+            return found
+        # The ring does not reach back so far; the store does, but lags by its last commit.
+        newest_here = {record.request_id for record in found}
+        stored = await asyncio.to_thread(older.records, since_unix_ns, limit)
+        merged = [record for record in stored if record.request_id not in newest_here] + found
+        merged.sort(key=lambda record: record.start_unix_ns)
+        return merged[-limit:]
+
+    async def record(self, request_id: str) -> RequestRecord | None:
+        """One record by our id or the client's."""
+        record = self._gateway.history.get(request_id)
+        if record is None and self._history is not None:
+            record = await asyncio.to_thread(self._history.get, request_id)
+        return record
+
+    def follow(self) -> AbstractContextManager[Follower]:
+        """Receive every record from now on."""
+        return self._gateway.history.follow()
+
+    async def reconfigure(self, config: Config) -> None:
+        """Apply a configuration."""
+        self._gateway.reconfigure(config)
