@@ -410,7 +410,7 @@ def test_the_clients_deadline_goes_upstream_and_only_shortens(streamed: bool, ho
                 assert left[0] is None, "a request's own deadline is not its call's"
             else:
                 assert left[0] is not None
-                assert left[0] <= 0.25
+                assert left[0] <= 0.26  # gRPC rounds what it tells the other side
             record = await s.record()
             assert (record.outcome, record.reason) == (OutcomeKind.CANCELLED, Reason.DEADLINE)
             assert record.died_in == "prefill"

@@ -248,7 +248,7 @@ class FleetPage:
         return self._views.upstream
 
     async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
-        """Records at rest; they are there about 50 ms after a request has ended."""
+        """Records at rest; they are there about 200 ms after a request has ended."""
         return await asyncio.to_thread(self._views.store.table, since_unix_ns, None, limit)
 
     async def record(self, request_id: str) -> RequestRecord | None:
