@@ -9,7 +9,7 @@ import soak
 from stand import TITLES
 from windows import Table
 
-PACED_BUDGET, SINGLE_BUDGET = 1.6, 2.5
+PACED_BUDGET, SINGLE_BUDGET = 2.5, 8.0
 LITELLM_FACTOR = 20.0
 FIRST_TOKEN_MS = 1.0
 ROUTERS = ("vllm-router", "sglang-router")
