@@ -161,7 +161,7 @@ def _plain_account(stamps: Stamps) -> StageAccount | None:  # noqa: PLR0911  (on
 
 
 # Shared by all accounts of their shape: nobody changes the sources of a record.
-_WHOLE_SOURCES: Final = dict.fromkeys(("ingress", QUEUE_GATEWAY, "queue", "response"), _MEASURED)
+_WHOLE_SOURCES: Final[dict[str, str]] = dict.fromkeys(("ingress", QUEUE_GATEWAY, "queue", "response"), _MEASURED)
 _WHOLE_UNSPLIT_SOURCES: Final = {**_WHOLE_SOURCES, "unattributed": _REMAINDER}
 _STREAM_SOURCES: Final = {**_WHOLE_SOURCES, "decode": _MEASURED, "postprocess": _MEASURED}
 _STREAM_UNSPLIT_SOURCES: Final = {**_STREAM_SOURCES, "unattributed": _REMAINDER}

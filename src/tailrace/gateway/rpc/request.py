@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tailrace.engines.kserve import InferAsk
 from tailrace.engines.triton_generate import TRITON_GENERATE
@@ -43,13 +43,15 @@ class ClientSide:
 
     __slots__ = ("blocked_since", "transport")
 
-    pipeline: Final[tuple[()]] = ()
-    """Requests of one stream do not wait for one another."""
-
     def __init__(self) -> None:
         self.blocked_since: int | None = None
         self.transport: asyncio.Transport | None = None
         """gRPC's core owns the socket."""
+
+    @property
+    def pipeline(self) -> tuple[()]:
+        """Requests of one stream do not wait for one another."""
+        return ()
 
 
 class Measured:
