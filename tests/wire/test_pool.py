@@ -67,11 +67,34 @@ def test_a_request_that_the_engine_never_read_is_sent_once_more() -> None:
     run(test())
 
 
-def test_a_request_that_the_engine_took_is_not_sent_again_when_it_hangs_up() -> None:
+def test_a_goodbye_that_crosses_a_request_costs_it_nothing() -> None:
+    """An engine that says goodbye before it closes: its kernel acknowledges what nobody reads any more."""
+    seen: list[int] = []
+
+    async def script(incoming: Incoming) -> None:
+        seen.append(incoming.json["n"])
+        if seen == [1, 2]:
+            incoming.abort()
+        else:
+            await incoming.completion()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            client = await s.client()
+            await client.ask(request(chat_body(stream=False, n=1)))
+            assert (await client.ask(request(chat_body(stream=False, n=2)))).status == 200
+            assert seen == [1, 2, 2]
+            assert (await s.record(2)).attempts == 2
+
+    run(test())
+
+
+def test_a_request_that_the_engine_worked_on_is_not_sent_again_when_it_hangs_up() -> None:
     async def script(incoming: Incoming) -> None:
         if incoming.json["n"] == 1:
             await incoming.completion()
         else:
+            await asyncio.sleep(0.15)
             incoming.abort()  # it has the request: whether it acted on it nobody knows
 
     async def test() -> None:

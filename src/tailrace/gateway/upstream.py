@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 256 * 1024
 """An engine's head is a few hundred bytes; whoever sends more does not speak HTTP to us."""
+CROSSING_NS: Final = 100_000_000
+"""A goodbye that comes so soon after a request crossed it: engines that close idle connections, or every hundredth
+request (llama.cpp), do so without having read what is on its way."""
 _TLS_TICKETS: Final = 4096
 
 
@@ -107,6 +110,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_keep_alive",
         "_parser",
         "_pool",
+        "_sent_at",
         "_stopped",
         "_trailer_bytes",
         "_until_eof",
@@ -132,7 +136,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._between_chunks = False
         """... and nothing came after it: a read that is one whole chunk need not go through llhttp."""
         self._flow: Reads | None = None
-        self._head_bytes = self._trailer_bytes = 0
+        self._head_bytes = self._trailer_bytes = self._sent_at = 0
         self.receiver: Receiver | None = None
         self.upload: BodySource | None = None
         """Whose body is still being written."""
@@ -244,11 +248,16 @@ class UpstreamConnection(asyncio.Protocol):
         if exc is None and self._until_eof and self._head_done:
             receiver.upstream_complete(now)
             return
-        # An engine that took the request and hung up may have acted on it: that one is not sent twice.
+        # An engine that took the request and hung up later may have acted on it: that one is not sent twice. What comes
+        # within a crossing was under way before: the kernel acknowledges also what a closing engine never reads.
         untouched = (
             self.requests > 1
             and self._head_bytes == 0
-            and (isinstance(exc, ConnectionError) or not acknowledged_in_full(self.transport))
+            and (
+                isinstance(exc, ConnectionError)
+                or now - self._sent_at < CROSSING_NS
+                or not acknowledged_in_full(self.transport)
+            )
         )
         receiver.upstream_lost(
             f"the engine closed the connection{f' ({exc})' if exc else ''}", untouched=untouched, now=now
@@ -342,6 +351,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.on_switch = None
         self._without_body = without_body
         self._head_bytes = self._trailer_bytes = 0
+        self._sent_at = monotonic_ns()
         self.transport.write(request)
 
     def carry(self, upload: BodySource) -> None:
