@@ -127,3 +127,11 @@ def test_an_upstream_completes_a_file_without_backends_and_wins_over_its_own(tmp
     file.write_text("backends: [{url: 'http://127.0.0.1:8000', engine: vllm}]\n")
     config = settings_from(upstream="http://127.0.0.1:9000", file=str(file))
     assert [(backend.url, backend.engine) for backend in config.backends] == [("http://127.0.0.1:9000", "vllm")]
+
+
+def test_a_key_that_stands_twice_is_refused_where_it_stands(tmp_path) -> None:
+    file = tmp_path / "tailrace.yaml"
+    file.write_text('backends: [{url: "http://127.0.0.1:9"}]\nlanes: [{name: one}]\nlanes: [{name: two}]\n')
+    with pytest.raises(ConfigError, match="`lanes` stands here twice") as caught:
+        load_config(file)
+    assert str(caught.value.place).endswith(":3:1")

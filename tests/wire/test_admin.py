@@ -275,3 +275,16 @@ def test_knobs_are_the_engines() -> None:
             assert (await admin.get("/knobs"))[1]["knobs"] == {"max_num_seqs": 8}
 
     run(test())
+
+
+def test_a_foreign_host_reads_nothing_without_a_token() -> None:
+    """A name that a page had resolved to this machine: its browser would let it read records and configuration."""
+
+    async def test() -> None:
+        async with stand() as s, admin_of(s.gateway) as admin:
+            for path in ("/records", "/config", "/metrics"):
+                status, _ = await admin.get(path, headers={"Host": "evil.example"})
+                assert status == 403, path
+            assert (await admin.get("/config"))[0] == 200
+
+    run(test())

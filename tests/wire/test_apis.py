@@ -844,3 +844,20 @@ def test_methods_other_than_post_do_not_reach_an_inference_call() -> None:
             assert s.engine.requests == []
 
     run(test())
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/jsonx"])
+def test_json_is_read_whatever_its_sender_calls_it(kind: str) -> None:
+    """`curl -d` calls every body a form; engines read it as JSON, so lanes, aliases and budgets have to as well."""
+
+    async def test() -> None:
+        lanes = [{"name": "mine", "match": {"model": "m"}, "running": 4, "queued": 4}]
+        async with stand(lanes=lanes) as s:
+            body = json.dumps({"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}).encode()
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: {kind}\r\n"
+            reply = await s.ask(head.encode() + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+            assert reply.status == 200
+            record = await s.record()
+            assert (record.lane, record.model, record.stream) == ("mine", "m", True)
+
+    run(test())

@@ -45,7 +45,7 @@ def serve(options: ServeOptions) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     # Before any worker is started: they inherit it.
     room = raise_open_files(options.config.limits.connections)
-    if room < FEW:
+    if room < min(FEW, options.config.limits.connections):
         limit = "the limit of open files (`ulimit -Hn`)"
         sys.stderr.write(f"tailrace serve: warning: {limit} leaves room for {room} clients\n")
     if options.config.workers > 1:

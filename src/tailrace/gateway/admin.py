@@ -97,7 +97,7 @@ def _guard(served: Served, open_paths: frozenset[str]) -> Any:
                 return _json({"error": {"message": "a bearer token is needed: `admin_token`"}}, status=401)
         elif not token:
             host = request.host.rpartition(":")[0].strip("[]") or request.host
-            if request.method in {"POST", "DELETE"} and not is_loopback(host):
+            if not is_loopback(host):
                 return _json({"error": {"message": f"{host!r} is not this machine's loopback name"}}, status=403)
         return await handler(request)
 

@@ -16,6 +16,7 @@ import msgspec
 
 from tailrace.gateway.address import HTTP_UNIX, unix_path
 from tailrace.gateway.grpc_keys import check_grpc
+from tailrace.gateway.plain_yaml import read_yaml
 from tailrace.govern.lane import LaneMatch, LanePolicy, Order
 from tailrace.govern.objectives import FORM, objective_name
 from tailrace.model.errors import ConfigError
@@ -370,7 +371,7 @@ def load_config(path: str | Path, *, upstream: str | None = None) -> Config:
             remedy="Give an existing YAML file with -c, or use --upstream URL, which needs none.",
         ) from None
     try:
-        raw = yaml.safe_load(text)
+        raw = read_yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)

@@ -216,7 +216,7 @@ class GatewayExchange:
         try:
             self.learn(work_of(self.head.target, self.head.named, body) if self.upload is None else self.upload.work())
         except BodyError as error:
-            text = f"the body is no JSON object: {error}"
+            text = f"the body cannot be read: {error}"
             self.refuse(Refusal(status=400, message=text, reason=Reason.BAD_REQUEST), now)
             return False
         return True

@@ -151,15 +151,19 @@ def chunk(data: bytes) -> bytes:
 LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
-def is_json(named: dict[bytes, bytes]) -> bool:
-    """Whether the body is JSON by its content type, or may be: clients leave the header out.
+_NO_JSON: Final = (b"multipart/", b"audio/", b"video/", b"image/")
 
+
+def is_json(named: dict[bytes, bytes]) -> bool:
+    """Whether the body of an inference call is JSON: whatever is no form, sound, picture or plain bytes is.
+
+    Clients leave the header out, and `curl -d` calls everything a form of its own; engines read all of it as JSON.
     Triton's clients leave it out of JSON that tensors follow as they are, too; another header says so.
     """
     if b"inference-header-content-length" in named:
         return False
     kind = named.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
-    return kind in (b"application/json", b"") or kind.endswith(b"+json")
+    return kind != b"application/octet-stream" and not kind.startswith(_NO_JSON)
 
 
 def deadline_of(named: dict[bytes, bytes], received: int) -> int | None:

@@ -78,7 +78,11 @@ class Reception:
             refusal = exchange.judge_offer(refusal)
         expect = named.get(b"expect", b"").lower()
         if expect and expect != b"100-continue":
-            refusal = Refusal(status=417, message=f"cannot meet the expectation {expect!r}", reason=Reason.BAD_REQUEST)
+            refusal = Refusal(
+                status=417,
+                message=f"cannot meet the expectation {expect.decode('latin-1')!r}",
+                reason=Reason.BAD_REQUEST,
+            )
         if refusal is not None:
             too_much = length > min(SMALL_UPLOAD, limit)
             exchange.refuse_head(refusal, close=too_much or bool(expect))
@@ -139,7 +143,7 @@ class Reception:
         if method not in _METHODS[where.kind]:
             name = method.decode("latin-1")
             allow = b", ".join(sorted(_METHODS[where.kind]))
-            message = f"{name} is not possible here; {allow.decode()} is"
+            message = f"{name} is not possible here; possible: {allow.decode()}"
             return Refusal(status=405, message=message, reason=Reason.BAD_REQUEST, allow=allow)
         if length > limit:
             text = f"the body of {length} bytes is larger than {limit} bytes"
