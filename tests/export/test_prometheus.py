@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 import tailrace
 from tailrace.export.metric_table import METRIC_TABLE, REQUEST_LABELS, Metric, metric_markdown
 from tailrace.export.prometheus import GatewayMetrics, MetricsSnapshot
-from tailrace.model.outcome import OutcomeKind
+from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.thresholds import MS, Objectives
 from tests.store.samples import realistic
 
@@ -266,3 +266,18 @@ def test_processes_with_other_bounds_agree_at_the_common_ones():
         for (name, labels), value in wanted.items():
             if name == "tailrace_ttft_seconds_bucket":
                 assert found[name, labels] == value, labels
+
+
+def test_names_that_no_engine_served_do_not_take_every_place():
+    plain = next(record for record in realistic(50) if record.outcome is OutcomeKind.COMPLETED)
+    invented = [
+        msgspec.structs.replace(plain, model=f"made-up-{n}", outcome=OutcomeKind.FAILED, reason=Reason.ENGINE_ERROR)
+        for n in range(300)
+    ]
+    metrics = GatewayMetrics()
+    for record in (*invented, msgspec.structs.replace(plain, model="real")):
+        metrics.observe(record)
+    text = metrics.render()[0].decode()
+    assert 'model="real"' in text
+    assert 'model="other"' in text
+    assert 'model="made-up-299"' not in text

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 
 import tailrace
 from tailrace.export.metric_table import BUCKET_LIST_VERSION, METRIC_TABLE, REQUEST_LABELS, Metric
+from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
 from tailrace.model.stage import QUEUE_ENGINE, QUEUE_GATEWAY, STAGES
 from tailrace.model.thresholds import Objectives
@@ -114,8 +115,9 @@ class GatewayMetrics(Collector):
 
     def _count_alike(self, records: list[RequestRecord]) -> None:
         words = {label: of(records[0]) for label, of in REQUEST_LABELS.items()}
+        served = records[0].outcome is OutcomeKind.COMPLETED
         for label in _OPEN_LABELS:
-            words[label] = self._bounded(label, words[label])
+            words[label] = self._bounded(label, words[label], served=served)
         for labels, metrics in self._of_requests:
             series = tuple([words[label] for label in labels])
             for name, of, count in metrics:
@@ -268,11 +270,12 @@ class GatewayMetrics(Collector):
             cells[bisect_left(bounds, value_ns / 1e9)] += 1
         cells[-1] += sum(values_ns) / 1e9
 
-    def _bounded(self, label: str, value: str) -> str:
+    def _bounded(self, label: str, value: str, *, served: bool) -> str:
         known = self._known.setdefault(label, set())
         if value in known:
             return value
-        if len(known) >= _MAX_VALUES:
+        # Names that no engine has served may be anybody's invention: half of the places are not for them.
+        if len(known) >= (_MAX_VALUES if served else _MAX_VALUES // 2):
             return _OTHER
         known.add(value)
         return value

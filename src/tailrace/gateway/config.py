@@ -103,10 +103,15 @@ class BudgetsConfig(_Strict):
     """The longest each phase may take."""
 
     queue: Duration = _lasting(2 * S)
+    """Waiting in the lane."""
     first_token: Duration = _lasting(5 * S)
+    """From the send to the first token of a stream."""
     idle: Duration = _lasting(2 * S)
+    """Between two tokens of a stream; comments do not count."""
     total: Duration = _lasting(120 * S)
+    """From the first byte of a request to the end of its stream."""
     unstreamed_total: Duration = _lasting(30 * S)
+    """The same for an answer that comes in one piece."""
 
     def resolve(self) -> Budgets:
         """As the governor reads them."""
@@ -125,7 +130,9 @@ class LaneConfig(_Strict):
     name: str
     match: LaneMatch = LaneMatch()
     running: int = 256
+    """Requests of the lane that the engine may have at once."""
     queued: int = 1024
+    """Requests that may wait for one of these places; more are refused with 429."""
     order: Order = Order.FIRST_COME
     priority: str | int = "normal"
     """`high`, `normal`, `low`, or a number (lower goes first)."""
@@ -210,6 +217,7 @@ class RecordsConfig(_Strict):
     """Records that may wait for the writer; above it normal ones are dropped first, and counted."""
     seal_rows: int = 20_000
     seal_after: Duration = _lasting(30 * S)
+    """Records become a Parquet segment when there are `seal_rows` of them, or the oldest is this old."""
     retention: Duration = _lasting(7 * 86400 * S)
     timeline_events: int = 2048
 
@@ -229,7 +237,9 @@ class Config(_Strict):
     """Processes that serve the data port; 1 is a single process without a supervisor. Limits hold over all of them."""
     backends: list[BackendConfig] = []
     lanes: list[LaneConfig] = []
+    """Requests that no lane matches go to one named `default`: yours, or a built-in one (running 256, queued 1024)."""
     total_running: int | None = None
+    """Requests that the engine may have at once over all lanes; unset: the sum of the lanes' own."""
     budgets: BudgetsConfig = msgspec.field(default_factory=BudgetsConfig)
     objectives: dict[str, Duration] = msgspec.field(
         default_factory=lambda: {"ttft_p99": Duration(500 * MS), "tpot_p99": Duration(80 * MS)}
@@ -244,6 +254,7 @@ class Config(_Strict):
     aliases: dict[str, str] = {}
     """Model names of clients -> the engine's own. The request's `model` is replaced; the record keeps both."""
     trust_request_id: bool = False
+    """Take a caller's `x-request-id` for the id of the record, because the caller is ours."""
     header_hold: Duration = _lasting(250 * MS)
     """How long the status line waits for the first event, so that a first error frame becomes its real status."""
     connect_timeout: Duration = _lasting(2 * S)
@@ -252,6 +263,7 @@ class Config(_Strict):
     drain: Duration = _lasting(1000 * MS)
     """How long a stop waits for streams before it ends them with an error event."""
     admin_token: str | None = None
+    """Bearer token of the admin port; needed where it is not on loopback."""
 
     @classmethod
     def for_upstream(cls, url: str, *, engine: str = "auto") -> Config:
