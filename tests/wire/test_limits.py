@@ -73,11 +73,9 @@ def test_small_chunks_are_no_framing_attack() -> None:
     run(test())
 
 
-def test_a_head_in_drops_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailrace.gateway.gateway.HEAD_NS", 300_000_000)
-
+def test_a_head_in_drops_is_408() -> None:
     async def test() -> None:
-        async with stand() as s:
+        async with stand(limits={"header_stall": "300ms"}) as s:
             client = await s.client()
             began = time.monotonic()
 
@@ -130,12 +128,9 @@ def test_an_upload_that_gets_on_may_take_longer() -> None:
 
 
 @pytest.mark.parametrize("first", [b"", b"used", b"empty lines"])
-def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
-    monkeypatch.setattr("tailrace.gateway.gateway.CLIENT_IDLE_NS", 300_000_000)
-    monkeypatch.setattr("tailrace.gateway.gateway.HEAD_NS", 300_000_000)
-
+def test_an_idle_connection_is_closed(first: bytes) -> None:
     async def test() -> None:
-        async with stand() as s:
+        async with stand(limits={"client_idle": "300ms", "header_stall": "300ms"}) as s:
             client = await s.client()
             if first == b"used":
                 await client.ask(request(chat_body()))
@@ -154,15 +149,13 @@ def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch, first: by
     run(test())
 
 
-def test_a_busy_connection_is_never_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailrace.gateway.gateway.CLIENT_IDLE_NS", 100_000_000)
-
+def test_a_busy_connection_is_never_idle() -> None:
     async def script(incoming: Incoming) -> None:
         await asyncio.sleep(1.5)
         await incoming.completion()
 
     async def test() -> None:
-        async with stand(script) as s:
+        async with stand(script, limits={"client_idle": "100ms"}) as s:
             client = await s.client()
             assert (await client.ask(request(chat_body(stream=False)))).status == 200
 

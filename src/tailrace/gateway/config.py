@@ -176,6 +176,10 @@ class LimitsConfig(_Strict):
     """How long a body may take to go upstream, all in all; the request's own budgets begin at its end."""
     event_bytes: int = 1024 * 1024
     connections: int = 10_000
+    header_stall: Duration = _lasting(10 * S)
+    """How long a request's head may take; a slow sender of headers holds a connection and no more."""
+    client_idle: Duration = _lasting(75 * S)
+    """How long a client's connection may lie idle: longer than the 60 s of common balancers, which then close first."""
     upstream_connections: int = 8192
     """Connections to the engine, one for each request it works on. At the bound a request waits, within its queue
     budget, for one to become free."""

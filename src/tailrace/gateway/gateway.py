@@ -45,8 +45,6 @@ SWEEP_NS: Final = 50_000_000
 """How late a budget may be noticed."""
 _CONNECTIONS_EVERY: Final = 20
 """Sweeps between two looks at idle and slow clients: one second."""
-CLIENT_IDLE_NS: Final = 75_000_000_000
-HEAD_NS: Final = 10_000_000_000
 RETIRE_QUIET_NS: Final = 200_000_000
 """How long a connection must have been idle before a process that is replaced closes it."""
 
@@ -138,6 +136,8 @@ class Gateway:
         self.max_body_bytes = limits.body_bytes
         self.max_upload_bytes = limits.upload_bytes
         self.upload_stall_ns = int(limits.upload_stall)
+        self.header_stall_ns = int(limits.header_stall)
+        self.client_idle_ns = int(limits.client_idle)
         self.upload_total_ns = int(limits.upload_total)
         self.max_event_bytes = limits.event_bytes
         self.max_connections = limits.connections
@@ -352,7 +352,9 @@ class Gateway:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
             self.pool.sweep(now)
             for connection in list(self.connections):
-                connection.sweep(now, idle_ns=CLIENT_IDLE_NS, head_ns=HEAD_NS, upload_ns=self.upload_stall_ns)
+                connection.sweep(
+                    now, idle_ns=self.client_idle_ns, head_ns=self.header_stall_ns, upload_ns=self.upload_stall_ns
+                )
 
     # -- control and views
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -74,7 +75,7 @@ CLIENT_LOST: Final = (aio.BaseError, asyncio.InvalidStateError)
 """How a write to the client fails once its side has."""
 
 
-class Call:
+class Call(ABC):
     """Base of the kinds of calls. `run` is what gRPC awaits."""
 
     def __init__(self, port: GrpcPort, context: Context, name: str, method: Method, received: int) -> None:
@@ -121,19 +122,19 @@ class Call:
 
     # -- what each kind fills in
 
+    @abstractmethod
     async def serve(self) -> None:
         """Read, admit, relay."""
-        raise NotImplementedError
 
+    @abstractmethod
     def client_left(self, now: int, *, write_failed: bool = False) -> None:
         """The client is gone."""
-        raise NotImplementedError
 
+    @abstractmethod
     def broken(self, now: int) -> None:
         """We failed."""
-        raise NotImplementedError
 
-    async def tidy(self) -> None:
+    async def tidy(self) -> None:  # noqa: B027  (most calls have nothing else at work)
         """End whatever else works for this call."""
 
     # -- what they share
@@ -198,8 +199,8 @@ class Call:
         return self.port.onward(self.pairs, request)
 
 
-class UnaryCall(Call):
-    """`ModelInfer`, and every method that is relayed as one question and one answer."""
+class OneRequestCall(Call):
+    """A call that is one request, whatever crosses it."""
 
     def __init__(self, port: GrpcPort, context: Context, name: str, method: Method, received: int) -> None:
         super().__init__(port, context, name, method, received)
@@ -221,6 +222,10 @@ class UnaryCall(Call):
     def broken(self, now: int) -> None:
         """See `Call`."""
         self.request.broken(now)
+
+
+class UnaryCall(OneRequestCall):
+    """`ModelInfer`, and every method that is relayed as one question and one answer."""
 
     async def serve(self) -> None:
         """One message there, one back."""

@@ -16,7 +16,7 @@ from tailrace.engines.kserve import InferAsk
 from tailrace.engines.triton_generate import TRITON_GENERATE
 from tailrace.gateway.budget_clock import NEVER, BudgetClock, Overrun
 from tailrace.gateway.lane_facts import lane_facts
-from tailrace.gateway.refusal import Refusal, lane_refusal
+from tailrace.gateway.refusal import Refusal, budget_refusal, lane_refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind
 from tailrace.gateway.verdict import Phase, Verdict
 from tailrace.gateway.work import Work
@@ -25,7 +25,6 @@ from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.meter import StreamMeter
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.outcome import OutcomeKind, Reason
-from tailrace.model.thresholds import S
 
 if TYPE_CHECKING:
     from tailrace.gateway.gateway import Gateway
@@ -244,14 +243,7 @@ class RpcRequest:
         queued = self.phase is Phase.QUEUED
         text = f"the {over.budget} budget of {self.clock.length_ns(over.budget) / 1e9:g} s is over in stage {stage}"
         wait = self.gateway.lanes.predicted_wait_ns(self.lane, now) if queued else None
-        refusal = Refusal(
-            status=429 if queued and over.reason is Reason.QUEUE_TIMEOUT else 504,
-            message=text,
-            reason=over.reason,
-            stage=stage,
-            lane=self.lane,
-            retry_after_s=max(1, -(-(wait or 0) // S)) if queued else None,
-        )
+        refusal = budget_refusal(over.reason, text, stage, self.lane, wait)
         self._end_from_outside(now, Verdict(over.outcome, over.reason, stage, text, over.budget), refusal)
 
     def stage(self, now: int) -> str:

@@ -10,39 +10,20 @@ import grpc
 from grpc import aio
 
 from tailrace.gateway.rpc import metadata
-from tailrace.gateway.rpc.call import CLIENT_LOST, ENGINE_LOST, Call, ClientLostError, Context
+from tailrace.gateway.rpc.call import CLIENT_LOST, ENGINE_LOST, ClientLostError, Context, OneRequestCall
 from tailrace.gateway.rpc.methods import Method
-from tailrace.gateway.rpc.request import RpcRequest
 from tailrace.gateway.verdict import COMPLETED
 
 if TYPE_CHECKING:
     from tailrace.gateway.rpc.port import GrpcPort
 
 
-class TunnelCall(Call):
+class TunnelCall(OneRequestCall):
     """One record a call, whatever crosses it."""
 
     def __init__(self, port: GrpcPort, context: Context, name: str, method: Method, received: int) -> None:
         super().__init__(port, context, name, method, received)
-        self.request = port.open(self, received)
         self._pump: asyncio.Task[None] | None = None
-
-    def last_request(self) -> RpcRequest:
-        """See `Call`."""
-        return self.request
-
-    def interrupt(self, request: RpcRequest) -> None:
-        """The request was ended by the sweeper or a shutdown."""
-        assert request.refusal is not None
-        self.end_with(request.refusal)
-
-    def client_left(self, now: int, *, write_failed: bool = False) -> None:
-        """See `Call`."""
-        self.request.client_gone(now, write_failed=write_failed)
-
-    def broken(self, now: int) -> None:
-        """See `Call`."""
-        self.request.broken(now)
 
     async def tidy(self) -> None:
         """See `Call`."""
