@@ -195,14 +195,16 @@ def config() -> str:
     path = SOURCE / "gateway" / "config.py"
     if not path.exists():
         return head + "\nThis version reads no file yet.\n"
-    found = [item for item in classes(path) if item[0].name.endswith("Config")]
+    sections = classes(SOURCE / "gateway" / "config_sections.py")
+    found = [item for item in [*sections, *classes(path)] if item[0].name.endswith("Config")]
     match = classes(SOURCE / "govern" / "lane.py", ["LaneMatch"])
     for node, lines in [*reversed(found), *match]:
         rows = []
         for _, name, kind, default, text in struct_fields(node, lines):
-            shown = re.sub(r"_lasting\((.+)\)", r"\1", default)
+            shown = re.sub(r"\blasting\((.+)\)", r"\1", default)
             shown = re.sub(r"^'(.*)'$", r"\1", shown)
             shown = re.sub(r"^msgspec\.field\(default_factory=(?:lambda: )?(.+)\)$", r"\1", shown)
+            shown = {"list": "[]", "dict": "{}"}.get(shown, shown)
             rows.append((f"`{name}`", f"`{kind}`", f"`{duration(shown)}`" if shown else "required", text))
         out.append(
             f"## {node.name}\n\n{ast.get_docstring(node)}\n\n{table(('key', 'type', 'default', 'meaning'), rows)}"

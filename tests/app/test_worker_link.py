@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from tailrace.app.fleet_views import merged
 from tailrace.app.worker_link import Answer, Ask, Counted, Lack, Link, ToWorker, decode_config, encode_config
-from tailrace.gateway.config import Config, Duration, LaneConfig
+from tailrace.gateway.config import Config
+from tailrace.gateway.config_sections import LaneConfig
+from tailrace.gateway.config_values import Duration
 from tailrace.govern.shared_state import Report
 from tailrace.model.errors import ConfigError
 

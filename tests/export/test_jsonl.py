@@ -47,6 +47,7 @@ def test_every_field_of_the_record_is_in_the_public_form_once():
         kind = RequestRecord.__annotations__[name].partition(" | ")[0]
         if kind in whole:
             names.append((name, whole[kind]))
+    names += [("parts_ns", {"decode.first": 7}), ("fact_sources", {"dtype": "configuration"})]
     record = msgspec.structs.replace(realistic(1, kept=1.0, failing=1.0)[0], **dict(names))
     text = encode_public(record)
     assert from_public_json(text) == record

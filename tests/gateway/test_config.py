@@ -4,7 +4,8 @@ import jsonschema
 import pytest
 
 from tailrace.app.serve_settings import settings_from
-from tailrace.gateway.config import Config, config_from, json_schema, load_config, parse_duration, to_plain
+from tailrace.gateway.config import Config, config_from, json_schema, load_config, to_plain
+from tailrace.gateway.config_values import parse_duration
 from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import MS, S
 

@@ -114,6 +114,8 @@ def any_record(draw):
         "outcome": draw(st.sampled_from(list(OutcomeKind))),
         "reason": reason,
         "stage_sources": draw(st.dictionaries(st.sampled_from([str(stage) for stage in STAGES]), _TEXT, max_size=3)),
+        "fact_sources": draw(st.dictionaries(st.sampled_from(["dtype", "batch_size"]), _TEXT, max_size=2)),
+        "parts_ns": draw(st.dictionaries(st.sampled_from(["preprocess.retrieval", "queue.db"]), _DURATION, max_size=2)),
         "slow": draw(st.lists(st.sampled_from(["ttft", "tpot", "stall", "gap"]), max_size=3)),
         "timeline": draw(st.none() | timelines()),
     }

@@ -21,7 +21,8 @@ import msgspec
 import uvloop
 
 from tailrace.app.children import Child
-from tailrace.gateway.config import BackendConfig, Config, RecordsConfig
+from tailrace.gateway.config import Config
+from tailrace.gateway.config_sections import BackendConfig, RecordsConfig
 from tailrace.gateway.gateway import Gateway
 from tailrace.model.errors import InputError
 from tailrace.model.record import RequestRecord

@@ -14,7 +14,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from tailrace.export.prometheus import MetricsSnapshot
-from tailrace.gateway.config import Config, Duration
+from tailrace.gateway.config import Config
+from tailrace.gateway.config_values import Duration
 from tailrace.gateway.engine_link import EngineNews
 from tailrace.govern.shared_state import Order, Report
 from tailrace.model.record import RequestRecord

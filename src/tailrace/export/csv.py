@@ -1,8 +1,8 @@
 """Records as CSV: one row a record, durations in milliseconds, for spreadsheets and notebooks.
 
 Columns are the record's fields in its order; `x_ns` is `x_ms` with up to six decimals, so that nothing is rounded;
-absent values are empty cells, dicts and lists are JSON. `start_unix_ns` stays in nanoseconds. Timelines do not fit a
-row and are left out: use JSON lines or Parquet for them.
+absent values are empty cells, dicts and lists are JSON. `start_unix_ns` and `parts_ns` stay in nanoseconds. Timelines
+do not fit a row and are left out: use JSON lines or Parquet for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["CSV_COLUMNS", "csv_lines"]
 
 
 def _is_duration(name: str) -> bool:
-    return name.endswith("_ns") and name != "start_unix_ns"
+    return name.endswith("_ns") and name not in {"start_unix_ns", "parts_ns"}
 
 
 CSV_COLUMNS: Final = tuple(f"{name[:-3]}_ms" if _is_duration(name) else name for name in FIELDS)

@@ -5,7 +5,8 @@ record itself:
 
 * every duration `x_ns` is `x_ms`, a number with its full digits: reading it back gives the same nanosecond (up to
   2**50 ns, thirteen days)
-* stages stand in `stages_ms`, parts of stages in `parts_ms`, by their names: `{"prefill": 41.2, "decode": 900.0}`
+* stages stand in `stages_ms`, parts of stages in `parts_ms`, by their names: `{"prefill": 41.2, "decode": 900.0}`;
+  parts that services report by name (`parts_ns`) are among them
 * the start is `start_unix_ns` (exact) and `start` (for people, UTC)
 * the timeline has `at_ms`, `kind` by name, `tokens`
 * what is absent is left out, and so is empty text
@@ -33,9 +34,12 @@ _PART_OF: Final = {f"{part.replace('.', '_')}_ns": part for part in (QUEUE_GATEW
 _DURATIONS: Final = {
     name: f"{name[:-3]}_ms"
     for name in _FIELDS
-    if name.endswith("_ns") and name != "start_unix_ns" and name not in _STAGE_OF and name not in _PART_OF
+    if name.endswith("_ns")
+    and name not in {"start_unix_ns", "parts_ns"}
+    and name not in _STAGE_OF
+    and name not in _PART_OF
 }
-_PLAIN: Final = tuple(name for name in _FIELDS if name not in {*_DURATIONS, *_STAGE_OF, *_PART_OF})
+_PLAIN: Final = tuple(name for name in _FIELDS if name not in {*_DURATIONS, *_STAGE_OF, *_PART_OF, "parts_ns"})
 _EMPTY_BY_DEFAULT: Final = frozenset(name for name in _PLAIN if default_of(name) in ("", {}, []))
 _KIND_NAMES: Final = [kind.name.lower() for kind in EventKind]
 _KINDS: Final = {name: int(kind) for kind, name in zip(EventKind, _KIND_NAMES, strict=True)}
@@ -61,6 +65,7 @@ def to_public(record: RequestRecord, *, timeline: bool = True) -> dict[str, Any]
             out[public] = value / 1e6
     out["stages_ms"] = _durations(record, _STAGE_OF)
     parts = _durations(record, _PART_OF)
+    parts.update({name: value / 1e6 for name, value in record.parts_ns.items()})
     if parts:
         out["parts_ms"] = parts
     if timeline and record.timeline is not None:
@@ -111,6 +116,10 @@ def from_public(public: Any, *, place: str = "") -> RequestRecord:
             values = public.get(group) or {}
             for name, shown in names.items():
                 _take(fields, name, values.get(shown))
+        parts = public.get("parts_ms") or {}
+        named = {name: round(value * 1e6) for name, value in parts.items() if name not in _PART_OF.values()}
+        if named:
+            fields["parts_ns"] = named
         line = public.get("timeline")
         if line is not None:
             fields["timeline"] = Timeline(

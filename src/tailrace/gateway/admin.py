@@ -16,7 +16,8 @@ import msgspec
 from aiohttp import web
 
 from tailrace.export.jsonl import encode_lines, encode_public, to_public
-from tailrace.gateway.config import Config, LaneConfig, config_from, to_plain
+from tailrace.gateway.config import Config, config_from, to_plain
+from tailrace.gateway.config_sections import LaneConfig
 from tailrace.gateway.served import Served
 from tailrace.model.errors import InputError, TailraceError
 from tailrace.model.record import RequestRecord

@@ -15,218 +15,32 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailrace.gateway.address import HTTP_UNIX, unix_path
+from tailrace.gateway.config_sections import (
+    BackendConfig,
+    BudgetsConfig,
+    EngineTlsConfig,
+    LaneConfig,
+    LimitsConfig,
+    RecordsConfig,
+    ScrapeConfig,
+    SlowConfig,
+    TlsConfig,
+    WebsocketConfig,
+)
+from tailrace.gateway.config_values import Duration, Section, human, lasting, parse_duration
 from tailrace.gateway.grpc_keys import check_grpc
 from tailrace.gateway.plain_yaml import read_yaml
-from tailrace.govern.lane import LaneMatch, LanePolicy, Order
+from tailrace.govern.lane import LaneMatch, LanePolicy
 from tailrace.govern.objectives import FORM, objective_name
 from tailrace.model.errors import ConfigError
-from tailrace.model.thresholds import MS, UNITS, Budgets, Objectives, S, SlowThresholds
+from tailrace.model.thresholds import MS, UNITS, Objectives, S
 
-_DURATION: Final = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(UNITS)})\s*")
 _MODE: Final = re.compile(r"0?[0-7]{3}")
 MAX_WORKERS: Final = 128
 _PRIORITIES: Final = {"high": -10, "normal": 0, "low": 10}
 
 
-class Duration(int):
-    """Nanoseconds, written `2s`, `150ms`, `1.5m` in YAML."""
-
-    __slots__ = ()
-
-
-def parse_duration(text: object) -> Duration:
-    """`"150ms"` -> 150,000,000 ns. A bare number is refused: nobody can know its unit."""
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise ValueError(f"{text!r} is no duration: write a number with a unit, for example `2s` or `150ms`")
-    return Duration(round(float(match[1]) * UNITS[match[2]]))
-
-
-def _lasting(ns: int) -> Any:
-    """A default. A factory, because msgspec's schema writer cannot encode a `Duration`; `json_schema` adds it."""
-    return msgspec.field(default_factory=lambda: Duration(ns))
-
-
-def human(ns: int) -> str:
-    """Nanoseconds as the file spells them: `150ms`, `2s`."""
-    unit, size = ("s", S) if ns % S == 0 else ("ms", MS) if ns % MS == 0 else ("us", 1_000)
-    return f"{ns / size:g}{unit}"
-
-
-class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    pass
-
-
-class TlsConfig(_Strict):
-    """TLS on the data port; files in PEM form, read again with each reload."""
-
-    cert: str
-    """The certificate and its chain."""
-    key: str | None = None
-    """Its key, without a passphrase; default: in the same file."""
-    client_ca: str | None = None
-    """Authorities of client certificates. Set, no client without one gets in."""
-
-
-class EngineTlsConfig(_Strict):
-    """How an engine behind `https://` is trusted."""
-
-    ca: str | None = None
-    """Its authorities; default: the system's."""
-    verify: bool = True
-    """False trusts whoever answers."""
-    server_name: str | None = None
-    """The name that its certificate must have, where the address has another."""
-    cert: str | None = None
-    """A certificate of our own, for an engine that demands one."""
-    key: str | None = None
-
-
-class BackendConfig(_Strict):
-    """One engine."""
-
-    url: str
-    """`http://`, `https://`, or a Unix socket: `unix:/run/engine.sock`, `http+unix://%2Frun%2Fengine.sock`."""
-    tls: EngineTlsConfig | None = None
-    """For `https://`; the system's authorities without it."""
-    name: str = "default"
-    engine: str = "auto"
-    """`auto` looks at the engine's headers and metrics; or `vllm`, `sglang`, `llamacpp`, `triton`, `openai`."""
-    metrics_url: str | None = None
-    """Where the engine's Prometheus text is; default: `/metrics` of `url`."""
-    api_key: str | None = None
-    grpc_url: str | None = None
-    """Where a Triton serves gRPC: `10.0.0.5:8001`, or `grpcs://triton.example:443` for TLS. Needs `grpc_listen`."""
-
-
-class BudgetsConfig(_Strict):
-    """The longest each phase may take."""
-
-    queue: Duration = _lasting(2 * S)
-    """Waiting in the lane."""
-    first_token: Duration = _lasting(5 * S)
-    """From the send to the first token of a stream."""
-    idle: Duration = _lasting(2 * S)
-    """Between two tokens of a stream; comments do not count."""
-    total: Duration = _lasting(120 * S)
-    """From the first byte of a request to the end of its stream."""
-    unstreamed_total: Duration = _lasting(30 * S)
-    """The same for an answer that comes in one piece."""
-
-    def resolve(self) -> Budgets:
-        """As the governor reads them."""
-        return Budgets(
-            queue_ns=int(self.queue),
-            first_token_ns=int(self.first_token),
-            idle_ns=int(self.idle),
-            total_ns=int(self.total),
-            unstreamed_total_ns=int(self.unstreamed_total),
-        )
-
-
-class LaneConfig(_Strict):
-    """One lane; the first whose `match` accepts a request takes it."""
-
-    name: str
-    match: LaneMatch = LaneMatch()
-    running: int = 256
-    """Requests of the lane that the engine may have at once."""
-    queued: int = 1024
-    """Requests that may wait for one of these places; more are refused with 429."""
-    order: Order = Order.FIRST_COME
-    priority: str | int = "normal"
-    """`high`, `normal`, `low`, or a number (lower goes first)."""
-    budgets: BudgetsConfig | None = None
-    objectives: dict[str, Duration] | None = None
-
-
-class SlowConfig(_Strict):
-    """When a request counts as slow, and its timeline is kept."""
-
-    ttft: Duration = _lasting(500 * MS)
-    tpot: Duration = _lasting(80 * MS)
-    gap: Duration = _lasting(150 * MS)
-    gaps_in_a_row: int = 3
-    single_gap: Duration = _lasting(500 * MS)
-    single_gap_factor: float = 10.0
-
-    def resolve(self) -> SlowThresholds:
-        """As the meter reads them."""
-        return SlowThresholds(
-            ttft_ns=int(self.ttft),
-            tpot_ns=int(self.tpot),
-            gap_ns=int(self.gap),
-            gaps_in_a_row=self.gaps_in_a_row,
-            single_gap_ns=int(self.single_gap),
-            single_gap_factor=self.single_gap_factor,
-        )
-
-
-class LimitsConfig(_Strict):
-    """What the data port accepts."""
-
-    header_bytes: int = 64 * 1024
-    body_bytes: int = 64 * 1024 * 1024
-    """Of a JSON body, which is read before it is admitted. Larger than any text prompt; images as base64 fit."""
-    upload_bytes: int = 1024 * 1024 * 1024
-    """Of a body that goes upstream as it comes (audio, `passthrough`): it is never here as a whole."""
-    upload_stall: Duration = _lasting(30 * S)
-    """How long a request's body may make no progress before it is given up."""
-    upload_total: Duration = _lasting(600 * S)
-    """How long a body may take to go upstream, all in all; the request's own budgets begin at its end."""
-    event_bytes: int = 1024 * 1024
-    connections: int = 10_000
-    header_stall: Duration = _lasting(10 * S)
-    """How long a request's head may take; a slow sender of headers holds a connection and no more."""
-    client_idle: Duration = _lasting(75 * S)
-    """How long a client's connection may lie idle: longer than the 60 s of common balancers, which then close first."""
-    upstream_connections: int = 8192
-    """Connections to the engine, one for each request it works on. At the bound a request waits, within its queue
-    budget, for one to become free."""
-    client_buffer_bytes: int = 256 * 1024
-    """How much may wait for a client that reads slowly before the engine is paused."""
-    grpc_message_bytes: int = 256 * 1024 * 1024
-    """The largest gRPC message in either direction. gRPC's own 4 MiB cut tensors off: eight RGB pictures of 1920 x 1080
-    as 32-bit floats are 190 MiB. A message is held whole, so this times the calls at once bounds the memory."""
-
-
-class ScrapeConfig(_Strict):
-    """How the engine's metrics are read, off every request's path."""
-
-    period: Duration = _lasting(1 * S)
-    timeout: Duration = _lasting(1 * S)
-    stale: Duration = _lasting(3 * S)
-    """An older answer is no evidence: the record's engine state is then absent."""
-
-
-class WebsocketConfig(_Strict):
-    """What a WebSocket session may do. The `total` budget does not apply to it."""
-
-    message_bytes: int = 16 * 1024 * 1024
-    """The largest message in either direction, as it is on the wire; above it both sides are closed with 1009.
-    uvicorn, under most engines, takes no more either."""
-    idle: Duration = _lasting(300 * S)
-    """How long neither side may send data; pings are no data. A voice session may be silent for minutes."""
-    session: Duration | None = None
-    """How long a session may last; unset: as long as its ends want."""
-
-
-class RecordsConfig(_Strict):
-    """What is kept, where and for how long."""
-
-    dir: str = "tailrace-data"
-    sample: float = 0.01
-    """Share of the normal requests whose timeline is kept."""
-    queue: int = 10_000
-    """Records that may wait for the writer; above it normal ones are dropped first, and counted."""
-    seal_rows: int = 20_000
-    seal_after: Duration = _lasting(30 * S)
-    """Records become a Parquet segment when there are `seal_rows` of them, or the oldest is this old."""
-    retention: Duration = _lasting(7 * 86400 * S)
-    timeline_events: int = 2048
-
-
-class Config(_Strict):
+class Config(Section):
     """Everything that `tailrace serve` reads."""
 
     listen: str = "127.0.0.1:8080"
@@ -239,8 +53,8 @@ class Config(_Strict):
     """Where clients reach Triton's gRPC through the gateway, for example `0.0.0.0:8081`; absent: no gRPC at all."""
     workers: int = 1
     """Processes that serve the data port; 1 is a single process without a supervisor. Limits hold over all of them."""
-    backends: list[BackendConfig] = []
-    lanes: list[LaneConfig] = []
+    backends: list[BackendConfig] = msgspec.field(default_factory=list)
+    lanes: list[LaneConfig] = msgspec.field(default_factory=list)
     """Requests that no lane matches go to one named `default`: yours, or a built-in one (running 256, queued 1024)."""
     total_running: int | None = None
     """Requests that the engine may have at once over all lanes; unset: the sum of the lanes' own."""
@@ -253,18 +67,18 @@ class Config(_Strict):
     scrape: ScrapeConfig = msgspec.field(default_factory=ScrapeConfig)
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
-    passthrough: list[str] = []
+    passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
-    aliases: dict[str, str] = {}
+    aliases: dict[str, str] = msgspec.field(default_factory=dict)
     """Model names of clients -> the engine's own. The request's `model` is replaced; the record keeps both."""
     trust_request_id: bool = False
     """Take a caller's `x-request-id` for the id of the record, because the caller is ours."""
-    header_hold: Duration = _lasting(250 * MS)
+    header_hold: Duration = lasting(250 * MS)
     """How long the status line waits for the first event, so that a first error frame becomes its real status."""
-    connect_timeout: Duration = _lasting(2 * S)
-    upstream_keepalive: Duration = _lasting(4 * S)
+    connect_timeout: Duration = lasting(2 * S)
+    upstream_keepalive: Duration = lasting(4 * S)
     """Shorter than uvicorn's 5 s and llama.cpp's 5 s: a pooled connection is dropped before the engine drops it."""
-    drain: Duration = _lasting(1000 * MS)
+    drain: Duration = lasting(1000 * MS)
     """How long a stop waits for streams before it ends them with an error event."""
     admin_token: str | None = None
     """Bearer token of the admin port; needed where it is not on loopback."""

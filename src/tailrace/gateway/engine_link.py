@@ -13,7 +13,7 @@ import msgspec
 from tailrace.engines.base import EngineAdapter, RequestAdditions, TimingFacts
 from tailrace.engines.registry import adapter, detect
 from tailrace.gateway.address import read_address
-from tailrace.gateway.config import BackendConfig, ScrapeConfig
+from tailrace.gateway.config_sections import BackendConfig, ScrapeConfig
 from tailrace.gateway.scrape import EngineWatch
 from tailrace.gateway.tls import engine_context
 from tailrace.gateway.work import Work

@@ -281,7 +281,7 @@ class GatewayExchange:
     def _forwarded(self, body: bytes) -> bytes:
         gateway = self.gateway
         trace = continue_trace(self.head.named.get(b"traceparent"))
-        self.ledger.trace_id, self.ledger.parent_id = trace.trace_id, trace.parent_id
+        self.ledger.trace_id, self.ledger.parent_id, self.ledger.span_id = trace[:3]
         head = self.head
         onward = head.onward
         if onward is None:

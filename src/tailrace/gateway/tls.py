@@ -5,7 +5,8 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from tailrace.gateway.config import Config, EngineTlsConfig, TlsConfig
+from tailrace.gateway.config import Config
+from tailrace.gateway.config_sections import EngineTlsConfig, TlsConfig
 from tailrace.model.errors import ConfigError
 
 HANDSHAKE_S = 10.0

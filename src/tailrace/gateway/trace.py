@@ -16,6 +16,8 @@ class Trace(NamedTuple):
     trace_id: str
     parent_id: str
     """The caller's span; empty when the trace begins here."""
+    span_id: str
+    """Ours: the parent of what the engine reports."""
     header: bytes
     """What goes upstream: same trace, our span, the caller's flags.
 
@@ -37,6 +39,6 @@ def continue_trace(traceparent: bytes | None) -> Trace:
         or match[3] == b"0" * 16
     ):
         trace_id = random[:32]
-        return Trace(trace_id, "", f"00-{trace_id}-{span}-00".encode())
+        return Trace(trace_id, "", span, f"00-{trace_id}-{span}-00".encode())
     trace_id = match[2].decode()
-    return Trace(trace_id, match[3].decode(), f"00-{trace_id}-{span}-{match[4].decode()}".encode())
+    return Trace(trace_id, match[3].decode(), span, f"00-{trace_id}-{span}-{match[4].decode()}".encode())

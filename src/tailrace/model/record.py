@@ -24,14 +24,17 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     schema: int = SCHEMA
     vantage: str = "gateway"
-    """Whose clock this is: `gateway`, `client` (the probe) or `simulated`."""
+    """Whose clock this is: `gateway`, `client` (the probe), `application` (a service before us) or `simulated`."""
 
     # -- identity
     request_id: str
     client_request_id: str = ""
     trace_id: str = ""
+    span_id: str = ""
+    """Our span in the trace: the parent of what the engine (an application: of what the gateway) reports."""
     session_id: str = ""
     parent_id: str = ""
+    """The caller's span: the `span_id` of the hop before us, where that hop has a record."""
     tenant: str = ""
     """Hashed when the configuration says so."""
     lane: str = "default"
@@ -82,6 +85,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     preemptions: int | None = None
     dtype: str = ""
     quantization: str = ""
+    fact_sources: dict[str, str] = {}
+    """Field (`dtype`, `batch_size`, ...) -> where it is known from: `configuration`, a metric, a path asked."""
 
     # -- time
     start_unix_ns: int
@@ -97,6 +102,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     postprocess_ns: int | None = None
     response_ns: int | None = None
     unattributed_ns: int | None = None
+    parts_ns: dict[str, int] = {}
+    """Parts that services report by name: `preprocess.retrieval`. Each is contained in its stage; they may overlap."""
     stage_sources: dict[str, str] = {}
     """Stage or part -> source, as `model.stage.source` spells it."""
     e2e_ns: int
@@ -211,6 +218,10 @@ def broken_invariants(record: RequestRecord) -> list[str]:
     parts = (record.queue_gateway_ns or 0) + (record.queue_engine_ns or 0)
     if parts > (record.queue_ns or 0):
         out.append(f"parts of queue are {parts} ns, the stage is {record.queue_ns} ns")
+    for name, value in record.parts_ns.items():
+        whole = record.stage_ns(name.partition(".")[0]) if name.partition(".")[0] in STAGES else None
+        if whole is None or not 0 <= value <= whole:
+            out.append(f"part {name} is {value} ns, its stage {whole} ns")
     out.extend(f"stage {name} has no source" for name in stages if name not in record.stage_sources)
     if (record.outcome is OutcomeKind.COMPLETED) != (record.reason is Reason.NONE):
         out.append(f"outcome {record.outcome} with reason {record.reason!r}")

@@ -197,6 +197,7 @@ class GrpcPort:
             client_request_id=client_id,
             trace_id=trace.trace_id,
             parent_id=trace.parent_id,
+            span_id=trace.span_id,
             session_id=metadata.lookup(named, b"x-session-id", MAX_ID),
             start_unix_ns=time_ns() - (now - received),
             received=received,
