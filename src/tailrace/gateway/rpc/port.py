@@ -25,7 +25,7 @@ from tailrace.gateway.rpc.methods import Method, Shape, method_of
 from tailrace.gateway.rpc.request import RpcRequest
 from tailrace.gateway.rpc.stream import StreamCall
 from tailrace.gateway.rpc.tunnel import TunnelCall
-from tailrace.gateway.trace import Trace, continue_trace
+from tailrace.gateway.trace import Trace
 from tailrace.measure.ledger import RequestLedger
 from tailrace.model.errors import InputError
 from tailrace.model.outcome import Reason
@@ -189,7 +189,8 @@ class GrpcPort:
         call_id = self._calls.get(call)
         if call_id is None:
             call_id = self._calls[call] = self._new_id(client_id)
-            self._traces[call_id] = continue_trace(named.get(b"traceparent"))
+            endpoint = call.method.route.endpoint
+            self._traces[call_id] = gateway.traces.trace(named, engine=gateway.engine.name, endpoint=endpoint)
         trace = self._traces[call_id]
         now = monotonic_ns()
         ledger = RequestLedger(
