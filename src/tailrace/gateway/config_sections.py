@@ -162,7 +162,7 @@ class TracesConfig(Section):
     what is in memory at once is this times four."""
     grpc_listen: str | None = None
     """Where exporters that speak gRPC send their spans (SGLang's does), for example `127.0.0.1:4317`. Needs the extra
-    `grpc`. There is no token: bind it to loopback or to a network of your own."""
+    `grpc`. Beyond loopback it takes `admin_token`, as the admin port does."""
 
 
 class WebsocketConfig(Section):

@@ -77,8 +77,6 @@ class TraceShare:
 
     def trace(self, named: Mapping[bytes, bytes], *, engine: str, endpoint: str) -> Trace:
         """A request's place in its trace."""
-        asked = (
-            HEADER in named and named[HEADER].strip() == b"1" and self.budgets["asked"].take(monotonic_ns())
-        )
+        asked = HEADER in named and named[HEADER].strip() == b"1" and self.budgets["asked"].take(monotonic_ns())
         only = engine == "triton" or (not engine and endpoint.startswith("/v2/"))
         return continue_trace(named.get(b"traceparent"), self, asked=asked, only_sampled=only)

@@ -89,8 +89,11 @@ _read_request: Final = msgspec.json.Decoder(_Request).decode
 _read_span: Final = msgspec.json.Decoder(_Span).decode
 
 
-def spans_of_json(body: bytes) -> Iterator[Span]:
-    """Every span of an `ExportTraceServiceRequest`. `OtlpError` where the text is none, when it comes to that."""
+def spans_of_json(body: bytes) -> Iterator[Span | OtlpError]:
+    """Every span of an `ExportTraceServiceRequest`, or what is wrong with it.
+
+    Raises `OtlpError` where the text is no such message.
+    """
     try:
         request = _read_request(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -101,10 +104,11 @@ def spans_of_json(body: bytes) -> Iterator[Span]:
             scope = (scope_spans.scope.name if scope_spans.scope else "") or ""
             for raw in scope_spans.spans or ():
                 try:
-                    said = _read_span(raw)
+                    yield _span(_read_span(raw), scope, resource)
+                except OtlpError as error:
+                    yield error
                 except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-                    raise OtlpError(f"a span cannot be read: {error}") from None
-                yield _span(said, scope, resource)
+                    yield OtlpError(f"a span cannot be read: {error}")
 
 
 def _span(said: _Span, scope: str, resource: dict[str, Any]) -> Span:
@@ -186,9 +190,7 @@ def _several(kind: str, said: Any, depth: int) -> Any:
     values = (said.get("values") if isinstance(said, dict) else None) or ()
     if kind == "arrayValue":
         return [_value(each, depth + 1) for each in values]
-    return {
-        str(pair.get("key", "")): _value(pair.get("value"), depth + 1) for pair in values if isinstance(pair, dict)
-    }
+    return {str(pair.get("key", "")): _value(pair.get("value"), depth + 1) for pair in values if isinstance(pair, dict)}
 
 
 def _double(said: Any) -> float | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1 import trace_pb2
@@ -21,8 +22,11 @@ _LENGTH_DELIMITED = 2
 _MAX_DEPTH = 20
 
 
-def spans_of_protobuf(body: bytes) -> Iterator[Span]:
-    """Every span of an `ExportTraceServiceRequest`. `OtlpError` where the bytes are none, when it comes to that."""
+def spans_of_protobuf(body: bytes) -> Iterator[Span | OtlpError]:
+    """Every span of an `ExportTraceServiceRequest`, or what is wrong with it.
+
+    Raises `OtlpError` where the bytes are no such message, when it comes to that.
+    """
     view = memoryview(body)
     for resource_spans in _fields(view, 1):
         resource: dict[str, Any] = {}
@@ -33,7 +37,19 @@ def spans_of_protobuf(body: bytes) -> Iterator[Span]:
             for part in _fields(scope_spans, 1):
                 scope = _parsed(InstrumentationScope, part).name
             for part in _fields(scope_spans, 2):
-                yield _span(_parsed(trace_pb2.Span, part), scope, resource)
+                try:
+                    yield _span(_parsed(trace_pb2.Span, part), scope, resource)
+                except OtlpError as error:
+                    yield error
+
+
+def reception_message(rejected: int, why: str) -> bytes:
+    """An `ExportTraceServiceResponse`; empty where everything was taken, as the protocol asks."""
+    answer = ExportTraceServiceResponse()
+    if rejected:
+        answer.partial_success.rejected_spans = rejected
+        answer.partial_success.error_message = why
+    return bytes(answer.SerializeToString())
 
 
 def _parsed(kind: Any, part: memoryview) -> Any:

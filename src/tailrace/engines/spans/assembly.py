@@ -2,7 +2,8 @@
 
 A request's first span ends last, and its children may have been sent long before it (a stream of minutes), or after
 it (another process of the engine). So spans wait here for their request's first one, bounded in number and time. What
-was read is read again when more comes; the later amendment says all of it.
+was read is read again when more comes, and given again where it says more: whoever joins amendments takes of two that
+say the same thing the first.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ HOLD_NS: Final = 180 * S
 """How long a span waits for its request's first one: the longest request by default (120 s), and its exporter."""
 MOST_SPANS: Final = 16_384
 """How many spans are here at once, with what links them: some 20 MB at the very worst."""
+MOST_OF_TRACE: Final = 1024
+"""Of one trace: each post reads all that is here of it. Above, the older half goes."""
 _SERVER: Final = 2
 _MOST_STEPS: Final = 64
 """From a span to the first one of its request; a longer chain is a circle."""
@@ -73,6 +76,8 @@ class _Trace(msgspec.Struct):
     held: dict[str, _Held] = {}
     given: dict[str, Amendment] = {}
     """First span -> the last amendment that was made of what lies below it."""
+    due: dict[str, int] = {}
+    """First span -> when what belongs to it should be here."""
 
 
 class SpanAssembly:
@@ -84,6 +89,8 @@ class SpanAssembly:
         self._traces: OrderedDict[str, _Trace] = OrderedDict()
         """The one touched last is last."""
         self._count = 0
+        self._unsettled: dict[str, _Trace] = {}
+        """Traces whose first span is here, and which wait for the rest."""
 
     @property
     def waiting(self) -> int:
@@ -109,10 +116,20 @@ class SpanAssembly:
                 tally.unknown(span.name)
             self._hold(span, reader, received_unix_ns, touched, stage=stage)
         tally.understood += understood
-        amendments = [one for trace_id, trace in touched.items() for one in self._read(trace_id, trace, received_unix_ns)]
-        amendments += self._expire(received_unix_ns)
+        amendments: list[Amendment] = []
+        for trace_id, trace in touched.items():
+            amendments += self._read(trace_id, trace, received_unix_ns)
+            self._trim(trace)
         tally.amendments += len(amendments)
-        return amendments, understood
+        return amendments + self.tick(received_unix_ns), understood
+
+    def tick(self, now_unix_ns: int) -> list[Amendment]:
+        """What time brings: the amendments that need not wait any longer. Call it once a second or so."""
+        unsettled, self._unsettled = self._unsettled, {}
+        out = [one for trace_id, trace in unsettled.items() for one in self._read(trace_id, trace, now_unix_ns)]
+        out += self._expire(now_unix_ns)
+        self.tally.amendments += len(out)
+        return out
 
     # -- holding
 
@@ -130,6 +147,15 @@ class SpanAssembly:
         trace.held[span.span_id] = _Held(span.parent_span_id, span.kind, reader, span if read else None, stage)
         touched[span.trace_id] = trace
 
+    def _trim(self, trace: _Trace) -> None:
+        if len(trace.held) <= MOST_OF_TRACE:
+            return
+        for span_id in list(trace.held)[: MOST_OF_TRACE // 2]:
+            del trace.held[span_id]
+            trace.given.pop(span_id, None)
+            trace.due.pop(span_id, None)
+            self._count -= 1
+
     def _expire(self, now: int) -> list[Amendment]:
         """Let go of what is too old, or too much."""
         out: list[Amendment] = []
@@ -145,6 +171,7 @@ class SpanAssembly:
             )
             self._count -= len(trace.held)
             del self._traces[trace_id]
+            self._unsettled.pop(trace_id, None)
         return out
 
     # -- reading
@@ -164,6 +191,10 @@ class SpanAssembly:
             held = trace.held[top]
             assert held.reader is not None
             assert held.span is not None
+            due = trace.due.setdefault(top, now + held.reader.settle_ns)
+            if now < due:
+                self._unsettled[trace_id] = trace
+                continue
             spans.sort(key=lambda span: span.start_unix_ns)
             facts = held.reader.read(held.span, spans)
             origin = f"{held.reader.engine} span {held.reader.root}"
@@ -172,7 +203,8 @@ class SpanAssembly:
                     self.tally.unaddressed += 1
                     trace.given[top] = _amendment(facts, "", "", "", "", now)
                 continue
-            self._give(out, trace, top, _amendment(facts, origin, trace_id, held.parent, top, now))
+            parent = trace.held[_climb(trace, top, _never)].parent
+            self._give(out, trace, top, _amendment(facts, origin, trace_id, parent, top, now))
         out += self._stages(trace_id, trace, now, last=False)
         return out
 
@@ -187,10 +219,11 @@ class SpanAssembly:
             entry = trace.held[top]
             if entry.span is not None and REQUEST in entry.span.attributes:
                 continue  # a service before us: it has a record of its own
-            if entry.parent and (last or entry.kind == _SERVER):
+            parent = trace.held[_climb(trace, top, _never)].parent
+            if parent and (last or entry.kind == _SERVER):
                 service = str(spans[0].resource.get("service.name", "")) or "unnamed"
                 origin = f"service:{service[:_NAME_LENGTH]} span"
-                self._give(out, trace, top, _amendment(read_stages(spans), origin, trace_id, entry.parent, top, now))
+                self._give(out, trace, top, _amendment(read_stages(spans), origin, trace_id, parent, top, now))
         return out
 
     @staticmethod
@@ -212,6 +245,10 @@ def _climb(trace: _Trace, span_id: str, stop: Callable[[_Held], bool]) -> str:
             break
         span_id = held.parent
     return span_id
+
+
+def _never(_: _Held) -> bool:
+    return False
 
 
 def _top(trace: _Trace, span_id: str, reader: SpanReader) -> str | None:

@@ -45,6 +45,8 @@ class SpanReader:
     engine: ClassVar[str]
     root: ClassVar[str]
     """What the first span of a request is called, for the amendment's origin."""
+    settle_ns: ClassVar[int] = 0
+    """How long after a request's first span others of it may come: from other processes of the engine."""
 
     def owns(self, span: Span) -> bool:
         """Whether this engine sent it, about one request."""

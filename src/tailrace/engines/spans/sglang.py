@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 from tailrace.engines.sglang import Sglang
 from tailrace.engines.spans.reader import SpanFacts, SpanReader, count, covered_ns
 from tailrace.model.span import Span
+from tailrace.model.thresholds import S
 
 _SCOPE: Final = "sglang server"
 _PREPROCESS: Final = frozenset(
@@ -49,12 +50,12 @@ class SglangSpans(SpanReader):
 
     engine: ClassVar[str] = "sglang"
     root: ClassVar[str] = "Req"
+    settle_ns: ClassVar[int] = 6 * S
+    """The scheduler's process exports on its own: every 0.5 s, or every 5 s where its exporter has the usual delay."""
 
     def owns(self, span: Span) -> bool:
         """By its scope: the names of its slices are anybody's."""
-        return span.scope == _SCOPE and (
-            span.name in _KNOWN or self.is_root(span) or "thread_label" in span.attributes
-        )
+        return span.scope == _SCOPE and (span.name in _KNOWN or self.is_root(span) or "thread_label" in span.attributes)
 
     def is_root(self, span: Span) -> bool:
         """`Req 1234abcd`, `prefill Req …`, `decode Req …`: with the whole id as `rid`."""
@@ -77,7 +78,9 @@ class SglangSpans(SpanReader):
                 out.say(stage, covered_ns(found), f"span.{'+'.join(said)}")
         decodes = [(span.start_unix_ns, span.end_unix_ns) for span in below if span.name in _DECODE]
         if decodes:
-            out.say("decode", max(end for _, end in decodes) - min(start for start, _ in decodes), "span.decode_forward")
+            out.say(
+                "decode", max(end for _, end in decodes) - min(start for start, _ in decodes), "span.decode_forward"
+            )
         tokenize = [(span.start_unix_ns, span.end_unix_ns) for span in below if span.name == "tokenize"]
         if tokenize:
             out.say("preprocess.tokenize", covered_ns(tokenize), "span.tokenize")
