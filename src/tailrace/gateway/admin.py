@@ -76,6 +76,11 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     return app
 
 
+def admin_runner(app: web.Application) -> web.AppRunner:
+    """What serves it. Bodies come as they were sent: the server's own unpacking has no bound."""
+    return web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=0.1, auto_decompress=False)
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach `host`."""
     if host == "localhost":
@@ -106,6 +111,8 @@ def _guard(served: Served, open_paths: frozenset[str]) -> Any:
         if request.method == "POST" and request.content_type not in _TAKEN.get(request.path, _JSON_ONLY):
             taken = " or ".join(sorted(_TAKEN.get(request.path, _JSON_ONLY)))
             return _json({"error": {"message": f"send {taken}"}}, status=415)
+        if request.headers.get("Content-Encoding") and request.path not in _TAKEN:
+            return _json({"error": {"message": "send it without compression"}}, status=415)
         token = served.config.admin_token
         if token and request.path not in open_paths:
             given = request.headers.get("Authorization", "")

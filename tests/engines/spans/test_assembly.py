@@ -1,4 +1,4 @@
-"""Spans in any number of posts and any order become the same amendments; what never completes is bounded and counted."""
+"""Spans in any posts and any order become the same amendments; what never completes is bounded and counted."""
 
 from __future__ import annotations
 
