@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.engines.spans import assembly as module
@@ -32,6 +32,7 @@ SERVER_SIDE = [
 ]
 
 
+@settings(max_examples=max(25, settings.default.max_examples // 4))
 @given(st.randoms(use_true_random=False), st.integers(1, 5))
 def test_any_order_and_any_split_over_posts(order: random.Random, posts: int) -> None:
     spans = [*sglang_read_in_source(), *[msgspec.structs.replace(one, trace_id="cd" * 16) for one in SERVER_SIDE]]

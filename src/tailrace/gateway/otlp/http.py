@@ -44,8 +44,6 @@ class _Traces:
         """Take one export."""
         kind = request.content_type
         try:
-            if self._desk.busy:
-                raise _RefusedError(503, _UNAVAILABLE, "other posts are being worked on")
             body = await self._read(request)
         except _RefusedError as refused:
             self._desk.counters.refused_posts += 1
@@ -62,14 +60,14 @@ class _Traces:
             return _refusal(kind, _RefusedError(400, _INVALID_ARGUMENT, str(error)))
 
     async def _read(self, request: web.Request) -> bytes:
+        if self._desk.busy:
+            raise _RefusedError(503, _UNAVAILABLE, "other posts are being worked on")
         encoding = request.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ENCODINGS:
             raise _RefusedError(415, _INVALID_ARGUMENT, "send it with gzip, deflate or without compression")
         most = self._body_bytes()
         try:
-            if (request.content_length or 0) > most:
-                raise TooLargeError
-            return await unpacked(request.content.iter_any(), encoding, most)
+            return await unpacked(request.content.iter_any(), encoding, most, request.content_length or 0)
         except TooLargeError:
             text = f"the post is larger than {most} bytes: `traces.body_bytes`"
             raise _RefusedError(413, _RESOURCE_EXHAUSTED, text) from None

@@ -21,8 +21,13 @@ class TooLargeError(ValueError):
     """It is larger than the bound, unpacked."""
 
 
-async def unpacked(parts: AsyncIterator[bytes], encoding: str, most: int) -> bytes:
-    """The whole body. `encoding` is one of `ENCODINGS`. Raises `UnpackError` or `TooLargeError`."""
+async def unpacked(parts: AsyncIterator[bytes], encoding: str, most: int, announced: int = 0) -> bytes:
+    """The whole body. `encoding` is one of `ENCODINGS`. Raises `UnpackError` or `TooLargeError`.
+
+    `announced`: its length as its head says, by which one that is too large is refused unread.
+    """
+    if announced > most:
+        raise TooLargeError
     if encoding not in ("", "identity"):
         parts = _inflated(parts)
     out: list[bytes] = []
