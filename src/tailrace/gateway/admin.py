@@ -19,7 +19,7 @@ from tailrace.export.jsonl import encode_lines, encode_public, to_public
 from tailrace.gateway.config import Config, config_from, to_plain
 from tailrace.gateway.config_sections import LaneConfig
 from tailrace.gateway.otlp.http import PATH as TRACES
-from tailrace.gateway.otlp.http import PROTOBUF, add_traces
+from tailrace.gateway.otlp.http import PROTOBUF, TracesHandler
 from tailrace.gateway.otlp.span_desk import SpanDesk
 from tailrace.gateway.served import Served
 from tailrace.model.errors import InputError, TailraceError
@@ -72,7 +72,7 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_get("/canary", admin.canary)
     app.router.add_get("/diagnosis", admin.diagnosis)
     if admin.spans is not None:
-        add_traces(app, admin.spans, body_bytes=lambda: served.config.traces.body_bytes)
+        app.router.add_post("/v1/traces", admin.traces)
     return app
 
 
@@ -139,6 +139,9 @@ class _Admin:
         """One change of the configuration at a time: each is made of the one before."""
         self.open_paths = _OPEN_WITHOUT_TOKEN | parts.open_paths
         self.spans = parts.spans
+        self._traces = (
+            None if parts.spans is None else TracesHandler(parts.spans, lambda: served.config.traces.body_bytes)
+        )
 
     # -- health
 
@@ -273,11 +276,16 @@ class _Admin:
         return config_from({**to_plain(config), "lanes": lanes}, where="body")
 
     async def backends(self, _: web.Request) -> web.Response:
-        """The engine behind us."""
+        """The engine behind us; what its spans tell: `cold_start_ms`, `spans` by what became of them."""
         backends = await self._served.backends()
         if self._parts.of_engine is not None and backends:
             backends[0].update(self._parts.of_engine())
         return _json({"backends": backends})
+
+    async def traces(self, request: web.Request) -> web.Response:
+        """Spans of engines and services: OTLP in protobuf (`application/x-protobuf`) or JSON, plain, gzip or deflate."""
+        assert self._traces is not None
+        return await self._traces.post(request)
 
     async def knobs(self, _: web.Request) -> web.Response:
         """The engine's scheduler knobs, where it tells them (the simulated engine does)."""

@@ -24,18 +24,15 @@ _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _UNAVAILABLE = 3, 8, 14
 """gRPC's codes, of which a refusal's `Status` has one."""
 
 
-def add_traces(app: web.Application, desk: SpanDesk, *, body_bytes: Callable[[], int]) -> None:
-    """Let `app` take spans; `body_bytes` says how large a post may be, unpacked."""
-    app.router.add_post(PATH, _Traces(desk, body_bytes).post)
-
-
 class _RefusedError(Exception):
     def __init__(self, status: int, code: int, text: str) -> None:
         super().__init__(text)
         self.status, self.code, self.text = status, code, text
 
 
-class _Traces:
+class TracesHandler:
+    """Takes posts for a desk; `body_bytes` says how large one may be, unpacked."""
+
     def __init__(self, desk: SpanDesk, body_bytes: Callable[[], int]) -> None:
         self._desk = desk
         self._body_bytes = body_bytes
