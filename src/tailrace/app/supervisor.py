@@ -19,7 +19,8 @@ import msgspec
 from tailrace.app.admin_port import AdminPort
 from tailrace.app.fleet import Fleet
 from tailrace.app.fleet_views import FleetPage, FleetViews
-from tailrace.app.gateway_process import freeze_loaded
+from tailrace.app.gateway_process import FLUSH_S, freeze_loaded, writer_for
+from tailrace.app.trace_intake import TraceIntake
 from tailrace.gateway.config import Config
 from tailrace.model.errors import InputError, StoreError
 from tailrace.web.source import dropped_by_class
@@ -40,7 +41,11 @@ class Supervisor:
         self._changes: set[asyncio.Task[None]] = set()
         self.fleet = Fleet(config)
         self.views = FleetViews(self.fleet)
-        self.admin = AdminPort(self.views, FleetPage(self.fleet, self.views), self.views.store_counters)
+        self.late = writer_for(config.records)
+        """Of amendments alone: spans come in here, whichever worker served their request."""
+        self.traces = TraceIntake(config, self.late.amendments)
+        self.views.pulls.append(self.traces.set_metrics)
+        self.admin = AdminPort(self.views, FleetPage(self.fleet, self.views), self.views.store_counters, self.traces)
 
     async def run(self) -> None:
         """Serve until SIGINT or SIGTERM."""
@@ -66,10 +71,13 @@ class Supervisor:
                 change.cancel()
             cut = await self.fleet.close(self._hurry)
             await self.admin.close()
+            await self.traces.close()
+            await asyncio.to_thread(self.late.close, FLUSH_S)
             self._account(cut)
 
     async def _start(self) -> str:
         await self.fleet.start()
+        await self.traces.start()
         await self.admin.start()
         try:
             async with asyncio.timeout(_FIRST_LOOK_S):
@@ -129,6 +137,8 @@ class Supervisor:
             }
             if fleet.grpc is not None:
                 line["grpc"] = fleet.grpc.address
+            if self.traces.grpc_address:
+                line["traces_grpc"] = self.traces.grpc_address
             text = msgspec.json.encode(line).decode()
         else:
             base = url if url.startswith("unix:") else f"{url}/v1"
