@@ -20,7 +20,6 @@ from tailrace.app.admin_port import AdminPort
 from tailrace.app.gateway_process import FLUSH_S, GatewayProcess, freeze_loaded, tune_interpreter
 from tailrace.app.open_files import FEW, raise_open_files
 from tailrace.app.trace_intake import TraceIntake
-from tailrace.gateway.amendments import AmendmentFork
 from tailrace.gateway.config import Config
 from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.served import OneGateway
@@ -73,7 +72,7 @@ class ServingGateway:
             history=_History(self.store),
             store_counters=self.writer.counters,
         )
-        self.traces = TraceIntake(config, AmendmentFork(self.gateway.kept.amendments, self.writer.amendments))
+        self.traces = TraceIntake(config, self.gateway.amendments)
         self.metrics.on_render(self.traces.set_metrics)
         self._admin = AdminPort(served, GatewayPage(self), self.writer.counters, self.traces)
 

@@ -19,7 +19,7 @@ import msgspec
 from tailrace.app.admin_port import AdminPort
 from tailrace.app.fleet import Fleet
 from tailrace.app.fleet_views import FleetPage, FleetViews
-from tailrace.app.gateway_process import FLUSH_S, freeze_loaded, writer_for
+from tailrace.app.gateway_process import FLUSH_S, freeze_loaded, record_writer
 from tailrace.app.trace_intake import TraceIntake
 from tailrace.gateway.config import Config
 from tailrace.model.errors import InputError, StoreError
@@ -40,10 +40,14 @@ class Supervisor:
         self._hurry = asyncio.Event()
         self._changes: set[asyncio.Task[None]] = set()
         self.fleet = Fleet(config)
-        self.views = FleetViews(self.fleet)
-        self.late = writer_for(config.records)
-        """Of amendments alone: spans come in here, whichever worker served their request."""
-        self.traces = TraceIntake(config, self.late.amendments)
+        try:
+            self.writer = record_writer(config)
+            """For what comes in at the admin port: amendments to the records of all workers."""
+        except BaseException:
+            self.fleet.port.close()
+            raise
+        self.views = FleetViews(self.fleet, self.writer)
+        self.traces = TraceIntake(config, self.writer.amendments)
         self.views.pulls.append(self.traces.set_metrics)
         self.admin = AdminPort(self.views, FleetPage(self.fleet, self.views), self.views.store_counters, self.traces)
 
@@ -72,7 +76,7 @@ class Supervisor:
             cut = await self.fleet.close(self._hurry)
             await self.admin.close()
             await self.traces.close()
-            await asyncio.to_thread(self.late.close, FLUSH_S)
+            await asyncio.to_thread(self.writer.close, FLUSH_S)
             self._account(cut)
 
     async def _start(self) -> str:
