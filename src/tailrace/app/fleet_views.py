@@ -19,7 +19,6 @@ from tailrace.app.fleet import Fleet
 from tailrace.app.worker_handle import NoAnswerError, WorkerHandle
 from tailrace.app.worker_link import Counts
 from tailrace.export.prometheus import GatewayMetrics
-from tailrace.gateway.cancels import KEPT
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.history import Follower
@@ -147,9 +146,7 @@ class FleetViews:
 
     async def cancels(self) -> list[dict[str, Any]]:
         """The last cancels that had reached the engine, oldest first."""
-        said = await self._ask("cancels", list[tuple[int, dict[str, Any]]])
-        cancels = sorted((cancel for _, some in said for cancel in some), key=lambda cancel: cancel[0])
-        return [view for _, view in cancels[-KEPT:]]
+        return [cancel.view() for cancel in self._fleet.cancels.watch.recent]
 
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""

@@ -45,6 +45,7 @@ class Supervisor:
         except BaseException:
             self.fleet.port.close()
             raise
+        self.fleet.amendments.add(self.writer.amendments)
         self.views = FleetViews(self.fleet, self.writer)
         self.admin = AdminPort(self.views, FleetPage(self.fleet, self.views), self.views.store_counters)
 
