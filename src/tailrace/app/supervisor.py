@@ -46,8 +46,9 @@ class Supervisor:
         except BaseException:
             self.fleet.port.close()
             raise
+        self.fleet.amendments.add(self.writer.amendments)
         self.views = FleetViews(self.fleet, self.writer)
-        self.traces = TraceIntake(config, self.writer.amendments)
+        self.traces = TraceIntake(config, self.writer.amendments, holds=self.views.holds)
         self.views.pulls.append(self.traces.set_metrics)
         self.admin = AdminPort(self.views, FleetPage(self.fleet, self.views), self.views.store_counters, self.traces)
 

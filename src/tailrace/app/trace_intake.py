@@ -17,7 +17,7 @@ from tailrace.gateway.admin import is_loopback
 from tailrace.gateway.amendments import AmendmentSink
 from tailrace.gateway.config import Config
 from tailrace.gateway.entrance import split_address
-from tailrace.gateway.otlp.engine_spans import EngineSpans, cold_start_view, decode_starts, encode_starts
+from tailrace.gateway.otlp.engine_spans import EngineSpans, Holds, cold_start_view, decode_starts, encode_starts
 from tailrace.gateway.otlp.span_desk import SpanDesk, SpanTaker
 from tailrace.model.errors import ConfigError
 
@@ -32,8 +32,12 @@ FILE: Final = "cold_starts.json"
 class TraceIntake:
     """`start` binds the gRPC port, where there is one; `close` lets everything go."""
 
-    def __init__(self, config: Config, sink: AmendmentSink, *others: SpanTaker) -> None:
-        """`others` understand spans too. ConfigError where the network could reach the port without a token."""
+    def __init__(self, config: Config, sink: AmendmentSink, *others: SpanTaker, holds: Holds | None = None) -> None:
+        """`others` understand spans too; `holds` tells which records there are.
+
+        ConfigError where the network could reach the port without a token.
+        """
+        self._holds = holds
         self._config = config
         self._check(config)
         self._engines = EngineSpans(sink)
@@ -87,6 +91,8 @@ class TraceIntake:
         while True:
             await asyncio.sleep(_TICK_S)
             self._engines.tick(time_ns())
+            if self._holds is not None:
+                await self._engines.look_for_records(self._holds, time_ns())
             text = encode_starts(self._engines.cold_starts)
             if len(text) > len("[]") and text != self._saved:
                 self._saved = text
@@ -125,6 +131,7 @@ class TraceIntake:
         for fate, name in (
             ("kept", "amendments"),
             ("dropped", "amendments_dropped"),
+            ("joined", "joined"),
             ("unaddressed", "unaddressed"),
         ):
             metrics.counter("tailrace_span_amendments_total", counts[name], fate=fate)
