@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from pathlib import Path
 from time import time_ns
@@ -23,6 +24,8 @@ from tailrace.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from tailrace.gateway.otlp.grpc_port import GrpcSpans
+
+log = logging.getLogger(__name__)
 
 _TICK_S: Final = 1.0
 FILE: Final = "cold_starts.json"
@@ -90,14 +93,20 @@ class TraceIntake:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self._engines.tick(time_ns())
-            if self._holds is not None:
-                await self._engines.look_for_records(self._holds, time_ns())
-            text = encode_starts(self._engines.cold_starts)
-            if len(text) > len("[]") and text != self._saved:
-                self._saved = text
-                with contextlib.suppress(OSError):  # shown from memory all the same
-                    await asyncio.to_thread(self._write, text)
+            try:
+                await self._once_a_second()
+            except Exception:
+                log.exception("spans that came could not be looked after")
+
+    async def _once_a_second(self) -> None:
+        self._engines.tick(time_ns())
+        if self._holds is not None:
+            await self._engines.look_for_records(self._holds, time_ns())
+        text = encode_starts(self._engines.cold_starts)
+        if len(text) > len("[]") and text != self._saved:
+            self._saved = text
+            with contextlib.suppress(OSError):  # shown from memory all the same
+                await asyncio.to_thread(self._write, text)
 
     def _read(self) -> list[Any]:
         try:

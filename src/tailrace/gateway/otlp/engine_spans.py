@@ -16,7 +16,6 @@ from tailrace.model.amendment import Amendment
 from tailrace.model.span import Span
 from tailrace.model.thresholds import S
 
-
 Holds = Callable[[Sequence[Address]], Awaitable[Sequence[bool]]]
 """Whether the record that each address speaks of is known."""
 _MOST_UNSURE: Final = 4096
