@@ -7,6 +7,7 @@ of a stream, only the time to the end of the server's last stamp.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tailrace.engines.spans.triton_file import TracedRequest, read_trace_file
 from tailrace.model.errors import InputError
@@ -34,7 +35,7 @@ def read_triton_trace(path: Path) -> RecordTable:
 
 def _record(one: TracedRequest) -> RequestRecord:
     left = one.total_ns
-    stages: dict[str, int] = {}
+    stages: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for stage in _STAGES:
         value: int | None = getattr(one.facts, f"{stage}_ns")
