@@ -22,7 +22,7 @@ class Neighbours:
         self._most_stamps = most_stamps
         self._stamps = 0
         self.forgotten_until = 0
-        """The end of the last one that was dropped for want of room (ns): who was sent before it met more than is known."""
+        """The end of the last one dropped for want of room (ns): who was sent before it met more than is known."""
 
     def __len__(self) -> int:
         return len(self._ended)

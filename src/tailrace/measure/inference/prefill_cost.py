@@ -114,16 +114,16 @@ class PrefillCost:
             row = (1 / y, x / y, x * x / y)[:rank]
             leverage = 0.0
             if inverse is not None:
-                leverage = weight * sum(
-                    row[i] * inverse[i][j] * row[j] for i in range(rank) for j in range(rank)
-                )
+                leverage = weight * sum(row[i] * inverse[i][j] * row[j] for i in range(rank) for j in range(rank))
             off = abs(y - terms[0] - terms[1] * x - terms[2] * x * x) / y
             out.append(off / max(1.0 - leverage, 0.1))
         out.sort()
         return out[min(int(0.9 * len(out)), len(out) - 1)]
 
 
-def _normal(samples: list[tuple[float, float]], weights: list[float], rank: int) -> tuple[list[list[float]], list[float]]:
+def _normal(
+    samples: list[tuple[float, float]], weights: list[float], rank: int
+) -> tuple[list[list[float]], list[float]]:
     left = [[0.0] * rank for _ in range(rank)]
     right = [0.0] * rank
     for (x, y), weight in zip(samples, weights, strict=True):

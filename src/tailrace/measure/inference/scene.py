@@ -95,7 +95,7 @@ class Scene:
         return None
 
     def prompts_done(self, at: int, slack: int) -> int | None:
-        """Tokens of the prompts, at most, whose first tokens came within `slack` of `at`; `None` where one is unknown."""
+        """Tokens, at most, of the prompts whose first tokens came within `slack` of `at`; `None`: one is unknown."""
         total = 0
         for index in range(bisect_left(self._firsts, at - slack), bisect_right(self._firsts, at + slack)):
             tokens = self._by_first[index].tokens

@@ -30,13 +30,18 @@ from tailrace.model.stage import SourceKind, source
 from tailrace.model.thresholds import MS
 
 _MOST_MARKS: Final = 256
-_FLOOR_NS: Final = 2 * MS
-"""No split is known better: sending, reading and scheduling take their turns."""
-_NEAR_NS: Final = 1_500_000
+_FLOOR_NS: Final = 5 * MS
+"""No split is known better: sending, parsing, templating and reading are not told from the queue."""
+_NEAR_NS: Final = 4 * MS
 """An arrival this short before a mark, at least, may have been seen by the engine only after it."""
+_PROMPT_NS: Final = 30 * MS
+"""An engine whose status lines nearly all come within this time, however long the wait, sends them at once."""
+_LONG_NS: Final = 100 * MS
+"""Waits from which on a status line tells whether it waits too."""
 _RECENT: Final = 200
 """Readings of which the scatter and the calibration are the 90th percentile."""
 _RENEW: Final = 20
+_FEW: Final = 5
 _LIGHT: Final = 4
 """A prefill beside at most so many decoding requests costs what it does alone, to a few per cent."""
 
@@ -65,7 +70,7 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 class Split(msgspec.Struct, frozen=True):
-    """Queue and prefill of one wait; they add up to it. Both are off by at most `error_ns`, in nine of ten cases."""
+    """Queue and prefill of one wait. Both are off by at most `error_ns`, in nine of ten cases."""
 
     queue_ns: int
     prefill_ns: int
@@ -103,7 +108,7 @@ class _Percentile:
     def note(self, reading: float) -> None:
         self._last.append(reading)
         self._new += 1
-        if self._new >= _RENEW:
+        if self._new >= _RENEW or _FEW <= len(self._last) < _RENEW:
             self._new = 0
             ordered = sorted(self._last)
             self.value = ordered[min(int(0.9 * len(ordered)), len(ordered) - 1)]
@@ -117,6 +122,8 @@ class Wait(msgspec.Struct, kw_only=True):
     prompt_tokens: int | None
     cached_tokens: int | None
     """`None` where the engine does not say: then anything from none to nearly all may have been cached."""
+    headers: int | None = None
+    """When the status line came: of an engine that sends it at once, the arrival as it saw it."""
 
 
 class _Steps(msgspec.Struct, frozen=True):
@@ -129,8 +136,12 @@ class _Steps(msgspec.Struct, frozen=True):
     """The first mark after the arrival."""
     seen: bool
     """Whether the marks reach back so far that these two are known."""
+    alone: bool
+    """Whether nobody was ahead."""
     shares: bool
     """Whether the step after `earliest` was shared with the last one ahead."""
+    late: bool
+    """Whether the arrival was so short before `earliest` that the engine may have seen it only after."""
 
 
 class WaitModel:
@@ -144,6 +155,10 @@ class WaitModel:
         """The share of prompts that began before their turn: they are computed side by side."""
         self._scatter = _Percentile(0.0)
         """By how much two streams' stamps of one step differ (ns)."""
+        self._lines = _Percentile(float("inf"))
+        """From the send to the status line (ns)."""
+        self._heads = _Percentile(float("inf"))
+        """From the send to the status line, of long waits (ns)."""
         self._misses = _Percentile(1.0)
         """True error over stated error, of the waits whose truth became known."""
 
@@ -152,8 +167,13 @@ class WaitModel:
         found = self._split(wait, scene)
         if found is None:
             return None
-        error = max(found.error_ns, _FLOOR_NS, round(2 * self._scatter.value))
+        error = max(found.error_ns, _FLOOR_NS, round(2 * self._scatter.value), self._sending())
         return msgspec.structs.replace(found, error_ns=round(error * max(self._misses.value, 1.0)))
+
+    def _sending(self) -> int:
+        """How long sending and reading may take (ns): by the status lines, where those do not wait for a token."""
+        lines = self._lines.value
+        return round(1.5 * lines) if lines <= _PROMPT_NS else 2 * _FLOOR_NS
 
     def check(self, found: Split, queue_ns: int, prefill_ns: int) -> None:
         """The engine told the truth about a wait that was split: what is stated from now on has learnt from it.
@@ -170,17 +190,32 @@ class WaitModel:
         if first is None or first <= me.sent:
             return None
         tokens = wait.prompt_tokens
-        uncached = None if tokens is None else max(tokens - (wait.cached_tokens or 0), 1)
+        if tokens is None:
+            return None
+        uncached = max(tokens - (wait.cached_tokens or 0), 1)
+        arrived = self._arrival(me.sent, first, wait.headers)
         if scene.idle_at(me.sent):
-            return self._idle(me, first, uncached)
-        return self._among(me, first, scene, uncached, certain=wait.cached_tokens is not None)
+            return self._idle(arrived, first, uncached)
+        return self._among(me, arrived, first, scene, uncached, certain=wait.cached_tokens is not None)
+
+    def _arrival(self, sent: int, first: int, headers: int | None) -> int:
+        """When the engine's queue began, by its status line where that does not wait for anything.
+
+        It comes after parsing and templating, and its way back is that of the tokens: what is left is the queue. The
+        time before it stays unattributed.
+        """
+        if headers is None or not sent < headers < first:
+            return sent
+        took = headers - sent
+        self._lines.note(took)
+        if first - sent >= _LONG_NS:
+            self._heads.note(took)
+        return headers if self._heads.value <= _PROMPT_NS and took <= _PROMPT_NS else sent
 
     # -- nobody there
 
-    def _idle(self, me: Heard, first: int, uncached: int | None) -> Split | None:
-        waited = first - me.sent
-        if uncached is None:
-            return None
+    def _idle(self, arrived: int, first: int, uncached: int) -> Split | None:
+        waited = first - arrived
         off = None
         if self.cost.known and self.cost.covers(uncached):
             # Had something hidden kept the engine busy, the wait would exceed what such a prefill takes.
@@ -192,61 +227,67 @@ class WaitModel:
 
     # -- among others
 
-    def _among(self, me: Heard, first: int, scene: Scene, uncached: int | None, *, certain: bool) -> Split | None:
-        if uncached is None:
-            return None
+    def _among(self, me: Heard, begin: int, first: int, scene: Scene, uncached: int, *, certain: bool) -> Split | None:
         marks, scatter = scene.marks(me, _MOST_MARKS)
         if len(marks) < 2:
-            return self._blind(me, first, uncached)
+            return self._blind(begin, first, uncached)
         self._scatter.note(scatter)
-        arrived = _last_not_before(marks, me.sent)
-        """Index of the first mark after the arrival; beyond the list where the marks end too early to know."""
-        seen = marks[-1] <= me.sent
-        ahead = scene.first_before_me(me)
-        shares = False
-        earliest = arrived
-        if ahead is not None:
-            place = _nearest_mark(marks, ahead)
-            if place is not None and place + 1 <= arrived and place + 1 < len(marks):
-                earliest, shares, seen = place + 1, True, True
-            elif place is not None and place < arrived:
-                earliest = place
+        steps = self._bounds(me, begin, scene, marks)
         decodes = scene.decoding(first - 1)
         # Nobody ahead, nobody's place to wait for: it was computed from the first mark on, by itself.
-        if seen and ahead is None and earliest > 0 and not scene.ended_between(me.sent, marks[1]):
-            self.votes.note(uncached, earliest, decodes, at_most=not certain)
+        if steps.alone and steps.earliest > 0 and not scene.ended_between(begin, marks[1]):
+            self.votes.note(uncached, steps.earliest, decodes, at_most=not certain)
             if decodes <= _LIGHT:
-                self.cost.note(uncached, first - marks[earliest])
-        budgets = self.votes.plausible()
-        if not budgets:
-            budgets = [WHOLE] if earliest <= 1 else []
+                self.cost.note(uncached, first - marks[steps.earliest])
+        budgets = self.votes.plausible() or ([WHOLE] if steps.earliest <= 1 else [])
         places: set[int] = set()
         for budget in budgets:
             most = steps_of(uncached, budget, decodes)
-            if seen and certain:
-                self._parallel += ((earliest < most) - self._parallel) / _PARALLEL_MEMORY
-            places |= self._places(
-                _Steps(marks, earliest, arrived, seen=seen, shares=shares),
-                least=most if certain else 1,
-                most=most,
-                spills=shares and self._spills(scene, marks, earliest, budget - decodes - uncached),
-            )
+            if steps.seen and certain:
+                self._parallel += ((steps.earliest < most) - self._parallel) / _PARALLEL_MEMORY
+            spills = steps.shares and self._spills(scene, steps, budget - decodes - uncached)
+            places |= self._places(steps, least=most if certain else 1, most=most, spills=spills)
         places = {place for place in places if 0 < place < len(marks)}
         if not places:
             return None
         chosen = sorted(places)[len(places) // 2]
-        at = max(marks[chosen], me.sent)
+        at = max(marks[chosen], begin)
         error = max(abs(marks[place] - at) for place in places)
-        if chosen == arrived and arrived > 0 and marks[arrived] - me.sent < max(_NEAR_NS, self._scatter.value):
-            # The engine may have seen it only after this mark.
-            error = max(error, marks[arrived - 1] - marks[arrived])
-        return Split(at - me.sent, first - at, error, Method.BOUNDARIES)
+        return Split(at - begin, first - at, error, Method.BOUNDARIES)
+
+    def _bounds(self, me: Heard, begin: int, scene: Scene, marks: list[int]) -> _Steps:
+        """Where there can have been a turn: after the arrival, and after the last one ahead."""
+        earliest = arrived = _last_not_before(marks, begin)
+        seen = marks[-1] <= begin
+        shares = False
+        ahead = scene.first_before_me(me)
+        place = None if ahead is None else _nearest_mark(marks, ahead)
+        if place is not None and place < arrived:
+            if place + 1 < len(marks):
+                earliest, shares, seen = place + 1, True, True
+            else:
+                earliest = place
+        return _Steps(
+            marks,
+            earliest,
+            arrived,
+            seen=seen,
+            alone=seen and ahead is None,
+            shares=shares,
+            late=earliest == arrived and marks[arrived] - begin < max(_NEAR_NS, 2 * self._scatter.value),
+        )
 
     def _places(self, steps: _Steps, *, least: int, most: int, spills: bool) -> set[int]:
         """Marks at which the admission may have been, by how many steps back they are.
 
         `least` and `most`: the steps that the prompt fills; `spills`: the rest of the step before may have been its.
         """
+        out = self._turns(steps, least=least, most=most, spills=spills)
+        if steps.late and steps.earliest in out and steps.earliest > least:
+            out.add(steps.earliest - 1)
+        return out
+
+    def _turns(self, steps: _Steps, *, least: int, most: int, spills: bool) -> set[int]:
         earliest = steps.earliest
         if not steps.seen:
             # Where it could have been first is not known; how many steps it took is.
@@ -261,23 +302,23 @@ class WaitModel:
         return set(range(least, most + 1))
 
     @staticmethod
-    def _spills(scene: Scene, marks: list[int], earliest: int, room: int) -> bool:
+    def _spills(scene: Scene, steps: _Steps, room: int) -> bool:
         """Whether the step that finished the last one ahead may have been full, so that only a part was left for us.
 
         Had all that finished in it and we fitted into its budget, we would have been through with it.
         """
-        joint = marks[earliest - 1]
-        done = scene.prompts_done(joint, (joint - marks[earliest]) // 3)
+        joint = steps.marks[steps.earliest - 1]
+        done = scene.prompts_done(joint, (joint - steps.marks[steps.earliest]) // 3)
         return done is None or done > room
 
-    def _blind(self, me: Heard, first: int, uncached: int) -> Split | None:
+    def _blind(self, begin: int, first: int, uncached: int) -> Split | None:
         """No neighbour's token marks the steps: only what such a prefill takes is left."""
         if not self.cost.known or not self.cost.covers(uncached):
             return None
         takes = self.cost.predict(uncached)
-        prefill = min(round(takes), first - me.sent)
+        prefill = min(round(takes), first - begin)
         error = 2 * round(takes * self.cost.error_share)
-        return Split(first - me.sent - prefill, prefill, error, Method.REGRESSION)
+        return Split(first - begin - prefill, prefill, error, Method.REGRESSION)
 
 
 def _last_not_before(marks: list[int], sent: int) -> int:
