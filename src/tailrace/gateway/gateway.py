@@ -102,7 +102,12 @@ class Gateway:
         )
         self.engine.watch.reader = self.cancels
         self.hindsight = Hindsight(self.cancels, self.engine.watch)
-        self.waits = WaitInference(config.inference, self.engine.watch, self.in_flight.values)
+        self.waits = WaitInference(
+            config.inference,
+            self.engine.watch,
+            self.in_flight.values,
+            lambda: self.engine.adapter.queue_begins_between_steps,
+        )
         reception = Reception(self)
         self.open, self.open_malformed = reception.open, reception.open_malformed
         self.engine_heads = EngineHeads()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.gateway.config_sections import InferenceConfig
 from tailrace.measure.engine_timings import EngineTimings
 from tailrace.measure.inference.budget_votes import WHOLE
+from tailrace.measure.inference.handover import SMALL_NS, with_handover
 from tailrace.measure.inference.neighbours import Neighbours
 from tailrace.measure.inference.scene import Heard, Scene
 from tailrace.measure.inference.waits import Quality, Split, Wait, WaitModel
@@ -40,9 +41,14 @@ class WaitInference:
     """One backend's model and its memory; `complete` is asked once a record."""
 
     def __init__(
-        self, settings: InferenceConfig, watch: EngineWatch, in_flight: Callable[[], Iterable[InFlight]]
+        self,
+        settings: InferenceConfig,
+        watch: EngineWatch,
+        in_flight: Callable[[], Iterable[InFlight]],
+        between_steps: Callable[[], bool],
     ) -> None:
         self._watch = watch
+        self._between_steps = between_steps
         self._in_flight = in_flight
         self._model = WaitModel()
         self._neighbours = Neighbours()
@@ -68,7 +74,8 @@ class WaitInference:
     def begin(self, batch: Sequence[Ended]) -> None:
         """These have ended: they are neighbours of one another, and of those in flight."""
         self._scene = None
-        if self._unasked >= _UNASKED or not self._enabled or self.blind:
+        closed = self._unasked >= _UNASKED and not self._between_steps()
+        if closed or not self._enabled or self.blind:
             return
         heard = self._heard
         heard.clear()
@@ -89,7 +96,11 @@ class WaitInference:
 
     def complete(self, ledger: RequestLedger, summary: StreamSummary | None, said: EngineTimings) -> EngineTimings:
         """What the engine `said` of one request, and where it said nothing, what can be inferred."""
-        if summary is None or summary.first_token_at is None or ledger.sent is None or not self._enabled or self.blind:
+        if summary is None or ledger.sent is None or not self._enabled or self.blind:
+            return said
+        if self._between_steps() and said.queue_ns is not None and said.prefill_ns is not None:
+            said = self._with_handover(ledger, summary, said)
+        if summary.first_token_at is None:
             return said
         spoken = said.queue_ns is not None or said.prefill_ns is not None or said.encode_ns is not None
         if spoken or ledger.passages:
@@ -99,10 +110,7 @@ class WaitInference:
                     self._learn(ledger, summary, said.queue_ns, said.prefill_ns)
             return said
         if self._unasked >= _UNASKED:
-            # The first for long: who was there until now is not known.
-            self._unasked = 0
-            self._neighbours.clear()
-            self._neighbours.forgotten_until = summary.ended_at or summary.first_token_at
+            self._begin_anew(summary.ended_at or summary.first_token_at)
             return said
         self._unasked = 0
         self.asked += 1
@@ -114,16 +122,39 @@ class WaitInference:
             self.shown += 1
         return timings
 
+    def _with_handover(self, ledger: RequestLedger, summary: StreamSummary, said: EngineTimings) -> EngineTimings:
+        """An engine's own queue time, and the end of the step before it."""
+        sent, until = ledger.sent, summary.first_token_at
+        if until is None and ledger.upstream_end is not None and said.decode_ns is not None:
+            until = ledger.upstream_end - said.decode_ns
+        if sent is None or until is None:
+            return said
+        wait_ns = until - sent
+        if wait_ns - (said.queue_ns or 0) - (said.prefill_ns or 0) <= SMALL_NS:
+            return said
+        if sent <= self._neighbours.forgotten_until or self._excess >= _STRANGERS:
+            return said
+        return with_handover(said, sent, wait_ns, self._present())
+
+    def _begin_anew(self, now: int) -> None:
+        """The first for long: who was there until now is not known."""
+        self._unasked = 0
+        self._neighbours.clear()
+        self._neighbours.forgotten_until = now
+
+    def _present(self) -> Scene:
+        scene = self._scene
+        if scene is None:
+            scene = self._scene = self._neighbours.scene(self._living())
+        return scene
+
     def _split(self, ledger: RequestLedger, summary: StreamSummary) -> Split | None:
         heard = self._heard.get(id(ledger))
         if heard is None or heard.first is None or self._excess >= _STRANGERS:
             return None
         if heard.sent <= self._neighbours.forgotten_until or ledger.audio_seconds is not None:
             return None
-        scene = self._scene
-        if scene is None:
-            scene = self._scene = self._neighbours.scene(self._living())
-        return self._model.split(self._wait(heard, ledger, summary), scene)
+        return self._model.split(self._wait(heard, ledger, summary), self._present())
 
     def _learn(self, ledger: RequestLedger, summary: StreamSummary, queue_ns: int, prefill_ns: int) -> None:
         split = self._split(ledger, summary)

@@ -94,6 +94,22 @@ class Scene:
                 return at
         return None
 
+    def marks_after(self, at: int, most: int) -> list[int]:
+        """The first ends of steps after `at`, at most `most`, by whichever streams mark them; ascending."""
+        out: list[int] = []
+        top = bisect_right(self._firsts, at)
+        for index in range(top - 1, max(top - 1 - _LOOK, -1), -1):
+            one = self._by_first[index]
+            if one.end > at:
+                found = bisect_right(one.stamps, at)
+                out += one.stamps[found : found + most]
+        out += self._firsts[top : top + most]
+        marks: list[int] = []
+        for stamp in sorted(out):
+            if not marks or stamp - marks[-1] >= _SAME_NS:
+                marks.append(stamp)
+        return marks[:most]
+
     def prompts_done(self, at: int, slack: int) -> int | None:
         """Tokens, at most, of the prompts whose first tokens came within `slack` of `at`; `None`: one is unknown."""
         total = 0
