@@ -9,23 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from tailrace.gateway.config_sections import InferenceConfig
 from tailrace.measure.engine_timings import EngineTimings
 from tailrace.measure.inference.budget_votes import WHOLE
 from tailrace.measure.inference.handover import SMALL_NS, with_handover
 from tailrace.measure.inference.neighbours import Neighbours
 from tailrace.measure.inference.scene import Heard, Scene
+from tailrace.measure.inference.thrown_out import DENSE, may_have_been, preemptions
 from tailrace.measure.inference.waits import Quality, Split, Wait, WaitModel
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.engine_state import EngineState
 from tailrace.model.outcome import OutcomeKind
+from tailrace.model.stage import SourceKind, source
 
 if TYPE_CHECKING:
+    from tailrace.gateway.engine_link import EngineLink
     from tailrace.gateway.in_flight import InFlight
     from tailrace.gateway.record_desk import Ended
-    from tailrace.gateway.scrape import EngineWatch
 
+_MISSED_STEPS: Final = source(SourceKind.INFERRED, "steps missed beside neighbours")
 _UNASKED: Final = 256
 """So many records in a row that the engine splits itself, and its streams are not remembered any more."""
 _UNSURE: Final = 1.5
@@ -41,14 +46,10 @@ class WaitInference:
     """One backend's model and its memory; `complete` is asked once a record."""
 
     def __init__(
-        self,
-        settings: InferenceConfig,
-        watch: EngineWatch,
-        in_flight: Callable[[], Iterable[InFlight]],
-        between_steps: Callable[[], bool],
+        self, settings: InferenceConfig, engine: EngineLink, in_flight: Callable[[], Iterable[InFlight]]
     ) -> None:
-        self._watch = watch
-        self._between_steps = between_steps
+        self._engine = engine
+        self._watch = engine.watch
         self._in_flight = in_flight
         self._model = WaitModel()
         self._neighbours = Neighbours()
@@ -74,7 +75,8 @@ class WaitInference:
     def begin(self, batch: Sequence[Ended]) -> None:
         """These have ended: they are neighbours of one another, and of those in flight."""
         self._scene = None
-        closed = self._unasked >= _UNASKED and not self._between_steps()
+        adapter = self._engine.adapter
+        closed = self._unasked >= _UNASKED and not adapter.queue_begins_between_steps and not self._preempting()
         if closed or not self._enabled or self.blind:
             return
         heard = self._heard
@@ -98,10 +100,19 @@ class WaitInference:
         """What the engine `said` of one request, and where it said nothing, what can be inferred."""
         if summary is None or ledger.sent is None or not self._enabled or self.blind:
             return said
-        if self._between_steps() and said.queue_ns is not None and said.prefill_ns is not None:
+        said = self._mend(ledger, summary, said)
+        return said if summary.first_token_at is None else self._infer(ledger, summary, said)
+
+    def _mend(self, ledger: RequestLedger, summary: StreamSummary, said: EngineTimings) -> EngineTimings:
+        """What engines that report leave out."""
+        if summary.first_token_at is not None and said.preemptions is None and self._preempting():
+            said = self._with_preemptions(ledger, summary, said)
+        told = said.queue_ns is not None and said.prefill_ns is not None
+        if told and self._engine.adapter.queue_begins_between_steps:
             said = self._with_handover(ledger, summary, said)
-        if summary.first_token_at is None:
-            return said
+        return said
+
+    def _infer(self, ledger: RequestLedger, summary: StreamSummary, said: EngineTimings) -> EngineTimings:
         spoken = said.queue_ns is not None or said.prefill_ns is not None or said.encode_ns is not None
         if spoken or ledger.passages:
             if self._unasked < _UNASKED:
@@ -110,7 +121,7 @@ class WaitInference:
                     self._learn(ledger, summary, said.queue_ns, said.prefill_ns)
             return said
         if self._unasked >= _UNASKED:
-            self._begin_anew(summary.ended_at or summary.first_token_at)
+            self._begin_anew(summary.ended_at or ledger.sent or 0)
             return said
         self._unasked = 0
         self.asked += 1
@@ -135,6 +146,24 @@ class WaitInference:
         if sent <= self._neighbours.forgotten_until or self._excess >= _STRANGERS:
             return said
         return with_handover(said, sent, wait_ns, self._present())
+
+    def _preempting(self) -> bool:
+        """Whether the engine has preempted at all, and does not say whom."""
+        state = self._watch.latest
+        return self._engine.adapter.preempts_silently and state is not None and bool(state.preemptions_total)
+
+    def _with_preemptions(self, ledger: RequestLedger, summary: StreamSummary, said: EngineTimings) -> EngineTimings:
+        heard, p50 = self._heard.get(id(ledger)), summary.chunk_gap_p50_ns
+        if heard is None or p50 is None or not may_have_been(summary.chunk_gap_max_ns, p50):
+            return said
+        if summary.token_events < DENSE * (summary.output_tokens or 0):
+            return said
+        blocked = ledger.blocked + summary.client_blocked
+        found = preemptions(heard, self._present(), gap_p50_ns=p50, blocked=blocked)
+        if not found:
+            return said
+        ledger.fact_sources = {**ledger.fact_sources, "preemptions": _MISSED_STEPS}
+        return msgspec.structs.replace(said, preemptions=found)
 
     def _begin_anew(self, now: int) -> None:
         """The first for long: who was there until now is not known."""
