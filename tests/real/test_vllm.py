@@ -152,6 +152,29 @@ def test_a_client_that_leaves_is_counted_by_us_alone(vllm):
     assert vllm.count("vllm:request_success_total", finished_reason="abort") == before
 
 
+@pytest.fixture(scope="module")
+def narrow(vllm: VllmStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmStack]:
+    """Too few cache blocks for eight requests of 300 tokens. Begun after the other one: the cores are few."""
+    flags = ("--max-model-len=512", "--max-num-seqs=8", "--num-gpu-blocks-override=40", "--enable-per-request-metrics")
+    yield from vllm_stack(tmp_path_factory.mktemp("narrow"), *flags)
+
+
+def test_whom_it_threw_out_is_seen_beside_its_neighbours(narrow):
+    """It tells only how many; its queue time knows nothing of the wait."""
+    together(narrow.url, [body("warm", 8) for _ in range(8)])
+    before = narrow.count("vllm:num_preemptions_total")
+    answers = together(narrow.url, [body(f"Thrown out {n}", 300) for n in range(8)])
+    counted = narrow.count("vllm:num_preemptions_total") - before
+    assert counted >= 3, "the engine was to run out of blocks"
+    found = narrow.records({answer["id"] for answer in answers})
+    ours = sum(record.preemptions or 0 for record in found)
+    # One that is thrown out again before its prompt is computed anew waits once and is counted twice.
+    assert 0.5 * counted <= ours <= counted, (ours, counted)
+    for record in found:
+        if record.preemptions:
+            assert record.fact_sources["preemptions"].startswith("inferred(")
+
+
 def test_models_are_passed_on(vllm):
     with urllib.request.urlopen(f"{vllm.url}/v1/models", timeout=20) as answer:
         assert [model["id"] for model in json.load(answer)["data"]] == ["random"]
