@@ -52,8 +52,8 @@ class WaitInference:
         self._dense = True
         self._seen: EngineState | None = None
         self._excess = 0
-        self.blind = ""
-        """Why nothing can be inferred here: others' requests are with the engine, and we do not see their tokens."""
+        self.partial = ""
+        """Why our own requests may not be all that the engine has; then only what our streams' tokens mark is used."""
         self.asked = self.shown = 0
         """Waits that nobody else split, and those of them of which a stage was known well enough."""
         self.apply(settings)
@@ -68,7 +68,7 @@ class WaitInference:
     def begin(self, batch: Sequence[Ended]) -> None:
         """These have ended: they are neighbours of one another, and of those in flight."""
         self._scene = None
-        if self._unasked >= _UNASKED or not self._enabled or self.blind:
+        if self._unasked >= _UNASKED or not self._enabled:
             return
         heard = self._heard
         heard.clear()
@@ -89,7 +89,7 @@ class WaitInference:
 
     def complete(self, ledger: RequestLedger, summary: StreamSummary | None, said: EngineTimings) -> EngineTimings:
         """What the engine `said` of one request, and where it said nothing, what can be inferred."""
-        if summary is None or summary.first_token_at is None or ledger.sent is None or not self._enabled or self.blind:
+        if summary is None or summary.first_token_at is None or ledger.sent is None or not self._enabled:
             return said
         spoken = said.queue_ns is not None or said.prefill_ns is not None or said.encode_ns is not None
         if spoken or ledger.passages:
@@ -116,14 +116,18 @@ class WaitInference:
 
     def _split(self, ledger: RequestLedger, summary: StreamSummary) -> Split | None:
         heard = self._heard.get(id(ledger))
-        if heard is None or heard.first is None or self._excess >= _STRANGERS:
+        if heard is None or heard.first is None:
             return None
         if heard.sent <= self._neighbours.forgotten_until or ledger.audio_seconds is not None:
             return None
         scene = self._scene
         if scene is None:
             scene = self._scene = self._neighbours.scene(self._living())
-        return self._model.split(self._wait(heard, ledger, summary), scene)
+        return self._model.split(self._wait(heard, ledger, summary), scene, partial=self._shared)
+
+    @property
+    def _shared(self) -> bool:
+        return bool(self.partial) or self._excess >= _STRANGERS
 
     def _learn(self, ledger: RequestLedger, summary: StreamSummary, queue_ns: int, prefill_ns: int) -> None:
         split = self._split(ledger, summary)
@@ -188,14 +192,14 @@ class WaitInference:
 
     def view(self) -> dict[str, Any]:
         """For the admin port."""
-        why = self.blind
+        why = self.partial
         if not why and self._excess >= _STRANGERS:
-            why = "the engine counts more requests than ours: others use it, and their tokens are not seen"
+            why = "the engine counts more requests than ours"
         budgets = self._model.votes.plausible()
         cost = self._model.cost
         return {
             "enabled": self._enabled,
-            "why_not": why,
+            "partial": why,
             "asked": self.asked,
             "shown": self.shown,
             "prefill_samples": len(cost),
