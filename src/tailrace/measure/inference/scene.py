@@ -82,10 +82,13 @@ class Scene:
         index = bisect_left(self._ends, low)
         return index < len(self._ends) and self._ends[index] <= high
 
-    def first_before_me(self, me: Heard) -> int | None:
-        """The last first token, up to mine, of those that were sent before me and waited with me."""
+    def first_before_me(self, me: Heard, slack: int = 0) -> int | None:
+        """The last first token, up to mine, of those that were sent before me and waited with me.
+
+        `slack`: how much later than mine one of the same step may have been read.
+        """
         mine = _first(me)
-        for index in range(bisect_right(self._firsts, mine) - 1, -1, -1):
+        for index in range(bisect_right(self._firsts, mine + slack) - 1, -1, -1):
             at = self._firsts[index]
             if at <= me.sent:
                 return None

@@ -275,7 +275,7 @@ class WaitModel:
         earliest = arrived = _last_not_before(marks, begin)
         seen = marks[-1] <= begin
         shares = False
-        ahead = scene.first_before_me(me)
+        ahead = scene.first_before_me(me, (marks[0] - marks[1]) // 3)
         place = None if ahead is None else _nearest_mark(marks, ahead)
         if place is not None and place < arrived:
             if place + 1 < len(marks):
