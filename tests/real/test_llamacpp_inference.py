@@ -1,6 +1,6 @@
-"""llama.cpp with its reports hidden: inferred prefill against its own `timings`, inferred queue against its wait.
+"""llama.cpp with its reports hidden: inferred prefill and queue against its own `timings` and its status line.
 
-Its status line comes when a slot starts, so `headers_ns` is the queue; the plain adapter knows nothing of that.
+Its status line comes when a slot starts, so `headers_ns` is the queue; the plain adapter knows nothing of either.
 """
 
 from __future__ import annotations
@@ -11,37 +11,47 @@ import pytest
 import uvloop
 
 from tailrace.model.thresholds import MS
+from tests.real.conftest import SLOTS
 from tests.real.stream_client import body
 from tests.wire.inference_load import Outcome, load, stated_ns
 
 pytestmark = [
     pytest.mark.tier("ci"),
     pytest.mark.needs("llamacpp"),
-    pytest.mark.long("a real engine on one thread computes some 5,000 tokens", timeout=300),
+    pytest.mark.long("a real engine on one thread computes some 3,000 tokens", timeout=300),
 ]
 
-REQUESTS = 60
+REQUESTS = 48
+AT_ONCE = SLOTS + 3
+"""More than there are slots: some queue."""
 
 
 @pytest.fixture(scope="module")
 def outcome(engine: str) -> Outcome:
-    asked = [
-        (0.4, body(f"Story {number}: " + "and then " * (10 + 37 * number % 160), 24)) for number in range(REQUESTS)
-    ]
-    return uvloop.run(load(engine, asked, tells='"timings"'))
+    asked = [(0.3, body(f"Story {number}: " + "and then " * (5 + 11 * number % 40), 10)) for number in range(REQUESTS)]
+    return uvloop.run(load(engine, asked, tells='"timings"', at_once=AT_ONCE))
 
 
 def test_what_is_shown_is_near_to_what_it_says(outcome: Outcome):
-    off, covered = [], []
-    for record, event in outcome.told:
-        if record.prefill_ns is None:
-            continue
-        error = abs(record.prefill_ns / MS - event["timings"]["prompt_ms"])
-        off.append(error / (record.ttft_upstream_ns or 1) * MS)
-        covered.append(error <= stated_ns(record, "prefill") / MS)
-    print(outcome.view)
-    print(len(off), "of", len(outcome.told), "shown; error over wait: median", off and statistics.median(off))
-    print("covered", sum(covered), "of", len(covered))
     assert outcome.view["asked"] >= REQUESTS - 2
-    if off:
-        assert statistics.median(off) <= 0.35
+    shown = 0
+    for stage in ("queue.engine", "prefill"):
+        errors, shares, covered = [], [], []
+        for record, event in outcome.told:
+            value, wait = record.stage_ns(stage), record.ttft_upstream_ns
+            if value is None or wait is None:
+                continue
+            true = event["timings"]["prompt_ms"] if stage == "prefill" else (record.headers_ns or 0) / MS
+            error = abs(value / MS - true)
+            errors.append(error)
+            shares.append(error / (wait / MS))
+            covered.append(error <= stated_ns(record, stage) / MS)
+        shown += len(errors)
+        if errors:
+            print(
+                f"{stage}: {len(errors)} of {len(outcome.told)} shown, median error {statistics.median(errors):.1f} ms, "
+                f"{statistics.median(shares):.1%} of the wait, covered {sum(covered) / len(covered):.0%}"
+            )
+            assert statistics.median(shares) <= 0.2, stage
+    print(outcome.view)
+    assert shown >= 5

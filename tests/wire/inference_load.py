@@ -28,9 +28,17 @@ class Outcome(NamedTuple):
 
 
 async def load(
-    engine_url: str, asked: Sequence[tuple[float, dict[str, Any]]], *, tells: str, engine: str = "openai", **more: Any
+    engine_url: str,
+    asked: Sequence[tuple[float, dict[str, Any]]],
+    *,
+    tells: str,
+    engine: str = "openai",
+    at_once: int = 1000,
+    **more: Any,
 ) -> Outcome:
-    """Send each body so many seconds after the one before; `tells` is the key of the event that tells the truth.
+    """Send each body so many seconds after the one before, with at most `at_once` on their way.
+
+    `tells` is the key of the event that tells the client the truth.
 
     With `engine: openai` the gateway's adapter reads nothing of what the engine says of its stages.
     """
@@ -39,17 +47,18 @@ async def load(
         "listen": "127.0.0.1:0",
         "admin": "127.0.0.1:0",
         "backends": [{"url": engine_url, "engine": engine}],
-        "budgets": {"queue": "60s", "first_token": "60s", "idle": "60s"},
+        "budgets": {"queue": "100s", "first_token": "100s", "idle": "100s"},
         **more,
     }
     gateway = Gateway(config_from(raw, where="test"), records)
     await gateway.start()
     events: dict[str, dict[str, Any]] = {}
+    places = asyncio.Semaphore(at_once)
     try:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
             async def one(body: dict[str, Any]) -> None:
-                async with session.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
+                async with places, session.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
                     assert answer.status == 200, await answer.text()
                     name, last = answer.headers["x-request-id"], {}
                     async for line in answer.content:
