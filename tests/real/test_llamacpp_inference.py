@@ -49,7 +49,7 @@ def test_what_is_shown_is_near_to_what_it_says(outcome: Outcome):
         shown += len(errors)
         if errors:
             print(
-                f"{stage}: {len(errors)} of {len(outcome.told)} shown, median error {statistics.median(errors):.1f} ms, "
+                f"{stage}: {len(errors)} of {len(outcome.told)} shown, median {statistics.median(errors):.1f} ms off, "
                 f"{statistics.median(shares):.1%} of the wait, covered {sum(covered) / len(covered):.0%}"
             )
             assert statistics.median(shares) <= 0.2, stage

@@ -3,6 +3,7 @@
 import json
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def silent() -> Iterator[str]:
         child.kill()
 
 
-def through(url: str, **more: object) -> Outcome:
+def through(url: str, **more: Any) -> Outcome:
     out: list[Outcome] = []
 
     async def test() -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -88,6 +89,8 @@ class Split(msgspec.Struct, frozen=True):
         if queue is None and prefill is None:
             return said
         text = self.source
+        if said is NO_TIMINGS:
+            return EngineTimings(queue_ns=queue, prefill_ns=prefill, sources={"queue": text, "prefill": text})
         return msgspec.structs.replace(
             said, queue_ns=queue, prefill_ns=prefill, sources={**said.sources, "queue": text, "prefill": text}
         )
@@ -95,7 +98,12 @@ class Split(msgspec.Struct, frozen=True):
     @property
     def source(self) -> str:
         """As records keep it: `inferred(step boundaries, ±2 ms)`."""
-        return source(SourceKind.INFERRED, f"{self.method.value}, ±{-(-self.error_ns // MS)} ms")
+        return _spelled(self.method, -(-self.error_ns // MS))
+
+
+@lru_cache(maxsize=256)
+def _spelled(method: Method, error_ms: int) -> str:
+    return source(SourceKind.INFERRED, f"{method.value}, ±{error_ms} ms")
 
 
 class _Percentile:
