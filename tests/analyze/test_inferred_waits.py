@@ -46,7 +46,9 @@ def test_the_whole_grid(late_ms: float):
         if setting.name == UNREADABLE:
             assert found.queue_shown == 0
             continue
-        judged(found) if late_ms < 1 else None
+        if late_ms < 1:
+            judged(found)
+        # With 2 ms of delay a stage must still not be worse than stated, however few are shown.
         assert found.covered >= 0.85, found
 
 
