@@ -68,10 +68,10 @@ class WaitInference:
     def begin(self, batch: Sequence[Ended]) -> None:
         """These have ended: they are neighbours of one another, and of those in flight."""
         self._scene = None
+        self._heard.clear()
         if self._unasked >= _UNASKED or not self._enabled:
             return
         heard = self._heard
-        heard.clear()
         neighbours = self._neighbours
         for ended in batch:
             one = self._heard_of(ended)
