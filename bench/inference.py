@@ -10,23 +10,27 @@ stated in more than one of ten cases.
 
 from __future__ import annotations
 
+import math
 import sys
 
 from tailrace.testing.inferred import SETTINGS, Score, score
 
 
 def row(one: Score) -> str:
+    def cell(form: str, *values: float) -> str:
+        return " / ".join("–" if math.isnan(value) else format(value, form) for value in values)
+
     return (
-        f"| {one.setting} | {one.n:,} | {one.queue_shown:.0%} / {one.prefill_shown:.0%} | "
-        f"{one.median_queue_error_ms:.1f} / {one.median_prefill_error_ms:.1f} | "
-        f"{one.p90_queue_error_ms:.1f} / {one.p90_prefill_error_ms:.1f} | "
-        f"{one.queue_good:.1%} / {one.prefill_good:.1%} | {one.covered:.1%} |"
+        f"| {one.setting} | {one.n:,} | {cell('.0%', one.queue_shown, one.prefill_shown)} | "
+        f"{cell('.1f', one.median_queue_error_ms, one.median_prefill_error_ms)} | "
+        f"{cell('.1f', one.p90_queue_error_ms, one.p90_prefill_error_ms)} | "
+        f"{cell('.1%', one.queue_good, one.prefill_good)} | {cell('.1%', one.covered)} |"
     )
 
 
 def main() -> None:
     quick = "--quick" in sys.argv
-    print("| engine and load | n | shown, % | median error, ms | p90 error, ms | within 15 % or 10 ms | covered |")
+    print("| engine and load | n | shown | median error, ms | p90 error, ms | within 15 % or 10 ms | covered |")
     print("|---|---|---|---|---|---|---|")
     bad = []
     for setting in SETTINGS:

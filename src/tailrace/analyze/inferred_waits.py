@@ -20,17 +20,22 @@ from tailrace.store.table import RecordTable
 _DENSE = 0.8
 
 
-def infer_waits(table: RecordTable) -> list[Split | None]:
+def infer_waits(table: RecordTable, *, partial: bool = False) -> list[Split | None]:
     """The split of each row's wait for its first token, `None` where nothing can be said. Whether it is known well
     enough to be shown is for the caller: `Split.timings` judges it.
 
     Rows whose engine reported both stages are not inferred but learnt from: what is stated of the others is calibrated
-    with them.
+    with them. `partial`: others used the engine too, whose requests are not in the table.
     """
     rows = [_row(table, index) for index in range(len(table))]
     heard = [one for one in rows if one is not None]
-    if not heard or not any(timeline is not None for timeline in table.timelines):
+    unmarked = sum(timeline is None for timeline in table.timelines)
+    if not heard or unmarked == len(table):
         return [None] * len(table)
+    if unmarked:
+        # Whoever got tokens and has no timeline is a stranger: it worked in steps that it does not mark.
+        seen = ~np.isnan(table.column("ttft_ns").astype(np.float64))
+        partial = partial or any(got and timeline is None for got, timeline in zip(seen, table.timelines, strict=True))
     scene = Scene([one.heard for one in heard])
     model = WaitModel()
     out: list[Split | None] = [None] * len(table)
@@ -41,7 +46,7 @@ def infer_waits(table: RecordTable) -> list[Split | None]:
         wait = rows[index]
         if wait is None or wait.heard.first is None:
             continue
-        split = model.split(wait, scene)
+        split = model.split(wait, scene, partial=partial)
         if not np.isnan(prefill[index]):
             if split is not None and not np.isnan(queue[index]):
                 model.check(split, int(queue[index]), int(prefill[index]))

@@ -170,7 +170,7 @@ class Gateway:
             self.engine.watch.start()
         else:
             self.cancels.blind = "the engine's count covers the requests of all workers"
-            self.waits.blind = "several workers share the engine, and each sees only the tokens of its own requests"
+            self.waits.partial = "each worker sees only the tokens of its own requests"
 
     @property
     def port(self) -> int:

@@ -59,8 +59,8 @@ class WaitInference:
         self._dense = True
         self._seen: EngineState | None = None
         self._excess = 0
-        self.blind = ""
-        """Why nothing can be inferred here: others' requests are with the engine, and we do not see their tokens."""
+        self.partial = ""
+        """Why our own requests may not be all that the engine has; then only what our streams' tokens mark is used."""
         self.asked = self.shown = 0
         """Waits that nobody else split, and those of them of which a stage was known well enough."""
         self.apply(settings)
@@ -75,12 +75,10 @@ class WaitInference:
     def begin(self, batch: Sequence[Ended]) -> None:
         """These have ended: they are neighbours of one another, and of those in flight."""
         self._scene = None
-        adapter = self._engine.adapter
-        closed = self._unasked >= _UNASKED and not adapter.queue_begins_between_steps and not self._preempting()
-        if closed or not self._enabled or self.blind:
+        self._heard.clear()
+        if not self._enabled or not self._remembering():
             return
         heard = self._heard
-        heard.clear()
         neighbours = self._neighbours
         for ended in batch:
             one = self._heard_of(ended)
@@ -98,7 +96,7 @@ class WaitInference:
 
     def complete(self, ledger: RequestLedger, summary: StreamSummary | None, said: EngineTimings) -> EngineTimings:
         """What the engine `said` of one request, and where it said nothing, what can be inferred."""
-        if summary is None or ledger.sent is None or not self._enabled or self.blind:
+        if summary is None or ledger.sent is None or not self._enabled:
             return said
         said = self._mend(ledger, summary, said)
         return said if summary.first_token_at is None else self._infer(ledger, summary, said)
@@ -120,7 +118,7 @@ class WaitInference:
                 if said.queue_ns is not None and said.prefill_ns is not None:
                     self._learn(ledger, summary, said.queue_ns, said.prefill_ns)
             return said
-        if self._unasked >= _UNASKED:
+        if not self._remembering():
             self._begin_anew(summary.ended_at or ledger.sent or 0)
             return said
         self._unasked = 0
@@ -143,9 +141,13 @@ class WaitInference:
         wait_ns = until - sent
         if wait_ns - (said.queue_ns or 0) - (said.prefill_ns or 0) <= SMALL_NS:
             return said
-        if sent <= self._neighbours.forgotten_until or self._excess >= _STRANGERS:
+        if sent <= self._neighbours.forgotten_until:
             return said
         return with_handover(said, sent, wait_ns, self._present())
+
+    def _remembering(self) -> bool:
+        """Whether neighbours are kept: only while somebody asks for them."""
+        return self._unasked < _UNASKED or self._engine.adapter.queue_begins_between_steps or self._preempting()
 
     def _preempting(self) -> bool:
         """Whether the engine has preempted at all, and does not say whom."""
@@ -179,11 +181,15 @@ class WaitInference:
 
     def _split(self, ledger: RequestLedger, summary: StreamSummary) -> Split | None:
         heard = self._heard.get(id(ledger))
-        if heard is None or heard.first is None or self._excess >= _STRANGERS:
+        if heard is None or heard.first is None:
             return None
         if heard.sent <= self._neighbours.forgotten_until or ledger.audio_seconds is not None:
             return None
-        return self._model.split(self._wait(heard, ledger, summary), self._present())
+        return self._model.split(self._wait(heard, ledger, summary), self._present(), partial=self._shared)
+
+    @property
+    def _shared(self) -> bool:
+        return bool(self.partial) or self._excess >= _STRANGERS
 
     def _learn(self, ledger: RequestLedger, summary: StreamSummary, queue_ns: int, prefill_ns: int) -> None:
         split = self._split(ledger, summary)
@@ -248,14 +254,14 @@ class WaitInference:
 
     def view(self) -> dict[str, Any]:
         """For the admin port."""
-        why = self.blind
+        why = self.partial
         if not why and self._excess >= _STRANGERS:
-            why = "the engine counts more requests than ours: others use it, and their tokens are not seen"
+            why = "the engine counts more requests than ours"
         budgets = self._model.votes.plausible()
         cost = self._model.cost
         return {
             "enabled": self._enabled,
-            "why_not": why,
+            "partial": why,
             "asked": self.asked,
             "shown": self.shown,
             "prefill_samples": len(cost),

@@ -41,8 +41,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the requests whose prompt begins like that of others, and is partly cached."""
     says_cached: bool = True
     """Whether the engine says how much of a prompt was cached; vLLM does not unless it is told to."""
-    inferable: bool = True
-    """False where too little can be known; nothing wrong may be shown then either."""
+    strangers: float = 0.0
+    """Share of the requests that others sent: the model sees nothing of them."""
+    merged: int = 1
+    """Tokens in an event."""
 
 
 SETTINGS: Final = (
@@ -78,6 +80,10 @@ SETTINGS: Final = (
         knobs={"long_prefill_token_threshold": 512},
     ),
     Setting(name="chat, priorities", rate=6, knobs={"policy": "priority"}),
+    Setting(name="chat, half of it others'", rate=5, strangers=0.5),
+    Setting(name="three tokens an answer", rate=6, mix="brief=800~0.8/3"),
+    Setting(name="one token an answer", rate=5, mix="brief=1000~0.7/1"),
+    Setting(name="chat, four tokens an event", rate=5, merged=4),
 )
 
 
@@ -124,7 +130,7 @@ def _individual(request: SimRequest, setting: Setting, rng: np.random.Generator,
         request.priority = int(rng.integers(0, 2))
 
 
-def as_seen(record: RequestRecord, *, says_cached: bool, late_ms: float, rng: np.random.Generator) -> RequestRecord:
+def as_seen(record: RequestRecord, setting: Setting, *, late_ms: float, rng: np.random.Generator) -> RequestRecord:
     """The record as somebody outside makes it: later stamps, and nothing reported. `late_ms`: mean of the delay."""
     early = round((0.2 + rng.exponential(late_ms)) * MS) if late_ms else 0
     timeline = record.timeline
@@ -133,6 +139,9 @@ def as_seen(record: RequestRecord, *, says_cached: bool, late_ms: float, rng: np
         if late_ms:
             late = ((0.1 + rng.exponential(late_ms, len(stamps))) * MS).astype(np.int64)
             stamps = np.maximum.accumulate(stamps + late)
+        if setting.merged > 1:
+            # The first token comes by itself, the others some at a time, with the last of them.
+            stamps = np.append(stamps[:1], np.append(stamps[1:][setting.merged - 1 :: setting.merged], stamps[-1:]))
         kinds = [int(EventKind.CONTENT)] * len(stamps)
         timeline = Timeline(at_ns=stamps.tolist(), kind=kinds, tokens=[1] * len(stamps))
         end = max(record.e2e_ns + early, timeline.at_ns[-1])
@@ -145,7 +154,7 @@ def as_seen(record: RequestRecord, *, says_cached: bool, late_ms: float, rng: np
         run_offset_ns=(record.run_offset_ns or 0) - early,
         timeline=timeline,
         e2e_ns=end,
-        cached_tokens=record.cached_tokens if says_cached else None,
+        cached_tokens=record.cached_tokens if setting.says_cached else None,
         queue_ns=None,
         queue_engine_ns=None,
         prefill_ns=None,
@@ -172,8 +181,12 @@ def score(
     for seed in seeds:
         truth = true_records(setting, seed, requests)
         rng = np.random.default_rng([seed, 1])
-        seen = [as_seen(record, says_cached=setting.says_cached, late_ms=late_ms, rng=rng) for record in truth]
-        for record, split in zip(truth, infer_waits(RecordTable.from_records(seen)), strict=True):
+        if setting.strangers:
+            truth = [record for record in truth if rng.random() >= setting.strangers]
+        seen = [as_seen(record, setting, late_ms=late_ms, rng=rng) for record in truth]
+        for record, split in zip(
+            truth, infer_waits(RecordTable.from_records(seen), partial=setting.strangers > 0), strict=True
+        ):
             if record.ttft_ns is None:
                 continue
             n += 1

@@ -8,7 +8,7 @@ from typing import Final
 
 from tailrace.measure.inference.scene import Heard, Scene
 
-MOST: Final = 1024
+MOST: Final = 512
 MOST_STAMPS: Final = 131_072
 """Stamps kept all in all: about 5 MB."""
 

@@ -17,8 +17,9 @@ _WINDOW: Final = 256
 _EVERY: Final = 8
 """A new fit after so many samples."""
 _ROUNDS: Final = 4
-_CHANGED: Final = 8
-"""So many samples in a row that all miss to one side: the engine is another one now, and what was before is dropped."""
+_LAST: Final = 12
+_CHANGED: Final = 9
+"""So many of the last dozen that miss to one side: the engine is another one now, and what was before is dropped."""
 _TOKENS: Final = 1024.0
 """Tokens are counted in units of this many, so that the normal equations stay well conditioned."""
 
@@ -32,8 +33,13 @@ class PrefillCost:
         self._samples: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
         self._terms: Terms | None = None
         self._share = 1.0
+        self._range = (1.0, 0.0)
+        """The least and the largest size that the fit has seen."""
         self._fresh = 0
-        self._misses = 0
+        self._spread = 1.0
+        """A robust standard deviation of the relative residuals: outliers are not in it."""
+        self._sides: deque[int] = deque(maxlen=_LAST)
+        """Of the last samples: 1 took longer than expected, -1 less, 0 as expected."""
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -54,18 +60,14 @@ class PrefillCost:
             return
         if self._terms is not None:
             off = (took_ns - self.predict(tokens)) / took_ns
-            beyond = max(2 * self._share, 0.1)
-            side = (off > beyond) - (off < -beyond)
-            if side == 0 or self._misses * side < 0:
-                self._misses = side
-            else:
-                self._misses += side
+            beyond = max(3 * self._spread, 0.1)
+            self._sides.append((off > beyond) - (off < -beyond))
         self._samples.append((tokens / _TOKENS, float(took_ns)))
         self._fresh += 1
-        if abs(self._misses) >= _CHANGED:
-            while len(self._samples) > _CHANGED:
+        if abs(sum(self._sides)) >= _CHANGED:
+            while len(self._samples) > _LAST:
                 self._samples.popleft()
-            self._misses = 0
+            self._sides.clear()
             self._fresh = _EVERY
         if len(self._samples) >= LEAST and (self._fresh >= _EVERY or self._terms is None):
             self._fit()
@@ -79,17 +81,14 @@ class PrefillCost:
 
     def covers(self, tokens: int) -> bool:
         """Whether it is asked about sizes near to those that it has seen."""
-        if self._terms is None:
-            return False
-        x = tokens / _TOKENS
-        low = min(sample[0] for sample in self._samples)
-        high = max(sample[0] for sample in self._samples)
-        return low / 2 <= x <= high * 1.5
+        low, high = self._range
+        return low / 2 <= tokens / _TOKENS <= high * 1.5
 
     def _fit(self) -> None:
         self._fresh = 0
         samples = list(self._samples)
         sizes = sorted({x for x, _ in samples})
+        self._range = (sizes[0], sizes[-1])
         # A curve needs sizes that differ: three unknowns are not read from two of them.
         rank = 1 if len(sizes) < 3 or sizes[-1] < 1.5 * sizes[0] else 2 if sizes[-1] < 4 * sizes[0] else 3
         weights = [1.0] * len(samples)
@@ -100,7 +99,7 @@ class PrefillCost:
                 break
             terms = solved
             off = [(y - terms[0] - terms[1] * x - terms[2] * x * x) / y for x, y in samples]
-            scale = 1.4826 * median(map(abs, off)) or 1e-6
+            scale = self._spread = 1.4826 * median(map(abs, off)) or 1e-6
             weights = [1.0 if abs(r) <= 1.345 * scale else 1.345 * scale / abs(r) for r in off]
         self._terms = terms
         self._share = self._left_out(samples, weights, rank, terms)

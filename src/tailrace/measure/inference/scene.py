@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Final
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any, Final
 
 NEVER: Final = 1 << 62
 _LOOK: Final = 48
 """Streams looked at for a witness."""
+_SENT: Final[Any] = attrgetter("sent")
+_FIRST: Final[Any] = attrgetter("first")
+_END: Final[Any] = attrgetter("end")
 _SAME_NS: Final = 100_000
 """Stamps of one stream closer than this came out of one read."""
 
@@ -48,16 +53,14 @@ class Scene:
     """What is known of all requests around some instants. Built once for a batch of questions."""
 
     def __init__(self, heard: Iterable[Heard]) -> None:
-        by_sent = sorted(heard, key=lambda one: one.sent)
-        self._sents = [one.sent for one in by_sent]
-        self._until: list[int] = []
-        latest = 0
-        for one in by_sent:
-            latest = max(latest, one.end)
-            self._until.append(latest)
-        self._by_first = sorted((one for one in by_sent if one.first is not None), key=_first)
-        self._firsts = [_first(one) for one in self._by_first]
-        self._ends = sorted(one.end for one in by_sent)
+        by_sent = sorted(heard, key=_SENT)
+        self._sents = list(map(_SENT, by_sent))
+        ends = list(map(_END, by_sent))
+        self._until = list(accumulate(ends, max))
+        self._by_first = sorted([one for one in by_sent if one.first is not None], key=_FIRST)
+        self._firsts: list[int] = list(map(_FIRST, self._by_first))
+        ends.sort()
+        self._ends = ends
 
     def idle_at(self, sent: int) -> bool:
         """Whether nobody was with the engine when a request was sent."""
@@ -82,10 +85,13 @@ class Scene:
         index = bisect_left(self._ends, low)
         return index < len(self._ends) and self._ends[index] <= high
 
-    def first_before_me(self, me: Heard) -> int | None:
-        """The last first token, up to mine, of those that were sent before me and waited with me."""
+    def first_before_me(self, me: Heard, slack: int = 0) -> int | None:
+        """The last first token, up to mine, of those that were sent before me and waited with me.
+
+        `slack`: how much later than mine one of the same step may have been read.
+        """
         mine = _first(me)
-        for index in range(bisect_right(self._firsts, mine) - 1, -1, -1):
+        for index in range(bisect_right(self._firsts, mine + slack) - 1, -1, -1):
             at = self._firsts[index]
             if at <= me.sent:
                 return None
@@ -160,13 +166,11 @@ class Scene:
 
     def _witness(self, at: int, me: Heard) -> Heard | None:
         """The stream that has decoded through `at` for longest, of those nearby."""
-        best: Heard | None = None
         top = bisect_left(self._firsts, at - _SAME_NS)
-        for index in range(top - 1, max(top - 1 - _LOOK, -1), -1):
-            one = self._by_first[index]
+        for one in self._by_first[max(top - _LOOK, 0) : top]:
             if one.end >= at and one is not me and one.dense and one.stamps and _beats(one, at):
-                best = one
-        return best
+                return one
+        return None
 
     @staticmethod
     def _walk(witness: Heard, out: list[int], until: int, most: int) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -47,6 +48,7 @@ _LIGHT: Final = 4
 
 
 _PARALLEL: Final = 0.03
+_FULL: Final = 0.03
 _PARALLEL_MEMORY: Final = 100
 
 
@@ -87,6 +89,8 @@ class Split(msgspec.Struct, frozen=True):
         if queue is None and prefill is None:
             return said
         text = self.source
+        if said is NO_TIMINGS:
+            return EngineTimings(queue_ns=queue, prefill_ns=prefill, sources={"queue": text, "prefill": text})
         return msgspec.structs.replace(
             said, queue_ns=queue, prefill_ns=prefill, sources={**said.sources, "queue": text, "prefill": text}
         )
@@ -94,7 +98,12 @@ class Split(msgspec.Struct, frozen=True):
     @property
     def source(self) -> str:
         """As records keep it: `inferred(step boundaries, ±2 ms)`."""
-        return source(SourceKind.INFERRED, f"{self.method.value}, ±{-(-self.error_ns // MS)} ms")
+        return _spelled(self.method, -(-self.error_ns // MS))
+
+
+@lru_cache(maxsize=256)
+def _spelled(method: Method, error_ms: int) -> str:
+    return source(SourceKind.INFERRED, f"{method.value}, ±{error_ms} ms")
 
 
 class _Percentile:
@@ -140,6 +149,8 @@ class _Steps(msgspec.Struct, frozen=True):
     """Whether nobody was ahead."""
     shares: bool
     """Whether the step after `earliest` was shared with the last one ahead."""
+    left: bool
+    """Whether somebody's end made room when the step after `earliest` was over."""
     late: bool
     """Whether the arrival was so short before `earliest` that the engine may have seen it only after."""
 
@@ -153,6 +164,8 @@ class WaitModel:
         self.votes = BudgetVotes(budget)
         self._parallel = 0.0
         """The share of prompts that began before their turn: they are computed side by side."""
+        self._full = 0.0
+        """The share of prompts that must have waited for a place, whatever was ahead."""
         self._scatter = _Percentile(0.0)
         """By how much two streams' stamps of one step differ (ns)."""
         self._lines = _Percentile(float("inf"))
@@ -162,13 +175,17 @@ class WaitModel:
         self._misses = _Percentile(1.0)
         """True error over stated error, of the waits whose truth became known."""
 
-    def split(self, wait: Wait, scene: Scene) -> Split | None:
-        """The split of one wait and what it teaches, or `None` where nothing can be said."""
-        found = self._split(wait, scene)
+    def split(self, wait: Wait, scene: Scene, *, partial: bool = False) -> Split | None:
+        """The split of one wait and what it teaches, or `None` where nothing can be said.
+
+        `partial`: others use the engine whose requests are not in the scene. Steps are marked all the same, but nobody
+        there does not mean that nobody was.
+        """
+        found = self._split(wait, scene, partial=partial)
         if found is None:
             return None
-        error = max(found.error_ns, _FLOOR_NS, round(2 * self._scatter.value), self._sending())
-        return msgspec.structs.replace(found, error_ns=round(error * max(self._misses.value, 1.0)))
+        error = max(found.error_ns, _FLOOR_NS, 2 * self._scatter.value, self._sending())
+        return Split(found.queue_ns, found.prefill_ns, round(error * max(self._misses.value, 1.0)), found.method)
 
     def _sending(self) -> int:
         """How long sending and reading may take (ns): by the status lines, where those do not wait for a token."""
@@ -184,7 +201,7 @@ class WaitModel:
         off = min(abs(found.prefill_ns - prefill_ns), abs(found.queue_ns - queue_ns))
         self._misses.note(off * max(self._misses.value, 1.0) / found.error_ns)
 
-    def _split(self, wait: Wait, scene: Scene) -> Split | None:
+    def _split(self, wait: Wait, scene: Scene, *, partial: bool) -> Split | None:
         me = wait.heard
         first = me.first
         if first is None or first <= me.sent:
@@ -194,9 +211,14 @@ class WaitModel:
             return None
         uncached = max(tokens - (wait.cached_tokens or 0), 1)
         arrived = self._arrival(me.sent, first, wait.headers)
-        if scene.idle_at(me.sent):
-            return self._idle(arrived, first, uncached)
-        return self._among(me, arrived, first, scene, uncached, certain=wait.cached_tokens is not None)
+        certain = wait.cached_tokens is not None
+        if not scene.idle_at(me.sent):
+            found = self._among(me, arrived, first, scene, uncached, certain=certain)
+        elif partial:
+            return None
+        else:
+            found = self._idle(arrived, first, uncached)
+        return None if partial and found is not None and found.method is Method.REGRESSION else found
 
     def _arrival(self, sent: int, first: int, headers: int | None) -> int:
         """When the engine's queue began, by its status line where that does not wait for anything.
@@ -230,7 +252,7 @@ class WaitModel:
     def _among(self, me: Heard, begin: int, first: int, scene: Scene, uncached: int, *, certain: bool) -> Split | None:
         marks, scatter = scene.marks(me, _MOST_MARKS)
         if len(marks) < 2:
-            return self._blind(begin, first, uncached)
+            return self._blind(me, begin, first, scene, uncached)
         self._scatter.note(scatter)
         steps = self._bounds(me, begin, scene, marks)
         decodes = scene.decoding(first - 1)
@@ -245,6 +267,7 @@ class WaitModel:
             most = steps_of(uncached, budget, decodes)
             if steps.seen and certain:
                 self._parallel += ((steps.earliest < most) - self._parallel) / _PARALLEL_MEMORY
+                self._full += ((steps.earliest > most + 1) - self._full) / _PARALLEL_MEMORY
             spills = steps.shares and self._spills(scene, steps, budget - decodes - uncached)
             places |= self._places(steps, least=most if certain else 1, most=most, spills=spills)
         places = {place for place in places if 0 < place < len(marks)}
@@ -260,7 +283,7 @@ class WaitModel:
         earliest = arrived = _last_not_before(marks, begin)
         seen = marks[-1] <= begin
         shares = False
-        ahead = scene.first_before_me(me)
+        ahead = scene.first_before_me(me, (marks[0] - marks[1]) // 3)
         place = None if ahead is None else _nearest_mark(marks, ahead)
         if place is not None and place < arrived:
             if place + 1 < len(marks):
@@ -274,6 +297,7 @@ class WaitModel:
             seen=seen,
             alone=seen and ahead is None,
             shares=shares,
+            left=shares and scene.ended_near(marks[earliest - 1], (marks[earliest - 1] - marks[earliest]) // 3),
             late=earliest == arrived and marks[arrived] - begin < max(_NEAR_NS, 2 * self._scatter.value),
         )
 
@@ -298,7 +322,8 @@ class WaitModel:
         if earliest <= most:
             return {earliest} if self._parallel < _PARALLEL else {earliest, min(most + 1, steps.arrived)}
         if spills and earliest == most + 1:
-            return {earliest}
+            # The rest of the step before was ours, unless the engine was full then and had a place only after it.
+            return {earliest, most} if steps.left and self._full >= _FULL else {earliest}
         return set(range(least, most + 1))
 
     @staticmethod
@@ -311,14 +336,20 @@ class WaitModel:
         done = scene.prompts_done(joint, (joint - steps.marks[steps.earliest]) // 3)
         return done is None or done > room
 
-    def _blind(self, begin: int, first: int, uncached: int) -> Split | None:
-        """No neighbour's token marks the steps: only what such a prefill takes is left."""
+    def _blind(self, me: Heard, begin: int, first: int, scene: Scene, uncached: int) -> Split | None:
+        """No neighbour's tokens mark the steps: what such a prefill takes, held against the instants that are known.
+
+        Others may have been computed in the same steps, which nobody can see. So it is believed only where the time
+        that it says leads back to the arrival, or to the first token of the last one ahead.
+        """
         if not self.cost.known or not self.cost.covers(uncached):
             return None
-        takes = self.cost.predict(uncached)
-        prefill = min(round(takes), first - begin)
-        error = 2 * round(takes * self.cost.error_share)
-        return Split(first - begin - prefill, prefill, error, Method.REGRESSION)
+        takes = round(self.cost.predict(uncached))
+        ahead = scene.first_before_me(me)
+        known = [begin] if ahead is None else [begin, ahead]
+        at = min(known, key=lambda instant: abs(first - takes - instant))
+        error = max(abs(first - takes - at), round(takes * self.cost.error_share))
+        return Split(at - begin, first - at, error, Method.REGRESSION)
 
 
 def _last_not_before(marks: list[int], sent: int) -> int:
