@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from tailrace.engines.errors import Ending, ending_of_error
-from tailrace.engines.prometheus_text import parse_scrape
+from tailrace.engines.facts import Fact
+from tailrace.engines.prometheus_text import Scrape, parse_scrape
 from tailrace.engines.sglang_generate import SGLANG_GENERATE
 from tailrace.engines.signals import SignalTable, read_state
 from tailrace.engines.triton_generate import TRITON_GENERATE
@@ -82,6 +83,8 @@ class EngineAdapter:
     version_path: ClassVar[str | None] = None
     """Where the engine tells its version, as JSON."""
     version_field: ClassVar[str] = "version"
+    info_paths: ClassVar[tuple[str, ...]] = ()
+    """What is asked once a start of the engine for its facts, by GET; each answers JSON or is absent."""
 
     # -- recognising
 
@@ -95,6 +98,18 @@ class EngineAdapter:
         obj = decode_leniently(body)
         value = obj.get(self.version_field) if isinstance(obj, dict) else None
         return value if isinstance(value, str) else ""
+
+    # -- facts, once a start
+
+    def read_info(self, path: str, body: bytes) -> dict[str, Fact]:
+        """The facts in the answer of one of `info_paths`; nothing where the answer is not what it should be."""
+        _ = path, body
+        return {}
+
+    def read_info_metrics(self, scrape: Scrape) -> dict[str, Fact]:
+        """The facts that a scrape carries: info metrics, whose labels are the values."""
+        _ = scrape
+        return {}
 
     # -- asking
 
