@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
+AGENT = "tailrace-identity"
+"""Who asks for `/v1/models` on the gateway's own account."""
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 
@@ -209,7 +211,7 @@ class ScriptedEngine:
                 if target in self.side:
                     await incoming.reply(self.side[target])
                     continue
-                if target == "/metrics":
+                if target == "/metrics" or headers.get("user-agent") == AGENT:
                     await incoming.reply({}, 404)
                     continue
                 self.requests.append(incoming)

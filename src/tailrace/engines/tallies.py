@@ -98,7 +98,9 @@ COUNTERS: Final[Mapping[str, Counter]] = {
         names("vllm:num_preemptions_total", "vllm:num_preemptions", "sglang:num_retracted_requests_total"),
         "preemptions",
     ),
-    "steps": Counter(names("vllm:iteration_tokens_total_count", "llamacpp:n_decode_total"), "steps"),
+    "steps": Counter(
+        names("vllm:iteration_tokens_total_count", "llamacpp:n_decode_total", "nv_inference_exec_count"), "steps"
+    ),
     "finished": Counter(
         names(
             "vllm:request_success_total",
@@ -128,6 +130,7 @@ TIMINGS: Final[Mapping[str, Timing]] = {
     "queue": Timing(
         names(
             "vllm:request_queue_time_seconds",
+            "vllm:time_in_queue_requests",
             "sglang:queue_time_seconds",
             "tgi_request_queue_duration",
             "trtllm_request_queue_time_seconds",
@@ -136,12 +139,16 @@ TIMINGS: Final[Mapping[str, Timing]] = {
     ),
     "prefill": Timing(names("vllm:request_prefill_time_seconds"), family="request_latency"),
     "decode": Timing(names("vllm:request_decode_time_seconds"), family="request_latency"),
+    "inference": Timing(names("vllm:request_inference_time_seconds"), family="request_latency"),
     "ttft": Timing(
-        names(
-            "vllm:time_to_first_token_seconds",
-            "sglang:time_to_first_token_seconds",
-            "trtllm_time_to_first_token_seconds",
-            "dynamo_frontend_time_to_first_token_seconds",
+        (
+            *names(
+                "vllm:time_to_first_token_seconds",
+                "sglang:time_to_first_token_seconds",
+                "trtllm_time_to_first_token_seconds",
+                "dynamo_frontend_time_to_first_token_seconds",
+            ),
+            Alias("nv_inference_first_response_histogram_ms", 1e-3),
         ),
         family="time_to_first_token",
         option="--bucket-time-to-first-token",

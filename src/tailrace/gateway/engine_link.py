@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -11,9 +12,13 @@ import aiohttp
 import msgspec
 
 from tailrace.engines.base import EngineAdapter, RequestAdditions, TimingFacts
+from tailrace.engines.prometheus_text import SeriesMemo, parse_scrape
 from tailrace.engines.registry import adapter, detect
+from tailrace.engines.tallies import STARTED_AND_COUNTED
 from tailrace.gateway.address import read_address
 from tailrace.gateway.config_sections import BackendConfig, ScrapeConfig
+from tailrace.gateway.engine_judge import EngineJudge
+from tailrace.gateway.identity import Identity
 from tailrace.gateway.scrape import EngineWatch
 from tailrace.gateway.tls import engine_context
 from tailrace.gateway.work import Work
@@ -22,6 +27,8 @@ from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.meter import StreamMeter
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.engine_state import EngineState
+
+log = logging.getLogger(__name__)
 
 _PLAIN: Final = "openai_compatible"
 _ALIASES: Final = {"auto": _PLAIN, "openai": _PLAIN, "llama.cpp": "llamacpp"}
@@ -41,6 +48,8 @@ class EngineNews(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     scrapes: int
     failures: int
+    draining: bool = False
+    foreign: str = ""
 
 
 class EngineLink:
@@ -58,6 +67,9 @@ class EngineLink:
         self._confidence = 0
         self._additions: dict[tuple[str, bool, bool], RequestAdditions] = {}
         self._tls_config = backend.tls
+        self.url = backend.url
+        self.foreign = ""
+        """Why the server at the address is not the engine, as this process or the one that asks has found."""
         self.address = read_address(backend.url)
         self.tls = self.fresh_tls()
         self.watch = EngineWatch(
@@ -68,8 +80,26 @@ class EngineLink:
             period_ns=int(scrape.period),
             timeout_ns=int(scrape.timeout),
             stale_ns=int(scrape.stale),
+            jitter=scrape.jitter,
             api_key=backend.api_key,
         )
+        self._name = backend.name
+        self._memo = SeriesMemo()
+        self.judge = EngineJudge(backend.name, frozen_after_ns=int(scrape.frozen))
+        self.identity = Identity(
+            self.address.base,
+            expected=backend.model,
+            session=self.session,
+            timeout_ns=int(scrape.timeout),
+            server_name=self.server_name,
+            api_key=backend.api_key,
+        )
+        self.judge.on_restart = self.identity.again
+        self.watch.look_further = self._look_further
+        self.draining = False
+        """An operator keeps new requests away."""
+        self.shut = ""
+        """Why no new request may go to the engine; empty where it may."""
 
     def fresh_tls(self) -> ssl.SSLContext | None:
         """A context from the files as they are now; `None` where the engine is not reached by HTTPS."""
@@ -125,8 +155,42 @@ class EngineLink:
                 {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if line[:1] != "#"}
             )
             self.recognise({"server": server} if server else {}, metric_names)
-        state = self.adapter.parse_metrics(text, now)
+        prefixes = {*self.adapter.metric_prefixes, *STARTED_AND_COUNTED}
+        scrape = parse_scrape(text, prefixes=prefixes, memo=self._memo)
+        state = self.adapter.read_metrics(scrape, now)
+        self.judge.feed(scrape, state, now)
         return state if state.names else None
+
+    async def _look_further(self) -> None:
+        if self.watch.reachable is False:
+            self.identity.again()  # whoever answers next may be another
+            return
+        before = self.identity.foreign
+        await self.identity.look()
+        if self.identity.foreign != before:
+            log.warning("backend %s: %s", self._name, self.identity.foreign or "the engine is back at its address")
+            self._settle(self.identity.foreign)
+
+    # -- keeping requests away
+
+    def drain(self, *, on: bool) -> None:
+        """Keep new requests away from the engine, or let them go to it again; those it works on are not touched."""
+        self.draining = on
+        self._settle(self.identity.foreign)
+
+    def _settle(self, foreign: str) -> None:
+        self.foreign = foreign
+        drained = f"an operator drains the engine at {self.address.base}" if self.draining else ""
+        changed, self.shut = self.shut, drained or foreign
+        if changed != self.shut and self.watch.on_scrape is not None:
+            self.watch.on_scrape()  # other processes are told with the news
+
+    def unready(self) -> str:
+        """Why a request sent now would not be served by the engine; empty where it would."""
+        if self.watch.reachable is False:
+            return f"the engine at {self.url} does not answer: {self.watch.error}"
+        frozen = self.judge.frozen
+        return self.shut or ("" if frozen is None else f"the engine at {self.url} is frozen: {frozen.text}")
 
     # -- several processes, one of which asks
 
@@ -144,6 +208,8 @@ class EngineLink:
             error=watch.error,
             scrapes=watch.scrapes,
             failures=watch.failures,
+            draining=self.draining,
+            foreign=self.foreign,
         )
 
     def take(self, news: EngineNews) -> None:
@@ -156,6 +222,8 @@ class EngineLink:
         watch = self.watch
         watch.latest, watch.reachable, watch.server = news.state, news.reachable, news.server
         watch.error, watch.scrapes, watch.failures = news.error, news.scrapes, news.failures
+        self.draining = news.draining
+        self._settle(news.foreign)
 
     # -- asking
 
@@ -235,7 +303,17 @@ class EngineLink:
             "scrape_failures": self.watch.failures,
             "state_age_ms": None if age is None else age / 1e6,
             "state": None if state is None else state_view(state),
+            "models": self.identity.models,
+            "models_error": self.identity.error,
+            "draining": self.draining,
+            "shut": self.shut,
+            "frozen": "" if self.judge.frozen is None else self.judge.frozen.text,
+            "preemption": self.judge.preemption.text,
         }
+
+    def window_view(self, now: int, window_ns: int, objectives: Sequence[tuple[str, str, int]]) -> dict[str, Any]:
+        """What the engine's metrics say of the last `window_ns`."""
+        return self.judge.view(window_ns, now=now, engine=self.adapter.name, objectives=objectives)
 
 
 def state_view(state: EngineState) -> dict[str, Any]:
