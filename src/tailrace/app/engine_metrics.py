@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from time import monotonic_ns
 from typing import Final
 
+from tailrace.engines.odometer import Reading
 from tailrace.engines.window import QUANTILES, EngineWindow, means_of
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.engine_link import EngineLink
@@ -46,9 +47,14 @@ def show_engine(metrics: GatewayMetrics, engine: EngineLink, backend: str) -> No
     age = watch.age_ns(monotonic_ns())
     if age is not None:
         metrics.gauge("tailrace_engine_state_age_seconds", age / 1e9, backend=backend)
-    totals = judge.newest
-    if totals is None:
-        return
+    if judge.newest is not None:
+        _show_totals(metrics, judge.newest, backend)
+    window = judge.window()
+    if window is not None:
+        _show_window(metrics, window, backend)
+
+
+def _show_totals(metrics: GatewayMetrics, totals: Reading, backend: str) -> None:
     metrics.counter("tailrace_engine_restarts_total", totals.restarts, backend=backend)
     for kind, noun in _TOKENS.items():
         if noun in totals.counters:
@@ -59,10 +65,9 @@ def show_engine(metrics: GatewayMetrics, engine: EngineLink, backend: str) -> No
         metrics.counter("tailrace_engine_preemptions_total", total, backend=backend)
     for noun in _REQUESTS:
         for reason, total in totals.counters.get(noun, {}).items():
+            if (noun, reason) == ("finished", "abort"):
+                continue  # it is among the aborted
             metrics.counter("tailrace_engine_requests_total", total, backend=backend, result=noun, reason=reason)
-    window = judge.window()
-    if window is not None:
-        _show_window(metrics, window, backend)
 
 
 def _show_window(metrics: GatewayMetrics, window: EngineWindow, backend: str) -> None:

@@ -1,6 +1,6 @@
 """The last minutes of an engine's readings, in bounded memory.
 
-One reading of vLLM's default buckets is about 6 kB when everything in it has moved, so `MOST` of them are below 2 MB
+One reading of vLLM's default buckets is about 10 kB when everything in it has moved, so `MOST` of them are below 2 MB
 for each engine, whatever the scrape period is: readings that come closer together than `SPACING_NS` replace one
 another, and those older than `KEPT_NS` go.
 """
@@ -14,7 +14,7 @@ from tailrace.engines.odometer import Reading
 from tailrace.model.thresholds import S
 
 KEPT_NS: Final = 300 * S
-SPACING_NS: Final = 1 * S
+SPACING_NS: Final = 2 * S
 MOST: Final = KEPT_NS // SPACING_NS + 2
 
 
@@ -31,9 +31,8 @@ class ReadingRing:
     def add(self, reading: Reading) -> None:
         """The newest reading. Stamps must not go back."""
         readings = self._readings
-        # The newest but one is kept for good once the next is far enough from it; until then the newest is on trial.
-        # A tenth of tolerance: scrapes come with jitter, and each should find its place.
-        if len(readings) >= 2 and readings[-1].at_ns - readings[-2].at_ns < self._spacing_ns * 8 // 10:
+        # The newest is on trial: it stays only if it is far enough from the one before it.
+        if len(readings) >= 2 and readings[-1].at_ns - readings[-2].at_ns < self._spacing_ns:
             readings.pop()
         readings.append(reading)
         while len(readings) > 2 and reading.at_ns - readings[1].at_ns >= self._kept_ns:

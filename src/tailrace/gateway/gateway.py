@@ -294,9 +294,10 @@ class Gateway:
         if self.closing:
             text = "the gateway is shutting down"
             return Refusal(status=503, message=text, reason=Reason.NO_BACKEND, retry_after_s=1)
-        shut = self.engine.shut
-        if shut:
-            return Refusal(status=503, message=shut, reason=Reason.NO_BACKEND, retry_after_s=SHUT_RETRY_S)
+        if self.engine.shut:
+            # Addresses and models are the operator's to know, not every client's.
+            text = "the engine takes no new requests at the moment"
+            return Refusal(status=503, message=text, reason=Reason.NO_BACKEND, retry_after_s=SHUT_RETRY_S)
         return None
 
     def flush_records(self) -> None:
