@@ -9,6 +9,7 @@ import msgspec
 
 from tailrace.engines.errors import Ending, ending_of_error
 from tailrace.engines.facts import Fact
+from tailrace.engines.metric_names.table import NONE_UNKNOWN, MetricNames, UnknownNames
 from tailrace.engines.prometheus_text import Scrape, parse_scrape
 from tailrace.engines.sglang_generate import SGLANG_GENERATE
 from tailrace.engines.signals import SignalTable, read_state
@@ -76,7 +77,14 @@ class EngineAdapter:
     metrics_path: ClassVar[str | None] = None
     """Where metrics are scraped, on the engine's own port unless its operator says otherwise."""
     metric_prefixes: ClassVar[tuple[str, ...]] = ()
+    metric_names: ClassVar[MetricNames | None] = None
+    """Every name that the engine is known to export under its prefixes; any other is reported."""
     signals: ClassVar[SignalTable] = {}
+    """Fields of `EngineState`, by the names of its versions."""
+    counters: ClassVar[SignalTable] = {}
+    """What it counts beside that; nouns of `signals.COUNTERS`."""
+    histograms: ClassVar[SignalTable] = {}
+    """Its histograms; nouns of `signals.HISTOGRAMS`."""
     lower_priority_first: ClassVar[bool | None] = None
     """How the engine reads a request's `priority`: `True` where the lower number goes first; `None`: not at all."""
     health_path: ClassVar[str] = "/health"
@@ -110,6 +118,11 @@ class EngineAdapter:
         """The facts that a scrape carries: info metrics, whose labels are the values."""
         _ = scrape
         return {}
+
+    def unknown_metrics(self, scrape: Scrape) -> UnknownNames:
+        """What the scrape has under the engine's prefixes and nothing here knows: a newer version, or a renamed metric."""
+        names = self.metric_names
+        return NONE_UNKNOWN if names is None else names.unknown(scrape, self.metric_prefixes)
 
     # -- asking
 

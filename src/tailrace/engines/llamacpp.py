@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 from tailrace.engines.base import Detection, EngineAdapter, RequestAdditions, TimingFacts
+from tailrace.engines.metric_names.llamacpp import LLAMACPP_METRICS
+from tailrace.engines.metric_names.table import MetricNames
 from tailrace.engines.native import open_frame, or_done
 from tailrace.engines.said import count, duration_ns
 from tailrace.engines.signals import SignalTable, names
@@ -66,6 +68,7 @@ class LlamaCpp(EngineAdapter):
     name: ClassVar[str] = "llamacpp"
     metrics_path: ClassVar[str | None] = "/metrics"
     metric_prefixes: ClassVar[tuple[str, ...]] = (PREFIX,)
+    metric_names: ClassVar[MetricNames | None] = LLAMACPP_METRICS
     version_path: ClassVar[str | None] = "/props"
     version_field: ClassVar[str] = "build_info"
     signals: ClassVar[SignalTable] = {
@@ -76,6 +79,7 @@ class LlamaCpp(EngineAdapter):
         "generation_tokens_total": names("llamacpp:tokens_predicted_total"),
         "prefix_hit_tokens_total": names("llamacpp:prompt_tokens_cached_total"),
     }
+    counters: ClassVar[SignalTable] = {"steps_total": names("llamacpp:n_decode_total")}
 
     def detect(self, headers: Mapping[str, str], metric_names: Collection[str]) -> Detection | None:
         """By its `Server: llama.cpp` header or its metric names."""

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 from tailrace.engines.base import Detection, EngineAdapter, RequestAdditions, TimingFacts
+from tailrace.engines.metric_names.sglang import SGLANG_METRICS
+from tailrace.engines.metric_names.table import MetricNames
 from tailrace.engines.said import count, duration_ns
 from tailrace.engines.signals import SignalTable, names
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
@@ -21,6 +23,7 @@ class Sglang(EngineAdapter):
     name: ClassVar[str] = "sglang"
     metrics_path: ClassVar[str | None] = "/metrics"
     metric_prefixes: ClassVar[tuple[str, ...]] = (PREFIX,)
+    metric_names: ClassVar[MetricNames | None] = SGLANG_METRICS
     lower_priority_first: ClassVar[bool | None] = False
     version_path: ClassVar[str | None] = "/server_info"
     signals: ClassVar[SignalTable] = {
@@ -32,6 +35,17 @@ class Sglang(EngineAdapter):
         "generation_tokens_total": names("sglang:generation_tokens_total"),
         "prefix_hit_tokens_total": names("sglang:cached_tokens_total"),
         "queue_seconds_total": names("sglang:queue_time_seconds_sum"),
+    }
+    counters: ClassVar[SignalTable] = {
+        "finished_total": names("sglang:num_requests_total"),
+        "aborted_total": names("sglang:num_aborted_requests_total"),
+    }
+    histograms: ClassVar[SignalTable] = {
+        "ttft": names("sglang:time_to_first_token_seconds"),
+        "itl": names("sglang:inter_token_latency_seconds"),
+        "tpot": names("sglang:request_time_per_output_token_seconds"),
+        "e2e": names("sglang:e2e_request_latency_seconds"),
+        "queue": names("sglang:queue_time_seconds"),
     }
 
     def detect(self, headers: Mapping[str, str], metric_names: Collection[str]) -> Detection | None:

@@ -13,6 +13,8 @@ import msgspec
 
 from tailrace.engines.base import Detection, EngineAdapter, RequestAdditions
 from tailrace.engines.errors import Ending
+from tailrace.engines.metric_names.table import MetricNames
+from tailrace.engines.metric_names.triton import TRITON_METRICS
 from tailrace.engines.signals import SignalTable, names
 from tailrace.measure.dialect import EngineFault
 from tailrace.model.outcome import Reason
@@ -26,12 +28,21 @@ class Triton(EngineAdapter):
     name: ClassVar[str] = "triton"
     metrics_path: ClassVar[str | None] = "/metrics"
     metric_prefixes: ClassVar[tuple[str, ...]] = (PREFIX,)
+    metric_names: ClassVar[MetricNames | None] = TRITON_METRICS
     lower_priority_first: ClassVar[bool | None] = True
     health_path: ClassVar[str] = "/v2/health/ready"
     version_path: ClassVar[str | None] = "/v2"
     signals: ClassVar[SignalTable] = {
         "waiting": names("nv_inference_pending_request_count"),
         "queue_seconds_total": names("nv_inference_queue_duration_us", scale=1e-6),
+    }
+    counters: ClassVar[SignalTable] = {
+        "finished_total": names("nv_inference_request_success"),
+        "failed_total": names("nv_inference_request_failure"),
+        "steps_total": names("nv_inference_exec_count"),
+    }
+    histograms: ClassVar[SignalTable] = {
+        "ttft": names("nv_inference_first_response_histogram_ms", scale=1e-3),
     }
 
     def detect(self, headers: Mapping[str, str], metric_names: Collection[str]) -> Detection | None:

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 from tailrace.engines.base import Detection, EngineAdapter, TimingFacts
+from tailrace.engines.metric_names.table import MetricNames
+from tailrace.engines.metric_names.vllm import VLLM_METRICS
 from tailrace.engines.said import duration_ns
 from tailrace.engines.signals import SignalTable, names
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
@@ -27,6 +29,7 @@ class Vllm(EngineAdapter):
     name: ClassVar[str] = "vllm"
     metrics_path: ClassVar[str | None] = "/metrics"
     metric_prefixes: ClassVar[tuple[str, ...]] = (PREFIX,)
+    metric_names: ClassVar[MetricNames | None] = VLLM_METRICS
     lower_priority_first: ClassVar[bool | None] = True
     signals: ClassVar[SignalTable] = {
         "running": names("vllm:num_requests_running"),
@@ -47,7 +50,22 @@ class Vllm(EngineAdapter):
             "vllm:gpu_prefix_cache_queries_total",
             "vllm:gpu_prefix_cache_queries",
         ),
-        "queue_seconds_total": names("vllm:request_queue_time_seconds_sum"),
+        "queue_seconds_total": names("vllm:request_queue_time_seconds_sum", "vllm:time_in_queue_requests_sum"),
+    }
+    counters: ClassVar[SignalTable] = {
+        "finished_total": names("vllm:request_success_total", "vllm:request_success"),
+        "rejected_total": names("vllm:admission_rejections_total"),
+        "steps_total": names("vllm:iteration_tokens_total_count"),
+    }
+    histograms: ClassVar[SignalTable] = {
+        "ttft": names("vllm:time_to_first_token_seconds"),
+        "itl": names("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+        "tpot": names("vllm:request_time_per_output_token_seconds"),
+        "e2e": names("vllm:e2e_request_latency_seconds"),
+        "queue": names("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
+        "prefill": names("vllm:request_prefill_time_seconds"),
+        "decode": names("vllm:request_decode_time_seconds"),
+        "inference": names("vllm:request_inference_time_seconds"),
     }
 
     version_path: ClassVar[str | None] = "/version"
