@@ -81,10 +81,6 @@ class EngineAdapter:
     """Every name that the engine is known to export under its prefixes; any other is reported."""
     signals: ClassVar[SignalTable] = {}
     """Fields of `EngineState`, by the names of its versions."""
-    counters: ClassVar[SignalTable] = {}
-    """What it counts beside that; nouns of `signals.COUNTERS`."""
-    histograms: ClassVar[SignalTable] = {}
-    """Its histograms; nouns of `signals.HISTOGRAMS`."""
     lower_priority_first: ClassVar[bool | None] = None
     """How the engine reads a request's `priority`: `True` where the lower number goes first; `None`: not at all."""
     health_path: ClassVar[str] = "/health"
@@ -120,7 +116,7 @@ class EngineAdapter:
         return {}
 
     def unknown_metrics(self, scrape: Scrape) -> UnknownNames:
-        """What the scrape has under the engine's prefixes and nothing here knows: a newer version, or a renamed metric."""
+        """What the scrape has under the engine's prefixes and nothing here knows: a newer or a renamed metric."""
         names = self.metric_names
         return NONE_UNKNOWN if names is None else names.unknown(scrape, self.metric_prefixes)
 

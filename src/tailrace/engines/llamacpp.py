@@ -79,7 +79,6 @@ class LlamaCpp(EngineAdapter):
         "generation_tokens_total": names("llamacpp:tokens_predicted_total"),
         "prefix_hit_tokens_total": names("llamacpp:prompt_tokens_cached_total"),
     }
-    counters: ClassVar[SignalTable] = {"steps_total": names("llamacpp:n_decode_total")}
 
     def detect(self, headers: Mapping[str, str], metric_names: Collection[str]) -> Detection | None:
         """By its `Server: llama.cpp` header or its metric names."""

@@ -36,17 +36,6 @@ class Sglang(EngineAdapter):
         "prefix_hit_tokens_total": names("sglang:cached_tokens_total"),
         "queue_seconds_total": names("sglang:queue_time_seconds_sum"),
     }
-    counters: ClassVar[SignalTable] = {
-        "finished_total": names("sglang:num_requests_total"),
-        "aborted_total": names("sglang:num_aborted_requests_total"),
-    }
-    histograms: ClassVar[SignalTable] = {
-        "ttft": names("sglang:time_to_first_token_seconds"),
-        "itl": names("sglang:inter_token_latency_seconds"),
-        "tpot": names("sglang:request_time_per_output_token_seconds"),
-        "e2e": names("sglang:e2e_request_latency_seconds"),
-        "queue": names("sglang:queue_time_seconds"),
-    }
 
     def detect(self, headers: Mapping[str, str], metric_names: Collection[str]) -> Detection | None:
         """By its metric names; its `Server` header says only `uvicorn`."""

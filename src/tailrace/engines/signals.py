@@ -25,35 +25,7 @@ class Alias(msgspec.Struct, frozen=True):
 
 
 SignalTable = Mapping[str, Sequence[Alias]]
-"""A noun of ours -> its names, the newest first. The nouns are the fields of `EngineState`, `COUNTERS`, `HISTOGRAMS`."""
-
-COUNTERS: Final[Mapping[str, str]] = {
-    "finished_total": "requests that ended, as the engine counts: aborted and refused ones may be among them, or not",
-    "failed_total": "requests that the engine calls failed",
-    "rejected_total": "requests that it refused",
-    "aborted_total": "requests that it aborted",
-    "steps_total": "steps computed: what moves while the engine is alive",
-}
-"""Nouns of what engines count beside their state."""
-
-HISTOGRAMS: Final[Mapping[str, str]] = {
-    "ttft": "arrival at the engine -> first token, its queue included",
-    "itl": "gap between two tokens",
-    "tpot": "mean gap of one request",
-    "e2e": "arrival at the engine -> last token",
-    "queue": "wait in the engine's queue",
-    "preprocess": "tokenising and checking",
-    "prefill": "first scheduled -> first token",
-    "decode": "first -> last token",
-    "inference": "first scheduled -> last token",
-}
-"""Nouns of the engines' histograms; all in seconds once an alias's scale is applied."""
-
-
-def first_present(scrape: Scrape, aliases: Sequence[Alias]) -> Alias | None:
-    """The alias under which this scrape has a signal: samples of that name, or the buckets of that histogram."""
-    return next((each for each in aliases if each.name in scrape or f"{each.name}_bucket" in scrape), None)
-
+"""Field of `EngineState` -> its names, the newest first."""
 
 _INTEGER: Final = frozenset({"running", "waiting"})
 _LARGEST: Final = frozenset({"kv_usage"})

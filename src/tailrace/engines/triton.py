@@ -36,14 +36,6 @@ class Triton(EngineAdapter):
         "waiting": names("nv_inference_pending_request_count"),
         "queue_seconds_total": names("nv_inference_queue_duration_us", scale=1e-6),
     }
-    counters: ClassVar[SignalTable] = {
-        "finished_total": names("nv_inference_request_success"),
-        "failed_total": names("nv_inference_request_failure"),
-        "steps_total": names("nv_inference_exec_count"),
-    }
-    histograms: ClassVar[SignalTable] = {
-        "ttft": names("nv_inference_first_response_histogram_ms", scale=1e-3),
-    }
 
     def detect(self, headers: Mapping[str, str], metric_names: Collection[str]) -> Detection | None:
         """By its metric names."""

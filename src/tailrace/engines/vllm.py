@@ -52,21 +52,6 @@ class Vllm(EngineAdapter):
         ),
         "queue_seconds_total": names("vllm:request_queue_time_seconds_sum", "vllm:time_in_queue_requests_sum"),
     }
-    counters: ClassVar[SignalTable] = {
-        "finished_total": names("vllm:request_success_total", "vllm:request_success"),
-        "rejected_total": names("vllm:admission_rejections_total"),
-        "steps_total": names("vllm:iteration_tokens_total_count"),
-    }
-    histograms: ClassVar[SignalTable] = {
-        "ttft": names("vllm:time_to_first_token_seconds"),
-        "itl": names("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-        "tpot": names("vllm:request_time_per_output_token_seconds"),
-        "e2e": names("vllm:e2e_request_latency_seconds"),
-        "queue": names("vllm:request_queue_time_seconds", "vllm:time_in_queue_requests"),
-        "prefill": names("vllm:request_prefill_time_seconds"),
-        "decode": names("vllm:request_decode_time_seconds"),
-        "inference": names("vllm:request_inference_time_seconds"),
-    }
 
     version_path: ClassVar[str | None] = "/version"
 
