@@ -209,7 +209,8 @@ class ScriptedEngine:
                 if target in self.side:
                     await incoming.reply(self.side[target])
                     continue
-                if target == "/metrics":
+                if target == "/metrics" or (method == "GET" and "x-request-id" not in headers):
+                    # Scraping, and the questions that a gateway asks at the start: what it relays has an id.
                     await incoming.reply({}, 404)
                     continue
                 self.requests.append(incoming)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Mapping
 from functools import partial
@@ -10,10 +11,15 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from tailrace.engines.base import EngineAdapter, RequestAdditions, TimingFacts
+from tailrace.engines.base import Detection, EngineAdapter, RequestAdditions, TimingFacts
+from tailrace.engines.facts import NO_FACTS, EngineFacts
+from tailrace.engines.metric_names.table import NONE_UNKNOWN, UnknownNames
+from tailrace.engines.prometheus_text import parse_scrape
 from tailrace.engines.registry import adapter, detect
+from tailrace.engines.signals import read_state
 from tailrace.gateway.address import read_address
 from tailrace.gateway.config_sections import BackendConfig, ScrapeConfig
+from tailrace.gateway.engine_inquiry import BatchReading, EngineInquiry
 from tailrace.gateway.scrape import EngineWatch
 from tailrace.gateway.tls import engine_context
 from tailrace.gateway.work import Work
@@ -22,10 +28,15 @@ from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.meter import StreamMeter
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.engine_state import EngineState
+from tailrace.model.thresholds import S
+
+log = logging.getLogger(__name__)
 
 _PLAIN: Final = "openai_compatible"
-_ALIASES: Final = {"auto": _PLAIN, "openai": _PLAIN, "llama.cpp": "llamacpp"}
+_AUTO: Final = "auto"
 _NO_ADDITIONS: Final = RequestAdditions()
+_RECENT_NS: Final = 3 * S
+"""Older statistics say nothing about a request that was sent after them."""
 
 
 class EngineNews(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +52,9 @@ class EngineNews(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     scrapes: int
     failures: int
+    facts: EngineFacts = NO_FACTS
+    unknown: UnknownNames = NONE_UNKNOWN
+    batches: dict[str, BatchReading] = {}
 
 
 class EngineLink:
@@ -51,14 +65,22 @@ class EngineLink:
     """
 
     def __init__(self, backend: BackendConfig, scrape: ScrapeConfig) -> None:
-        self._auto = backend.engine == "auto"
-        self.adapter: EngineAdapter = adapter(_ALIASES.get(backend.engine, backend.engine))
+        self._auto = backend.engine == _AUTO
+        self.adapter: EngineAdapter = adapter(_PLAIN if self._auto else backend.engine)
         self.version = ""
+        self.facts = NO_FACTS
+        self.unknown = NONE_UNKNOWN
+        """What the last scrape had that no table of ours explains."""
+        self._warned: frozenset[str] = frozenset()
+        self._sources: dict[str, dict[str, str]] = {}
+        """Where a batch size is known from -> the sources of a record's facts; shared by all records alike."""
         self.evidence = "" if self._auto else "configuration"
         self._confidence = 0
         self._additions: dict[tuple[str, bool, bool], RequestAdditions] = {}
         self._tls_config = backend.tls
         self.address = read_address(backend.url)
+        self.key_header = {"Authorization": f"Bearer {backend.api_key}"} if backend.api_key else None
+        self._scraped_elsewhere = backend.metrics_url is not None
         self.tls = self.fresh_tls()
         self.watch = EngineWatch(
             backend.metrics_url or f"{self.address.base}{self.adapter.metrics_path or '/metrics'}",
@@ -70,6 +92,21 @@ class EngineLink:
             stale_ns=int(scrape.stale),
             api_key=backend.api_key,
         )
+        self.inquiry = EngineInquiry(
+            self, {"dtype": backend.dtype, "quantization": backend.quantization}, period_ns=int(scrape.period)
+        )
+        self.batches = self.inquiry.batches
+        self.facts_changed()
+
+    def start(self) -> None:
+        """Begin to scrape, and to ask."""
+        self.watch.start()
+        self.inquiry.start()
+
+    async def close(self) -> None:
+        """Stop and wait."""
+        await self.inquiry.close()
+        await self.watch.close()
 
     def fresh_tls(self) -> ssl.SSLContext | None:
         """A context from the files as they are now; `None` where the engine is not reached by HTTPS."""
@@ -106,12 +143,69 @@ class EngineLink:
         """Look at what an answer gives away; a surer hint than the last one decides."""
         if not self._auto:
             return
-        hit = detect(headers, metric_names)
-        if hit.confidence > self._confidence:
-            self._confidence = hit.confidence
-            self.adapter = adapter(hit.name)
-            self.version, self.evidence = hit.version, hit.evidence
-            self._additions.clear()
+        self.found(detect(headers, metric_names))
+
+    @property
+    def recognised(self) -> bool:
+        """Whether it is known which engine this is."""
+        return not self._auto or self._confidence > 0
+
+    def found(self, hit: Detection) -> None:
+        """Somebody knows which engine this is; a surer hint than the last one decides."""
+        if not self._auto or hit.confidence <= self._confidence:
+            return
+        self._confidence, self.evidence = hit.confidence, hit.evidence
+        if self._become(hit.name, hit.version):
+            self.inquiry.forget()
+
+    def _become(self, name: str, version: str) -> bool:
+        """Read by this adapter from now on; whether it is another one."""
+        before, self.adapter = self.adapter, adapter(name)
+        self.version = version
+        self._additions.clear()
+        self.unknown = NONE_UNKNOWN
+        if not self._scraped_elsewhere:
+            self.watch.ask_at(f"{self.address.base}{self.adapter.metrics_path or '/metrics'}")
+        return self.adapter is not before
+
+    def facts_changed(self) -> None:
+        """More, or something else, is known of the engine."""
+        self._know(self.inquiry.facts)
+
+    def _know(self, facts: EngineFacts) -> None:
+        self.facts = facts
+        self.version = facts.text("version") or self.version
+        self._sources.clear()
+
+    def describe(self, ledger: RequestLedger) -> None:
+        """Put into a request's account what is true of the engine that served it."""
+        ledger.engine, ledger.engine_version = self.name, self.version
+        ledger.dtype, ledger.quantization = self.facts.text("dtype"), self.facts.text("quantization")
+        batch = self._batch_source(ledger)
+        sources = self._sources.get(batch)
+        if sources is None:
+            sources = self._sources[batch] = self._told(batch)
+        ledger.fact_sources = sources
+
+    def _batch_source(self, ledger: RequestLedger) -> str:
+        reading = self.batches.get(ledger.model) if self.batches else None
+        if reading is not None and ledger.sent is not None and ledger.sent - reading.until < _RECENT_NS:
+            ledger.batch_size = reading.span.seen_by_a_request
+            kind = "all alike" if reading.span.exact else "mean over requests"
+            return f"{self.adapter.statistics_path}: batch_stats of the last look, {kind}"
+        state = ledger.at_first_token
+        metric = state.names.get("running") if state is not None else None
+        return "" if metric is None else f"{metric} at the first token"
+
+    def _told(self, batch: str) -> dict[str, str]:
+        out = {"batch_size": batch} if batch else {}
+        for field, key in (("engine_version", "version"), ("dtype", "dtype"), ("quantization", "quantization")):
+            fact = self.facts.get(key)
+            if fact is not None:
+                out[field] = fact.source
+        if self.version and "engine_version" not in out:
+            out["engine_version"] = self.evidence
+        return out
 
     def answered(self, server: bytes) -> None:
         """An answer came, with this `Server` header: somebody is there, and may have given himself away."""
@@ -125,8 +219,21 @@ class EngineLink:
                 {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if line[:1] != "#"}
             )
             self.recognise({"server": server} if server else {}, metric_names)
-        state = self.adapter.parse_metrics(text, now)
+        adapter_ = self.adapter
+        scrape = parse_scrape(text, prefixes=adapter_.metric_prefixes)
+        self._note_unknown(adapter_.unknown_metrics(scrape))
+        if self.inquiry.wants_metrics:
+            self.inquiry.take_metrics(adapter_.read_info_metrics(scrape))
+        state = read_state(scrape, adapter_.signals, now)
         return state if state.names else None
+
+    def _note_unknown(self, unknown: UnknownNames) -> None:
+        """Report names that nothing here explains, each once."""
+        self.unknown = unknown
+        new = [name for name in unknown.names if name not in self._warned]
+        if new:
+            self._warned |= frozenset(new)
+            log.warning("%s exports metrics that Tailrace does not know: %s", self.adapter.title, ", ".join(new))
 
     # -- several processes, one of which asks
 
@@ -144,23 +251,41 @@ class EngineLink:
             error=watch.error,
             scrapes=watch.scrapes,
             failures=watch.failures,
+            facts=self.facts,
+            unknown=self.unknown,
+            batches=self.batches,
         )
 
     def take(self, news: EngineNews) -> None:
         """Know what another process has asked the engine."""
         if self._auto and news.confidence > self._confidence:
-            self._confidence = news.confidence
-            self.adapter = adapter(news.adapter)
-            self.version, self.evidence = news.version, news.evidence
-            self._additions.clear()
+            self._confidence, self.evidence = news.confidence, news.evidence
+            self._become(news.adapter, news.version)
+        if news.facts != self.facts:
+            self._know(news.facts)
+        self.unknown, self.batches = news.unknown, news.batches
         watch = self.watch
         watch.latest, watch.reachable, watch.server = news.state, news.reachable, news.server
         watch.error, watch.scrapes, watch.failures = news.error, news.scrapes, news.failures
 
     # -- asking
 
-    def additions(self, endpoint: str, work: Work) -> RequestAdditions:
-        """What to ask of the engine beyond what the client asked."""
+    @property
+    def names_requests(self) -> bool:
+        """Whether requests that are not streamed get something, too: our id, in their body."""
+        return self.adapter.id_field is not None
+
+    def additions(self, endpoint: str, work: Work, body: bytes, request_id: str) -> RequestAdditions:
+        """What to ask of the engine beyond what the client asked, and our id where the engine wants it in the body."""
+        found = self._asked_for(endpoint, work)
+        field = self.adapter.id_field
+        if field is None or not self.adapter.takes_id(endpoint) or b'"%b"' % field.encode() in body:
+            return found
+        return msgspec.structs.replace(found, body={**found.body, field: request_id})
+
+    def _asked_for(self, endpoint: str, work: Work) -> RequestAdditions:
+        if not work.stream:
+            return _NO_ADDITIONS
         key = (endpoint, work.usage_asked, work.progress_asked)
         found = self._additions.get(key)
         if found is None:
@@ -191,6 +316,7 @@ class EngineLink:
             first_token=summary.first_token_at,
             end=end,
             stream=ledger.stream,
+            said_headers=ledger.said_headers,
         )
         return self.adapter.timings(facts, summary.timings)
 
@@ -229,12 +355,24 @@ class EngineLink:
             "engine": self.name or "unknown",
             "version": self.version,
             "evidence": self.evidence,
+            "basis": self.adapter.basis.value if self.name else None,
             "reachable": self.watch.reachable,
             "error": self.watch.error,
             "scrapes": self.watch.scrapes,
             "scrape_failures": self.watch.failures,
             "state_age_ms": None if age is None else age / 1e6,
             "state": None if state is None else state_view(state),
+            "facts": self.facts.view(),
+            "contradictions": [
+                {
+                    "fact": each.key,
+                    "believed": each.believed.source,
+                    "other": each.other.source,
+                    "says": each.other.value,
+                }
+                for each in self.facts.contradictions
+            ],
+            "unknown_metrics": {"count": self.unknown.count, "names": list(self.unknown.names)},
         }
 
 
