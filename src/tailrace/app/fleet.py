@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.app.engine_metrics import SENT, sent_so_far
 from tailrace.app.listening import TcpPort, port_for
 from tailrace.app.worker_handle import READY_S, NoAnswerError, State, WorkerHandle
 from tailrace.app.worker_link import (
@@ -149,9 +150,8 @@ class Fleet:
             return False, "shutting down"
         if not self.serving():
             return False, "no worker serves"
-        if self.engine.reachable is False:
-            return False, f"the engine at {self.config.backends[0].url} does not answer: {self.engine.error}"
-        return True, ""
+        why = self.engine.unready()
+        return not why, why
 
     # -- changes
 
@@ -208,7 +208,9 @@ class Fleet:
         self._tell(self.book.replace(config.lane_policies(), config.total_running, monotonic_ns()))
         if engine_changed:
             await self.engine.close()
+            draining = self.engine.draining
             self.engine = EngineLink(config.backends[0], config.scrape)
+            self.engine.drain(on=draining)
             self._watch_engine()
 
     # -- one worker
@@ -312,7 +314,13 @@ class Fleet:
             if worker is not None:
                 worker.send(grant)
 
+    def _tally(self) -> dict[str, int]:
+        """What was sent to the engine so far, as the workers said last: up to a second ago."""
+        workers = (worker.counts.metrics.numbers.get(SENT, []) for worker in self.workers.values())
+        return sent_so_far([self.past_metrics.series(SENT), *workers])
+
     def _watch_engine(self) -> None:
+        self.engine.judge.tally = self._tally
         self.engine.watch.on_scrape = self._spread_news
         self.engine.start()
 

@@ -257,4 +257,8 @@ class EngineAdapter:
 
     def parse_metrics(self, text: str, now: int) -> EngineState:
         """The engine's state from one scrape that arrived at `now`."""
-        return read_state(parse_scrape(text, prefixes=self.metric_prefixes), self.signals, now)
+        return self.read_metrics(parse_scrape(text, prefixes=self.metric_prefixes), now)
+
+    def read_metrics(self, scrape: Scrape, now: int) -> EngineState:
+        """The same from one that was parsed already."""
+        return read_state(scrape, self.signals, now)

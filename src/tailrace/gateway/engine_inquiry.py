@@ -14,12 +14,11 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
-import msgspec
 
-from tailrace.engines.batches import BatchCounts, BatchSpan
-from tailrace.engines.facts import CONFIGURATION, EngineFacts, Fact, agreed_facts, merge_facts
+from tailrace.engines.batches import BatchCounts
+from tailrace.engines.facts import CONFIGURATION, Fact, agreed_facts, merge_facts
 from tailrace.engines.registry import TELLING_PATHS, recognise
-from tailrace.model.engine_state import EngineState
+from tailrace.gateway.engine_profile import BatchReading
 from tailrace.model.thresholds import S
 
 if TYPE_CHECKING:
@@ -37,17 +36,8 @@ _NO_ANSWER: Final = frozenset({404, 405, 501})
 """The engine has no such path: asking again would change nothing."""
 
 
-class BatchReading(msgspec.Struct, frozen=True):
-    """What one model has executed between two looks at the engine's statistics."""
-
-    span: BatchSpan
-    since: int
-    until: int
-    """Our clock (ns)."""
-
-
 class EngineInquiry:
-    """Asks one engine. `start` and `close` own its task; `facts` is what is known so far."""
+    """Asks one engine. `start` and `close` own its task; what it learns goes into the link's profile."""
 
     def __init__(self, link: EngineLink, configured: Mapping[str, str], *, period_ns: int) -> None:
         """`configured`: facts that the operator gives, by key. `period_ns`: how often statistics are read."""
@@ -58,18 +48,15 @@ class EngineInquiry:
         self._from_metrics: dict[str, Fact] = {}
         self.wants_metrics = True
         """The next scrape is to be read for facts, too."""
-        self.facts: EngineFacts = merge_facts(self._configured)
         self.asked = 0
         """How often the engine has been asked."""
-        self.batches: dict[str, BatchReading] = {}
-        """Model -> its last executions, of engines that count them by size."""
         self._counts: tuple[int, dict[str, BatchCounts]] | None = None
         self._down = False
-        self._last: EngineState | None = None
         self._asked_of: object = None
         self._due = 0
         self._pause_ns = _AGAIN_NS
         self._task: asyncio.Task[None] | None = None
+        self._merge()
 
     def start(self) -> None:
         """Begin to ask."""
@@ -81,6 +68,10 @@ class EngineInquiry:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    def again(self) -> None:
+        """It may be another one now: it has begun to count anew."""
+        self._asked_of = None
 
     def take_metrics(self, facts: dict[str, Fact]) -> None:
         """What a scrape said."""
@@ -97,8 +88,7 @@ class EngineInquiry:
         self._merge()
 
     def _merge(self) -> None:
-        self.facts = merge_facts(self._configured, self._from_metrics, self._from_paths)
-        self._link.facts_changed()
+        self._link.profile.know(merge_facts(self._configured, self._from_metrics, self._from_paths))
 
     # -- when
 
@@ -117,21 +107,11 @@ class EngineInquiry:
         if watch.reachable is not True:
             self._down = self._down or watch.reachable is False
             return
-        if self._down or self._counts_anew() or self._asked_of is not self._link.adapter or now >= self._due:
+        if self._down or self._asked_of is not self._link.adapter or now >= self._due:
             self._down = False
             await self._ask()
         if self._link.adapter.statistics_path is not None:
             await self._read_statistics(self._link.adapter.statistics_path)
-
-    def _counts_anew(self) -> bool:
-        before, self._last = self._last, self._link.watch.latest
-        if before is None or self._last is None:
-            return False
-        for name in ("generation_tokens_total", "prompt_tokens_total", "queue_seconds_total"):
-            old, new = getattr(before, name), getattr(self._last, name)
-            if old is not None and new is not None and new < old:
-                return True
-        return False
 
     # -- what
 
@@ -193,10 +173,11 @@ class EngineInquiry:
         before, self._counts = self._counts, (now, counts)
         if before is None:
             return
+        batches = self._link.profile.batches
         for model, count in counts.items():
             past = before[1].get(model)
             span = count.since(past) if past is not None else None
             if span is not None:
-                self.batches[model] = BatchReading(span, before[0], now)
-        for model in self.batches.keys() - counts.keys():
-            del self.batches[model]
+                batches[model] = BatchReading(span, before[0], now)
+        for model in batches.keys() - counts.keys():
+            del batches[model]

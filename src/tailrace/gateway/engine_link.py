@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -14,12 +14,15 @@ import msgspec
 from tailrace.engines.base import Detection, EngineAdapter, RequestAdditions, TimingFacts
 from tailrace.engines.facts import NO_FACTS, EngineFacts
 from tailrace.engines.metric_names.table import NONE_UNKNOWN, UnknownNames
-from tailrace.engines.prometheus_text import parse_scrape
+from tailrace.engines.prometheus_text import SeriesMemo, parse_scrape
 from tailrace.engines.registry import adapter, detect
-from tailrace.engines.signals import read_state
+from tailrace.engines.tallies import STARTED_AND_COUNTED
 from tailrace.gateway.address import read_address
 from tailrace.gateway.config_sections import BackendConfig, ScrapeConfig
-from tailrace.gateway.engine_inquiry import BatchReading, EngineInquiry
+from tailrace.gateway.engine_inquiry import EngineInquiry
+from tailrace.gateway.engine_judge import EngineJudge
+from tailrace.gateway.engine_profile import BatchReading, EngineProfile
+from tailrace.gateway.identity import Identity
 from tailrace.gateway.scrape import EngineWatch
 from tailrace.gateway.tls import engine_context
 from tailrace.gateway.work import Work
@@ -28,15 +31,12 @@ from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.meter import StreamMeter
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.engine_state import EngineState
-from tailrace.model.thresholds import S
 
 log = logging.getLogger(__name__)
 
 _PLAIN: Final = "openai_compatible"
 _AUTO: Final = "auto"
 _NO_ADDITIONS: Final = RequestAdditions()
-_RECENT_NS: Final = 3 * S
-"""Older statistics say nothing about a request that was sent after them."""
 
 
 class EngineNews(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +52,8 @@ class EngineNews(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     scrapes: int
     failures: int
+    draining: bool = False
+    foreign: str = ""
     facts: EngineFacts = NO_FACTS
     unknown: UnknownNames = NONE_UNKNOWN
     batches: dict[str, BatchReading] = {}
@@ -67,17 +69,14 @@ class EngineLink:
     def __init__(self, backend: BackendConfig, scrape: ScrapeConfig) -> None:
         self._auto = backend.engine == _AUTO
         self.adapter: EngineAdapter = adapter(_PLAIN if self._auto else backend.engine)
-        self.version = ""
-        self.facts = NO_FACTS
-        self.unknown = NONE_UNKNOWN
-        """What the last scrape had that no table of ours explains."""
-        self._warned: frozenset[str] = frozenset()
-        self._sources: dict[str, dict[str, str]] = {}
-        """Where a batch size is known from -> the sources of a record's facts; shared by all records alike."""
+        self.profile = EngineProfile()
         self.evidence = "" if self._auto else "configuration"
         self._confidence = 0
         self._additions: dict[tuple[str, bool, bool], RequestAdditions] = {}
         self._tls_config = backend.tls
+        self.url = backend.url
+        self.foreign = ""
+        """Why the server at the address is not the engine, as this process or the one that asks has found."""
         self.address = read_address(backend.url)
         self.key_header = {"Authorization": f"Bearer {backend.api_key}"} if backend.api_key else None
         self._scraped_elsewhere = backend.metrics_url is not None
@@ -90,13 +89,29 @@ class EngineLink:
             period_ns=int(scrape.period),
             timeout_ns=int(scrape.timeout),
             stale_ns=int(scrape.stale),
+            jitter=scrape.jitter,
+            api_key=backend.api_key,
+        )
+        self._name = backend.name
+        self._memo = SeriesMemo()
+        self.judge = EngineJudge(backend.name, frozen_after_ns=int(scrape.frozen))
+        self.identity = Identity(
+            self.address.base,
+            expected=backend.model,
+            session=self.session,
+            timeout_ns=int(scrape.timeout),
+            server_name=self.server_name,
             api_key=backend.api_key,
         )
         self.inquiry = EngineInquiry(
             self, {"dtype": backend.dtype, "quantization": backend.quantization}, period_ns=int(scrape.period)
         )
-        self.batches = self.inquiry.batches
-        self.facts_changed()
+        self.judge.on_restart = self._restarted
+        self.watch.look_further = self._look_further
+        self.draining = False
+        """An operator keeps new requests away."""
+        self.shut = ""
+        """Why no new request may go to the engine; empty where it may."""
 
     def start(self) -> None:
         """Begin to scrape, and to ask."""
@@ -107,6 +122,10 @@ class EngineLink:
         """Stop and wait."""
         await self.inquiry.close()
         await self.watch.close()
+
+    def _restarted(self) -> None:
+        self.identity.again()
+        self.inquiry.again()
 
     def fresh_tls(self) -> ssl.SSLContext | None:
         """A context from the files as they are now; `None` where the engine is not reached by HTTPS."""
@@ -161,51 +180,21 @@ class EngineLink:
     def _become(self, name: str, version: str) -> bool:
         """Read by this adapter from now on; whether it is another one."""
         before, self.adapter = self.adapter, adapter(name)
-        self.version = version
+        self.profile.hear(version, self.evidence)
         self._additions.clear()
-        self.unknown = NONE_UNKNOWN
         if not self._scraped_elsewhere:
             self.watch.ask_at(f"{self.address.base}{self.adapter.metrics_path or '/metrics'}")
         return self.adapter is not before
 
-    def facts_changed(self) -> None:
-        """More, or something else, is known of the engine."""
-        self._know(self.inquiry.facts)
-
-    def _know(self, facts: EngineFacts) -> None:
-        self.facts = facts
-        self.version = facts.text("version") or self.version
-        self._sources.clear()
+    @property
+    def version(self) -> str:
+        """The engine's version, empty where nobody said it."""
+        return self.profile.version
 
     def describe(self, ledger: RequestLedger) -> None:
-        """Put into a request's account what is true of the engine that served it."""
-        ledger.engine, ledger.engine_version = self.name, self.version
-        ledger.dtype, ledger.quantization = self.facts.text("dtype"), self.facts.text("quantization")
-        batch = self._batch_source(ledger)
-        sources = self._sources.get(batch)
-        if sources is None:
-            sources = self._sources[batch] = self._told(batch)
-        ledger.fact_sources = sources
-
-    def _batch_source(self, ledger: RequestLedger) -> str:
-        reading = self.batches.get(ledger.model) if self.batches else None
-        if reading is not None and ledger.sent is not None and ledger.sent - reading.until < _RECENT_NS:
-            ledger.batch_size = reading.span.seen_by_a_request
-            kind = "all alike" if reading.span.exact else "mean over requests"
-            return f"{self.adapter.statistics_path}: batch_stats of the last look, {kind}"
-        state = ledger.at_first_token
-        metric = state.names.get("running") if state is not None else None
-        return "" if metric is None else f"{metric} at the first token"
-
-    def _told(self, batch: str) -> dict[str, str]:
-        out = {"batch_size": batch} if batch else {}
-        for field, key in (("engine_version", "version"), ("dtype", "dtype"), ("quantization", "quantization")):
-            fact = self.facts.get(key)
-            if fact is not None:
-                out[field] = fact.source
-        if self.version and "engine_version" not in out:
-            out["engine_version"] = self.evidence
-        return out
+        """Put into a request's account which engine served it, and what is true of that."""
+        ledger.engine = self.name
+        self.profile.describe(ledger, self.adapter)
 
     def answered(self, server: bytes) -> None:
         """An answer came, with this `Server` header: somebody is there, and may have given himself away."""
@@ -219,21 +208,45 @@ class EngineLink:
                 {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if line[:1] != "#"}
             )
             self.recognise({"server": server} if server else {}, metric_names)
-        adapter_ = self.adapter
-        scrape = parse_scrape(text, prefixes=adapter_.metric_prefixes)
-        self._note_unknown(adapter_.unknown_metrics(scrape))
+        prefixes = {*self.adapter.metric_prefixes, *STARTED_AND_COUNTED}
+        scrape = parse_scrape(text, prefixes=prefixes, memo=self._memo)
+        self.profile.note_unknown(self.adapter.unknown_metrics(scrape), self.adapter.title)
         if self.inquiry.wants_metrics:
-            self.inquiry.take_metrics(adapter_.read_info_metrics(scrape))
-        state = read_state(scrape, adapter_.signals, now)
+            self.inquiry.take_metrics(self.adapter.read_info_metrics(scrape))
+        state = self.adapter.read_metrics(scrape, now)
+        self.judge.feed(scrape, state, now)
         return state if state.names else None
 
-    def _note_unknown(self, unknown: UnknownNames) -> None:
-        """Report names that nothing here explains, each once."""
-        self.unknown = unknown
-        new = [name for name in unknown.names if name not in self._warned]
-        if new:
-            self._warned |= frozenset(new)
-            log.warning("%s exports metrics that Tailrace does not know: %s", self.adapter.title, ", ".join(new))
+    async def _look_further(self) -> None:
+        if self.watch.reachable is False:
+            self.identity.again()  # whoever answers next may be another
+            return
+        before = self.identity.foreign
+        await self.identity.look()
+        if self.identity.foreign != before:
+            log.warning("backend %s: %s", self._name, self.identity.foreign or "the engine is back at its address")
+            self._settle(self.identity.foreign)
+
+    # -- keeping requests away
+
+    def drain(self, *, on: bool) -> None:
+        """Keep new requests away from the engine, or let them go to it again; those it works on are not touched."""
+        self.draining = on
+        self._settle(self.identity.foreign)
+
+    def _settle(self, foreign: str) -> None:
+        self.foreign = foreign
+        drained = f"an operator drains the engine at {self.address.base}" if self.draining else ""
+        changed, self.shut = self.shut, drained or foreign
+        if changed != self.shut and self.watch.on_scrape is not None:
+            self.watch.on_scrape()  # other processes are told with the news
+
+    def unready(self) -> str:
+        """Why a request sent now would not be served by the engine; empty where it would."""
+        if self.watch.reachable is False:
+            return f"the engine at {self.url} does not answer: {self.watch.error}"
+        frozen = self.judge.frozen
+        return self.shut or ("" if frozen is None else f"the engine at {self.url} is frozen: {frozen.text}")
 
     # -- several processes, one of which asks
 
@@ -251,9 +264,11 @@ class EngineLink:
             error=watch.error,
             scrapes=watch.scrapes,
             failures=watch.failures,
-            facts=self.facts,
-            unknown=self.unknown,
-            batches=self.batches,
+            facts=self.profile.facts,
+            unknown=self.profile.unknown,
+            batches=self.profile.batches,
+            draining=self.draining,
+            foreign=self.foreign,
         )
 
     def take(self, news: EngineNews) -> None:
@@ -261,12 +276,14 @@ class EngineLink:
         if self._auto and news.confidence > self._confidence:
             self._confidence, self.evidence = news.confidence, news.evidence
             self._become(news.adapter, news.version)
-        if news.facts != self.facts:
-            self._know(news.facts)
-        self.unknown, self.batches = news.unknown, news.batches
+        if news.facts != self.profile.facts:
+            self.profile.know(news.facts)
+        self.profile.unknown, self.profile.batches = news.unknown, news.batches
         watch = self.watch
         watch.latest, watch.reachable, watch.server = news.state, news.reachable, news.server
         watch.error, watch.scrapes, watch.failures = news.error, news.scrapes, news.failures
+        self.draining = news.draining
+        self._settle(news.foreign)
 
     # -- asking
 
@@ -362,18 +379,18 @@ class EngineLink:
             "scrape_failures": self.watch.failures,
             "state_age_ms": None if age is None else age / 1e6,
             "state": None if state is None else state_view(state),
-            "facts": self.facts.view(),
-            "contradictions": [
-                {
-                    "fact": each.key,
-                    "believed": each.believed.source,
-                    "other": each.other.source,
-                    "says": each.other.value,
-                }
-                for each in self.facts.contradictions
-            ],
-            "unknown_metrics": {"count": self.unknown.count, "names": list(self.unknown.names)},
+            **self.profile.view(),
+            "models": self.identity.models,
+            "models_error": self.identity.error,
+            "draining": self.draining,
+            "shut": self.shut,
+            "frozen": "" if self.judge.frozen is None else self.judge.frozen.text,
+            "preemption": self.judge.preemption.text,
         }
+
+    def window_view(self, now: int, window_ns: int, objectives: Sequence[tuple[str, str, int]]) -> dict[str, Any]:
+        """What the engine's metrics say of the last `window_ns`."""
+        return self.judge.view(window_ns, now=now, engine=self.adapter.name, objectives=objectives)
 
 
 def state_view(state: EngineState) -> dict[str, Any]:

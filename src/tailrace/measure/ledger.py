@@ -214,6 +214,7 @@ class RequestLedger(msgspec.Struct, kw_only=True):
             running_at_first_token=token_state.running if token_state else None,
             waiting_at_first_token=token_state.waiting if token_state else None,
             kv_usage_at_first_token=token_state.kv_usage if token_state else None,
+            engine_state_age_ns=self.admitted - admission.at_ns if admission and self.admitted is not None else None,
             batch_size=self.batch_size or (token_state.running if token_state else None),
             prefix_hit=self.prefix_hit,
             preemptions=timings.preemptions,
