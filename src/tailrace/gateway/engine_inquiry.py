@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+AGENT: Final = {"User-Agent": "tailrace-inquiry"}
 _TIMEOUT_S: Final = 2.0
 _MAX_BYTES: Final = 4 * 1024 * 1024
 """llama.cpp's answer holds its chat template, vLLM's the whole configuration."""
@@ -118,7 +119,7 @@ class EngineInquiry:
     async def _ask(self) -> None:
         self.asked += 1
         failed = False
-        async with self._link.session(timeout_s=_TIMEOUT_S, headers=self._link.key_header) as session:
+        async with self._link.session(timeout_s=_TIMEOUT_S, headers={**AGENT, **self._link.key_header}) as session:
             if not self._link.recognised:
                 for path in TELLING_PATHS:
                     body, lost = await self._get(session, path)
@@ -166,7 +167,7 @@ class EngineInquiry:
             return b"", True
 
     async def _read_statistics(self, path: str) -> None:
-        async with self._link.session(timeout_s=_TIMEOUT_S, headers=self._link.key_header) as session:
+        async with self._link.session(timeout_s=_TIMEOUT_S, headers={**AGENT, **self._link.key_header}) as session:
             body, _ = await self._get(session, path)
         now = monotonic_ns()
         counts = self._link.adapter.read_statistics(body) if body else {}
