@@ -16,7 +16,17 @@ CHAT = "/v1/chat/completions"
 
 
 def test_every_engine_is_listed_under_its_name() -> None:
-    assert set(ADAPTERS) == {"vllm", "sglang", "triton", "llamacpp", "simulated", "openai_compatible"}
+    assert set(ADAPTERS) == {
+        "vllm",
+        "sglang",
+        "triton",
+        "llamacpp",
+        "tgi",
+        "tensorrt_llm",
+        "dynamo",
+        "simulated",
+        "openai_compatible",
+    }
     assert all(each.name == name for name, each in ADAPTERS.items())
     for module in pkgutil.iter_modules(tailrace.engines.__path__, "tailrace.engines."):
         for thing in vars(importlib.import_module(module.name)).values():

@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
-AGENT = "tailrace-identity"
-"""Who asks for `/v1/models` on the gateway's own account."""
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 
@@ -163,6 +161,7 @@ class ScriptedEngine:
         self.side = side or {}
         self.requests: list[Incoming] = []
         self.connections = 0
+        """All there were, those of a gateway's own questions among them."""
         self.open = 0
         self.close_after: Callable[[Incoming], bool] = lambda _: False
         self.errors: list[BaseException] = []
@@ -211,7 +210,8 @@ class ScriptedEngine:
                 if target in self.side:
                     await incoming.reply(self.side[target])
                     continue
-                if target == "/metrics" or headers.get("user-agent") == AGENT:
+                if target == "/metrics" or headers.get("user-agent", "").startswith("tailrace-"):
+                    # Scraping, and what a gateway asks on its own account.
                     await incoming.reply({}, 404)
                     continue
                 self.requests.append(incoming)

@@ -125,7 +125,7 @@ class Fleet:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.engine.watch.close()
+        await self.engine.close()
         for listener in self._slots:
             if listener is not None:
                 listener.close()
@@ -207,7 +207,7 @@ class Fleet:
         self.config = config
         self._tell(self.book.replace(config.lane_policies(), config.total_running, monotonic_ns()))
         if engine_changed:
-            await self.engine.watch.close()
+            await self.engine.close()
             draining = self.engine.draining
             self.engine = EngineLink(config.backends[0], config.scrape)
             self.engine.drain(on=draining)
@@ -322,7 +322,7 @@ class Fleet:
     def _watch_engine(self) -> None:
         self.engine.judge.tally = self._tally
         self.engine.watch.on_scrape = self._spread_news
-        self.engine.watch.start()
+        self.engine.start()
 
     def _spread_news(self) -> None:
         news = News(self.engine.news())

@@ -41,7 +41,12 @@ class BackendConfig(Section):
     """For `https://`; the system's authorities without it."""
     name: str = "default"
     engine: str = "auto"
-    """`auto` looks at the engine's headers and metrics; or `vllm`, `sglang`, `llamacpp`, `triton`, `openai`."""
+    """`auto` looks at the engine's headers, its metrics and what it answers about itself; or `vllm`, `sglang`,
+    `llamacpp`, `triton`, `tgi`, `tensorrt_llm`, `dynamo`, `openai`."""
+    dtype: str = ""
+    """Precision of the model, for records of an engine that does not tell it; what the engine tells wins."""
+    quantization: str = ""
+    """Quantisation of its weights, likewise."""
     metrics_url: str | None = None
     """Where the engine's Prometheus text is; default: `/metrics` of `url`."""
     model: str | None = None

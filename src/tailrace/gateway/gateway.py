@@ -167,7 +167,7 @@ class Gateway:
         self._due = monotonic_ns() + SWEEP_NS
         self._tick = asyncio.get_running_loop().call_later(SWEEP_NS / 1e9, self._sweep)
         if scrape:
-            self.engine.watch.start()
+            self.engine.start()
         else:
             self.cancels.blind = "the engine's count covers the requests of all workers"
 
@@ -194,7 +194,7 @@ class Gateway:
         if self.rpc is not None:
             await self.rpc.close()
         self._desk.flush()
-        await self.engine.watch.close()
+        await self.engine.close()
         await self.pool.close()
         self.hangups.close()
         await asyncio.sleep(0)

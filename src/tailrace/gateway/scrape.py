@@ -97,6 +97,12 @@ class EngineWatch:
         self.on_unreachable: Callable[[], None] | None = None
         """Called where a request finds nobody at the engine's address."""
 
+    def ask_at(self, metrics_url: str) -> None:
+        """The engine's metrics turn out to be here."""
+        if metrics_url != self._url:
+            self._url = metrics_url
+            self._quiet_for = 0
+
     def wake(self) -> None:
         """Scrape now, or as soon as the scrape under way has ended."""
         self._wake.set()
