@@ -71,6 +71,13 @@ def test_llamacpp_has_means_and_no_quantiles() -> None:
     assert "p99_ms" not in view
 
 
+def test_llamacpp_counts_cached_prompt_tokens_beside_the_computed_ones() -> None:
+    text = "llamacpp:prompt_tokens_total {}\nllamacpp:prompt_tokens_cached_total {}\n"
+    window = window_between(*fed(text.format(0, 0), text.format(70, 90)))
+    assert window.prefix_hit == 90 / 160
+    assert signals_view(window)["prefix_hit"]["n"] == 160
+
+
 @pytest.mark.needs("shared")
 def test_triton_queue_mean_and_its_summaries() -> None:
     text = (shared_path() / "data/engine_samples/triton/metrics_2.51.0.prom").read_text(encoding="utf-8")

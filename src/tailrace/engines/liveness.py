@@ -23,11 +23,16 @@ class Standstill(msgspec.Struct, frozen=True):
     """The last one."""
     running: int
     waiting: int
+    silent: bool = False
+    """Its metrics are not answered either: llama.cpp answers them from the loop that computes."""
 
     @property
     def text(self) -> str:
         """For people."""
         seconds = (self.until_ns - self.since_ns) / S
+        if self.silent:
+            inside = self.running + self.waiting
+            return f"the engine had {inside} requests and has not answered its metrics for {seconds:.1f} s"
         if self.running:
             return f"the engine runs {self.running} requests and has computed nothing for {seconds:.1f} s"
         return f"{self.waiting} requests wait in the engine and it has begun none for {seconds:.1f} s"
@@ -45,6 +50,7 @@ class Liveness:
         self._progress: tuple[float, ...] | None = None
         self._since: int | None = None
         self._restarts = 0
+        self._last: Reading | None = None
         self.frozen: Standstill | None = None
         """The present stand-still, once it is long enough to be one."""
 
@@ -52,6 +58,7 @@ class Liveness:
         """One more reading; returns the stand-still that it shows."""
         progress = _progress(reading)
         inside = (reading.running or 0) + (reading.waiting or 0)
+        self._last = reading if inside else None
         moved = progress != self._progress or reading.restarts != self._restarts
         self._progress, self._restarts = progress, reading.restarts
         if progress is None or not inside or moved or self._since is None:
@@ -60,6 +67,13 @@ class Liveness:
             self.frozen = None
         elif reading.at_ns - self._since >= self._after_ns:
             self.frozen = Standstill(self._since, reading.at_ns, reading.running or 0, reading.waiting or 0)
+        return self.frozen
+
+    def silent(self, now: int) -> Standstill | None:
+        """A scrape was not answered in time. One late answer is a long step; none for so long is a stand-still."""
+        last = self._last
+        if last is not None and now - last.at_ns >= self._after_ns:
+            self.frozen = Standstill(last.at_ns, now, last.running or 0, last.waiting or 0, silent=True)
         return self.frozen
 
 

@@ -79,10 +79,11 @@ COUNTERS: Final[Mapping[str, Counter]] = {
             "vllm:gpu_prefix_cache_queries_total",
             "vllm:gpu_prefix_cache_queries",
             "sglang:prompt_tokens_total",
-            "llamacpp:prompt_tokens_total",
         ),
         "tokens",
     ),
+    # llama.cpp's prompt tokens are those that were computed: the ones found in the cache come on top.
+    "prefix_missed": Counter(names("llamacpp:prompt_tokens_total"), "tokens"),
     "prefix_found": Counter(
         names(
             "vllm:prefix_cache_hits_total",

@@ -53,16 +53,23 @@ class EngineJudge:
         )
         self.ring.add(reading)
         was = self.frozen
-        frozen = self._liveness.look(reading)
+        self._tell(was, self._liveness.look(reading))
         self._preemption.look(reading)
-        if frozen is not None and was is None:
-            log.warning("backend %s is frozen: %s", self._name, frozen.text)
-        elif frozen is None and was is not None:
-            log.warning("backend %s is not frozen any more", self._name)
         if before is not None and reading.restarts > before.restarts:
             log.warning("backend %s has restarted: its counters began anew", self._name)
             if self.on_restart is not None:
                 self.on_restart()
+
+    def late(self, now: int) -> None:
+        """A scrape was not answered in time."""
+        was = self.frozen
+        self._tell(was, self._liveness.silent(now))
+
+    def _tell(self, was: Standstill | None, frozen: Standstill | None) -> None:
+        if frozen is not None and was is None:
+            log.warning("backend %s is frozen: %s", self._name, frozen.text)
+        elif frozen is None and was is not None:
+            log.warning("backend %s is not frozen any more", self._name)
 
     @property
     def frozen(self) -> Standstill | None:

@@ -94,6 +94,8 @@ class EngineWatch:
         """Called after each scrape, however it ended."""
         self.look_further: Callable[[], Awaitable[None]] | None = None
         """What else is asked of the engine now and then, after a scrape and never beside one."""
+        self.on_late: Callable[[int], None] | None = None
+        """Called with the time where an answer did not come within the timeout."""
         self.on_unreachable: Callable[[], None] | None = None
         """Called where a request finds nobody at the engine's address."""
 
@@ -217,6 +219,8 @@ class EngineWatch:
         except TimeoutError:
             # A busy engine is late with its metrics; it is not gone.
             self._failed(f"no answer within {self._timeout_s * 1e3:.0f} ms")
+            if self.on_late is not None:
+                self.on_late(monotonic_ns())
         except aiohttp.ClientConnectorError as error:
             self.reachable = False
             self._failed(str(error.os_error.strerror or error))
