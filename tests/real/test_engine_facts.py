@@ -1,4 +1,4 @@
-"""Real engines told by what they answer about themselves: versions, quantisation, slots, batches, every metric known."""
+"""Real engines told by what they answer about themselves: versions, quantisation, slots, batches, metrics."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pytest
 
 from tests.real.stream_client import body, together
 
-TIMED = pytest.mark.long("a real engine starts and is looked at every second", timeout=120)
-LLAMA = [pytest.mark.tier("ci"), pytest.mark.needs("llamacpp"), TIMED]
-TRITON = [pytest.mark.tier("ci"), pytest.mark.needs("triton", "grpc"), TIMED]
+pytestmark = [
+    pytest.mark.tier("ci"),
+    pytest.mark.long("a real engine starts and is looked at every second", timeout=120),
+]
 
 
 def backend(admin: str, key: str) -> dict[str, Any]:
@@ -29,8 +30,8 @@ def backend(admin: str, key: str) -> dict[str, Any]:
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("_", [pytest.param(None, marks=LLAMA)])
-def test_llamacpp_tells_its_slots_and_its_quantisation(stack, _) -> None:  # noqa: PT019
+@pytest.mark.needs("llamacpp")
+def test_llamacpp_tells_its_slots_and_its_quantisation(stack) -> None:
     seen = backend(stack.admin, "parameters")
     facts = {key: fact["value"] for key, fact in seen["facts"].items()}
     assert (seen["engine"], seen["basis"]) == ("llamacpp", "run")
@@ -46,8 +47,8 @@ def test_llamacpp_tells_its_slots_and_its_quantisation(stack, _) -> None:  # noq
     assert record["fact_sources"]["engine_version"] == "/props: build_info"
 
 
-@pytest.mark.parametrize("_", [pytest.param(None, marks=TRITON)])
-def test_triton_tells_its_version_and_the_batches_that_it_ran(through, _) -> None:  # noqa: PT019
+@pytest.mark.needs("triton", "grpc")
+def test_triton_tells_its_version_and_the_batches_that_it_ran(through) -> None:
     seen = backend(through.gateway.admin, "version")
     assert (seen["engine"], seen["version"], seen["basis"]) == ("triton", "2.51.0", "run")
     assert seen["facts"]["backend"]["value"] == "python", "both of its models have that"
