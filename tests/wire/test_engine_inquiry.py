@@ -59,7 +59,7 @@ def test_configuration_fills_what_nobody_tells_and_gives_way_to_what_is_told() -
             record = await s.record()
             assert (record.dtype, record.quantization) == ("float16", "awq")
             assert record.fact_sources["dtype"] == record.fact_sources["quantization"] == "configuration"
-        async with stand(side=VLLM, backend=given) as s:
+        async with stand(side=dict(VLLM), backend=given) as s:
             await known(s)
             await s.ask(request(chat_body()))
             assert (await s.record()).dtype == "bfloat16"
@@ -85,7 +85,7 @@ def test_an_engine_without_metrics_is_recognised_by_what_it_answers(
     side: dict[str, bytes], name: str, version: str
 ) -> None:
     async def test() -> None:
-        async with stand(side=side) as s:
+        async with stand(side=dict(side)) as s:
             await known(s)
             view = s.gateway.live()["engine"]
             assert (view["engine"], view["version"]) == (name, version)
@@ -128,7 +128,7 @@ def test_it_is_asked_once_a_start_and_again_when_it_counts_anew() -> None:
 
 def test_it_is_asked_again_when_it_comes_back() -> None:
     async def test() -> None:
-        async with stand(side=VLLM, scrape=FAST) as s:
+        async with stand(side=dict(VLLM), scrape=FAST) as s:
             await known(s)
             s.gateway.engine.watch.unreachable()
             s.engine.side["/version"] = b'{"version":"0.31.0"}'
@@ -178,7 +178,7 @@ def test_an_unknown_metric_is_reported_once_and_shown(caplog: pytest.LogCaptureF
 
 def test_workers_learn_it_from_the_one_that_asks() -> None:
     async def test() -> None:
-        async with stand(side=VLLM) as s, stand() as other:
+        async with stand(side=dict(VLLM)) as s, stand() as other:
             await known(s)
             news = msgspec.json.decode(msgspec.json.encode(s.gateway.engine.news()), type=EngineNews)
             other.gateway.engine.take(news)
@@ -201,7 +201,7 @@ def test_vllms_timings_come_in_a_frame_that_the_client_never_sees(engine: str) -
         await incoming.end()
 
     async def test() -> None:
-        async with stand(script, side=VLLM, backend={"engine": engine}) as s:
+        async with stand(script, side=dict(VLLM), backend={"engine": engine}) as s:
             await known(s)
             reply = await s.ask(request(chat_body()))
             assert reply.body == token() * 2 + finish() + DONE
