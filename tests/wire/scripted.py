@@ -141,13 +141,13 @@ Script = Callable[[Incoming], Awaitable[None]]
 
 
 class ScriptedEngine:
-    """Runs `script` for each request; anything that is no API call (`/metrics`, `/health`) gets `side` or a 404."""
+    """Runs `script` for each request; what is no API call (`/metrics`, `/health`) gets `side`, by path, or a 404."""
 
     def __init__(
         self,
         script: Script,
         *,
-        side: dict[str, bytes] | None = None,
+        side: dict[str, bytes | Script] | None = None,
         host: str = "127.0.0.1",
         tls: ssl.SSLContext | None = None,
         socket_path: str | None = None,
@@ -158,7 +158,7 @@ class ScriptedEngine:
         self.script = script
         self.gathers = gathers
         self.limit = 1 << 24 if gathers else 1 << 18
-        self.side = side or {}
+        self.side: dict[str, bytes | Script] = {} if side is None else side
         self.requests: list[Incoming] = []
         self.connections = 0
         """All there were, those of a gateway's own questions among them."""
@@ -208,7 +208,8 @@ class ScriptedEngine:
                 if self.gathers:
                     incoming.body = b"".join([data async for data in incoming.read_body()])
                 if target in self.side:
-                    await incoming.reply(self.side[target])
+                    aside = self.side[target]
+                    await (incoming.reply(aside) if isinstance(aside, bytes) else aside(incoming))
                     continue
                 if target == "/metrics" or headers.get("user-agent", "").startswith("tailrace-"):
                     # Scraping, and what a gateway asks on its own account.

@@ -82,7 +82,7 @@ class Stand:
 async def stand(
     script: Script | None = None,
     *,
-    side: dict[str, bytes] | None = None,
+    side: dict[str, bytes | Script] | None = None,
     metrics_path: str | None = None,
     gathers: bool = True,
     engine_at: dict[str, Any] | None = None,

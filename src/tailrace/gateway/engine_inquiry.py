@@ -52,7 +52,7 @@ class EngineInquiry:
         self.asked = 0
         """How often the engine has been asked."""
         self._counts: tuple[int, dict[str, BatchCounts]] | None = None
-        self._down = False
+        self._lost = 0
         self._asked_of: object = None
         self._due = 0
         self._pause_ns = _AGAIN_NS
@@ -106,10 +106,9 @@ class EngineInquiry:
     async def _look(self, now: int) -> None:
         watch = self._link.watch
         if watch.reachable is not True:
-            self._down = self._down or watch.reachable is False
             return
-        if self._down or self._asked_of is not self._link.adapter or now >= self._due:
-            self._down = False
+        if watch.lost != self._lost or self._asked_of is not self._link.adapter or now >= self._due:
+            self._lost = watch.lost
             await self._ask()
         if self._link.adapter.statistics_path is not None:
             await self._read_statistics(self._link.adapter.statistics_path)
