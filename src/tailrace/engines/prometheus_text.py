@@ -81,6 +81,7 @@ class Histogram(msgspec.Struct, frozen=True):
     counts: list[float]
     """Cumulative counts, one per bound."""
     sum: float
+    """NaN where the scrape does not have it."""
     count: float
 
     @property
@@ -178,7 +179,7 @@ class Scrape:
             whole = cells.pop(math.inf, None)
             bounds = sorted(cells)
             count = counts.get(labels, 0.0) if whole is None else whole
-            out[labels] = Histogram(bounds, [cells[bound] for bound in bounds], sums.get(labels, 0.0), count)
+            out[labels] = Histogram(bounds, [cells[bound] for bound in bounds], sums.get(labels, math.nan), count)
         return out
 
     def histogram(self, name: str) -> Histogram | None:

@@ -80,9 +80,12 @@ def window_between(begin: Reading, end: Reading) -> EngineWindow:
     counters = {
         noun: {reason: total - begin.counters.get(noun, {}).get(reason, 0.0) for reason, total in by.items()}
         for noun, by in end.counters.items()
+        if noun in end.names
     }
     ratios = {}
     for noun, (seconds, things) in end.ratios.items():
+        if noun not in end.names:
+            continue
         before = begin.ratios.get(noun, (0.0, 0.0))
         ratios[noun] = (seconds - before[0], things - before[1])
     return EngineWindow(
@@ -92,6 +95,7 @@ def window_between(begin: Reading, end: Reading) -> EngineWindow:
         timings={
             noun: HistogramDelta(_since(begin.timings.get(noun), seen), end.restarts - begin.restarts)
             for noun, seen in end.timings.items()
+            if noun in end.names
         },
         ratios=ratios,
         summaries=end.summaries,
