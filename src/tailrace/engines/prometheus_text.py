@@ -17,8 +17,8 @@ import msgspec
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+\S+)?\s*$")
 _LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _ESCAPE: Final = re.compile(r"\\(.)")
-_MOST_KNOWN: Final = 50_000
-"""Series that a memo keeps; above it (a label with a value for each request) it begins anew."""
+_MOST_KNOWN: Final = 20_000
+"""Series that a memo keeps (some 6 MB); above it (a label with a value for each request) it begins anew."""
 
 Labels = tuple[tuple[str, str], ...]
 """A label set that can be a key: (name, value), sorted by name."""
