@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 WINDOW_NS: Final = 60 * S
 """What a view shows unless it is asked for another stretch of time."""
 LONGEST_NS: Final = KEPT_NS
+_RESTARTS_APART_NS: Final = 30 * S
+"""What seems to restart more often is several engines that answer in turn: it is said, and asked who it is, no more."""
 
 Tally = Callable[[], dict[str, int]]
 """Gives what the gateway has counted so far: `outcome` or `outcome/reason` -> requests that were sent to the engine."""
@@ -37,6 +39,7 @@ class EngineJudge:
         self._preemption = PreemptionWatch()
         self.ring = ReadingRing()
         self.tally: Tally | None = None
+        self._quiet_until = 0
         self.on_restart: Callable[[], None] | None = None
         """Called where the engine was seen to have begun anew."""
 
@@ -55,7 +58,8 @@ class EngineJudge:
         was = self.frozen
         self._tell(was, self._liveness.look(reading))
         self._preemption.look(reading)
-        if before is not None and reading.restarts > before.restarts:
+        if before is not None and reading.restarts > before.restarts and now >= self._quiet_until:
+            self._quiet_until = now + _RESTARTS_APART_NS
             log.warning("backend %s has restarted: its counters began anew", self._name)
             if self.on_restart is not None:
                 self.on_restart()
