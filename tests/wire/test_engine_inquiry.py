@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tailrace.gateway.engine_link import EngineNews
-from tests.engines.read_in_source import sglang, tgi
+from tailrace.gateway.config_sections import BackendConfig, ScrapeConfig
+from tailrace.gateway.config_values import Duration
+from tailrace.gateway.engine_link import EngineLink, EngineNews
+from tests.engines.read_in_source import sglang, tensorrt_llm, tgi
 from tests.engines.test_facts import LLAMA_MODELS, LLAMA_PROPS, VLLM_DUMP, VLLM_MODELS
 from tests.wire.client import chat_body, request
-from tests.wire.scripted import DONE, Incoming, finish, token, usage
+from tests.wire.scripted import DONE, Incoming, ScriptedEngine, finish, token, usage
 from tests.wire.stand import Stand, run, stand
 
 VLLM = {"/version": b'{"version":"0.32.0"}', "/v1/models": VLLM_MODELS, "/server_info?config_format=json": VLLM_DUMP}
@@ -186,6 +188,27 @@ def test_workers_learn_it_from_the_one_that_asks() -> None:
             record = await other.record()
             assert (record.engine_version, record.dtype) == ("0.32.0", "bfloat16")
             assert record.fact_sources["dtype"] == "/server_info: model_config.dtype"
+
+    run(test())
+
+
+def test_tensorrt_llms_metrics_are_read_where_they_do_not_drain() -> None:
+    async def test() -> None:
+        side: dict[str, Any] = {"/v1/models": tensorrt_llm.MODELS, "/version": tensorrt_llm.VERSION}
+        side["/prometheus/metrics"] = tensorrt_llm.METRICS.encode()
+        async with ScriptedEngine(lambda incoming: incoming.stream(), side=side) as engine:
+            link = EngineLink(BackendConfig(url=engine.url), ScrapeConfig(period=Duration(50_000_000)))
+            link.start()
+            try:
+                async with asyncio.timeout(5):
+                    while link.watch.latest is None:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                assert (link.name, link.version, link.watch.latest.running) == ("tensorrt_llm", "1.2.0rc4", 4)
+                assert link.profile.facts.text("dtype") == "bfloat16"
+                view = link.view(link.watch.latest.at_ns)
+                assert (view["basis"], view["unknown_metrics"]["count"]) == ("read_in_source", 0)
+            finally:
+                await link.close()
 
     run(test())
 
