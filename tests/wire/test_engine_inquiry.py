@@ -92,6 +92,8 @@ def test_an_engine_without_metrics_is_recognised_by_what_it_answers(
             view = s.gateway.live()["engine"]
             assert (view["engine"], view["version"]) == (name, version)
             assert view["basis"] == ("read_in_source" if name in {"sglang", "tgi"} else "run")
+            shown = s.gateway.engine.version_with_caveat
+            assert shown == (f"{version} (read in source, not run)" if name in {"sglang", "tgi"} else version)
 
     run(test())
 
