@@ -166,6 +166,25 @@ def test_a_slow_answer_about_itself_delays_no_request() -> None:
     run(test())
 
 
+def test_a_busy_engine_is_what_it_was() -> None:
+    async def late(incoming: Incoming) -> None:
+        await incoming.reply({}, 503)
+
+    async def test() -> None:
+        async with stand(side=dict(VLLM), scrape=FAST) as s:
+            await known(s)
+            inquiry, asked = s.gateway.engine.inquiry, s.gateway.engine.inquiry.asked
+            s.engine.side["/version"] = late
+            inquiry._due = 0  # five minutes have passed
+            await s.until(lambda: inquiry.asked > asked)
+            await asyncio.sleep(0.1)
+            assert (s.gateway.engine.version, inquiry.asked) == ("0.32.0", asked + 1)
+            inquiry.again()
+            await s.until(lambda: s.gateway.engine.version == "")
+
+    run(test())
+
+
 def test_an_unknown_metric_is_reported_once_and_shown(caplog: pytest.LogCaptureFixture) -> None:
     metrics = b"vllm:num_requests_running 0\nvllm:kv_share_in_use 0.5\nprocess_open_fds 3\n"
 
