@@ -117,9 +117,16 @@ class EngineProfile:
                 }
                 for each in self.facts.contradictions
             ],
-            "batch_sizes": {
-                model: {str(size): ran for size, ran in sorted(reading.span.sizes.items())}
-                for model, reading in self.batches.items()
-            },
+            "batches": {model: _batch_view(reading) for model, reading in self.batches.items()},
             "unknown_metrics": {"count": self.unknown.count, "names": list(self.unknown.names)},
         }
+
+
+def _batch_view(reading: BatchReading) -> dict[str, Any]:
+    span = reading.span
+    return {
+        "executions": {str(size): ran for size, ran in sorted(span.sizes.items())},
+        "seen_by_a_request": span.seen_by_a_request,
+        "queue_mean_ms": None if span.queue_mean_ns is None else span.queue_mean_ns / 1e6,
+        "over_ms": (reading.until - reading.since) / 1e6,
+    }
