@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from tailrace.engines.odometer import Reading
+from tailrace.engines.tallies import STEPWISE
 from tailrace.model.thresholds import S
 
 FROZEN_AFTER_NS: Final = 10 * S
@@ -39,10 +40,11 @@ class Standstill(msgspec.Struct, frozen=True):
 
 
 class Liveness:
-    """Follows an engine's progress: tokens, steps and ended requests. Work without progress is a stand-still.
+    """Follows an engine's progress: tokens, steps, ended requests, memory. Work without progress is a stand-still.
 
-    Every reading is shown to it, at whatever pace. An engine without work is alive, and so is one that moved at all
-    since the reading before. What it cannot say is `None`: without a count of requests, or without any counter.
+    Every reading is shown to it, at whatever pace. An engine without work is alive, and so is one in which anything
+    moved since the reading before. It says nothing of an engine that tells no number of requests, or has no counter
+    that moves with every step (`tallies.STEPWISE`).
     """
 
     def __init__(self, *, after_ns: int = FROZEN_AFTER_NS) -> None:
@@ -78,8 +80,9 @@ class Liveness:
 
 
 def _progress(reading: Reading) -> tuple[float, ...] | None:
-    if reading.running is None:
+    if reading.running is None or STEPWISE.isdisjoint(reading.names.values()):
         return None
-    nouns = ("generation_tokens", "prompt_tokens", "steps", "finished", "rejected")
-    moved = tuple(sum(by.values()) for noun in nouns if (by := reading.counters.get(noun)) is not None)
-    return moved or None
+    counted = (sum(by.values()) for by in reading.counters.values())
+    observed = (seen.count for seen in reading.timings.values())
+    # The scheduler's own gauges: a stopped one changes neither. How many wait is up to those who ask.
+    return (*counted, *observed, float(reading.running), reading.kv_usage or 0.0)
