@@ -76,15 +76,17 @@ def test_requests_that_wait_while_none_runs() -> None:
 def test_an_engine_that_does_not_answer_its_metrics_either() -> None:
     """A stopped llama.cpp answers nothing: its metrics come from the loop that computes."""
     liveness = Liveness(after_ns=4 * S)
-    assert liveness.silent(100 * S) is None, "never seen with work"
+    assert liveness.late(100 * S) is None, "never seen with work"
     liveness.look(reading(0, running=2, tokens=5))
-    assert liveness.silent(2 * S) is None, "one late answer is a long step"
-    still = liveness.silent(5 * S)
+    assert liveness.late(2 * S) is None, "one late answer is a long step"
+    still = liveness.late(5 * S)
     assert still is not None
     assert still.text == "the engine had 2 requests and has not answered its metrics for 5.0 s"
+    assert liveness.frozen is None, "silence is no proof"
     assert liveness.look(reading(6, running=2, tokens=6)) is None
+    assert liveness.silent is None
     liveness.look(reading(7, running=0, tokens=6))
-    assert liveness.silent(60 * S) is None, "it had nothing to do"
+    assert liveness.late(60 * S) is None, "it had nothing to do"
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 1)), max_size=40))

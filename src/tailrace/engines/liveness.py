@@ -55,12 +55,14 @@ class Liveness:
         self._last: Reading | None = None
         self.frozen: Standstill | None = None
         """The present stand-still, once it is long enough to be one."""
+        self.silent: Standstill | None = None
+        """The present silence of an engine that had work."""
 
     def look(self, reading: Reading) -> Standstill | None:
         """One more reading; returns the stand-still that it shows."""
         progress = _progress(reading)
         inside = (reading.running or 0) + (reading.waiting or 0)
-        self._last = reading if inside else None
+        self._last, self.silent = reading if inside else None, None
         moved = progress != self._progress or reading.restarts != self._restarts
         self._progress, self._restarts = progress, reading.restarts
         if progress is None or not inside or moved or self._since is None:
@@ -71,12 +73,16 @@ class Liveness:
             self.frozen = Standstill(self._since, reading.at_ns, reading.running or 0, reading.waiting or 0)
         return self.frozen
 
-    def silent(self, now: int) -> Standstill | None:
-        """A scrape was not answered in time. One late answer is a long step; none for so long is a stand-still."""
+    def late(self, now: int) -> Standstill | None:
+        """A scrape was not answered in time; returns the silence, once it is long.
+
+        It is no proof: llama.cpp answers its metrics between two steps, and long steps one after the other look alike.
+        So it is told, and is not called frozen.
+        """
         last = self._last
         if last is not None and now - last.at_ns >= self._after_ns:
-            self.frozen = Standstill(last.at_ns, now, last.running or 0, last.waiting or 0, silent=True)
-        return self.frozen
+            self.silent = Standstill(last.at_ns, now, last.running or 0, last.waiting or 0, silent=True)
+        return self.silent
 
 
 def _progress(reading: Reading) -> tuple[float, ...] | None:

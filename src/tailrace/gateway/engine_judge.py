@@ -56,8 +56,12 @@ class EngineJudge:
         )
         self.ring.add(reading)
         was = self.frozen
-        self._tell(was, self._liveness.look(reading))
+        frozen = self._liveness.look(reading)
         self._preemption.look(reading)
+        if frozen is not None and was is None:
+            log.warning("backend %s is frozen: %s", self._name, frozen.text)
+        elif frozen is None and was is not None:
+            log.warning("backend %s is not frozen any more", self._name)
         if before is not None and reading.restarts > before.restarts and now >= self._quiet_until:
             self._quiet_until = now + _RESTARTS_APART_NS
             log.warning("backend %s has restarted: its counters began anew", self._name)
@@ -66,14 +70,15 @@ class EngineJudge:
 
     def late(self, now: int) -> None:
         """A scrape was not answered in time."""
-        was = self.frozen
-        self._tell(was, self._liveness.silent(now))
+        was = self.silent
+        silent = self._liveness.late(now)
+        if silent is not None and was is None:
+            log.warning("backend %s: %s", self._name, silent.text)
 
-    def _tell(self, was: Standstill | None, frozen: Standstill | None) -> None:
-        if frozen is not None and was is None:
-            log.warning("backend %s is frozen: %s", self._name, frozen.text)
-        elif frozen is None and was is not None:
-            log.warning("backend %s is not frozen any more", self._name)
+    @property
+    def silent(self) -> Standstill | None:
+        """How long an engine that had work has not answered its metrics, once it is long; no proof of anything."""
+        return self._liveness.silent
 
     @property
     def frozen(self) -> Standstill | None:

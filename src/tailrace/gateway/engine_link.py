@@ -392,6 +392,7 @@ class EngineLink:
             "draining": self.draining,
             "shut": self.shut,
             "frozen": "" if self.judge.frozen is None else self.judge.frozen.text,
+            "silent": "" if self.judge.silent is None else self.judge.silent.text,
             "preemption": self.judge.preemption.text,
         }
 
