@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
+from tailrace.export.metric import Metric
+from tailrace.export.span_metrics import SPAN_METRICS
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
 
@@ -37,26 +37,6 @@ CONNECT_BUCKETS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.0
 OVERHEAD_BUCKETS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 
 
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric. `objective` names the objective whose bounds are added to the buckets."""
-
-    name: str
-    kind: str
-    """`counter`, `gauge` or `histogram`; a counter's series end in `_total`, which `name` includes."""
-    labels: tuple[str, ...] = ()
-    unit: str = ""
-    """`seconds`, `tokens`, `requests`, `ratio`, ..."""
-    definition: str
-    buckets: tuple[float, ...] = ()
-    objective: str = ""
-    merge: str = "sum"
-    """How the numbers of several worker processes become one: `sum`, `max` or `min`."""
-    of: Callable[[RequestRecord], int | None] | None = None
-    """What one ended request adds (counter) or shows (histogram): nanoseconds where the unit is seconds, `None` for
-    nothing. Its labels are then among `REQUEST_LABELS`. Without it somebody sets the metric: a live gauge, or one of
-    which a request has several series."""
-
-
 REQUEST_LABELS: Final[dict[str, Callable[[RequestRecord], str]]] = {
     "lane": lambda record: record.lane,
     "model": lambda record: record.model,
@@ -70,6 +50,13 @@ REQUEST_LABELS: Final[dict[str, Callable[[RequestRecord], str]]] = {
 
 def _one(_: RequestRecord) -> int:
     return 1
+
+
+def _sent(record: RequestRecord) -> int | None:
+    """Whether the engine has had it: a connection was given to it, or an answer came, or it completed (gRPC)."""
+    reached = record.connection_reused is not None or record.headers_ns is not None
+    reached = reached or record.outcome is OutcomeKind.COMPLETED
+    return 1 if reached and record.lane != "passthrough" else None
 
 
 def _first_token_unseen(record: RequestRecord) -> int | None:
@@ -409,57 +396,113 @@ _TABLE: Final = (
         merge="max",
         definition="Share of KV-cache blocks in use by the engine's own metrics, 0 to 1.",
     ),
-    # -- spans of engines and services
     Metric(
-        name="tailrace_spans_total",
+        name="tailrace_scrapes_total",
         kind="counter",
-        labels=("fate",),
-        unit="spans",
-        definition="Spans received, by what became of them: understood, not_understood (counted by name in "
-        "/backends), malformed.",
+        labels=("backend", "result"),
+        unit="scrapes",
+        definition="Times that the engine's metrics were asked for, by result: answered, failed (late, refused).",
     ),
     Metric(
-        name="tailrace_spans_late_total",
-        kind="counter",
-        unit="spans",
-        definition="Of all received, those that had ended more than a minute before they came.",
-    ),
-    Metric(
-        name="tailrace_spans_orphaned_total",
-        kind="counter",
-        unit="spans",
-        definition="Understood, but the first span of their request never came: they amend no record.",
-    ),
-    Metric(
-        name="tailrace_span_posts_refused_total",
-        kind="counter",
-        unit="posts",
-        definition="Exports refused as a whole: too large, too many at once, or no OTLP.",
-    ),
-    Metric(
-        name="tailrace_span_amendments_total",
-        kind="counter",
-        labels=("fate",),
-        unit="amendments",
-        definition="Reports on requests that spans added up to: kept, dropped (no room), joined (kept, and its record "
-        "was in memory two seconds later), or unaddressed (of a request that did not come through this gateway).",
-    ),
-    Metric(
-        name="tailrace_traces_asked_total",
-        kind="counter",
-        labels=("why", "answer"),
-        unit="requests",
-        definition="Requests that an engine was to trace, by why (share: drawn by lot; caller: sampled by the caller; "
-        "asked: x-tailrace-trace) and whether the budget of that reason granted or withheld it.",
-    ),
-    Metric(
-        name="tailrace_engine_cold_start_seconds",
+        name="tailrace_engine_state_age_seconds",
         kind="gauge",
-        labels=("part",),
+        labels=("backend",),
         unit="seconds",
         merge="max",
-        definition="The engine's last start by its own spans: total, and the parts by its names, which overlap.",
+        definition="Age of the last scrape that was answered; above scrape.stale it counts as absent.",
     ),
+    Metric(
+        name="tailrace_engine_frozen",
+        kind="gauge",
+        labels=("backend",),
+        unit="bool",
+        merge="max",
+        definition="1 while the engine has requests and its counters of tokens, steps and ended requests have stood "
+        "still for scrape.frozen; its /health may say 200 all the while.",
+    ),
+    Metric(
+        name="tailrace_engine_draining",
+        kind="gauge",
+        labels=("backend",),
+        unit="bool",
+        merge="max",
+        definition="1 while an operator keeps new requests away from the engine.",
+    ),
+    Metric(
+        name="tailrace_engine_preemption_suspected",
+        kind="gauge",
+        labels=("backend",),
+        unit="bool",
+        merge="max",
+        definition="1 while requests wait in the engine with others running and its KV cache full, though its counter "
+        "of preemptions has not moved: vLLM counts one when the request resumes.",
+    ),
+    Metric(
+        name="tailrace_engine_restarts_total",
+        kind="counter",
+        labels=("backend",),
+        unit="restarts",
+        definition="Times that the engine's counters were seen to begin anew.",
+    ),
+    Metric(
+        name="tailrace_engine_tokens_total",
+        kind="counter",
+        labels=("backend", "kind"),
+        unit="tokens",
+        definition="Tokens by the engine's own counters since the gateway began to ask, over its restarts: prompt, "
+        "generation, cached (prompt tokens found in the prefix cache).",
+    ),
+    Metric(
+        name="tailrace_engine_preemptions_total",
+        kind="counter",
+        labels=("backend",),
+        unit="preemptions",
+        definition="Preemptions by the engine's own counter, over its restarts.",
+    ),
+    Metric(
+        name="tailrace_engine_requests_total",
+        kind="counter",
+        labels=("backend", "result", "reason"),
+        unit="requests",
+        definition="Requests by the engine's own counters, over its restarts: finished, aborted, rejected, failed. "
+        "Those whose client left are often in none; tailrace_engine_sent_total has them.",
+    ),
+    Metric(
+        name="tailrace_engine_sent_total",
+        kind="counter",
+        labels=("outcome", "reason"),
+        unit="requests",
+        definition="Requests that the gateway sent to the engine and that have ended, as the gateway saw it: the other "
+        "side of tailrace_engine_requests_total.",
+        of=_sent,
+    ),
+    Metric(
+        name="tailrace_engine_latency_seconds",
+        kind="gauge",
+        labels=("backend", "signal", "stat"),
+        unit="seconds",
+        merge="max",
+        definition="The engine's own durations over the last minute: queue, prefill, decode, ttft, itl, tpot, e2e. "
+        "stat is mean (from sum and count), or the low and high end of the bucket in which a quantile lies (p50_low, "
+        "p50_high, p99_low, p99_high; +Inf where no bucket ends above it).",
+    ),
+    Metric(
+        name="tailrace_engine_latency_observations",
+        kind="gauge",
+        labels=("backend", "signal"),
+        unit="observations",
+        merge="max",
+        definition="How many observations tailrace_engine_latency_seconds rests on.",
+    ),
+    Metric(
+        name="tailrace_engine_prefix_hit_ratio",
+        kind="gauge",
+        labels=("backend",),
+        unit="ratio",
+        merge="max",
+        definition="Share of prompt tokens found in the engine's prefix cache in the last minute.",
+    ),
+    *SPAN_METRICS,
     # -- our own records
     Metric(
         name="tailrace_records_acknowledged_total",
