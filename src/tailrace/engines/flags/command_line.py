@@ -1,0 +1,241 @@
+"""The command line that starts an engine, as people paste it: with an environment, a launcher or a container around it.
+
+`parse_command("docker run --gpus all vllm/vllm-openai:v0.11.0 --model m --max-num-seqs 256")` knows the engine, its
+version from the image's tag, and every option with its value. Nothing is ever executed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from tailrace.engines.flags.option import OptionTable, Takes
+from tailrace.model.errors import InputError
+
+PLACE: Final = "--command"
+
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=")
+_END: Final = frozenset({"&&", "||", ";", "|", "&"})
+_REDIRECT: Final = re.compile(r"\d?>{1,2}|\d?<|&>")
+_IMAGES: Final = (
+    ("vllm", re.compile(r"vllm[-/]|/vllm(?:[:@]|$)")),
+    ("sglang", re.compile(r"lmsysorg/sglang|/sglang[:@-]")),
+    ("llamacpp", re.compile(r"llama\.cpp")),
+    ("tgi", re.compile(r"text-generation-inference")),
+    ("triton", re.compile(r"tritonserver")),
+    ("trtllm", re.compile(r"tensorrt-?llm", re.IGNORECASE)),
+)
+_RUNNERS: Final = frozenset({"docker", "podman", "nerdctl"})
+_MODULES: Final = {
+    "vllm.entrypoints.openai.api_server": "vllm",
+    "vllm.entrypoints.api_server": "vllm",
+    "vllm.entrypoints.cli.main": "vllm",
+    "sglang.launch_server": "sglang",
+    "sglang_router.launch_server": "sglang",
+    "tensorrt_llm.commands.serve": "trtllm",
+}
+_PROGRAMS: Final = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "llama-server": "llamacpp",
+    "text-generation-launcher": "tgi",
+    "tritonserver": "triton",
+    "trtllm-serve": "trtllm",
+}
+_VERBS: Final = {"vllm": "serve", "sglang": "serve", "trtllm": "serve"}
+_OPTION: Final = re.compile(r"--?[A-Za-z]")
+
+
+class Given(msgspec.Struct, frozen=True):
+    """One option as it was given."""
+
+    name: str
+    """As it was spelled, dashes included, without its value."""
+    value: str | None = None
+    joined: bool = False
+    """Spelled `--name=value`."""
+    stray: str | None = None
+    """A word behind an option that takes none: the engine reads it as something else, and mostly refuses it."""
+
+    @property
+    def words(self) -> str:
+        """As it stood on the command line."""
+        if self.value is not None:
+            return f"{self.name}{'=' if self.joined else ' '}{self.value}"
+        return f"{self.name} {self.stray}" if self.stray is not None else self.name
+
+
+class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command line says."""
+
+    engine: str = ""
+    """`vllm`, `sglang`, `llamacpp`, `tgi`, `triton`, `trtllm`, or empty where no known program is named."""
+    program: str = ""
+    version: str = ""
+    """From the tag of a container's image."""
+    environment: dict[str, str] = {}
+    options: tuple[Given, ...] = ()
+    words: tuple[str, ...] = ()
+    """Words that belong to no option: the model of `vllm serve`."""
+    image: str = ""
+
+    def last(self, *names: str) -> Given | None:
+        """The last option with one of these spellings; engines take the last."""
+        return next((given for given in reversed(self.options) if given.name in names), None)
+
+
+def split_words(text: str, *, place: str = PLACE) -> list[str]:
+    """Words as a shell would split them. InputError for a quote that does not close."""
+    joined = re.sub(r"\\\r?\n", " ", text).replace("\r", " ")
+    try:
+        return shlex.split(joined, comments=True)
+    except ValueError as error:
+        raise InputError(
+            f"cannot be split into words: {error}",
+            place=place,
+            remedy="Quote the command line once more, for example in single quotes.",
+        ) from None
+
+
+def parse_command(text: str, *, table: OptionTable | None = None, place: str = PLACE) -> CommandLine:
+    """Read a command line. `table` tells which options take a value; without it, a word that follows is one."""
+    return parse_words(split_words(text, place=place), table=table)
+
+
+def engine_of_image(image: str) -> str:
+    """The engine in a container image's name; empty where none is known."""
+    return next((name for name, pattern in _IMAGES if pattern.search(image)), "")
+
+
+def parse_words(words: Sequence[str], *, table: OptionTable | None = None, image: str = "") -> CommandLine:
+    """Read words: a command line already split, or the `args` of a container whose image is `image`."""
+    environment: dict[str, str] = {}
+    engine, program, start = engine_of_image(image), image, 0
+    version = _tag(image)
+    for segment in _segments(words):
+        found = _locate(segment, environment)
+        if found is not None:
+            engine, program, start, version_here = found
+            version = version_here or version
+            words = segment
+            break
+    else:
+        words = next(iter(_segments(words)), [])
+        while start < len(words) and _ASSIGNMENT.match(words[start]):
+            name, _, value = words[start].partition("=")
+            environment[name] = value
+            start += 1
+    options, rest = _options(words[start:], table)
+    return CommandLine(
+        engine=engine,
+        program=program,
+        version=version,
+        environment=environment,
+        options=tuple(options),
+        words=tuple(rest),
+        image=program if version or image else "",
+    )
+
+
+def _segments(words: Sequence[str]) -> list[list[str]]:
+    """The commands in a line of several, without redirections."""
+    out: list[list[str]] = [[]]
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in _END:
+            out.append([])
+        elif _REDIRECT.match(word) and not word.startswith("<<<"):
+            skip = _REDIRECT.fullmatch(word) is not None
+        else:
+            out[-1].append(word.removesuffix(";"))
+            if word.endswith(";") and len(word) > 1:
+                out.append([])
+    return [segment for segment in out if segment]
+
+
+def _tag(image: str) -> str:
+    tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
+    return tag if any(letter.isdigit() for letter in tag) else ""
+
+
+def _locate(words: Sequence[str], environment: dict[str, str]) -> tuple[str, str, int, str] | None:
+    """(engine, program, index of the first argument, version) of the engine's program in one command."""
+    contained = any(word.rpartition("/")[2] in _RUNNERS for word in words[:4])
+    for index, word in enumerate(words):
+        name = word.rpartition("/")[2]
+        if _ASSIGNMENT.match(word):
+            key, _, value = word.partition("=")
+            environment.setdefault(key, value)
+            continue
+        if contained:
+            engine = engine_of_image(word)
+            before = words[index - 1] if index else ""
+            if engine and not word.startswith("-") and before not in {"-v", "--volume", "--name", "-e", "--env"}:
+                inner = _locate(words[index + 1 :], environment)
+                if inner is not None:
+                    return inner[0], inner[1], index + 1 + inner[2], inner[3] or _tag(word)
+                return engine, word, index + 1, _tag(word)
+            continue
+        if name == "-m" and index + 1 < len(words) and words[index + 1] in _MODULES:
+            return _MODULES[words[index + 1]], words[index + 1], index + 2, ""
+        if word.startswith("-m") and word[2:] in _MODULES:
+            return _MODULES[word[2:]], word[2:], index + 1, ""
+        known = _PROGRAMS.get(name)
+        if known is not None:
+            after = index + 1
+            verb = _VERBS.get(known)
+            if verb is not None and known in {"vllm", "sglang"}:
+                if after >= len(words) or words[after] != verb:
+                    continue
+                after += 1
+            elif verb is not None and after < len(words) and words[after] == verb:
+                after += 1
+            return known, name, after, ""
+    return None
+
+
+def _is_option(word: str) -> bool:
+    return _OPTION.match(word) is not None
+
+
+def _options(words: Sequence[str], table: OptionTable | None) -> tuple[list[Given], list[str]]:
+    options: list[Given] = []
+    rest: list[str] = []
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if word == "--":
+            rest += words[index:]
+            break
+        if not _is_option(word):
+            if options and options[-1].value is None and options[-1].stray is None and index >= 2:
+                options[-1] = msgspec.structs.replace(options[-1], stray=word)
+            else:
+                rest.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if equals:
+            options.append(Given(name, value, joined=True))
+            continue
+        found = table.find(name) if table is not None else None
+        takes = Takes.VALUE if found is None else found.option.takes
+        if found is not None and (found.negated or takes in {Takes.NOTHING, Takes.SWITCH}):
+            options.append(Given(name))
+        elif index < len(words) and not _is_option(words[index]):
+            # A negative number is a value: `--chunked-prefill-size -1`.
+            taken = [words[index]]
+            index += 1
+            while takes is Takes.VALUES and index < len(words) and not _is_option(words[index]):
+                taken.append(words[index])
+                index += 1
+            options.append(Given(name, " ".join(taken)))
+        else:
+            options.append(Given(name))
+    return options, rest
