@@ -42,7 +42,7 @@ __all__ = ["CheckRequest", "check"]
 
 ENGINES: Final = ("vllm", "sglang", "llamacpp", "triton", "tgi", "trtllm", "simulated")
 _STATED: Final = "stated"
-_DEFAULTS: Final = {
+_DEFAULTS: Final[dict[str, dict[str, str | int | float]]] = {
     "vllm": {
         "scheduling_policy": "fcfs",
         "tensor_parallel": 1,
@@ -170,37 +170,43 @@ def _gather(request: CheckRequest) -> _Gathered:
     out = _Gathered()
     kinds = [(source, check_source.kind_of(source)) for source in request.sources]
     # The list of options first: it tells which options take values.
-    if request.helped:
-        out.helped = check_source.read_help(request.helped, engine=request.engine)
-        out.read.append(request.helped)
-    elif request.help_of:
-        out.helped = check_source.run_help(request.help_of)
+    out.helped = _helped(request, [source for source, kind in kinds if kind is Kind.HELP])
+    if out.helped is not None:
         out.read.append(out.helped.source)
-    for source, kind in kinds:
-        if kind is Kind.HELP and out.helped is None:
-            out.helped = check_source.read_help(source, engine=request.engine)
     for text in request.commands:
         out.commands.append(("command line", read_command(text, helped=out.helped, engine=request.engine)))
     for source, kind in kinds:
-        out.read.append(source)
-        _take(out, source, kind, request)
-    if request.model_config:
-        said = check_source.read_model_config(request.model_config)
-        out.shape = shape_of_config(said, source=request.model_config)
-        if out.shape is None:
-            raise InputError(
-                "this describes no transformer", place=request.model_config, remedy="Give the model's config.json."
-            )
-    if request.model_size:
-        out.shape = shape_of_size(request.model_size)
-        if out.shape is None:
-            raise InputError(
-                f"unknown size {request.model_size!r}", place="--model-size", remedy="For example 8b, 70b."
-            )
+        if kind is not Kind.HELP:
+            out.read.append(source)
+            _take(out, source, kind, request)
+    out.shape = _shape(request) or out.shape
     if request.lengths:
         out.lengths = _lengths(request.lengths, request)
         out.read.append(request.lengths)
     return out
+
+
+def _helped(request: CheckRequest, files: Sequence[str]) -> OptionTable | None:
+    """The engine's own list of options, saved or asked for."""
+    saved = request.helped or next(iter(files), "")
+    if saved:
+        return check_source.read_help(saved, engine=request.engine)
+    return check_source.run_help(request.help_of) if request.help_of else None
+
+
+def _shape(request: CheckRequest) -> ModelShape | None:
+    if request.model_config:
+        said = check_source.read_model_config(request.model_config)
+        shape = shape_of_config(said, source=request.model_config)
+        if shape is None:
+            raise InputError(
+                "this describes no transformer", place=request.model_config, remedy="Give the model's config.json."
+            )
+        return shape
+    shape = shape_of_size(request.model_size) if request.model_size else None
+    if request.model_size and shape is None:
+        raise InputError(f"unknown size {request.model_size!r}", place="--model-size", remedy="For example 8b, 70b.")
+    return shape
 
 
 def _take(out: _Gathered, source: str, kind: Kind, request: CheckRequest) -> None:
@@ -208,22 +214,9 @@ def _take(out: _Gathered, source: str, kind: Kind, request: CheckRequest) -> Non
     if kind is Kind.URL:
         _take_live(out, source, asyncio.run(look(source, token=request.token, limit=_RECORDS)))
     elif kind is Kind.LOG:
-        log = check_source.read_log(source)
-        out.logs.append(log)
-        if not log.engine:
-            out.not_understood.append(f"{source}: {log.lines} lines, none of which is an engine's that is known")
-        if log.cut:
-            out.not_understood.append(
-                f"{source}: {log.cut} lines were longer than 128 KiB; only their beginnings were read"
-            )
-    elif kind is Kind.COMMAND and path.suffix in {".yaml", ".yml"}:
-        words = check_source.options_file_words(path)
-        out.commands.append((path.name, read_words(words, helped=out.helped, engine=request.engine)))
-    elif kind is Kind.COMMAND:
-        text = check_source.read_text(path)
-        out.commands.append((path.name, read_command(text, helped=out.helped, engine=request.engine)))
-    elif kind is Kind.CONTAINER:
-        out.commands += check_source.read_containers(path, out.helped)
+        _take_log(out, source)
+    elif kind in {Kind.COMMAND, Kind.CONTAINER}:
+        out.commands += _commands(path, kind, out.helped, request.engine)
     elif kind is Kind.TRITON:
         out.models += check_source.read_models(source)
     elif kind is Kind.CONFIG:
@@ -235,6 +228,25 @@ def _take(out: _Gathered, source: str, kind: Kind, request: CheckRequest) -> Non
         out.shape = shape_of_config(check_source.read_model_config(source), source=source)
     elif kind is Kind.LENGTHS:
         out.lengths = _lengths(source, request)
+
+
+def _commands(path: Path, kind: Kind, helped: OptionTable | None, engine: str) -> list[tuple[str, CommandLine]]:
+    if kind is Kind.CONTAINER:
+        return check_source.read_containers(path, helped)
+    if path.suffix in {".yaml", ".yml"}:
+        return [(path.name, read_words(check_source.options_file_words(path), helped=helped, engine=engine))]
+    return [(path.name, read_command(check_source.read_text(path), helped=helped, engine=engine))]
+
+
+def _take_log(out: _Gathered, source: str) -> None:
+    log = check_source.read_log(source)
+    out.logs.append(log)
+    if not log.engine:
+        out.not_understood.append(f"{source}: {log.lines} lines, none of which is an engine's that is known")
+    if log.cut:
+        out.not_understood.append(
+            f"{source}: {log.cut} lines were longer than 128 KiB; only their beginnings were read"
+        )
 
 
 def _take_live(out: _Gathered, source: str, live: Live) -> None:
@@ -336,7 +348,13 @@ def _case(subject: _Subject, gathered: _Gathered, request: CheckRequest) -> tupl
     table = helped or option_table(engine)
     said: list[dict[str, Fact]] = []
     if subject.command is not None:
-        said.append(command_facts(subject.command, table, engine=engine))
+        version = parse_version(request.version or subject.command.version)
+        own = (
+            table is not None
+            and table.complete
+            and (helped is not None or version in {None, parse_version(table.version)})
+        )
+        said.append(command_facts(subject.command, table, engine=engine, known_only=own))
     if subject.log is not None:
         said.append(subject.log.facts)
     if subject.live is not None:

@@ -101,8 +101,7 @@ def _budgets(config: Config, name: str) -> Iterator[CheckFinding]:
                 name,
                 f"budgets.{limit_key}",
                 f"The budget ends a request after {human(limit)}, and the objective {key} allows {human(value)}: "
-                "requests die that "
-                "would have met it.",
+                "requests die that would have met it.",
                 advice=f"budgets: {{{limit_key}: {human(type(value)(int(int(value) * _GUESSES)))}}}",
                 effect="Only requests beyond the objective are ended.",
                 price="A hopeless request holds its place longer.",
@@ -114,8 +113,7 @@ def _budgets(config: Config, name: str) -> Iterator[CheckFinding]:
             name,
             "budgets.total",
             f"The total budget ({human(budgets.total)}) is shorter than a part of it: first_token "
-            f"{human(budgets.first_token)}, idle "
-            f"{human(budgets.idle)}. The parts never end anything.",
+            f"{human(budgets.first_token)}, idle {human(budgets.idle)}. The parts never end anything.",
             advice="A total above first_token, for example 120s.",
             effect="A timeout names the stage that took too long.",
             price="None.",
@@ -139,11 +137,12 @@ def _limits(config: Config, name: str, engine: EngineFacts | None) -> Iterator[C
             weight=Weight.WARNING,
             about=name,
             subject="lanes: running",
-            statement=f"The lanes let {running} requests through at once, and the engine runs {seqs:.0f}: the rest waits inside the "
-            "engine, where nobody orders, bounds or cancels it.",
+            statement=f"The lanes let {running} requests through at once, and the engine runs {seqs:.0f}: the rest "
+            "waits inside the engine, where nobody orders, bounds or cancels it.",
             evidence=evidence,
             advice=f"total_running: {int(seqs)}",
-            effect="The line stands in the gateway: short requests first, 429 when it is full, cancelled ones cost nothing.",
+            effect="The line stands in the gateway: short requests first, 429 when it is full, cancelled ones cost "
+            "nothing.",
             price="None for throughput as long as the engine stays full.",
             verify=f"tailrace check {name}",
         )

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from tailrace.engines.base import EngineAdapter
 from tailrace.engines.facts import Fact
 from tailrace.engines.flags.triton_model import TritonModel, triton_model
 from tailrace.engines.prometheus_text import Scrape, parse_scrape
@@ -154,6 +155,8 @@ async def _engine(session: aiohttp.ClientSession, base: str, pages: dict[str, Pa
     told = _json(pages, "/info")
     if found.confidence == 0 and isinstance(told, dict) and "max_total_tokens" in told:
         out.engine, out.evidence = "tgi", "/info"
+    if out.engine == "simulated" and isinstance(knobs := _json(pages, "/knobs"), dict):
+        out.facts.update(_knobs(knobs))
     adapter = ADAPTERS.get(out.engine)
     if adapter is None:
         return out
@@ -162,6 +165,14 @@ async def _engine(session: aiohttp.ClientSession, base: str, pages: dict[str, Pa
         out.state = adapter.parse_metrics(metrics.body.decode("utf-8", "replace"), 0)
     elif adapter.metrics_path is not None:
         out.missing.append(f"{base}{adapter.metrics_path}: no metrics there")
+    await _info(session, base, pages, adapter, out)
+    return out
+
+
+async def _info(
+    session: aiohttp.ClientSession, base: str, pages: dict[str, Page | None], adapter: EngineAdapter, out: LiveEngine
+) -> None:
+    """What the engine's own pages say, and its version."""
     for path in adapter.info_paths:
         page = pages.get(path) if path in pages else await _get(session, base + path)
         if page is not None and page.status == 200:
@@ -173,9 +184,6 @@ async def _engine(session: aiohttp.ClientSession, base: str, pages: dict[str, Pa
         version = adapter.version(page.body) if page is not None and page.status == 200 else ""
         if version:
             out.facts["version"] = Fact(version, f"{adapter.version_path}: {adapter.version_field}")
-    if out.engine == "simulated" and isinstance(knobs := _json(pages, "/knobs"), dict):
-        out.facts.update(_knobs(knobs))
-    return out
 
 
 def _knobs(knobs: Mapping[str, Any]) -> dict[str, Fact]:

@@ -14,7 +14,13 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from tailrace.engines.flags.command_line import engine_of_image, parse_words
+from tailrace.engines.flags.command_line import (
+    CommandLine,
+    engine_of_image,
+    parse_command,
+    parse_words,
+    split_words,
+)
 from tailrace.engines.flags.given import read_words
 from tailrace.engines.flags.help_text import parse_help
 from tailrace.engines.flags.option import OptionTable
@@ -50,6 +56,14 @@ class Kind(StrEnum):
     MODEL = "model"
 
 
+_BY_SUFFIX: Final = {
+    ".pbtxt": Kind.TRITON,
+    ".sh": Kind.COMMAND,
+    ".service": Kind.COMMAND,
+    ".cmd": Kind.COMMAND,
+}
+
+
 def is_url(source: str) -> bool:
     """Whether `source` is an address."""
     return source.startswith(("http://", "https://"))
@@ -64,22 +78,21 @@ def kind_of(source: str) -> Kind:
     path = Path(source)
     if path.is_dir():
         return Kind.TRITON if any(path.glob("*/config.pbtxt")) or (path / "config.pbtxt").exists() else Kind.LENGTHS
-    head = read_head(path)
-    text = head.decode("utf-8", "replace")
-    start = text.lstrip()
-    if start.startswith('{"tailrace_run"') or (start.startswith("{") and '"request_id"' in text):
-        return Kind.LENGTHS
-    if path.suffix == ".pbtxt":
-        return Kind.TRITON
+    text = read_head(path).decode("utf-8", "replace")
     if path.suffix in {".yaml", ".yml"}:
         return _kind_of_yaml(path)
+    return _BY_SUFFIX.get(path.suffix) or _kind_of_text(path, text)
+
+
+def _kind_of_text(path: Path, head: str) -> Kind:
+    start = head.lstrip()
+    if start.startswith('{"tailrace_run"') or (start.startswith("{") and '"request_id"' in head):
+        return Kind.LENGTHS
     if path.suffix == ".json" and '"num_hidden_layers"' in read_text(path):
         return Kind.MODEL
-    if start.lower().startswith("usage:") or _looks_like_help(path, text):
+    if start.lower().startswith("usage:") or _looks_like_help(path, head):
         return Kind.HELP
-    if path.suffix in {".sh", ".service", ".cmd"} or _looks_like_command(text, path):
-        return Kind.COMMAND
-    return Kind.LOG
+    return Kind.COMMAND if _looks_like_command(head, path) else Kind.LOG
 
 
 def read_head(path: Path) -> bytes:
@@ -120,15 +133,9 @@ def _looks_like_command(head: str, path: Path) -> bool:
     if path.stat().st_size > _HEAD or " INFO " in head:
         return False
     try:
-        return bool(_command_in(head).engine)
+        return bool(parse_command(head).engine)
     except InputError:
         return False
-
-
-def _command_in(text: str) -> Any:
-    from tailrace.engines.flags.command_line import parse_command  # noqa: PLC0415
-
-    return parse_command(text)
 
 
 def _yaml(path: Path) -> list[Any]:
@@ -172,8 +179,6 @@ def _containers(node: Any) -> list[tuple[str, list[str], str]]:
 
 
 def _words(value: Any) -> list[str]:
-    from tailrace.engines.flags.command_line import split_words  # noqa: PLC0415
-
     if isinstance(value, str):
         return split_words(value, place="command")
     if not isinstance(value, list):
@@ -188,7 +193,7 @@ def _words(value: Any) -> list[str]:
     return words
 
 
-def read_containers(path: Path, helped: OptionTable | None) -> list[tuple[str, Any]]:
+def read_containers(path: Path, helped: OptionTable | None) -> list[tuple[str, CommandLine]]:
     """(container's name, its command line) of every engine in a Kubernetes or compose file."""
     found = []
     for document in _yaml(path):
@@ -276,8 +281,6 @@ def run_help(command: str) -> OptionTable:
 
     InputError where the program is not there, fails, or lists no options.
     """
-    from tailrace.engines.flags.command_line import split_words  # noqa: PLC0415
-
     words = split_words(command, place="--help-of")
     if not words:
         raise InputError("no program is named", place="--help-of", remedy="For example --help-of vllm.")

@@ -27,7 +27,8 @@ def check(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Address of an engine or of a gateway's admin port; an engine's log (- for standard input); a file with "
+            help="Address of an engine or of a gateway's admin port; an engine's log (- for standard input); a file "
+            "with "
             "its command line, a Kubernetes or compose file; Triton's config.pbtxt or model repository; tailrace.yaml.",
             show_default=False,
         ),
@@ -147,19 +148,18 @@ def _print(report: CheckReport, *, everything: bool) -> None:
 def _settings(console: Console, engine: CheckedEngine) -> None:
     if not engine.settings and not engine.version:
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("setting", "value", "source"):
-        table.add_column(name, overflow="fold")
+    rows: list[tuple[str, str, str, bool]] = []
     if engine.version:
-        table.add_row("version", engine.version, engine.version_source)
+        rows.append(("version", engine.version, engine.version_source, False))
     for one in engine.settings:
         value = str(one.value).lower() if isinstance(one.value, bool) else str(one.value)
         also = f"; but {one.contradicts}" if one.contradicts else ""
-        table.add_row(one.key, value, f"{one.source}{also}", style="dim" if one.default else None)
+        rows.append((one.key, value, f"{one.source}{also}", one.default))
+    wide = min(max(len(row[0]) for row in rows), 40), min(max(len(row[1]) for row in rows), 40)
     console.print(f"\n{engine.name} ({engine.engine})", style="bold", markup=False)
-    console.print(table)
+    # Not a table of rich's: where nobody looks it folds at 80 columns, in the middle of names.
+    for key, value, source, default in rows:
+        console.print(f"  {key:{wide[0]}}  {value:{wide[1]}}  {source}", style="dim" if default else None, markup=False)
 
 
 def _finding(console: Console, finding: CheckFinding) -> None:

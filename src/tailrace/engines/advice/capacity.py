@@ -8,6 +8,7 @@ from typing import Final
 
 from tailrace.engines.advice.case import Case, percent
 from tailrace.engines.advice.lengths import Of
+from tailrace.engines.advice.plan import plan_of
 from tailrace.model.check import CheckFinding, Weight
 from tailrace.model.finding import Evidence
 
@@ -27,6 +28,9 @@ def kv_tokens(case: Case) -> tuple[float, str] | None:
     at_once, longest = case.number("kv_max_concurrency"), case.number("max_model_len")
     if at_once is not None and longest is not None:
         return at_once * longest, f"{case.source('kv_max_concurrency')} x {case.source('max_model_len')}"
+    plan = plan_of(case)
+    if plan is not None and plan.kv_tokens:
+        return plan.kv_tokens, "estimate from the model's size and the card"
     return None
 
 
@@ -65,8 +69,7 @@ def _context(case: Case, tokens: float, source: str) -> Iterator[CheckFinding]:
             "CONTEXT_ABOVE_KV",
             Weight.ERROR,
             f"max_model_len ({longest:,.0f}) is larger than the whole KV cache ({tokens:,.0f} tokens): vLLM refuses "
-            "to start, "
-            "and where an engine does start, such a request waits for ever.",
+            "to start, and where an engine does start, such a request waits for ever.",
             subject="--max-model-len",
             evidence=[*case.shown("max_model_len"), _tokens_evidence(tokens, source)],
             advice=f"--max-model-len {int(tokens * 0.9) // 256 * 256 or int(tokens)}, or more memory for the cache.",
@@ -113,15 +116,17 @@ def _concurrency(case: Case, tokens: float, source: str) -> Iterator[CheckFindin
         yield case.finding(
             "SEQS_ABOVE_KV",
             Weight.WARNING,
-            f"max_num_seqs allows {limit:.0f} requests at once, and the KV cache holds {least}{at_p50:,.0f} of "
-            "median length "
-            f"({at_p95:,.0f} of p95 length): beyond that, running requests lose their cache and are computed again.",
+            f"max_num_seqs allows {limit:.0f} requests at once, and the KV cache holds {least}{at_p50:,.0f} of median "
+            f"length ({at_p95:,.0f} of p95 length): beyond that, running requests lose their cache and are computed "
+            "again.",
             subject="--max-num-seqs",
             evidence=evidence,
-            advice=f"--max-num-seqs {max(int(at_p95), 1)}, or a lane in the gateway with running: {max(int(at_p95), 1)}; "
-            "shorter answers (max_tokens) help as well.",
-            effect="No preemptions: a request waits once, in the queue, instead of standing still in the middle of its answer.",
-            price="Fewer requests at once: more queueing at the same load, and less throughput where requests are short.",
+            advice=f"--max-num-seqs {max(int(at_p95), 1)}, or a lane in the gateway with running: "
+            f"{max(int(at_p95), 1)}; shorter answers (max_tokens) help as well.",
+            effect="No preemptions: a request waits once, in the queue, instead of standing still in the middle of "
+            "its answer.",
+            price="Fewer requests at once: more queueing at the same load, and less throughput where requests are "
+            "short.",
             verify=f"{case.compare_runs()}; vllm:num_preemptions_total must not rise",
         )
         return
@@ -162,7 +167,8 @@ def _queueing(case: Case) -> Iterator[CheckFinding]:
                     f"KV cache at most {case.load.kv_usage:.0%} full", case.log_name, "kv_usage", case.load.kv_usage
                 ),
             ],
-            advice="Fewer requests at once (--max-num-seqs, or a lane in the gateway), shorter answers, or more KV cache.",
+            advice="Fewer requests at once (--max-num-seqs, or a lane in the gateway), shorter answers, or more KV "
+            "cache.",
             effect="Streams no longer stand still in their middle.",
             price="More requests wait in the queue.",
             verify="vllm:num_preemptions_total over the same load",
@@ -223,16 +229,16 @@ def _overlong(case: Case) -> Iterator[CheckFinding]:
             "CONTEXT_UNUSED",
             Weight.ADVICE,
             f"max_model_len is {longest:,.0f}, and the longest of {lengths.count(Of.TOTAL):,} requests had "
-            f"{most:,.0f} tokens "
-            "in all.",
+            f"{most:,.0f} tokens in all.",
             subject="--max-model-len",
             evidence=[*case.shown("max_model_len"), *case.length_evidence(Of.TOTAL)],
             advice=f"--max-model-len {_next(most * 1.5)}",
-            effect="One client's mistake cannot take the room of hundreds of requests; some engines reserve less memory.",
+            effect="One client's mistake cannot take the room of hundreds of requests; some engines reserve less "
+            "memory.",
             price="Requests longer than that are refused with 400.",
             verify="tailrace records query, reason input_too_long, stays at zero",
         )
 
 
 def _next(value: float) -> int:
-    return 2 ** math.ceil(math.log2(max(value, 2.0)))
+    return 1 << math.ceil(math.log2(max(value, 2.0)))

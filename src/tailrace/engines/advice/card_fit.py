@@ -7,8 +7,7 @@ from typing import Final
 
 from tailrace.engines.advice.case import Case, amount
 from tailrace.engines.advice.lengths import Of
-from tailrace.engines.advice.memory import MemoryPlan, plan_memory
-from tailrace.engines.flags.vllm_history import default_batch, default_memory_share
+from tailrace.engines.advice.plan import plan_evidence, plan_of
 from tailrace.model.check import CheckFinding, Weight
 from tailrace.model.finding import Evidence
 
@@ -59,12 +58,13 @@ def _share(case: Case) -> Iterator[CheckFinding]:
             "MEMORY_SHARE_HIGH",
             Weight.WARNING,
             f"The engine takes {share:.0%} of the card. More is not better: what graphs, fragmentation and other "
-            "processes on "
-            "the card need comes on top, and when it is missing the engine dies in the middle of traffic.",
+            "processes on the card need comes on top, and when it is missing the engine dies in the middle of "
+            "traffic.",
             subject=name,
             evidence=case.shown("gpu_memory_utilization"),
             advice=f"{name} 0.9",
-            effect="No out-of-memory at the first large batch; a restart costs minutes, the memory some requests at once.",
+            effect="No out-of-memory at the first large batch; a restart costs minutes, the memory some requests at "
+            "once.",
             price="Less KV cache: about 5 % of the card, so some fewer requests run at once.",
             verify=f"{case.compare_runs()}; the log's line `KV cache size` before and after",
         )
@@ -90,8 +90,8 @@ def _parallel(case: Case) -> Iterator[CheckFinding]:
         yield case.finding(
             "TP_DIVIDES_HEADS",
             Weight.ERROR,
-            f"Tensor parallelism over {count} cards must divide the model's {shape.heads} attention heads: the "
-            "engine refuses.",
+            f"Tensor parallelism over {count} cards must divide the model's {shape.heads} attention heads: the engine "
+            "refuses.",
             subject="--tensor-parallel-size",
             evidence=[*case.shown("tensor_parallel"), Evidence(f"{shape.heads} heads", shape.source, "heads")],
             advice="--tensor-parallel-size "
@@ -106,8 +106,7 @@ def _parallel(case: Case) -> Iterator[CheckFinding]:
             "TP_COPIES_KV",
             Weight.ADVICE,
             f"The model has {shape.kv_heads} KV heads and is spread over {count} cards: KV heads are copied, so the "
-            "cache does "
-            "not grow beyond that number of cards.",
+            "cache does not grow beyond that number of cards.",
             subject="--tensor-parallel-size",
             evidence=[*case.shown("tensor_parallel"), Evidence(f"{shape.kv_heads} KV heads", shape.source, "kv_heads")],
             advice=f"--tensor-parallel-size {shape.kv_heads} and more replicas, where the weights fit.",
@@ -123,86 +122,47 @@ def _parallel(case: Case) -> Iterator[CheckFinding]:
             "TP_OVER_PCIE",
             Weight.WARNING,
             f"{count} {card.name} talk over PCIe: each step waits for 2 x {layers} all-reduces over a link some ten "
-            "times slower "
-            "than NVLink.",
+            "times slower than NVLink.",
             subject="--tensor-parallel-size",
             evidence=[*case.shown("tensor_parallel"), Evidence(f"link: {card.link}", "table of cards", "link")],
-            advice="Replicas instead (data parallel, one gateway in front), or --pipeline-parallel-size, where the weights "
-            "fit fewer cards.",
+            advice="Replicas instead (data parallel, one gateway in front), or --pipeline-parallel-size, where the "
+            "weights fit fewer cards.",
             effect="Shorter steps: less time per token, above all in prefill.",
             price="Less KV cache a replica; with pipeline stages, a single request is not faster than on one card.",
             verify=case.compare_runs(),
         )
-    plan = _plan(case, cards=1)
+    plan = plan_of(case, cards=1)
     needed = case.lengths.quantile(0.95, Of.TOTAL) if case.lengths is not None else None
     if plan is not None and plan.kv_tokens is not None and plan.kv > 0 and plan.kv_tokens > 16 * (needed or 2048):
         yield case.finding(
             "TP_NOT_NEEDED",
             Weight.ADVICE,
             f"The weights ({amount(plan.weights)}) fit one {card.name} and leave about {plan.kv_tokens:,.0f} tokens "
-            "of KV cache; "
-            f"{count} cards are spent on one copy.",
+            f"of KV cache; {count} cards are spent on one copy.",
             subject="--tensor-parallel-size",
-            evidence=_plan_evidence(case, plan),
+            evidence=plan_evidence(case, plan),
             advice=f"{count} replicas of --tensor-parallel-size 1 behind the gateway.",
             effect="More requests per second in all: no all-reduces, and each card decodes its own batch.",
-            price="One request alone is slower: its weights are read by one card. Keep tensor parallelism if the time per "
-            "token of a single stream is what matters.",
+            price="One request alone is slower: its weights are read by one card. Keep tensor parallelism if the time "
+            "per token of a single stream is what matters.",
         )
-
-
-def _plan(case: Case, *, cards: int | None = None) -> MemoryPlan | None:
-    if case.shape is None or case.card is None:
-        return None
-    share = case.number("gpu_memory_utilization") or default_memory_share(case.version) or 0.9
-    usual = default_batch(case.card.memory / 2**30, a100="a100" in case.card.name, cpu=False) or (2048, 256)
-    return plan_memory(
-        case.shape,
-        case.card,
-        dtype=case.facts.text("quantization") or case.facts.text("dtype") or "bfloat16",
-        kv_dtype=case.facts.text("kv_dtype") or "auto",
-        share=share,
-        batched_tokens=case.number("max_num_batched_tokens") or usual[0],
-        seqs=case.number("max_num_seqs") or usual[1],
-        cards=cards or int(case.number("tensor_parallel") or 1),
-    )
-
-
-def _plan_evidence(case: Case, plan: MemoryPlan) -> list[Evidence]:
-    shape, card = case.shape, case.card
-    if shape is None or card is None:
-        return []
-    source = f"estimate, to about 1 GB; {shape.source}; table of cards"
-    out = [
-        Evidence(f"{amount(plan.total)} on {card.name}, {amount(plan.granted)} for the engine", source, "granted"),
-        Evidence(f"weights {amount(plan.weights)} a card", source, "weights", plan.weights, "B"),
-        Evidence(f"a step, graphs and context {amount(plan.reserve)}", source, "reserve", plan.reserve, "B"),
-        Evidence(f"left for the KV cache {amount(plan.kv)}", source, "kv", plan.kv, "B"),
-    ]
-    per_token = shape.kv_bytes(case.facts.text("kv_dtype") or "bfloat16")
-    if per_token is not None:
-        out.append(
-            Evidence(f"{per_token:,.0f} bytes of KV cache a token", source, "kv_bytes_per_token", per_token, "B")
-        )
-    return out
 
 
 def _fit(case: Case) -> Iterator[CheckFinding]:
-    plan = _plan(case)
+    plan = plan_of(case)
     if plan is None or case.card is None or case.shape is None:
         if case.card is None:
             case.need("whether weights and KV cache fit the card: give --gpu, and --model-size or --model-config")
         elif case.shape is None:
             case.need("whether weights and KV cache fit the card: give --model-size 8b or --model-config config.json")
         return
-    evidence = _plan_evidence(case, plan)
+    evidence = plan_evidence(case, plan)
     if plan.kv <= 0:
         yield case.finding(
             "MODEL_DOES_NOT_FIT",
             Weight.ERROR,
-            f"{case.shape.name} does not fit: {amount(plan.weights)} of weights and {amount(plan.reserve)} for a "
-            "step are more "
-            f"than the {amount(plan.granted)} that the engine takes of {case.card.name}.",
+            f"{case.shape.name} does not fit: {amount(plan.weights)} of weights and {amount(plan.reserve)} for a step "
+            f"are more than the {amount(plan.granted)} that the engine takes of {case.card.name}.",
             subject="memory",
             evidence=evidence,
             advice="A larger --tensor-parallel-size, quantised weights (--quantization fp8, awq), or a larger card.",
@@ -220,8 +180,7 @@ def _fit(case: Case) -> Iterator[CheckFinding]:
             "CONTEXT_ABOVE_KV",
             Weight.ERROR,
             f"About {plan.kv_tokens:,.0f} tokens of KV cache are left, less than max_model_len ({longest:,.0f}): the "
-            "engine "
-            "refuses to start.",
+            "engine refuses to start.",
             subject="--max-model-len",
             evidence=[*evidence, *case.shown("max_model_len")],
             advice=f"--max-model-len {int(plan.kv_tokens * 0.9) // 256 * 256}, --kv-cache-dtype fp8, or more cards.",
@@ -235,9 +194,8 @@ def _fit(case: Case) -> Iterator[CheckFinding]:
     yield case.finding(
         "MODEL_FITS",
         Weight.INFO,
-        f"{case.shape.name} fits {case.card.name}: about {plan.kv_tokens:,.0f} tokens of KV cache are left{held}. "
-        "The engine's "
-        "own number (log, /metrics) is the one to trust.",
+        f"{case.shape.name} fits {case.card.name}: about {plan.kv_tokens:,.0f} tokens of KV cache are left{held}. The "
+        "engine's own number (log, /metrics) is the one to trust.",
         subject="memory",
         evidence=evidence,
     )

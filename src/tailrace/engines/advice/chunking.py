@@ -46,8 +46,7 @@ def _refused(case: Case) -> Iterator[CheckFinding]:
             "BATCH_TOKENS_BELOW_SEQS",
             Weight.ERROR,
             f"max_num_batched_tokens ({batched:.0f}) is less than max_num_seqs ({seqs:.0f}): the engine refuses to "
-            "start, "
-            "since every running request needs one token a step.",
+            "start, since every running request needs one token a step.",
             subject="--max-num-batched-tokens",
             evidence=case.shown("max_num_batched_tokens", "max_num_seqs"),
             advice=f"--max-num-batched-tokens {_round_up(seqs * 2)}, or --max-num-seqs {batched:.0f} at most.",
@@ -65,8 +64,7 @@ def _refused(case: Case) -> Iterator[CheckFinding]:
             "BATCH_TOKENS_BELOW_CONTEXT",
             Weight.ERROR,
             f"Without chunked prefill a prompt must fit one step, and max_num_batched_tokens ({batched:.0f}) is less "
-            "than "
-            f"max_model_len ({longest:.0f}): the engine refuses to start.",
+            f"than max_model_len ({longest:.0f}): the engine refuses to start.",
             subject="--max-num-batched-tokens",
             evidence=case.shown("chunked_prefill", "max_num_batched_tokens", "max_model_len"),
             advice=f"Leave chunked prefill on, or --max-num-batched-tokens {longest:.0f}.",
@@ -80,8 +78,7 @@ def _refused(case: Case) -> Iterator[CheckFinding]:
             "LONG_PREFILL_ABOVE_CONTEXT",
             Weight.ERROR,
             f"long_prefill_token_threshold ({threshold:.0f}) is above max_model_len ({longest:.0f}): the engine "
-            "refuses to "
-            "start.",
+            "refuses to start.",
             subject="--long-prefill-token-threshold",
             evidence=case.shown("long_prefill_token_threshold", "max_model_len"),
             advice="Below max_num_batched_tokens, for example half of it; or leave it out.",
@@ -92,10 +89,11 @@ def _refused(case: Case) -> Iterator[CheckFinding]:
 
 
 def _off(case: Case) -> CheckFinding:
-    longest = case.lengths.quantile(0.99) if case.lengths is not None else None
+    end = case.lengths.tail() if case.lengths is not None else None
+    longest = end[0] if end is not None else None
     said = (
-        f" The longest prompts here have {longest:,.0f} tokens (p99)."
-        if longest is not None
+        f" Long prompts here have {end[0]:,.0f} tokens ({end[1]})."
+        if end is not None
         else " How long prompts are is not known here (--lengths)."
     )
     seconds = (
@@ -113,8 +111,8 @@ def _off(case: Case) -> CheckFinding:
         evidence=[*case.shown("chunked_prefill"), *case.length_evidence(Of.PROMPT), _TRADE],
         advice=f"Write {chunked_spelling(case.version)}, with --max-num-batched-tokens 2048 to begin with.",
         effect="p99 and the largest gap between tokens fall, often tenfold; streams beside a long prompt go on.",
-        price="p90 and p95 of the gaps rise and prompts take 10-20 % longer: one giant gap becomes many middling ones. "
-        "Judge by p99 and the largest gap, not by p95 alone.",
+        price="p90 and p95 of the gaps rise and prompts take 10-20 % longer: one giant gap becomes many middling "
+        "ones. Judge by p99 and the largest gap, not by p95 alone.",
         verify=case.compare_runs(),
     )
 
@@ -145,21 +143,20 @@ def _too_small(case: Case) -> Iterator[CheckFinding]:
             "BATCH_TOKENS_SMALL",
             Weight.ADVICE,
             f"{percent(share)} of prompts are longer than one step of {batched:.0f} tokens; a prompt at p95 takes "
-            f"{steps} "
-            "steps, each of which also carries the decoding requests.",
+            f"{steps} steps, each of which also carries the decoding requests.",
             subject="--max-num-batched-tokens",
             evidence=evidence,
             advice=f"--max-num-batched-tokens {larger}",
             effect="Fewer steps a prompt: less time to first token, most for long prompts; more throughput.",
-            price="Longer steps: larger gaps in the streams that decode beside a prefill, and more memory for activations.",
+            price="Longer steps: larger gaps in the streams that decode beside a prefill, and more memory for "
+            "activations.",
         )
     else:
         yield case.finding(
             "BATCH_TOKENS",
             Weight.INFO,
             f"{percent(share)} of prompts are longer than one step of {batched:.0f} tokens; a prompt at p95 takes "
-            f"{steps} "
-            f"step{'s' if steps > 1 else ''}.",
+            f"{steps} step{'s' if steps > 1 else ''}.",
             subject="--max-num-batched-tokens",
             evidence=evidence,
         )
@@ -177,22 +174,21 @@ def _too_large(case: Case) -> Iterator[CheckFinding]:
     often = case.slow.gap_ns / 1e9
     if seconds <= often:
         return
-    largest = case.lengths.quantile(0.99) if case.lengths is not None else None
-    if largest is not None and largest < batched / 2:
+    end = case.lengths.tail() if case.lengths is not None else None
+    if end is not None and end[0] < batched / 2:
         return  # no step ever gets that full from one prompt
     fitting = max((size for size in _STEPS if size < batched and size / batched * seconds <= often), default=_STEPS[0])
     yield case.finding(
         "BATCH_TOKENS_LARGE",
         Weight.WARNING if seconds > bound else Weight.ADVICE,
-        f"A full step of {batched:.0f} tokens takes about {seconds * 1e3:,.0f} ms on {case.card.name}: that long every "
-        f"stream stands still beside a long prompt, and {often * 1e3:.0f} ms counts as a gap.",
+        f"A full step of {batched:.0f} tokens takes about {seconds * 1e3:,.0f} ms on {case.card.name}: that long "
+        f"every stream stands still beside a long prompt, and {often * 1e3:.0f} ms counts as a gap.",
         subject="--max-num-batched-tokens",
         evidence=[
             *case.shown("max_num_batched_tokens", "tensor_parallel"),
             Evidence(
-                f"{seconds * 1e3:,.0f} ms = 2 x {(case.shape.active or case.shape.parameters) / 1e9:.1f}e9 "
-                "parameters x "
-                f"{batched:.0f} tokens / ({case.card.arithmetic:.3g} x 0.7)",
+                f"{seconds * 1e3:,.0f} ms = 2 x {(case.shape.active or case.shape.parameters) / 1e9:.1f}e9 parameters "
+                f"x {batched:.0f} tokens / ({case.card.arithmetic:.3g} x 0.7)",
                 f"estimate; {case.shape.source}",
                 "step_ms",
                 seconds * 1e3,
@@ -214,8 +210,7 @@ def _threshold(case: Case) -> Iterator[CheckFinding]:
             "LONG_PREFILL_WITHOUT_EFFECT",
             Weight.WARNING,
             f"long_prefill_token_threshold ({threshold:.0f}) is not below max_num_batched_tokens ({batched:.0f}), so "
-            "it never "
-            "limits anything.",
+            "it never limits anything.",
             subject="--long-prefill-token-threshold",
             evidence=case.shown("long_prefill_token_threshold", "max_num_batched_tokens"),
             advice=f"--long-prefill-token-threshold {max(int(batched) // 2, 1)}",
@@ -226,19 +221,18 @@ def _threshold(case: Case) -> Iterator[CheckFinding]:
         return
     if threshold or batched is None or case.lengths is None:
         return
-    share, p50, p99 = case.lengths.share_above(batched), case.lengths.quantile(0.5), case.lengths.quantile(0.99)
-    if share is None or p50 is None or p99 is None or not 0 < share <= 0.2 or p99 < 4 * max(p50, 1.0):
+    share, p50, end = case.lengths.share_above(batched), case.lengths.quantile(0.5), case.lengths.tail()
+    if share is None or p50 is None or end is None or not 0 < share <= 0.2 or end[0] < 4 * max(p50, 1.0):
         return
     yield case.finding(
         "LONG_PREFILL_BLOCKS",
         Weight.ADVICE,
-        f"Few prompts are long ({percent(share)} above one step, p99 {p99:,.0f} against p50 {p50:,.0f} tokens), and "
-        "nothing "
-        "keeps such a one from filling step after step while short ones wait behind it.",
+        f"Few prompts are long ({percent(share)} above one step, {end[1]} {end[0]:,.0f} against p50 {p50:,.0f} "
+        "tokens), and nothing keeps such a one from filling step after step while short ones wait behind it.",
         subject="--long-prefill-token-threshold",
         evidence=[*case.shown("max_num_batched_tokens"), *case.length_evidence(Of.PROMPT)],
-        advice=f"--long-prefill-token-threshold {max(int(batched) // 2, 1)}, or a lane of its own for long prompts in the "
-        "gateway (lanes: match: min_prompt_tokens).",
+        advice=f"--long-prefill-token-threshold {max(int(batched) // 2, 1)}, or a lane of its own for long prompts in "
+        "the gateway (lanes: match: min_prompt_tokens).",
         effect="Short requests get into the same step: their p99 time to first token falls.",
         price="Long prompts take about twice as many steps while others are there.",
     )

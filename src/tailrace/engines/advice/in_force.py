@@ -23,8 +23,10 @@ _LOG: Final = {
     "LOG_OUT_OF_MEMORY": (
         Weight.ERROR,
         "The engine ran out of the card's memory.",
-        "A smaller --gpu-memory-utilization leaves room for graphs and other processes; fewer max_num_seqs and "
-        "max_num_batched_tokens shrink what a step needs.",
+        (
+            "A smaller --gpu-memory-utilization leaves room for graphs and other processes; fewer max_num_seqs and "
+            "max_num_batched_tokens shrink what a step needs."
+        ),
     ),
     "LOG_KV_TOO_SMALL": (
         Weight.ERROR,
@@ -53,8 +55,8 @@ def judge_sources(case: Case) -> Iterator[CheckFinding]:
         yield case.finding(
             "FLAG_NOT_IN_FORCE" if asked else "SOURCES_DISAGREE",
             Weight.WARNING,
-            f"{one.key} is {spoken(one.believed.value)} ({one.believed.source}), and "
-            f"{spoken(one.other.value)} according to {one.other.source}.",
+            f"{one.key} is {spoken(one.believed.value)} ({one.believed.source}), and {spoken(one.other.value)} "
+            f"according to {one.other.source}.",
             subject=one.key,
             evidence=[
                 Evidence(f"{one.key} = {spoken(fact.value)}", fact.source, one.key)

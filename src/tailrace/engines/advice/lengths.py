@@ -6,10 +6,15 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
 from tailrace.engines.prometheus_text import Histogram, Scrape
+
+_FOR_P99: Final = 500
+_FOR_P95: Final = 100
+"""Five requests beyond the percentile: fewer make it one request's length."""
 
 
 class Of(StrEnum):
@@ -56,6 +61,16 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
         histogram = self.histograms.get(of)
         span = histogram.quantile_range(q) if histogram is not None else None
         return None if span is None or math.isinf(span[1]) else span[1]
+
+    def tail(self, of: Of = Of.PROMPT) -> tuple[float, str] | None:
+        """(length, what it is) of the long end: p99 from 500 requests on, p95 from 100, below that the longest."""
+        count = self.count(of) or min(self.count(Of.PROMPT), self.count(Of.OUTPUT))
+        for q, least, name in ((0.99, _FOR_P99, "p99"), (0.95, _FOR_P95, "p95")):
+            value = self.quantile(q, of) if count >= least else None
+            if value is not None:
+                return value, name
+        value = self.quantile(1.0, of)
+        return None if value is None else (value, f"the longest of {count:,}")
 
     def share_above(self, limit: float, of: Of = Of.PROMPT) -> float | None:
         """The share of requests longer than `limit`; from a histogram a lower bound. `None`: nobody knows."""

@@ -84,15 +84,14 @@ def _pieces(case: Case) -> Iterator[CheckFinding]:
     if case.lengths is None:
         case.need("the size of a step against the prompts: give their lengths (--lengths RUN)")
     share = case.lengths.share_above(batch) if case.lengths is not None else None
-    p99 = case.lengths.quantile(0.99) if case.lengths is not None else None
-    long = p99 is not None and p99 >= 512
+    end = case.lengths.tail() if case.lengths is not None else None
+    long = end is not None and end[0] >= 512
     if batch >= 512 and (long or case.lengths is None):
         yield case.finding(
             "BATCH_TOKENS_LARGE",
             Weight.ADVICE,
             f"A prompt is computed in pieces of n_batch {batch:.0f} tokens, and every stream waits for each piece "
-            "(n_ubatch only "
-            "divides the arithmetic).",
+            "(n_ubatch only divides the arithmetic).",
             subject="-b",
             evidence=[
                 *case.shown("n_batch"),
@@ -104,7 +103,8 @@ def _pieces(case: Case) -> Iterator[CheckFinding]:
                 ),
             ],
             advice="-b 256 on a GPU, -b 64 on a CPU, with -ub the same or less.",
-            effect="The largest gap beside a long prompt falls about as the piece does; disconnects in a prefill are noticed sooner.",
+            effect="The largest gap beside a long prompt falls about as the piece does; disconnects in a prefill are "
+            "noticed sooner.",
             price="Long prompts take some 20 % longer (3.8 to 4.6 s measured), and there are more middling gaps.",
         )
     elif share is not None:
@@ -150,7 +150,8 @@ def _threads(case: Case) -> Iterator[CheckFinding]:
                 "threads",
             ),
         ],
-        advice="Fewer threads than free cores (-t), one core left for HTTP and the gateway; --poll 0 on a shared machine.",
+        advice="Fewer threads than free cores (-t), one core left for HTTP and the gateway; --poll 0 on a shared "
+        "machine.",
         effect="Steady decode steps; no collapse when something else wants the CPU.",
         price="On an idle machine, somewhat fewer tokens per second.",
         verify=case.compare_runs(),
@@ -188,7 +189,6 @@ def _line(case: Case) -> Iterator[CheckFinding]:
         "TRAP_STATUS_LINE",
         Weight.INFO,
         "The status line comes when a slot starts: it ends the queue, and no field says how long that was. A "
-        "disconnect during a "
-        "prefill is noticed only when the server next writes.",
+        "disconnect during a prefill is noticed only when the server next writes.",
         subject="HTTP",
     )

@@ -175,7 +175,7 @@ def judge_buckets(case: Case) -> Iterator[CheckFinding]:
     else:
         return
     wanted: dict[str, list[float]] = {}
-    said: list[tuple[_Family, str, Evidence]] = []
+    said: list[tuple[str, Evidence]] = []
     for family in families:
         bounds, source, name = _bounds(case, family)
         targets = sorted(
@@ -191,42 +191,33 @@ def judge_buckets(case: Case) -> Iterator[CheckFinding]:
                 low = max((bound for bound in bounds if bound < target), default=0.0)
                 high = min((bound for bound in bounds if bound > target), default=math.inf)
                 until = "no end" if math.isinf(high) else f"{high * 1e3:g} ms"
-                said.append(
-                    (
-                        family,
-                        f"the objective of {target * 1e3:g} ms lies between the bounds {low * 1e3:g} ms and {until} "
-                        f"of {name}",
-                        Evidence(f"{name}: bucket {low * 1e3:g} ms to {until}", source, name, target * 1e3, "ms"),
-                    )
-                )
+                text = f"the objective of {target * 1e3:g} ms lies between {low * 1e3:g} ms and {until} of {name}"
+                evidence = Evidence(f"{name}: bucket {low * 1e3:g} ms to {until}", source, name, target * 1e3, "ms")
+                said.append((text, evidence))
                 wanted.setdefault(family.key, []).extend(targets)
         if bounds and bounds[0] > _COARSE_START:
-            said.append(
-                (
-                    family,
-                    f"{name} and its like begin at {bounds[0] * 1e3:g} ms: no percentile below that exists, and p99 "
-                    "of a quiet "
-                    f"engine reads just under {bounds[0] * 1e3:g} ms for ever",
-                    Evidence(
-                        f"{name}: first bucket ends at {bounds[0] * 1e3:g} ms", source, name, bounds[0] * 1e3, "ms"
-                    ),
-                )
+            first = f"{bounds[0] * 1e3:g} ms"
+            text = (
+                f"{name} and its like begin at {first}: no percentile below that exists, and p99 of a quiet engine "
+                f"reads just under {first} for ever"
             )
+            evidence = Evidence(f"{name}: first bucket ends at {first}", source, name, bounds[0] * 1e3, "ms")
+            said.append((text, evidence))
             wanted.setdefault(family.key, []).extend(targets)
     if not said:
         return
     can = not case.vllm or case.at_least("0.32.0") is not False
-    statement = "; ".join(text for _, text, _ in said)
+    statement = "; ".join(text for text, _ in said)
     yield case.finding(
         "METRIC_BUCKETS_COARSE",
         Weight.WARNING,
         f"The engine's own histograms cannot tell whether the objectives are met: {statement}.",
         subject="--custom-histogram-buckets" if case.vllm else "--bucket-…",
-        evidence=[evidence for _, _, evidence in said],
+        evidence=[evidence for _, evidence in said],
         advice=_option(case, families, wanted)
         if can
-        else "This version has fixed buckets: take percentiles from the gateway (`tailrace serve`), and from the engine only "
-        "means (_sum / _count).",
+        else "This version has fixed buckets: take percentiles from the gateway (`tailrace serve`), and from the "
+        "engine only means (_sum / _count).",
         effect="Percentiles exist where the objectives are; an alert at the objective can be trusted.",
         price="One time series more for each bucket, metric and label set; history before and after does not join.",
         verify=f"tailrace check {case.url or 'URL'} after the restart",
@@ -252,7 +243,8 @@ def _option(case: Case, families: Sequence[_Family], wanted: dict[str, list[floa
     }
     if case.vllm:
         # One option for all families: a second one on the command line would replace the first.
-        return f"--custom-histogram-buckets '{json.dumps(fitted, separators=(',', ':'))}'"
+        on = "On vLLM itself: " if case.engine == "simulated" else ""
+        return f"{on}--custom-histogram-buckets '{json.dumps(fitted, separators=(',', ':'))}'"
     return " ".join(f"{key} {' '.join(f'{bound:g}' for bound in bounds)}" for key, bounds in fitted.items())
 
 

@@ -88,7 +88,7 @@ def chunked_spelling(version: Version | None) -> str:
     if version is not None and version < Version(0, 8, 5):
         return f"`{CHUNKED} true` (this version takes `true` or `false`; without the option it is off)"
     if default is None:
-        return f"`{CHUNKED}` (nothing behind it; without it the V1 engine has it on, the V0 engine only beyond 32K context)"
+        return f"`{CHUNKED}` (nothing behind it; V1 has it on without the option, V0 only beyond 32K of context)"
     return f"`{CHUNKED}`, or nothing at all: it is on unless `--no-enable-chunked-prefill` is given"
 
 
@@ -119,8 +119,8 @@ def _chunked_with_word(case: Case, given: Given) -> CheckFinding:
         f'("{said}"). Recipes that quote it are wrong.',
         subject=CHUNKED,
         evidence=[
-            _as_given(given),
-            Evidence(f"{word!r} refused by 0.32.0 and 0.6.6", "engine run", "message"),
+            Evidence(f"{given.name}, followed by {word!r}", "command line", "enable_chunked_prefill"),
+            Evidence("'auto' is refused by 0.32.0 and 0.6.6 alike", "engine run", "message"),
         ],
         advice=f"Write {chunked_spelling(version)}.",
         effect="The engine starts; long prompts are computed in pieces beside decoding requests.",

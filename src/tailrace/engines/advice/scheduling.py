@@ -1,4 +1,4 @@
-"""Order and bounds of the waiting line, and what is shared between requests: policy, queue limits, prefix cache, blocks."""
+"""Order and bounds of the waiting line, and what requests share: policy, queue limits, prefix cache, blocks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def _policy(case: Case) -> Iterator[CheckFinding]:
             "PRIORITY_SIGN",
             Weight.INFO,
             "Scheduling is by priority: the lower number goes first (SGLang: the higher one; Triton: 1 is the "
-            "highest). A request "
-            f"says it in its body (`priority`, a whole number){header}; without one it has 0.",
+            f"highest). A request says it in its body (`priority`, a whole number){header}; without one it has 0.",
             subject="--scheduling-policy",
             evidence=[
                 *case.shown("scheduling_policy"),
@@ -43,18 +42,17 @@ def _policy(case: Case) -> Iterator[CheckFinding]:
         )
         return
     p50 = case.lengths.quantile(0.5) if case.lengths is not None else None
-    p99 = case.lengths.quantile(0.99) if case.lengths is not None else None
-    if policy == "fcfs" and p50 and p99 and p99 >= _SPREAD * p50:
+    end = case.lengths.tail() if case.lengths is not None else None
+    if policy == "fcfs" and p50 and end is not None and end[0] >= _SPREAD * p50:
         yield case.finding(
             "FCFS_MIXED_LENGTHS",
             Weight.ADVICE,
-            f"Requests are taken in order of arrival, and the longest prompts (p99 {p99:,.0f}) are {p99 / p50:.0f} "
-            "times the "
-            f"median ({p50:,.0f}): a short one behind a long one waits for all of it.",
+            f"Requests are taken in order of arrival, and long prompts ({end[1]}: {end[0]:,.0f}) are "
+            f"{end[0] / p50:.0f} times the median ({p50:,.0f}): a short one behind a long one waits for all of it.",
             subject="--scheduling-policy",
             evidence=[*case.shown("scheduling_policy"), *case.length_evidence(Of.PROMPT)],
-            advice="Lanes in the gateway (long prompts in one of their own, with few running); or --scheduling-policy priority "
-            "and a priority a class, the lower number first.",
+            advice="Lanes in the gateway (long prompts in one of their own, with few running); or --scheduling-policy "
+            "priority and a priority a class, the lower number first.",
             effect="p99 time to first token of short requests falls towards that of short requests alone.",
             price="Long requests wait longer; without a bound on their wait they may starve.",
         )
@@ -67,8 +65,8 @@ def _bound(case: Case) -> Iterator[CheckFinding]:
             "QUEUE_BOUND_SHAPE",
             Weight.INFO,
             f"At most {bound:.0f} requests may be in the engine, waiting and running; the next gets 503. In a burst, "
-            "streams get "
-            "that 503 as an error frame inside HTTP 200, then `[DONE]`, and the engine's own counters call it 2xx.",
+            "streams get that 503 as an error frame inside HTTP 200, then `[DONE]`, and the engine's own counters "
+            "call it 2xx.",
             subject="--max-num-queued-reqs",
             evidence=[
                 *case.shown("max_queued"),
@@ -81,11 +79,11 @@ def _bound(case: Case) -> Iterator[CheckFinding]:
                 "QUEUE_BOUND_BELOW_SEQS",
                 Weight.WARNING,
                 f"max_num_queued_reqs ({bound:.0f}) counts running requests too and is below max_num_seqs "
-                f"({seqs:.0f}): the batch "
-                "never fills.",
+                f"({seqs:.0f}): the batch never fills.",
                 subject="--max-num-queued-reqs",
                 evidence=case.shown("max_queued", "max_num_seqs"),
-                advice=f"--max-num-queued-reqs {int(seqs * 2)} (data-parallel ranks x max_num_seqs + the wanted queue).",
+                advice=f"--max-num-queued-reqs {int(seqs * 2)} (data-parallel ranks x max_num_seqs + the wanted "
+                "queue).",
                 effect="The batch fills before requests are refused.",
                 price="Requests may wait: bound the time in the gateway (budgets: queue).",
                 verify=case.compare_runs(),
@@ -108,7 +106,8 @@ def _bound(case: Case) -> Iterator[CheckFinding]:
             ),
             effect="Overload shows as refusals that can be retried, not as a time to first token of minutes.",
             price="Some requests are refused.",
-            verify="tailrace bench URL --rate (twice what it carries): p99 time to first token stays within the queue's budget",
+            verify="tailrace bench URL --rate (twice what it carries): p99 time to first token stays within the "
+            "queue's budget",
         )
 
 
@@ -170,8 +169,7 @@ def _blocks(case: Case) -> Iterator[CheckFinding]:
             "BLOCK_SIZE_LARGE",
             Weight.ADVICE,
             f"Blocks of {size:.0f} tokens: on average half a block of each request stays empty, "
-            f"{size / 2 / median:.0%} of a median "
-            "request, and only whole blocks can be shared as a prefix.",
+            f"{size / 2 / median:.0%} of a median request, and only whole blocks can be shared as a prefix.",
             subject="--block-size",
             evidence=[*case.shown("block_size"), *case.length_evidence(Of.TOTAL)],
             advice="--block-size 16 (32 on the CPU build), or leave it to the engine.",

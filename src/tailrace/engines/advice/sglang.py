@@ -47,9 +47,8 @@ def _steps(case: Case) -> Iterator[CheckFinding]:
         yield case.finding(
             "CHUNKS_OF_TOKENS",
             Weight.WARNING,
-            "Several tokens come at once (num_continuous_decode_steps, stream_interval), and the engine's "
-            "inter-token latency "
-            "spreads each gap evenly over them: stalls do not show in it.",
+            "Several tokens come at once (num_continuous_decode_steps, stream_interval), and the engine's inter-token "
+            "latency spreads each gap evenly over them: stalls do not show in it.",
             subject="--stream-interval",
             evidence=case.shown("num_continuous_decode_steps", "stream_interval"),
             advice="Judge gaps at the gateway; 1 and 1 where gaps matter.",
@@ -85,9 +84,8 @@ def _order(case: Case) -> Iterator[CheckFinding]:
         yield case.finding(
             "POLICY_PREFERS_HITS",
             Weight.ADVICE,
-            f"The policy {policy} takes requests with a long cached prefix first: a request without one can wait "
-            "very long under "
-            "load.",
+            f"The policy {policy} takes requests with a long cached prefix first: a request without one can wait very "
+            "long under load.",
             subject="--schedule-policy",
             evidence=case.shown("scheduling_policy"),
             advice="--schedule-policy fcfs, or a lane in the gateway with a bound on the wait.",
@@ -104,9 +102,11 @@ def _bounds(case: Case) -> Iterator[CheckFinding]:
             "The engine's waiting line has no bound: under overload every request waits longer and longer.",
             subject="--max-queued-requests",
             evidence=case.shown("max_queued"),
-            advice="A bounded lane in the gateway; or --max-queued-requests N (ignored with disaggregation), which answers 503.",
+            advice="A bounded lane in the gateway; or --max-queued-requests N (ignored with disaggregation), which "
+            "answers 503.",
             effect="Overload shows as refusals that can be retried.",
-            price="Some requests are refused; in a stream the refusal may come as finish_reason `abort` without a reason.",
+            price="Some requests are refused; in a stream the refusal may come as finish_reason `abort` without a "
+            "reason.",
             verify="tailrace bench URL --rate (twice what it carries)",
         )
     if case.facts.flag("allow_auto_truncate"):
@@ -129,8 +129,7 @@ def _bounds(case: Case) -> Iterator[CheckFinding]:
             "ADMITS_TOO_EAGERLY",
             Weight.ADVICE,
             f"schedule_conservativeness {careful:g} admits requests as if answers stayed short; when they do not, "
-            "running ones are "
-            "retracted.",
+            "running ones are retracted.",
             subject="--schedule-conservativeness",
             evidence=case.shown("schedule_conservativeness"),
             advice="--schedule-conservativeness 1.0",
@@ -156,7 +155,6 @@ def _numbers(case: Case) -> Iterator[CheckFinding]:
         "TRAP_PREFILL_INCLUDES_QUEUE",
         Weight.INFO,
         "The trace attribute gen_ai.latency.time_in_model_prefill includes the scheduler's queue here, unlike vLLM's "
-        "of the same "
-        "name; time_in_queue is never set. Read in the source of 0.5.23.",
+        "of the same name; time_in_queue is never set. Read in the source of 0.5.23.",
         subject="gen_ai.latency.time_in_model_prefill",
     )

@@ -19,8 +19,7 @@ def judge_tgi(case: Case) -> Iterator[CheckFinding]:
             "INPUT_ABOVE_TOTAL",
             Weight.ERROR,
             f"max_input_tokens ({prompt:.0f}) must be below max_total_tokens ({total:.0f}): there is no room for an "
-            "answer, and the "
-            "launcher refuses.",
+            "answer, and the launcher refuses.",
             subject="--max-input-tokens",
             evidence=case.shown("max_input_len", "max_model_len"),
             advice=f"--max-total-tokens {int(prompt) + 1024}",
@@ -32,9 +31,8 @@ def judge_tgi(case: Case) -> Iterator[CheckFinding]:
         yield case.finding(
             "PREFILL_BELOW_INPUT",
             Weight.ERROR,
-            f"max_batch_prefill_tokens ({batch:.0f}) is less than max_input_tokens ({prompt:.0f}): the longest "
-            "prompt could never be "
-            "computed, and the launcher refuses.",
+            f"max_batch_prefill_tokens ({batch:.0f}) is less than max_input_tokens ({prompt:.0f}): the longest prompt "
+            "could never be computed, and the launcher refuses.",
             subject="--max-batch-prefill-tokens",
             evidence=case.shown("max_num_batched_tokens", "max_input_len"),
             advice=f"--max-batch-prefill-tokens {int(prompt) + 50}",
@@ -69,8 +67,7 @@ def judge_tgi(case: Case) -> Iterator[CheckFinding]:
             "PREFILL_PAUSES_DECODE",
             Weight.INFO,
             f"Running requests pause for a prefill when those that wait are {ratio:g} times as many "
-            "(waiting_served_ratio), or "
-            "after max_waiting_tokens: gaps in all streams.",
+            "(waiting_served_ratio), or after max_waiting_tokens: gaps in all streams.",
             subject="--waiting-served-ratio",
             evidence=case.shown("waiting_served_ratio", "max_waiting_tokens"),
         )
@@ -78,8 +75,8 @@ def judge_tgi(case: Case) -> Iterator[CheckFinding]:
         "TRAP_NO_TTFT",
         Weight.INFO,
         "There is no metric of the time to first token; queue and inference times come in response headers "
-        "(x-queue-time, "
-        "x-inference-time), and prefill time only for whole batches. The project is in maintenance mode.",
+        "(x-queue-time, x-inference-time), and prefill time only for whole batches. The project is in maintenance "
+        "mode.",
         subject="/metrics",
     )
 

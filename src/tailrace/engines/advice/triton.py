@@ -11,9 +11,8 @@ from tailrace.model.check import CheckFinding, Weight
 from tailrace.model.finding import Evidence
 
 _STALLS: Final = Evidence(
-    "24 at once, 15 bursts: plain batching 112-141 ms, no stall; priority_levels 2: two of 575 ms; max_queue_size "
-    "16: six of "
-    "576-614 ms",
+    "24 at once, 15 bursts: plain batching 112-141 ms, no stall; priority_levels 2: two of 575 ms; max_queue_size 16: "
+    "six of 576-614 ms",
     "Triton 2.51.0 run",
     "stall",
 )
@@ -46,8 +45,7 @@ def _judge(case: Case, model: TritonModel) -> Iterator[CheckFinding]:
                 "BATCHING_OFF",
                 Weight.ADVICE,
                 f"{model.name} takes batches of {model.max_batch_size}, and no batcher joins requests: each runs "
-                "alone unless a "
-                "client sends batches.",
+                "alone unless a client sends batches.",
                 subject=_subject(model, "dynamic_batching"),
                 evidence=[_said(model, "max_batch_size", model.max_batch_size)],
                 advice="dynamic_batching { }",
@@ -64,8 +62,7 @@ def _judge(case: Case, model: TritonModel) -> Iterator[CheckFinding]:
             "TRAP_STREAM_DURATIONS",
             Weight.INFO,
             f"{model.name} is decoupled: the server's durations end when execute() returns, not when the last piece "
-            "is sent. Only "
-            "stamps at the gateway tell how long a stream took; a stream has no [DONE].",
+            "is sent. Only stamps at the gateway tell how long a stream took; a stream has no [DONE].",
             subject=_subject(model, "model_transaction_policy"),
             evidence=[
                 _said(model, "decoupled", "true"),
@@ -81,8 +78,7 @@ def _sizes(case: Case, model: TritonModel, batching: DynamicBatching) -> Iterato
             "PREFERRED_ABOVE_MAX",
             Weight.ERROR,
             f"{model.name} prefers batches of {', '.join(map(str, over))} and takes {model.max_batch_size} at most: "
-            "it does not "
-            "load.",
+            "it does not load.",
             subject=_subject(model, "preferred_batch_size"),
             evidence=[
                 _said(model, "preferred_batch_size", list(batching.preferred)),
@@ -99,8 +95,7 @@ def _sizes(case: Case, model: TritonModel, batching: DynamicBatching) -> Iterato
             "PREFERRED_SIZES",
             Weight.ADVICE,
             f"{model.name} waits{delay} for batches of {', '.join(map(str, batching.preferred))}: other numbers of "
-            "requests are held "
-            "back or run as two batches.",
+            "requests are held back or run as two batches.",
             subject=_subject(model, "preferred_batch_size"),
             evidence=[_said(model, "preferred_batch_size", list(batching.preferred))],
             advice="Leave preferred_batch_size out, unless a measurement shows that these sizes are much faster.",
@@ -130,9 +125,8 @@ def _delay(case: Case, model: TritonModel, batching: DynamicBatching) -> Iterato
         yield case.finding(
             "BATCH_DELAY_LONG",
             Weight.WARNING,
-            f"{model.name} may hold a request back for {batching.delay_us / 1000:g} ms to fill a batch; the "
-            "objective is "
-            f"{tightest / 1e6:g} ms in all.",
+            f"{model.name} may hold a request back for {batching.delay_us / 1000:g} ms to fill a batch; the objective "
+            f"is {tightest / 1e6:g} ms in all.",
             subject=_subject(model, "max_queue_delay_microseconds"),
             evidence=[_said(model, "max_queue_delay_microseconds", batching.delay_us)],
             advice=f"max_queue_delay_microseconds: {int(tightest / 1000 / 50)}",
@@ -156,8 +150,7 @@ def _queue(case: Case, model: TritonModel, batching: DynamicBatching) -> Iterato
             "QUEUE_POLICY_STALLS",
             Weight.WARNING,
             f"{model.name} has a queue policy or priority levels: the batcher then sometimes leaves a ready batch "
-            "idle for about "
-            "half a second (stage queue, engine idle)."
+            "idle for about half a second (stage queue, engine idle)."
             + (
                 f" With a timeout of {policy.default_timeout_us / 1000:g} ms such leftovers expire instead."
                 if 0 < policy.default_timeout_us <= 600_000
@@ -165,7 +158,8 @@ def _queue(case: Case, model: TritonModel, batching: DynamicBatching) -> Iterato
             ),
             subject=_subject(model, "default_queue_policy"),
             evidence=[*fields, _STALLS],
-            advice="Bound and order the line in the gateway (lanes), and leave queue policy and priority levels out of the model.",
+            advice="Bound and order the line in the gateway (lanes), and leave queue policy and priority levels out "
+            "of the model.",
             effect="No half-second stalls at bursts.",
             price="Requests that do not come through the gateway are neither bounded nor ordered.",
             verify="tailrace bench URL with bursts of three batches: the largest queue time, engine idle",
@@ -187,9 +181,8 @@ def _queue(case: Case, model: TritonModel, batching: DynamicBatching) -> Iterato
             "QUEUE_BOUND_SHAPE",
             Weight.INFO,
             f"{model.name} refuses above {policy.max_queue_size} waiting requests with 503 (`Exceeds maximum queue "
-            "size`), which no "
-            "counter shows; a queue timeout is the same 503 with other words (`Request timeout expired`) and counts "
-            "as REJECTED.",
+            "size`), which no counter shows; a queue timeout is the same 503 with other words (`Request timeout "
+            "expired`) and counts as REJECTED.",
             subject=_subject(model, "max_queue_size"),
             evidence=[
                 _said(model, "max_queue_size", policy.max_queue_size),
@@ -217,8 +210,7 @@ def _copies(case: Case, model: TritonModel) -> Iterator[CheckFinding]:
             "ENSEMBLE",
             Weight.INFO,
             f"{model.name} runs {len(model.ensemble)} models in turn ({', '.join(model.ensemble)}); each has its own "
-            "queue, and the "
-            "slowest with the fewest copies decides.",
+            "queue, and the slowest with the fewest copies decides.",
             subject=_subject(model, "ensemble_scheduling"),
         )
         return
@@ -226,9 +218,8 @@ def _copies(case: Case, model: TritonModel) -> Iterator[CheckFinding]:
         yield case.finding(
             "ONE_INSTANCE",
             Weight.ADVICE if model.batching is None and model.max_batch_size <= 1 else Weight.INFO,
-            f"{model.name} has {'one copy' if count == 1 else 'one copy a device (none is configured)'}: one batch "
-            "at a time, the next "
-            "waits even where the device has room.",
+            f"{model.name} has {'one copy' if count == 1 else 'one copy a device (none is configured)'}: one batch at "
+            "a time, the next waits even where the device has room.",
             subject=_subject(model, "instance_group"),
             evidence=[_said(model, "instance_group", "count 1" if count == 1 else "absent")],
             advice="instance_group [ { count: 2 } ]",

@@ -57,7 +57,8 @@ def judge_visibility(case: Case) -> Iterator[CheckFinding]:
             evidence=[Evidence("no --enable-per-request-metrics", "command line", "enable_per_request_metrics")],
             advice="--enable-per-request-metrics",
             effect="Queue, prefill and decode of every request, reported by the engine, in the gateway's records.",
-            price="Some CPU in the API process at high concurrency; streams need usage, which the gateway asks for and strips.",
+            price="Some CPU in the API process at high concurrency; streams need usage, which the gateway asks for "
+            "and strips.",
             verify="tailrace records query: stages with source `reported`",
         )
     interval = case.number("stream_interval")
@@ -66,8 +67,7 @@ def judge_visibility(case: Case) -> Iterator[CheckFinding]:
             "CHUNKS_OF_TOKENS",
             Weight.INFO,
             f"{interval:.0f} tokens go into one chunk: gaps between chunks grow as much, and a tool that counts "
-            "chunks as tokens "
-            "is wrong by that factor.",
+            "chunks as tokens is wrong by that factor.",
             subject="--stream-interval",
             evidence=case.shown("stream_interval"),
         )
@@ -76,14 +76,14 @@ def judge_visibility(case: Case) -> Iterator[CheckFinding]:
             "SHUTDOWN_CUTS_STREAMS",
             Weight.ADVICE,
             "On SIGTERM the engine ends at once (shutdown-timeout 0): streams get an error frame followed by "
-            "`[DONE]`, and under "
-            "load some hang silently until the client gives up.",
+            "`[DONE]`, and under load some hang silently until the client gives up.",
             subject="--shutdown-timeout",
             evidence=[
                 *case.shown("shutdown_timeout"),
                 Evidence("2 of 3 streams an error frame, 1 of 3 silent for 60 s", "vLLM 0.32.0 run, loaded", "sigterm"),
             ],
-            advice="--shutdown-timeout 30, and take the engine out of the gateway first: /health says 200 while it drains.",
+            advice="--shutdown-timeout 30, and take the engine out of the gateway first: /health says 200 while it "
+            "drains.",
             effect="Streams end as they should in a rollout.",
             price="A rollout takes up to that long.",
             verify="Stop the engine under load: tailrace bench counts no failures",
@@ -97,8 +97,7 @@ def known_traps(case: Case) -> Iterator[CheckFinding]:
             "TRAP_SURVIVORS",
             Weight.INFO,
             "Requests that clients gave up on are counted nowhere (finished_reason=abort stays 0): the slowest are "
-            "missing from "
-            "every percentile of the engine.",
+            "missing from every percentile of the engine.",
             subject="vllm:request_success_total",
             evidence=[Evidence("3 disconnects, abort counter 0", "vLLM 0.32.0 run", "abort")],
         )
@@ -106,8 +105,7 @@ def known_traps(case: Case) -> Iterator[CheckFinding]:
             "TRAP_HEALTH",
             Weight.INFO,
             "/health says 200 while the engine hangs, drains, or has just lost its worker: watch that generated "
-            "tokens rise "
-            "while requests run.",
+            "tokens rise while requests run.",
             subject="/health",
             evidence=[Evidence("worker frozen for 4.3 s: 200 throughout", "vLLM 0.32.0 run", "health")],
         )
@@ -115,8 +113,7 @@ def known_traps(case: Case) -> Iterator[CheckFinding]:
             "TRAP_PREEMPTION",
             Weight.INFO,
             "Time lost to preemption is in no queue time, and the counter rises only when the request resumes: "
-            "waiting above 0 "
-            "with a full KV cache is the sign.",
+            "waiting above 0 with a full KV cache is the sign.",
             subject="vllm:num_preemptions_total",
             evidence=[
                 Evidence("5 preemptions, streams still up to 1.05 s, queue sum 0.0002 s", "vLLM 0.32.0 run", "wait")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -46,8 +46,18 @@ _PROGRAMS: Final = {
     "tritonserver": "triton",
     "trtllm-serve": "trtllm",
 }
+_NEED_VERB: Final = frozenset({"vllm", "sglang"})
+_NAMING: Final = frozenset({"-v", "--volume", "--name", "-e", "--env", "-w", "--workdir", "--mount"})
+"""Options of container runners whose value may look like an image's name."""
 _VERBS: Final = {"vllm": "serve", "sglang": "serve", "trtllm": "serve"}
 _OPTION: Final = re.compile(r"--?[A-Za-z]")
+
+
+class _Place(NamedTuple):
+    engine: str
+    program: str
+    start: int
+    version: str = ""
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -119,8 +129,8 @@ def parse_words(words: Sequence[str], *, table: OptionTable | None = None, image
     for segment in _segments(words):
         found = _locate(segment, environment)
         if found is not None:
-            engine, program, start, version_here = found
-            version = version_here or version
+            engine, program, start = found.engine, found.program, found.start
+            version = found.version or version
             words = segment
             break
     else:
@@ -164,39 +174,56 @@ def _tag(image: str) -> str:
     return tag if any(letter.isdigit() for letter in tag) else ""
 
 
-def _locate(words: Sequence[str], environment: dict[str, str]) -> tuple[str, str, int, str] | None:
-    """(engine, program, index of the first argument, version) of the engine's program in one command."""
-    contained = any(word.rpartition("/")[2] in _RUNNERS for word in words[:4])
+def _locate(words: Sequence[str], environment: dict[str, str]) -> _Place | None:
+    """Where the engine's program stands in one command, and where its arguments begin."""
+    if any(word.rpartition("/")[2] in _RUNNERS for word in words[:4]):
+        return _contained(words, environment)
     for index, word in enumerate(words):
-        name = word.rpartition("/")[2]
         if _ASSIGNMENT.match(word):
             key, _, value = word.partition("=")
             environment.setdefault(key, value)
             continue
-        if contained:
-            engine = engine_of_image(word)
-            before = words[index - 1] if index else ""
-            if engine and not word.startswith("-") and before not in {"-v", "--volume", "--name", "-e", "--env"}:
-                inner = _locate(words[index + 1 :], environment)
-                if inner is not None:
-                    return inner[0], inner[1], index + 1 + inner[2], inner[3] or _tag(word)
-                return engine, word, index + 1, _tag(word)
+        module = word[2:] if word.startswith("-m") else ""
+        after = index + 1
+        if word == "-m" and after < len(words):
+            module, after = words[after], after + 1
+        if module in _MODULES:
+            return _Place(_MODULES[module], module, after)
+        place = _program(words, index)
+        if place is not None:
+            return place
+    return None
+
+
+def _program(words: Sequence[str], index: int) -> _Place | None:
+    """The engine whose program is `words[index]`; some need a verb behind it, which others may leave out."""
+    name = words[index].rpartition("/")[2]
+    engine = _PROGRAMS.get(name)
+    if engine is None:
+        return None
+    after = index + 1
+    verb = _VERBS.get(engine)
+    named = after < len(words) and words[after] == verb
+    if verb is not None and not named and engine in _NEED_VERB:
+        return None
+    return _Place(engine, name, after + named)
+
+
+def _contained(words: Sequence[str], environment: dict[str, str]) -> _Place | None:
+    """The engine of a container's image; what follows the image are its arguments, or a command of its own."""
+    for index, word in enumerate(words):
+        if _ASSIGNMENT.match(word):
+            key, _, value = word.partition("=")
+            environment.setdefault(key, value)
             continue
-        if name == "-m" and index + 1 < len(words) and words[index + 1] in _MODULES:
-            return _MODULES[words[index + 1]], words[index + 1], index + 2, ""
-        if word.startswith("-m") and word[2:] in _MODULES:
-            return _MODULES[word[2:]], word[2:], index + 1, ""
-        known = _PROGRAMS.get(name)
-        if known is not None:
-            after = index + 1
-            verb = _VERBS.get(known)
-            if verb is not None and known in {"vllm", "sglang"}:
-                if after >= len(words) or words[after] != verb:
-                    continue
-                after += 1
-            elif verb is not None and after < len(words) and words[after] == verb:
-                after += 1
-            return known, name, after, ""
+        before = words[index - 1] if index else ""
+        engine = engine_of_image(word)
+        if not engine or word.startswith("-") or before in _NAMING:
+            continue
+        inner = _locate(words[index + 1 :], environment)
+        if inner is None:
+            return _Place(engine, word, index + 1, _tag(word))
+        return inner._replace(start=index + 1 + inner.start, version=inner.version or _tag(word))
     return None
 
 

@@ -117,14 +117,19 @@ def model_of(command: CommandLine) -> str:
     return loose[0] if len(loose) == 1 else ""
 
 
-def command_facts(command: CommandLine, table: OptionTable | None, *, engine: str = "") -> dict[str, Fact]:
-    """What the options set. Values that the engine would refuse give no fact; secrets never do."""
+def command_facts(
+    command: CommandLine, table: OptionTable | None, *, engine: str = "", known_only: bool = False
+) -> dict[str, Fact]:
+    """What the options set. Values that the engine would refuse give no fact; secrets never do.
+
+    `known_only`: the table is this engine's own, so what is not in it is refused too.
+    """
     engine = command.engine or engine
     out: dict[str, Fact] = {}
     for given in command.options:
         found = table.find(given.name) if table is not None else None
         name = given.name if found is None else found.option.name
-        if is_secret(name) or ("." in given.name and found is not None):
+        if is_secret(name) or ("." in given.name and found is not None) or (known_only and found is None):
             continue
         value = _value(given, None if found is None else found.option.takes, negated=bool(found and found.negated))
         if value is not None:

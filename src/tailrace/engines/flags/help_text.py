@@ -33,7 +33,8 @@ _ENOUGH: Final = 5
 
 def _entries(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """(what stands before the description, the description in one line) of each option."""
-    head, said = "", []
+    head = ""
+    said: list[str] = []
     for line in lines:
         found = _HEAD.match(line)
         if found is not None:

@@ -72,7 +72,8 @@ _PROBLEMS: Final = (
     ("LOG_JIT", re.compile(r"JIT compilation during inference|DeepGEMM JIT code generation")),
 )
 _VLLM_STATS: Final = re.compile(
-    r"Running: (\d+) reqs,(?: Swapped: \d+ reqs,)? (?:Waiting|Pending): (\d+) reqs.*?(?:GPU|CPU) KV cache usage: ([\d.]+)%"
+    r"Running: (\d+) reqs,(?: Swapped: \d+ reqs,)? (?:Waiting|Pending): (\d+) reqs.*?(?:GPU|CPU) KV cache usage: "
+    r"([\d.]+)%"
 )
 _SGLANG_STATS: Final = re.compile(r"#running-req: (\d+),.*?token usage: ([\d.]+).*?#queue-req: (\d+)")
 _PREEMPTED: Final = re.compile(r"is preempted by PreemptionMode|Retract requests|Preemptions: (\d+)")
@@ -88,6 +89,7 @@ _SINGLE: Final = tuple(
         (r"Defaulting max_num_batched_tokens to (\d+)", "vllm", "max_num_batched_tokens"),
         (r"Defaulting max_num_seqs to (\d+)", "vllm", "max_num_seqs"),
         (r"(?:GPU|CPU) KV cache size: ([\d,]+) tokens", "vllm", "kv_tokens"),
+        (r"(GPU|CPU) KV cache size", "vllm", "device"),
         (r"Maximum concurrency for [\d,]+ tokens per request: ([\d.]+)x", "vllm", "kv_max_concurrency"),
         (r"# (?:GPU|cuda|CUDA) blocks: (\d+)", "vllm", "num_gpu_blocks"),
         (r"Resolved architecture: (\w+)", "vllm", "architecture"),
@@ -139,6 +141,7 @@ _CONFIG_KEYS: Final = {
     "enable_chunked_prefill": "chunked_prefill",
     "chunked_prefill_enabled": "chunked_prefill",
 }
+_DEVICES: Final = {"GPU": "cuda", "CPU": "cpu"}
 _NOT_SAID: Final = frozenset({"None", "auto", "", "[]", "{}"})
 
 
@@ -171,6 +174,8 @@ class StartLog:
         self._problem(line)
 
     def _set(self, key: str, text: str, *, strong: bool = True) -> None:
+        if key == "device" and text in _DEVICES:
+            text = _DEVICES[text]
         value = plain_value(text.replace(",", "") if re.fullmatch(r"[\d,]+", text) else text)
         if value is None or (not strong and key in self.facts):
             return
@@ -233,10 +238,9 @@ class StartLog:
             found = pattern.search(line)
             if found is None:
                 continue
-            if key == "ctx_size" and not _CTX_TOTAL.search(line):
-                key = "slot_ctx"
             self._recognise(engine)
-            self._set(key, next(group for group in found.groups() if group is not None))
+            name = "slot_ctx" if key == "ctx_size" and not _CTX_TOTAL.search(line) else key
+            self._set(name, next(group for group in found.groups() if group is not None))
             hit = True
         return hit
 

@@ -14,7 +14,7 @@ from tailrace.engines.flags.option import Option, OptionTable, Takes
 from tailrace.engines.flags.vllm_options import VLLM_0_32_0
 
 _LINE: Final = re.compile(
-    r"(?P<name>[\w-]+?)(?P<takes>[-!=+?])(?P<default>[^ {]*)(?: \{(?P<choices>.*?)\})?(?P<also>( -\S+)*)$"
+    r"(?P<name>[\w-]*\w)(?P<takes>[-!=+?])(?P<default>[^ {]*)(?: \{(?P<choices>.*?)\})?(?P<also>( -\S+)*)$"
 )
 _TAKES: Final = {"-": Takes.NOTHING, "!": Takes.SWITCH, "=": Takes.VALUE, "+": Takes.VALUES, "?": Takes.MAYBE}
 

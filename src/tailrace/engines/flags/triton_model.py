@@ -1,4 +1,4 @@
-"""A Triton model's configuration, from its `config.pbtxt` or from `/v2/models/NAME/config`: what decides its latency."""
+"""A Triton model's configuration, from its `config.pbtxt` or from `/v2/models/NAME/config`: what decides latency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions as engines spell them, so that they can be compared: `v0.32.0`, `0.32.0+cpu`, `0.11.1rc2`, `b6730-a1b2c3d`."""
+"""Versions as engines spell them, made comparable: `v0.32.0`, `0.32.0+cpu`, `0.11.1rc2`, `b6730-a1b2c3d`."""
 
 from __future__ import annotations
 

@@ -86,7 +86,8 @@ CHANGES: Final = {
             option="--scheduler-delay-factor",
             last_with=_V085,
             first_gone=_V011,
-            instead="leave it out; `--prefill-schedule-interval` is today's nearest, and a gateway lane bounds the wait",
+            instead="leave it out; `--prefill-schedule-interval` is today's nearest, and a gateway lane bounds the "
+            "wait",
         ),
         Change(
             option="--preemption-mode",
@@ -98,7 +99,8 @@ CHANGES: Final = {
             option="--swap-space",
             last_with=_V016,
             first_gone=_V022,
-            instead="leave it out: nothing is swapped any more; `--kv-offloading-size` keeps evicted blocks in host memory",
+            instead="leave it out: nothing is swapped any more; `--kv-offloading-size` keeps evicted blocks in host "
+            "memory",
         ),
         Change(
             option="--disable-log-requests",
