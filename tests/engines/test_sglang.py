@@ -138,6 +138,7 @@ def test_priority_sign_higher_goes_first() -> None:
 
 
 def test_our_id_goes_into_the_body() -> None:
-    asked = SGLANG.additions(CHAT, {"stream": False}, "req-9")
-    assert asked.body == {"rid": "req-9"}
-    assert not SGLANG.additions(CHAT, {"stream": False, "rid": "theirs"}, "req-9").body
+    assert SGLANG.id_field == "rid"
+    assert SGLANG.takes_id(CHAT)
+    assert SGLANG.takes_id("/generate")
+    assert not SGLANG.takes_id("/v1/embeddings")

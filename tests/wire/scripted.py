@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
+"""Who asks for `/v1/models` on the gateway's own account."""
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 
@@ -209,7 +210,8 @@ class ScriptedEngine:
                 if target in self.side:
                     await incoming.reply(self.side[target])
                     continue
-                if target == "/metrics":
+                if target == "/metrics" or (method == "GET" and "x-request-id" not in headers):
+                    # Scraping, and the questions that a gateway asks at the start: what it relays has an id.
                     await incoming.reply({}, 404)
                     continue
                 self.requests.append(incoming)

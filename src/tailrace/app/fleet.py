@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.app.engine_metrics import SENT, sent_so_far
 from tailrace.app.listening import TcpPort, port_for
 from tailrace.app.worker_handle import READY_S, NoAnswerError, State, WorkerHandle
 from tailrace.app.worker_link import (
@@ -124,7 +125,7 @@ class Fleet:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.engine.watch.close()
+        await self.engine.close()
         for listener in self._slots:
             if listener is not None:
                 listener.close()
@@ -149,9 +150,8 @@ class Fleet:
             return False, "shutting down"
         if not self.serving():
             return False, "no worker serves"
-        if self.engine.reachable is False:
-            return False, f"the engine at {self.config.backends[0].url} does not answer: {self.engine.error}"
-        return True, ""
+        why = self.engine.unready()
+        return not why, why
 
     # -- changes
 
@@ -207,8 +207,10 @@ class Fleet:
         self.config = config
         self._tell(self.book.replace(config.lane_policies(), config.total_running, monotonic_ns()))
         if engine_changed:
-            await self.engine.watch.close()
+            await self.engine.close()
+            draining = self.engine.draining
             self.engine = EngineLink(config.backends[0], config.scrape)
+            self.engine.drain(on=draining)
             self._watch_engine()
 
     # -- one worker
@@ -312,9 +314,15 @@ class Fleet:
             if worker is not None:
                 worker.send(grant)
 
+    def _tally(self) -> dict[str, int]:
+        """What was sent to the engine so far, as the workers said last: up to a second ago."""
+        workers = (worker.counts.metrics.numbers.get(SENT, []) for worker in self.workers.values())
+        return sent_so_far([self.past_metrics.series(SENT), *workers])
+
     def _watch_engine(self) -> None:
+        self.engine.judge.tally = self._tally
         self.engine.watch.on_scrape = self._spread_news
-        self.engine.watch.start()
+        self.engine.start()
 
     def _spread_news(self) -> None:
         news = News(self.engine.news())

@@ -7,6 +7,7 @@ import sys
 from time import monotonic_ns
 from typing import Final
 
+from tailrace.app.engine_metrics import SENT, sent_so_far, show_engine
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.cancels import Cancel
 from tailrace.gateway.config import Config, parse_objectives
@@ -42,12 +43,17 @@ class GatewayProcess:
         self.metrics.on_render(self._set_gauges)
         self.gateway = Gateway(config, self.writer, observer=self.metrics, shared=shared)
         self.gateway.cancels.on_slot = self._slot_looked_for
+        self.gateway.engine.judge.tally = self._tally
 
     def _slot_looked_for(self, cancel: Cancel) -> None:
         if cancel.slot_ns is None:
             self.metrics.add("tailrace_cancel_slot_unseen_total", 1, reason=cancel.reason)
         else:
             self.metrics.show("tailrace_cancel_slot_seconds", cancel.slot_ns, reason=cancel.reason)
+
+    def _tally(self) -> dict[str, int]:
+        self.gateway.flush_records()
+        return sent_so_far([self.metrics.series(SENT)])
 
     def _set_gauges(self, metrics: GatewayMetrics) -> None:
         """The live numbers, pulled by each scrape."""
@@ -80,6 +86,8 @@ class GatewayProcess:
             metrics.clear(name)
             if value is not None:
                 metrics.gauge(name, value, backend=backend)
+        if gateway.engine.watch.asks:
+            show_engine(metrics, gateway.engine, backend)
         metrics.records(self.writer.counters(), disk_ok=not self.writer.error)
 
 

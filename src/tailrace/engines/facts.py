@@ -7,7 +7,7 @@ and a contradiction between them is kept, because one of the two is a mistake so
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -20,6 +20,8 @@ CONFIGURATION: Final = "configuration"
 FACTS: Final[Mapping[str, str]] = {
     "version": "the engine's version, as it spells it",
     "model": "the model's name or path, as the engine was started with",
+    "parameters": "weights of the model (count)",
+    "weight_bytes": "size of the weights (bytes)",
     "dtype": "precision of weights and activations: `bfloat16`, `float16`, `float32`, ...",
     "quantization": "quantisation of the weights: `awq`, `gptq`, `fp8`, `Q4_K_M`, ...; `none` where the engine says so",
     "kv_dtype": "precision of the KV cache; `auto` follows `dtype`",
@@ -134,6 +136,18 @@ def merge_facts(*groups: Mapping[str, Fact]) -> EngineFacts:
                     contradictions.append(Contradiction(key, fact, before))
                 known[key] = fact
     return EngineFacts(known, tuple(contradictions))
+
+
+def agreed_facts(groups: Sequence[Mapping[str, Fact]]) -> dict[str, Fact]:
+    """What all of several tell alike: the models of one server. A fact that only some of them have is none of it."""
+    if not groups:
+        return {}
+    first = groups[0]
+    return {
+        key: fact
+        for key, fact in first.items()
+        if all(key in each and _same(each[key].value, fact.value) for each in groups[1:])
+    }
 
 
 def _same(one: FactValue, other: FactValue) -> bool:
