@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 
 from tailrace.app import check_source
 from tailrace.app.check_config import judge_config, objectives_of, wrong_config
-from tailrace.app.check_live import Live, LiveEngine, look
 from tailrace.app.check_source import Kind
-from tailrace.app.diagnose import read_any
-from tailrace.diagnose.readers.json_lines import parse_lines
 from tailrace.engines.advice.card import CARDS, find_card
 from tailrace.engines.advice.case import Case
 from tailrace.engines.advice.judge import by_weight, judge
-from tailrace.engines.advice.lengths import Lengths, lengths_of, lengths_of_scrape
+from tailrace.engines.advice.lengths import Lengths, lengths_of_scrape
 from tailrace.engines.advice.model_shape import ModelShape, bytes_of, shape_of_config, shape_of_name, shape_of_size
 from tailrace.engines.facts import EngineFacts, Fact, merge_facts, spoken
 from tailrace.engines.flags.command_line import CommandLine
@@ -30,17 +26,17 @@ from tailrace.engines.flags.tables import option_table
 from tailrace.engines.flags.triton_model import TritonModel
 from tailrace.engines.flags.version import parse_version
 from tailrace.engines.flags.vllm_history import default_batch, default_chunked_prefill, default_memory_share
-from tailrace.export.jsonl import from_public_json
 from tailrace.gateway.config import Config, config_from, load_config
 from tailrace.model.check import CheckedEngine, CheckFinding, CheckReport, InForce, Weight
 from tailrace.model.errors import ConfigError, InputError
-from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import Objectives
-from tailrace.store.table import RecordTable
+
+if TYPE_CHECKING:
+    from tailrace.app.check_live import Live, LiveEngine
 
 __all__ = ["CheckRequest", "check"]
 
-ENGINES: Final = ("vllm", "sglang", "llamacpp", "triton", "tgi", "trtllm", "simulated")
+ENGINES: Final = ("vllm", "sglang", "llamacpp", "triton", "tgi", "tensorrt_llm", "simulated")
 _STATED: Final = "stated"
 _DEFAULTS: Final[dict[str, dict[str, str | int | float]]] = {
     "vllm": {
@@ -54,7 +50,6 @@ _DEFAULTS: Final[dict[str, dict[str, str | int | float]]] = {
     "tgi": {"max_concurrent_requests": 128, "waiting_served_ratio": 0.3},
 }
 _RECORDS: Final = 20_000
-_MOST_LENGTHS: Final = 50_000
 
 
 class CheckRequest(msgspec.Struct, kw_only=True):
@@ -212,6 +207,8 @@ def _shape(request: CheckRequest) -> ModelShape | None:
 def _take(out: _Gathered, source: str, kind: Kind, request: CheckRequest) -> None:
     path = Path(source)
     if kind is Kind.URL:
+        from tailrace.app.check_live import look  # noqa: PLC0415  (aiohttp, only for an address)
+
         _take_live(out, source, asyncio.run(look(source, token=request.token, limit=_RECORDS)))
     elif kind is Kind.LOG:
         _take_log(out, source)
@@ -262,31 +259,15 @@ def _take_live(out: _Gathered, source: str, live: Live) -> None:
             # Secrets are left out of what a gateway tells, so some of it may not be a whole configuration.
             out.not_understood.append(f"{source}/config: {error}")
     if live.gateway.records.strip() and out.lengths is None:
-        table = parse_lines(live.gateway.records.splitlines(), _decode, f"{source}/records")
-        out.lengths = _lengths_of_table(table, f"{source}/records")
+        from tailrace.app.check_lengths import lengths_of_records  # noqa: PLC0415
 
-
-def _decode(line: bytes, place: str) -> RequestRecord:
-    return from_public_json(line, place=place)
+        out.lengths = lengths_of_records(live.gateway.records, f"{source}/records")
 
 
 def _lengths(source: str, request: CheckRequest) -> Lengths:
-    read = read_any(source, allow_partial=request.partial, token=request.token)
-    table = next((one.table for one in read if one.table is not None), None)
-    if table is None or not len(table):
-        raise InputError(
-            "it holds no records of requests",
-            place=source,
-            remedy="Give a run file, records as JSON lines, a gateway's data directory or its admin URL.",
-        )
-    return _lengths_of_table(table, source)
+    from tailrace.app.check_lengths import read_lengths  # noqa: PLC0415  (the store, only for records)
 
-
-def _lengths_of_table(table: RecordTable, source: str) -> Lengths:
-    prompt = np.asarray(table.column("prompt_tokens"), dtype=np.float64)
-    output = np.asarray(table.column("output_tokens"), dtype=np.float64)
-    step = max(len(prompt) // _MOST_LENGTHS, 1)
-    return lengths_of(zip(prompt[::step].tolist(), output[::step].tolist(), strict=True), source=source)
+    return read_lengths(source, allow_partial=request.partial, token=request.token)
 
 
 # -- putting together
@@ -334,6 +315,7 @@ def _same_engine(one: str, other: str) -> bool:
 
 def _engine_of(subject: _Subject, gathered: _Gathered, request: CheckRequest) -> str:
     told = [
+        subject.engine if subject.engine != "openai_compatible" else "",
         subject.live.engine if subject.live is not None and subject.live.engine != "openai_compatible" else "",
         subject.command.engine if subject.command is not None else "",
         subject.log.engine if subject.log is not None else "",

@@ -12,6 +12,7 @@ import msgspec
 
 from tailrace.engines.base import EngineAdapter
 from tailrace.engines.facts import Fact
+from tailrace.engines.flags.server_info import read_scheduler
 from tailrace.engines.flags.triton_model import TritonModel, triton_model
 from tailrace.engines.prometheus_text import Scrape, parse_scrape
 from tailrace.engines.registry import ADAPTERS, detect
@@ -155,8 +156,6 @@ async def _engine(session: aiohttp.ClientSession, base: str, pages: dict[str, Pa
     told = _json(pages, "/info")
     if found.confidence == 0 and isinstance(told, dict) and "max_total_tokens" in told:
         out.engine, out.evidence = "tgi", "/info"
-    if out.engine == "simulated" and isinstance(knobs := _json(pages, "/knobs"), dict):
-        out.facts.update(_knobs(knobs))
     adapter = ADAPTERS.get(out.engine)
     if adapter is None:
         return out
@@ -177,6 +176,7 @@ async def _info(
         page = pages.get(path) if path in pages else await _get(session, base + path)
         if page is not None and page.status == 200:
             out.facts.update(adapter.read_info(path, page.body))
+            out.facts.update(read_scheduler(path, page.body))
         else:
             out.missing.append(f"{base}{path}: {page.status if page is not None else 'no answer'}")
     if "version" not in out.facts and adapter.version_path is not None:
@@ -184,20 +184,6 @@ async def _info(
         version = adapter.version(page.body) if page is not None and page.status == 200 else ""
         if version:
             out.facts["version"] = Fact(version, f"{adapter.version_path}: {adapter.version_field}")
-
-
-def _knobs(knobs: Mapping[str, Any]) -> dict[str, Fact]:
-    """The simulated engine's, which can be changed while it runs."""
-    names = {
-        "enable_chunked_prefill": "chunked_prefill",
-        "enable_prefix_caching": "prefix_caching",
-        "policy": "scheduling_policy",
-    }
-    return {
-        names.get(key, key): Fact(value, f"/knobs: {key}")
-        for key, value in knobs.items()
-        if isinstance(value, str | int | float | bool)
-    }
 
 
 async def _triton_models(session: aiohttp.ClientSession, base: str) -> list[TritonModel]:

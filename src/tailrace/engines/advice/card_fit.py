@@ -22,7 +22,7 @@ def judge_card(case: Case) -> Iterator[CheckFinding]:
     yield from _share(case)
     yield from _parallel(case)
     yield from _fit(case)
-    if case.facts.flag("enforce_eager") and "cpu" not in case.facts.text("device"):
+    if case.facts.flag("enforce_eager") and not case.on_cpu:
         yield case.finding(
             "ENFORCE_EAGER",
             Weight.WARNING,
@@ -68,7 +68,7 @@ def _share(case: Case) -> Iterator[CheckFinding]:
             price="Less KV cache: about 5 % of the card, so some fewer requests run at once.",
             verify=f"{case.compare_runs()}; the log's line `KV cache size` before and after",
         )
-    elif share < _LOW and "cpu" not in case.facts.text("device"):
+    elif share < _LOW and not case.on_cpu:
         yield case.finding(
             "MEMORY_SHARE_LOW",
             Weight.ADVICE,
@@ -149,6 +149,8 @@ def _parallel(case: Case) -> Iterator[CheckFinding]:
 
 
 def _fit(case: Case) -> Iterator[CheckFinding]:
+    if case.on_cpu:
+        return
     plan = plan_of(case)
     if plan is None or case.card is None or case.shape is None:
         if case.card is None:

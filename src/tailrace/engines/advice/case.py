@@ -79,6 +79,11 @@ class Case(msgspec.Struct, kw_only=True):
         wanted, version = parse_version(text), self.version
         return None if wanted is None or version is None else version >= wanted
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it computes on the CPU, as far as anybody said."""
+        return "cpu" in self.facts.text("device") or "+cpu" in self.facts.text("version")
+
     def number(self, key: str) -> float | None:
         """A fact as a number."""
         return self.facts.number(key)

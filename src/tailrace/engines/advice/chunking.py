@@ -166,6 +166,8 @@ def _too_large(case: Case) -> Iterator[CheckFinding]:
     batched = case.number("max_num_batched_tokens")
     if batched is None:
         return
+    if case.on_cpu:
+        return
     if case.shape is None or case.card is None:
         case.need("how long one full step takes: give the model's size and the card (--model-size 8b --gpu a100-80g)")
         return

@@ -16,6 +16,7 @@ def judge_llamacpp(case: Case) -> Iterator[CheckFinding]:
         return
     yield from _context(case)
     yield from _pieces(case)
+    yield from _joining(case)
     yield from _threads(case)
     yield from _line(case)
 
@@ -115,6 +116,9 @@ def _pieces(case: Case) -> Iterator[CheckFinding]:
             subject="-b",
             evidence=[*case.shown("n_batch"), *case.length_evidence(Of.PROMPT)],
         )
+
+
+def _joining(case: Case) -> Iterator[CheckFinding]:
     if case.facts.flag("cont_batching") is False:
         yield case.finding(
             "CONTINUOUS_BATCHING_OFF",

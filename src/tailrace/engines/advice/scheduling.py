@@ -149,8 +149,7 @@ def _blocks(case: Case) -> Iterator[CheckFinding]:
     size = case.number("block_size")
     if size is None:
         return
-    cpu = "cpu" in case.facts.text("device") or "+cpu" in case.facts.text("version")
-    if cpu and size % 32:
+    if case.on_cpu and size % 32:
         yield case.finding(
             "BLOCK_SIZE_CPU",
             Weight.ERROR,

@@ -83,7 +83,7 @@ def judge_tgi(case: Case) -> Iterator[CheckFinding]:
 
 def judge_trtllm(case: Case) -> Iterator[CheckFinding]:
     """TensorRT-LLM: that nothing here was tried."""
-    if case.engine != "trtllm":
+    if case.engine != "tensorrt_llm":
         return
     yield case.finding(
         "NOT_RUN",

@@ -27,7 +27,7 @@ _IMAGES: Final = (
     ("llamacpp", re.compile(r"llama\.cpp")),
     ("tgi", re.compile(r"text-generation-inference")),
     ("triton", re.compile(r"tritonserver")),
-    ("trtllm", re.compile(r"tensorrt-?llm", re.IGNORECASE)),
+    ("tensorrt_llm", re.compile(r"tensorrt-?llm", re.IGNORECASE)),
 )
 _RUNNERS: Final = frozenset({"docker", "podman", "nerdctl"})
 _MODULES: Final = {
@@ -36,7 +36,7 @@ _MODULES: Final = {
     "vllm.entrypoints.cli.main": "vllm",
     "sglang.launch_server": "sglang",
     "sglang_router.launch_server": "sglang",
-    "tensorrt_llm.commands.serve": "trtllm",
+    "tensorrt_llm.commands.serve": "tensorrt_llm",
 }
 _PROGRAMS: Final = {
     "vllm": "vllm",
@@ -44,12 +44,12 @@ _PROGRAMS: Final = {
     "llama-server": "llamacpp",
     "text-generation-launcher": "tgi",
     "tritonserver": "triton",
-    "trtllm-serve": "trtllm",
+    "trtllm-serve": "tensorrt_llm",
 }
 _NEED_VERB: Final = frozenset({"vllm", "sglang"})
 _NAMING: Final = frozenset({"-v", "--volume", "--name", "-e", "--env", "-w", "--workdir", "--mount"})
 """Options of container runners whose value may look like an image's name."""
-_VERBS: Final = {"vllm": "serve", "sglang": "serve", "trtllm": "serve"}
+_VERBS: Final = {"vllm": "serve", "sglang": "serve", "tensorrt_llm": "serve"}
 _OPTION: Final = re.compile(r"--?[A-Za-z]")
 
 

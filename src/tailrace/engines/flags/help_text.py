@@ -58,7 +58,8 @@ def _split(head: str) -> Iterator[tuple[str, str]]:
     """(name, what it takes) of every spelling of one option."""
     for part in re.split(r",\s*(?=-)", head):
         found = _NAME.match(part.strip())
-        if found is not None:
+        # vLLM's page also shows how members are given (`--json-arg.key1`): an example, no option.
+        if found is not None and "." not in found[1]:
             yield found[1], found[2].strip(" =")
 
 

@@ -85,7 +85,9 @@ class OptionTable:
         self._by_name: dict[str, Found] = {}
         for option in self.options:
             for name in (option.name, *option.aliases):
-                self._by_name.setdefault(name, Found(option))
+                # llama.cpp's short forms of no: `-nocb`, `-no-kvu`.
+                no = option.takes is Takes.SWITCH and name != option.name and name.startswith("-no")
+                self._by_name.setdefault(name, Found(option, negated=no))
             if option.takes is Takes.SWITCH:
                 self._by_name.setdefault(f"--no-{option.name.removeprefix('--')}", Found(option, negated=True))
 

@@ -326,7 +326,4 @@ speculative-config= -sc
 structured-outputs-config=
 watermark-config=
 weight-transfer-config=
-json-arg=
-json-arg.key1=
-json-arg.key4=
 """
