@@ -8,11 +8,10 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-"""Who asks for `/v1/models` on the gateway's own account."""
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
 
@@ -142,13 +141,13 @@ Script = Callable[[Incoming], Awaitable[None]]
 
 
 class ScriptedEngine:
-    """Runs `script` for each request; anything that is no API call (`/metrics`, `/health`) gets `side` or a 404."""
+    """Runs `script` for each request; what is no API call (`/metrics`, `/health`) gets `side`, by path, or a 404."""
 
     def __init__(
         self,
         script: Script,
         *,
-        side: dict[str, bytes] | None = None,
+        side: Mapping[str, bytes | Script] | None = None,
         host: str = "127.0.0.1",
         tls: ssl.SSLContext | None = None,
         socket_path: str | None = None,
@@ -159,9 +158,10 @@ class ScriptedEngine:
         self.script = script
         self.gathers = gathers
         self.limit = 1 << 24 if gathers else 1 << 18
-        self.side = side or {}
+        self.side = dict(side or {})
         self.requests: list[Incoming] = []
         self.connections = 0
+        """All there were, those of a gateway's own questions among them."""
         self.open = 0
         self.close_after: Callable[[Incoming], bool] = lambda _: False
         self.errors: list[BaseException] = []
@@ -207,11 +207,12 @@ class ScriptedEngine:
                 incoming = Incoming(method, target, headers, b"", writer, reader, connection=number)
                 if self.gathers:
                     incoming.body = b"".join([data async for data in incoming.read_body()])
-                if target in self.side:
-                    await incoming.reply(self.side[target])
+                aside = self.side.get(target)
+                if aside is not None:
+                    await (incoming.reply(aside) if isinstance(aside, bytes) else aside(incoming))
                     continue
-                if target == "/metrics" or (method == "GET" and "x-request-id" not in headers):
-                    # Scraping, and the questions that a gateway asks at the start: what it relays has an id.
+                if target == "/metrics" or headers.get("user-agent", "").startswith("tailrace-"):
+                    # Scraping, and what a gateway asks on its own account.
                     await incoming.reply({}, 404)
                     continue
                 self.requests.append(incoming)

@@ -15,6 +15,7 @@ from tailrace.engines.metric_names.table import NONE_UNKNOWN, MetricNames, Unkno
 from tailrace.engines.prometheus_text import Scrape, parse_scrape
 from tailrace.engines.sglang_generate import SGLANG_GENERATE
 from tailrace.engines.signals import SignalTable, read_state
+from tailrace.engines.tgi_generate import TGI_GENERATE
 from tailrace.engines.triton_generate import TRITON_GENERATE
 from tailrace.measure.dialect import Dialect, EngineFault
 from tailrace.measure.dialects import dialect_for
@@ -178,12 +179,14 @@ class EngineAdapter:
     def dialect(self, path: str) -> Dialect:
         """How to read answers of an API path.
 
-        Triton's and SGLang's own paths speak their own shapes, whether or not the engine behind has been recognised:
-        Triton's metrics are on another port, where nobody looks unless told to.
+        Triton's, SGLang's and TGI's own paths speak their own shapes, also before the engine has been recognised.
         """
         if "/v2/" in path:
             return TRITON_GENERATE
-        return SGLANG_GENERATE if path.partition("?")[0].endswith("/generate") else dialect_for(path)
+        route = path.partition("?")[0]
+        if route.endswith("/generate_stream"):  # only TGI has it
+            return TGI_GENERATE
+        return SGLANG_GENERATE if route.endswith("/generate") else dialect_for(path)
 
     def additions(self, path: str, body: Mapping[str, Any]) -> RequestAdditions:
         """What to add to a request with this decoded JSON body.

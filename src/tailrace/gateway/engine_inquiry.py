@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+AGENT: Final = {"User-Agent": "tailrace-inquiry"}
 _TIMEOUT_S: Final = 2.0
 _MAX_BYTES: Final = 4 * 1024 * 1024
 """llama.cpp's answer holds its chat template, vLLM's the whole configuration."""
@@ -51,7 +52,7 @@ class EngineInquiry:
         self.asked = 0
         """How often the engine has been asked."""
         self._counts: tuple[int, dict[str, BatchCounts]] | None = None
-        self._down = False
+        self._lost = 0
         self._asked_of: object = None
         self._due = 0
         self._pause_ns = _AGAIN_NS
@@ -105,10 +106,9 @@ class EngineInquiry:
     async def _look(self, now: int) -> None:
         watch = self._link.watch
         if watch.reachable is not True:
-            self._down = self._down or watch.reachable is False
             return
-        if self._down or self._asked_of is not self._link.adapter or now >= self._due:
-            self._down = False
+        if watch.lost != self._lost or self._asked_of is not self._link.adapter or now >= self._due:
+            self._lost = watch.lost
             await self._ask()
         if self._link.adapter.statistics_path is not None:
             await self._read_statistics(self._link.adapter.statistics_path)
@@ -118,7 +118,7 @@ class EngineInquiry:
     async def _ask(self) -> None:
         self.asked += 1
         failed = False
-        async with self._link.session(timeout_s=_TIMEOUT_S, headers=self._link.key_header) as session:
+        async with self._link.session(timeout_s=_TIMEOUT_S, headers={**AGENT, **self._link.key_header}) as session:
             if not self._link.recognised:
                 for path in TELLING_PATHS:
                     body, lost = await self._get(session, path)
@@ -166,7 +166,7 @@ class EngineInquiry:
             return b"", True
 
     async def _read_statistics(self, path: str) -> None:
-        async with self._link.session(timeout_s=_TIMEOUT_S, headers=self._link.key_header) as session:
+        async with self._link.session(timeout_s=_TIMEOUT_S, headers={**AGENT, **self._link.key_header}) as session:
             body, _ = await self._get(session, path)
         now = monotonic_ns()
         counts = self._link.adapter.read_statistics(body) if body else {}

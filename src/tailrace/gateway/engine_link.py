@@ -78,7 +78,7 @@ class EngineLink:
         self.foreign = ""
         """Why the server at the address is not the engine, as this process or the one that asks has found."""
         self.address = read_address(backend.url)
-        self.key_header = {"Authorization": f"Bearer {backend.api_key}"} if backend.api_key else None
+        self.key_header = {"Authorization": f"Bearer {backend.api_key}"} if backend.api_key else {}
         self._scraped_elsewhere = backend.metrics_url is not None
         self.tls = self.fresh_tls()
         self.watch = EngineWatch(

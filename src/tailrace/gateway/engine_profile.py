@@ -1,4 +1,4 @@
-"""What is true of the engine, as records and views tell it: version, precision, batches, and what was not understood."""
+"""What is true of the engine, as records and views tell it: version, precision, batches, what was not understood."""
 
 from __future__ import annotations
 

@@ -83,6 +83,8 @@ class EngineWatch:
         """Why the last scrape failed; empty when it did not."""
         self.reachable: bool | None = None
         """Whether anybody answers at the engine's address; `None` until somebody has asked."""
+        self.lost = 0
+        """How often nobody was there: whoever answers after that may be another."""
         self.server = ""
         """The engine's `Server` header."""
         self._quiet_for = 0
@@ -133,6 +135,7 @@ class EngineWatch:
     def unreachable(self) -> None:
         """A request found nobody at the engine's address: look again soon."""
         self.reachable = False
+        self.lost += 1
         self._quiet_for = 0
         if self.on_unreachable is not None:
             self.on_unreachable()
@@ -219,6 +222,7 @@ class EngineWatch:
             self._failed(f"no answer within {self._timeout_s * 1e3:.0f} ms")
         except aiohttp.ClientConnectorError as error:
             self.reachable = False
+            self.lost += 1
             self._failed(str(error.os_error.strerror or error))
         except Exception as error:  # noqa: BLE001  (whatever an engine calls its metrics must not end the watch)
             self._failed(str(error) or type(error).__name__)
