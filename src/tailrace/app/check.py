@@ -25,7 +25,12 @@ from tailrace.engines.flags.start_log import StartLog
 from tailrace.engines.flags.tables import option_table
 from tailrace.engines.flags.triton_model import TritonModel
 from tailrace.engines.flags.version import parse_version
-from tailrace.engines.flags.vllm_history import default_batch, default_chunked_prefill, default_memory_share
+from tailrace.engines.flags.vllm_history import (
+    V1_BY_DEFAULT,
+    default_batch,
+    default_chunked_prefill,
+    default_memory_share,
+)
 from tailrace.gateway.config import Config, config_from, load_config
 from tailrace.model.check import CheckedEngine, CheckFinding, CheckReport, InForce, Weight
 from tailrace.model.errors import ConfigError, InputError
@@ -119,7 +124,7 @@ def check(request: CheckRequest) -> CheckReport:
     objectives = request.objectives or next((objectives_of(config) for _, config in gathered.configs), None)
     for subject in _subjects(gathered, request):
         case, engine = _case(subject, gathered, request)
-        case.card = card
+        case.card = card or find_card(case.facts.text("gpu"))
         if objectives is not None:
             case.objectives = objectives
         findings += judge(case)
@@ -328,33 +333,7 @@ def _case(subject: _Subject, gathered: _Gathered, request: CheckRequest) -> tupl
     engine = _engine_of(subject, gathered, request)
     helped = gathered.helped if gathered.helped is not None and gathered.helped.engine in {"", engine} else None
     table = helped or option_table(engine)
-    said: list[dict[str, Fact]] = []
-    if subject.command is not None:
-        version = parse_version(request.version or subject.command.version)
-        own = (
-            table is not None
-            and table.complete
-            and (helped is not None or version in {None, parse_version(table.version)})
-        )
-        said.append(command_facts(subject.command, table, engine=engine, known_only=own))
-    if subject.log is not None:
-        said.append(subject.log.facts)
-    if subject.live is not None:
-        said += [subject.live.metrics_facts, subject.live.facts]
-    if len(subject.models) == 1:
-        said.append(subject.models[0].facts())
-    stated: dict[str, Fact] = {}
-    if request.version:
-        stated["version"] = Fact(request.version.removeprefix("v"), f"{_STATED}: --engine-version")
-    if request.dtype:
-        stated["dtype"] = Fact(request.dtype, f"{_STATED}: --dtype")
-    merged = merge_facts(*said, stated)
-    shape = gathered.shape or shape_of_name(merged.text("model"))
-    defaults = _defaults(engine, merged, request.gpu, table)
-    facts = EngineFacts(
-        {**{key: fact for key, fact in defaults.items() if key not in merged.known}, **merged.known},
-        merged.contradictions,
-    )
+    facts, defaults = _facts(subject, engine, request, table, helped=helped is not None)
     live = subject.live
     lengths = gathered.lengths
     if lengths is None and live is not None and live.scrape is not None:
@@ -373,18 +352,43 @@ def _case(subject: _Subject, gathered: _Gathered, request: CheckRequest) -> tupl
         problems=subject.log.problems if subject.log is not None else [],
         log_name=subject.log.name if subject.log is not None else "",
         models=subject.models,
-        shape=shape,
+        shape=gathered.shape or shape_of_name(facts.text("model")),
         url=live.url if live is not None else "",
     )
-    version = facts.get("version")
+    told = facts.get("version")
     checked = CheckedEngine(
         name=subject.name,
         engine=engine,
-        version=spoken(version.value) if version is not None else "",
-        version_source=version.source if version is not None else "",
+        version=facts.text("version"),
+        version_source=told.source if told is not None else "",
         settings=_settings(facts, defaults),
     )
     return case, checked
+
+
+def _facts(
+    subject: _Subject, engine: str, request: CheckRequest, table: OptionTable | None, *, helped: bool
+) -> tuple[EngineFacts, dict[str, Fact]]:
+    """(what is in force, the part of it that nobody set): what runs beats what the log says, and that the command."""
+    said: list[dict[str, Fact]] = []
+    if subject.command is not None:
+        version = parse_version(request.version or subject.command.version)
+        ours = table is not None and table.complete and (helped or version in {None, parse_version(table.version)})
+        said.append(command_facts(subject.command, table, engine=engine, known_only=ours))
+    if subject.log is not None:
+        said.append(subject.log.facts)
+    if subject.live is not None:
+        said += [subject.live.metrics_facts, subject.live.facts]
+    if len(subject.models) == 1:
+        said.append(subject.models[0].facts())
+    stated: dict[str, Fact] = {}
+    if request.version:
+        stated["version"] = Fact(request.version.removeprefix("v"), f"{_STATED}: --engine-version")
+    if request.dtype:
+        stated["dtype"] = Fact(request.dtype, f"{_STATED}: --dtype")
+    merged = merge_facts(*said, stated)
+    defaults = {key: fact for key, fact in _defaults(engine, merged, request.gpu, table).items() if not merged.get(key)}
+    return EngineFacts({**defaults, **merged.known}, merged.contradictions), defaults
 
 
 def _defaults(engine: str, facts: EngineFacts, gpu: str, table: OptionTable | None) -> dict[str, Fact]:
@@ -397,7 +401,7 @@ def _defaults(engine: str, facts: EngineFacts, gpu: str, table: OptionTable | No
             "chunked_prefill": default_chunked_prefill(version),
             "gpu_memory_utilization": default_memory_share(version),
         }
-        if version is None or version >= parse_version("0.11.0"):  # type: ignore[operator]
+        if version is None or version >= V1_BY_DEFAULT:
             values["prefix_caching"] = True
         card = find_card(gpu) if gpu else None
         cpu = "cpu" in facts.text("device") or "+cpu" in facts.text("version")

@@ -172,18 +172,14 @@ async def _info(
     session: aiohttp.ClientSession, base: str, pages: dict[str, Page | None], adapter: EngineAdapter, out: LiveEngine
 ) -> None:
     """What the engine's own pages say, and its version."""
-    for path in adapter.info_paths:
+    paths = [adapter.version_path] if adapter.version_path is not None else []
+    for path in [*paths, *adapter.info_paths]:
         page = pages.get(path) if path in pages else await _get(session, base + path)
         if page is not None and page.status == 200:
             out.facts.update(adapter.read_info(path, page.body))
             out.facts.update(read_scheduler(path, page.body))
         else:
             out.missing.append(f"{base}{path}: {page.status if page is not None else 'no answer'}")
-    if "version" not in out.facts and adapter.version_path is not None:
-        page = pages.get(adapter.version_path) or await _get(session, base + adapter.version_path)
-        version = adapter.version(page.body) if page is not None and page.status == 200 else ""
-        if version:
-            out.facts["version"] = Fact(version, f"{adapter.version_path}: {adapter.version_field}")
 
 
 async def _triton_models(session: aiohttp.ClientSession, base: str) -> list[TritonModel]:

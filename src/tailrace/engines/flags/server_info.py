@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,8 +17,11 @@ _VLLM: Final[Mapping[str, Mapping[str, str]]] = {
         "stream_interval": "stream_interval",
     },
     "model_config": {"enforce_eager": "enforce_eager"},
-    "device_config": {"device": "device_type"},
+    "device_config": {"device": "device"},
+    "observability_config": {"enable_logging_iteration_details": "enable_logging_iteration_details"},
 }
+_GPU: Final = re.compile(r"GPU \d+: (.+?)(?: \(UUID|\r?$)", re.MULTILINE)
+"""A card's name as the driver lists it."""
 _SGLANG: Final = {
     name: name
     for name in (
@@ -51,4 +55,8 @@ def read_scheduler(path: str, body: bytes) -> dict[str, Fact]:
         part = config.get(section)
         if isinstance(part, dict):
             out |= take(place, part, fields, prefix=f"{section}.")
+    system = said.get("system_env")
+    cards = _GPU.findall(str(system.get("nvidia_gpu_models") or "")) if isinstance(system, dict) else []
+    if cards:
+        out["gpu"] = Fact(cards[0].strip(), f"{place}: system_env.nvidia_gpu_models")
     return out
