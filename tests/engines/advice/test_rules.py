@@ -1,10 +1,13 @@
 """What rules say of numbers: capacity, memory, steps, buckets; every advice has an effect and a price."""
 
 import json
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 
+import tailrace
 from tailrace.engines.advice.capacity import kv_tokens, requests_held
 from tailrace.engines.advice.card import CARDS, find_card
 from tailrace.engines.advice.case import Case
@@ -443,3 +446,15 @@ def test_without_evidence_it_says_what_to_provide():
     assert "--lengths" in words
     assert "--gpu" in words
     assert "start-up log" in words
+
+
+def test_every_code_is_on_its_page():
+    """`docs/how-to/check.md` lists what can be found, and nothing else."""
+    root = Path(tailrace.__file__).parent
+    sources = [*(root / "engines" / "advice").glob("*.py"), root / "engines" / "flags" / "start_log.py"]
+    sources.append(root / "app" / "check_config.py")
+    code = re.compile(r'"([A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+)"')
+    raised = {found for path in sources for found in code.findall(path.read_text())} | {"ENSEMBLE"}
+    page = (root.parent.parent / "docs" / "how-to" / "check.md").read_text()
+    listed = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", page))
+    assert raised == listed

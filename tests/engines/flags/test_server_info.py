@@ -38,6 +38,12 @@ def test_what_developer_mode_tells_of_the_scheduler():
     assert facts["max_queued"].source == "/server_info: scheduler_config.max_num_queued_reqs"
 
 
+def test_no_bound_is_a_fact_too():
+    said = {"vllm_config": {"scheduler_config": {"max_num_queued_reqs": None}}}
+    assert values("/server_info", said) == {"max_queued": 0}
+    assert values("/server_info", {"vllm_config": {"scheduler_config": {}}}) == {}
+
+
 def test_the_card_that_the_driver_lists():
     said = {
         **CAPTURED,

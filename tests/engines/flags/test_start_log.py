@@ -22,7 +22,8 @@ def values(log):
 
 
 VLLM = b"""(APIServer pid=7) INFO 11-29 11:21:11 [api_utils.py:286] non-default args: {'model_tag': 'm', \
-'port': 28711, 'model': 'm', 'max_model_len': 4096, 'served_model_name': ['tiny'], 'max_num_seqs': 16, 'api_key': ['s3cret']}
+'port': 28711, 'model': 'm', 'max_model_len': 4096, 'served_model_name': ['tiny'], 'max_num_seqs': 16, \
+'api_key': ['s3cret']}
 (EngineCore pid=8) INFO 11-29 11:21:21 [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: model='m', \
 dtype=torch.bfloat16, max_seq_len=4096, tensor_parallel_size=2, enable_prefix_caching=True, quantization=None
 INFO [scheduler.py:308] Chunked prefill is enabled with max_num_batched_tokens=2048.
@@ -142,6 +143,25 @@ def test_read_in_source_sglang_arguments():
     assert said["max_num_seqs"] == 64
     assert said["max_model_len"] == 8192
     assert "api_key" not in said
+
+
+def test_llama_cpp_s_own_lines():
+    """Captured from xllamacpp 2026.10."""
+    log = read(
+        b"0.00.001.913 I srv          init: build_info: b6730-a1b2c3d\n"
+        b"0.00.003.082 I srv    load_model: loading model '/models/SmolLM2-135M-Instruct.Q4_1.gguf'\n"
+        b"0.01.390.122 I cmn          init: llama threadpool init, n_threads = 1\n"
+        b"0.01.573.667 I srv    load_model: initializing, n_slots = 4, n_ctx_slot = 4096, kv_unified = 'false'\n"
+    )
+    assert log.engine == "llamacpp"
+    assert values(log) == {
+        "version": "b6730-a1b2c3d",
+        "model": "/models/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "threads": 1,
+        "slots": 4,
+        "slot_ctx": 4096,
+        "kv_unified": False,
+    }
 
 
 def test_read_in_source_llama_cpp_load_lines():

@@ -124,7 +124,7 @@ def _chunked_with_word(case: Case, given: Given) -> CheckFinding:
         ],
         advice=f"Write {chunked_spelling(version)}.",
         effect="The engine starts; long prompts are computed in pieces beside decoding requests.",
-        price="See CHUNKED_PREFILL: the largest gaps shrink, middling gaps become more frequent.",
+        price="The largest gaps shrink, middling gaps become more frequent.",
         verify="vllm serve --help=all | grep -A2 chunked-prefill",
     )
 

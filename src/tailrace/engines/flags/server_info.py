@@ -55,6 +55,9 @@ def read_scheduler(path: str, body: bytes) -> dict[str, Fact]:
         part = config.get(section)
         if isinstance(part, dict):
             out |= take(place, part, fields, prefix=f"{section}.")
+    scheduler = config.get("scheduler_config")
+    if isinstance(scheduler, dict) and scheduler.get("max_num_queued_reqs", 0) is None:
+        out["max_queued"] = Fact(0, f"{place}: scheduler_config.max_num_queued_reqs")  # nobody is refused
     system = said.get("system_env")
     cards = _GPU.findall(str(system.get("nvidia_gpu_models") or "")) if isinstance(system, dict) else []
     if cards:
