@@ -1,6 +1,7 @@
 """Logs read for what an engine was started with."""
 
 import io
+import time
 import tracemalloc
 
 import pytest
@@ -182,6 +183,24 @@ def test_read_in_source_llama_cpp_load_lines():
         "n_batch": 512,
         "n_ubatch": 512,
     }
+
+
+def test_a_restart_with_other_options_starts_anew():
+    again = VLLM.replace(b"'max_num_seqs': 16", b"'max_num_seqs': 32").replace(b"2,097,152", b"1,000")
+    said = values(read(VLLM + b"INFO: Shutting down\n" * 50 + again))
+    assert (said["max_num_seqs"], said["kv_tokens"]) == (32, 1000)
+    # The same options printed by a second process of the same start change nothing.
+    first = VLLM.splitlines(keepends=True)[0]
+    assert values(read(VLLM + first)) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    "text", [b"args: Namespace(" + b"k=[" * 40_000, b"max_total_num_tokens=" * 6_000, b"slot" * 30_000]
+)
+def test_a_hostile_line_costs_little(text):
+    started = time.process_time()
+    read(text + b"\n")
+    assert time.process_time() - started < 5
 
 
 def test_a_line_without_end_takes_no_memory():

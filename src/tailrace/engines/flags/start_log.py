@@ -22,7 +22,8 @@ _MOST_PROBLEMS: Final = 20
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PAIR: Final = re.compile(
     r"""['"]?(?P<key>[a-z_][a-z0-9_]*)['"]?\s*[=:]\s*
-    (?P<value>'[^']*'|"[^"]*"|\[[^\]]*\]|Some\((?:[^()]*)\)|[^\s,(){}\[\]]+)(?=\s*[,)}]|\s*$)""",
+    (?P<value>'[^']{0,2000}'|"[^"]{0,2000}"|\[[^\]]{0,2000}\]|Some\([^()]{0,2000}\)|[^\s,(){}\[\]]{1,2000})
+    (?=\s*[,)}]|\s*$)""",
     re.VERBOSE,
 )
 
@@ -72,10 +73,10 @@ _PROBLEMS: Final = (
     ("LOG_JIT", re.compile(r"JIT compilation during inference|DeepGEMM JIT code generation")),
 )
 _VLLM_STATS: Final = re.compile(
-    r"Running: (\d+) reqs,(?: Swapped: \d+ reqs,)? (?:Waiting|Pending): (\d+) reqs.*?(?:GPU|CPU) KV cache usage: "
+    r"Running: (\d+) reqs,(?: Swapped: \d+ reqs,)? (?:Waiting|Pending): (\d+) reqs.{0,200}?(?:GPU|CPU) KV cache usage: "
     r"([\d.]+)%"
 )
-_SGLANG_STATS: Final = re.compile(r"#running-req: (\d+),.*?token usage: ([\d.]+).*?#queue-req: (\d+)")
+_SGLANG_STATS: Final = re.compile(r"#running-req: (\d+),.{0,300}?token usage: ([\d.]+).{0,300}?#queue-req: (\d+)")
 _PREEMPTED: Final = re.compile(r"is preempted by PreemptionMode|Retract requests|Preemptions: (\d+)")
 
 # (pattern, engine that says so, key) of lines with one value. Groups: the value.
@@ -97,27 +98,27 @@ _SINGLE: Final = tuple(
         (r"Available KV cache memory: ([\d.]+) GiB", "vllm", "kv_gib"),
         (r"max_total_num_tokens=(\d+)", "sglang", "kv_tokens"),
         (r"KV Cache is allocated\. #tokens: (\d+)", "sglang", "kv_tokens"),
-        (r"max_total_num_tokens=.*\bchunked_prefill_size=(-?\d+)", "sglang", "chunked_prefill_size"),
-        (r"max_total_num_tokens=.*\bmax_prefill_tokens=(\d+)", "sglang", "max_prefill_tokens"),
-        (r"max_total_num_tokens=.*\bmax_running_requests=(\d+)", "sglang", "max_num_seqs"),
-        (r"max_total_num_tokens=.*\bcontext_len=(\d+)", "sglang", "max_model_len"),
-        (r"Load weight end\..*\bdtype=(?:torch\.)?(\w+)", "sglang", "dtype"),
+        (r"max_total_num_tokens=.{0,400}?\bchunked_prefill_size=(-?\d+)", "sglang", "chunked_prefill_size"),
+        (r"max_total_num_tokens=.{0,400}?\bmax_prefill_tokens=(\d+)", "sglang", "max_prefill_tokens"),
+        (r"max_total_num_tokens=.{0,400}?\bmax_running_requests=(\d+)", "sglang", "max_num_seqs"),
+        (r"max_total_num_tokens=.{0,400}?\bcontext_len=(\d+)", "sglang", "max_model_len"),
+        (r"Load weight end\..{0,200}?\bdtype=(?:torch\.)?(\w+)", "sglang", "dtype"),
         (r"\bn_ctx(?:_seq|_per_seq)?(?: \(per seq\))?\s*= (\d+)", "llamacpp", "ctx_size"),
         (r"\bn_batch\s*= (\d+)", "llamacpp", "n_batch"),
         (r"\bn_ubatch\s*= (\d+)", "llamacpp", "n_ubatch"),
         (r"\bn_(?:seq_max|parallel|slots)\s*= (\d+)", "llamacpp", "slots"),
-        (r"n_ctx_slot = (\d+)|slot.*?n_ctx = (\d+)", "llamacpp", "slot_ctx"),
+        (r"n_ctx_slot = (\d+)|slot.{0,100}?n_ctx = (\d+)", "llamacpp", "slot_ctx"),
         (r"system_info: n_threads = (\d+)", "llamacpp", "threads"),
         (r"threadpool init, n_threads = (\d+)", "llamacpp", "threads"),
         (r"\bkv_unified = '(true|false)'", "llamacpp", "kv_unified"),
         (r"load_model: loading model '([^']+)'", "llamacpp", "model"),
         (r"\bbuild_info: (\S+)", "llamacpp", "version"),
-        (r"system_info: n_threads = .*?/ (\d+)", "llamacpp", "cores"),
+        (r"system_info: n_threads = .{0,60}?/ (\d+)", "llamacpp", "cores"),
         (r"\bbuild(?:_info)?: ?(b?\d+[-( ][0-9a-f]{6,})", "llamacpp", "version"),
         (r"print_info: file type\s*= (\S+)", "llamacpp", "quantization"),
         (r"print_info: general\.name\s*= (.+?)\s*$", "llamacpp", "model"),
         (r"print_info: n_layer\s*= (\d+)", "llamacpp", "layers"),
-        (r"text-generation-(?:launcher|router).*?[Vv]ersion:? ?v?(\d+\.\d+\.\d+)", "tgi", "version"),
+        (r"text-generation-(?:launcher|router).{0,200}?[Vv]ersion:? ?v?(\d+\.\d+\.\d+)", "tgi", "version"),
     )
 )
 _CTX_TOTAL: Final = re.compile(r"\bn_ctx\s*= ")
@@ -149,6 +150,16 @@ _DEVICES: Final = {"GPU": "cuda", "CPU": "cpu"}
 _NOT_SAID: Final = frozenset({"None", "auto", "", "[]", "{}"})
 
 
+_WORTH_A_LOOK: Final = re.compile(
+    r" reqs|#running-req|reempt|Retract|args: |config: |server_args|Args \{|LLM engine|server version|model len|"
+    r"max_num_|max_total_num|KV [Cc]ache|concurrency for| blocks: |architecture|loading took|Load weight|n_ctx|n_batch|n_ubatch|"
+    r"n_seq_max|n_parallel|n_slots|n_threads|build|print_info|kv_unified|loading model|ersion|error: |memory|Memory|"
+    r"at least one request|EngineDead|ngine core|EngineCore failed|JIT"
+)
+_RECENT: Final = 40
+"""Lines before the list of arguments in which a version still belongs to the same start."""
+
+
 class StartLog:
     """Reads lines as they come; ask for `facts` at the end."""
 
@@ -163,6 +174,8 @@ class StartLog:
         self.understood = 0
         self.cut = 0
         """Lines of which only the beginning was read."""
+        self._started = ""
+        self._version_line = 0
 
     def feed(self, line: str) -> None:
         """One line, with or without its end."""
@@ -172,7 +185,9 @@ class StartLog:
             self.cut += 1
         if "\x1b" in line:
             line = _COLOUR.sub("", line)
-        # Both reader kinds look for words that ordinary request lines lack; most lines end here.
+        # Lines of requests have none of these words, and they are most of a log.
+        if _WORTH_A_LOOK.search(line) is None:
+            return
         if self._stats(line) or self._listed(line) or self._single(line):
             self.understood += 1
         self._problem(line)
@@ -186,6 +201,8 @@ class StartLog:
         if isinstance(value, str):
             value = value.removeprefix("torch.")
         self.facts[key] = Fact(value, f"{self.name}:{self.lines}")
+        if key == "version":
+            self._version_line = self.lines
 
     def _recognise(self, engine: str) -> None:
         self.engine = self.engine or engine
@@ -212,6 +229,8 @@ class StartLog:
                 continue
             engine = kind.partition("-")[0]
             self._recognise(engine)
+            if engine == kind:
+                self._start(found[1])
             if kind == "vllm-config":
                 version = re.search(r"\(v([^)\s]+)\)", line)
                 if version is not None:
@@ -220,6 +239,13 @@ class StartLog:
                 self._pair(kind, pair["key"], pair["value"])
             return True
         return False
+
+    def _start(self, arguments: str) -> None:
+        """Other arguments than before are another start: what was said of the one before no longer holds."""
+        if self._started and arguments != self._started:
+            fresh = self.lines - self._version_line <= _RECENT
+            self.facts = {key: fact for key, fact in self.facts.items() if key == "version" and fresh}
+        self._started = arguments
 
     def _pair(self, kind: str, key: str, raw: str) -> None:
         text = raw.strip("'\"")
