@@ -1,16 +1,20 @@
 """`tailrace check` over files and live servers: what was read, what was found, exit codes."""
 
+import io
 import json
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import jsonschema
 import pytest
+import typer
 
 from tailrace.app.check import CheckRequest, check
 from tailrace.app.check_source import Kind, kind_of
 from tailrace.app.contracts import PUBLISHED, schema_of
+from tailrace.cli.check import check as command
 from tailrace.model.check import Weight
 from tailrace.model.errors import InputError
 from tests.children import child_env, tailrace_command
@@ -23,10 +27,10 @@ per request: 0.62x
 """
 
 
-def run(*arguments, given=None):
+def run(*arguments):
     """The command as users type it."""
     return subprocess.run(
-        tailrace_command("check", *arguments), env=child_env(), capture_output=True, text=True, check=False, input=given
+        tailrace_command("check", *arguments), env=child_env(), capture_output=True, text=True, check=False
     )
 
 
@@ -150,6 +154,43 @@ def test_the_help_of_a_program_is_asked_for(write):
         check(CheckRequest(commands=["vllm serve m"], help_of=f"{sys.executable} -c pass"))
 
 
+def test_variables_are_options_too(write):
+    text = (
+        "docker run -e LLAMA_ARG_CTX_SIZE=4096 --env=LLAMA_ARG_N_PARALLEL=4 ghcr.io/ggml-org/llama.cpp:server -m a.gguf"
+    )
+    report = check(CheckRequest(commands=[text]))
+    assert (settings(report)["ctx_size"], settings(report)["slots"]) == (4096, 4)
+    assert "1,024 tokens in 4 slots" in next(one for one in report.findings if one.code == "SLOT_CONTEXT").statement
+    pod = """containers:
+  - name: tgi
+    image: ghcr.io/huggingface/text-generation-inference:3.3.4
+    env:
+      - {name: MAX_INPUT_TOKENS, value: "4096"}
+      - {name: MAX_TOTAL_TOKENS, value: "4096"}
+      - {name: HF_TOKEN, value: hush}
+    args: ["--model-id", "org/m"]
+"""
+    report = check(CheckRequest(sources=[write("pod.yaml", pod)]))
+    assert "INPUT_ABOVE_TOTAL" in codes(report)
+    assert "hush" not in str(report)
+
+
+@pytest.mark.needs("shared")
+def test_a_saved_scrape(shared):
+    report = check(CheckRequest(sources=[str(shared / "data" / "engine_samples" / "vllm" / "metrics_0.32.0.prom")]))
+    assert report.engines[0].engine == "vllm"
+    assert settings(report)["kv_tokens"] == 2097152
+    assert {"METRIC_BUCKETS_COARSE", "KV_CAPACITY"} <= codes(report)
+
+
+def test_a_file_of_options_that_a_command_names_is_asked_for():
+    report = check(CheckRequest(commands=["vllm serve m --config big.yaml"]))
+    assert any("big.yaml" in need for need in report.needs)
+    report = check(CheckRequest(commands=["--max-num-seqs 4"]))
+    assert any("--engine" in note for note in report.not_understood)
+    assert settings(check(CheckRequest(commands=["--max-num-seqs 4"], engine="vllm")))["max_num_seqs"] == 4
+
+
 def test_a_model_s_configuration_and_a_card(write):
     source = write(
         "config.json",
@@ -237,23 +278,23 @@ def test_nobody_answers(free_port):
 
 
 def test_exit_codes_and_what_is_printed(write):
-    wrong = ("--command", "vllm serve m --enable-chunked-prefill auto")
-    done = run(*wrong)
-    assert done.returncode == 0, done.stderr
+    done = run("--command", "vllm serve m --enable-chunked-prefill auto", "--fail-on", "error")
+    assert done.returncode == 1, done.stderr
     assert "CHUNKED_PREFILL_VALUE" in done.stdout
     assert "--enable-chunked-prefill auto" not in done.stdout
     assert "--custom-histogram-buckets '{" in done.stdout
-    assert run(*wrong, "--fail-on", "error").returncode == 1
     done = run(write("b.bin", b"\0\1"))
     assert done.returncode == 2
     assert done.stderr.startswith("tailrace check: ")
     assert "Traceback" not in done.stderr
 
 
-def test_json_is_what_the_schema_says():
-    done = run("-", "--command", "vllm serve m --max-num-seqs 256", "--json", "--fail-on", "warning", given=LOG)
-    assert done.returncode == 1
-    report = json.loads(done.stdout)
+def test_json_is_what_the_schema_says(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
+    with pytest.raises(typer.Exit) as ended:
+        command(["-"], command=["vllm serve m --max-num-seqs 256"], as_json=True, fail_on="warning")
+    assert ended.value.exit_code == 1
+    report = json.loads(capsys.readouterr().out)
     jsonschema.validate(report, schema_of(PUBLISHED["check"]))
     assert report["schema"] == 1
     weights = [one["weight"] for one in report["findings"]]
@@ -262,74 +303,61 @@ def test_json_is_what_the_schema_says():
     assert {one["source"] for one in report["engines"][0]["settings"]} >= {"stdin:1", "default of vllm 0.32.0"}
 
 
+@pytest.mark.parametrize(("fail_on", "code"), [(None, None), ("error", None), ("warning", 1)])
+def test_fail_on_looks_at_the_worst_weight(write, capsys, fail_on, code):
+    """This command line has a warning (buckets), and no error."""
+    given = {"command": ["vllm serve m --max-num-seqs 4"], "as_json": True, "fail_on": fail_on}
+    if code is None:
+        command(**given)
+    else:
+        with pytest.raises(typer.Exit) as ended:
+            command(**given)
+        assert ended.value.exit_code == code
+    assert json.loads(capsys.readouterr().out)["counts"]["error"] == 0
+
+
+def test_usage_errors():
+    with pytest.raises(InputError, match="nothing to look at"):
+        command()
+    with pytest.raises(InputError, match="no answer"):
+        command(command=["vllm serve m"], fail_on="advice")
+
+
 # -- live
 
 
+@pytest.mark.long("starts an engine and a gateway, on machines that do other things too", timeout=60)
 def test_the_simulated_engine_and_a_gateway_in_front(start_tailrace, tmp_path):
     engine = start_tailrace(
-        "engine",
-        "--port",
-        "0",
-        "--max-num-seqs",
-        "16",
-        "--no-chunked-prefill",
-        "--max-num-batched-tokens",
-        "40960",
-        "--json",
+        *("engine", "--port", "0", "--max-num-seqs", "16", "--no-chunked-prefill"),
+        *("--max-num-batched-tokens", "40960", "--json"),
     )
-    run_file = tmp_path / "a.run"
-    done = subprocess.run(
-        tailrace_command(
-            "bench",
-            engine.url,
-            "--requests",
-            "12",
-            "--concurrency",
-            "6",
-            "--output-tokens",
-            "4",
-            "--out",
-            str(run_file),
-            "--json",
-        ),
-        env=child_env(),
-        capture_output=True,
-        text=True,
-        check=False,
+    gateway = start_tailrace(
+        *("serve", "--upstream", engine.url, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"),
+        *("--data-dir", str(tmp_path / "data"), "--json"),
     )
-    assert run_file.exists(), done.stderr
-    report = check(CheckRequest(sources=[engine.url], lengths=str(run_file)))
+    body = {"model": engine.ready["model"], "max_tokens": 4, "messages": [{"role": "user", "content": "word " * 400}]}
+    for _ in range(4):
+        request = urllib.request.Request(
+            f"{gateway.url}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            assert answer.status == 200
+    report = check(CheckRequest(sources=[gateway.ready["admin"]]))
+    assert {one.engine for one in report.engines} == {"simulated", "gateway"}
+    assert "CONFIG_LANES_ABOVE_ENGINE" in codes(report)
+    capacity = next(one for one in report.findings if one.code == "KV_CAPACITY")
+    assert any(item.source == f"{gateway.ready['admin']}/records" for item in capacity.evidence)
+
+    records = tmp_path / "records.jsonl"
+    with urllib.request.urlopen(f"{gateway.ready['admin']}/records?since=0&limit=100", timeout=30) as answer:
+        records.write_bytes(answer.read())
+    report = check(CheckRequest(sources=[engine.url], lengths=str(records)))
     said = settings(report)
     assert said["max_num_seqs"] == 16
     assert said["chunked_prefill"] is False
     assert {one.source for one in report.engines[0].settings if one.key == "max_num_seqs"} == {"/knobs: max_num_seqs"}
-    assert {"CHUNKED_PREFILL_OFF", "METRIC_BUCKETS_COARSE"} <= codes(report)
-    assert {"KV_CAPACITY", "SEQS_ABOVE_KV"} & codes(report)
-
-    gateway = start_tailrace(
-        "serve",
-        "--upstream",
-        engine.url,
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "127.0.0.1:0",
-        "--data-dir",
-        str(tmp_path / "data"),
-        "--json",
-    )
-    subprocess.run(
-        tailrace_command(
-            "bench", gateway.url, "--requests", "6", "--concurrency", "2", "--output-tokens", "4", "--json"
-        ),
-        env=child_env(),
-        capture_output=True,
-        check=False,
-    )
-    report = check(CheckRequest(sources=[gateway.ready["admin"]]))
-    assert {one.engine for one in report.engines} == {"simulated", "gateway"}
-    assert "CONFIG_LANES_ABOVE_ENGINE" in codes(report)
-    assert {"KV_CAPACITY", "SEQS_ABOVE_KV"} & codes(report), report.needs
+    assert {"CHUNKED_PREFILL_OFF", "METRIC_BUCKETS_COARSE", "KV_CAPACITY"} <= codes(report)
 
 
 def test_the_paths_of_messages_are_files(write):

@@ -174,7 +174,10 @@ def _gather(request: CheckRequest) -> _Gathered:
     if out.helped is not None:
         out.read.append(out.helped.source)
     for text in request.commands:
-        out.commands.append(("command line", read_command(text, helped=out.helped, engine=request.engine)))
+        command = read_command(text, helped=out.helped, engine=request.engine)
+        out.commands.append(("command line", command))
+        if not (command.engine or request.engine):
+            out.not_understood.append("the command line names no engine that is known; say which with --engine")
     for source, kind in kinds:
         if kind is not Kind.HELP:
             out.read.append(source)
@@ -230,6 +233,10 @@ def _take(out: _Gathered, source: str, kind: Kind, request: CheckRequest) -> Non
         out.shape = shape_of_config(check_source.read_model_config(source), source=source)
     elif kind is Kind.LENGTHS:
         out.lengths = _lengths(source, request)
+    elif kind is Kind.SCRAPE:
+        from tailrace.app.check_live import saved_scrape  # noqa: PLC0415
+
+        out.engines.append(saved_scrape(path.name, check_source.read_text(path)))
 
 
 def _commands(path: Path, kind: Kind, helped: OptionTable | None, engine: str) -> list[tuple[str, CommandLine]]:
@@ -337,7 +344,7 @@ def _case(subject: _Subject, gathered: _Gathered, request: CheckRequest) -> tupl
     live = subject.live
     lengths = gathered.lengths
     if lengths is None and live is not None and live.scrape is not None:
-        lengths = lengths_of_scrape(live.scrape, source=f"{live.url}/metrics")
+        lengths = lengths_of_scrape(live.scrape, source=f"{live.url}/metrics" if live.url else live.name)
     case = Case(
         name=subject.name,
         engine=engine,
@@ -355,6 +362,9 @@ def _case(subject: _Subject, gathered: _Gathered, request: CheckRequest) -> tupl
         shape=gathered.shape or shape_of_name(facts.text("model")),
         url=live.url if live is not None else "",
     )
+    options_file = subject.command.last("--config") if subject.command is not None else None
+    if options_file is not None and options_file.value:
+        case.need(f"the options in {options_file.value}, which the command line names: give that file as well")
     told = facts.get("version")
     checked = CheckedEngine(
         name=subject.name,

@@ -168,6 +168,18 @@ async def _engine(session: aiohttp.ClientSession, base: str, pages: dict[str, Pa
     return out
 
 
+def saved_scrape(name: str, text: str) -> LiveEngine:
+    """An engine of which only a scrape of `/metrics` is at hand, called `name`."""
+    scrape = parse_scrape(text)
+    found = detect({}, scrape.names)
+    out = LiveEngine(url="", name=name, engine=found.name, evidence=found.evidence, scrape=scrape)
+    adapter = ADAPTERS.get(found.name)
+    if adapter is not None:
+        out.metrics_facts = adapter.read_info_metrics(scrape)
+        out.state = adapter.parse_metrics(text, 0)
+    return out
+
+
 async def _info(
     session: aiohttp.ClientSession, base: str, pages: dict[str, Page | None], adapter: EngineAdapter, out: LiveEngine
 ) -> None:

@@ -36,7 +36,7 @@ _LARGEST_TEXT: Final = 4 * 1024 * 1024
 _HELP_TIMEOUT_S: Final = 120.0
 _REMEDY: Final = (
     "Give an engine's or a gateway's address, an engine's log, a file with its command line (or a container's YAML), a "
-    "Triton config.pbtxt, an engine's --help text, a tailrace.yaml, or a run file for the lengths."
+    "Triton config.pbtxt, a saved scrape of /metrics, an engine's --help text, a tailrace.yaml, or a run file."
 )
 _CONFIG_KEYS: Final = frozenset({"listen", "backends", "lanes", "budgets", "objectives", "admin", "records", "scrape"})
 _HELP_ARGUMENTS: Final = {"vllm": ("serve", "--help=all")}
@@ -54,6 +54,7 @@ class Kind(StrEnum):
     CONFIG = "config"
     LENGTHS = "lengths"
     MODEL = "model"
+    SCRAPE = "scrape"
 
 
 _BY_SUFFIX: Final = {
@@ -90,6 +91,8 @@ def _kind_of_text(path: Path, head: str) -> Kind:
         return Kind.LENGTHS
     if path.suffix == ".json" and '"num_hidden_layers"' in read_text(path):
         return Kind.MODEL
+    if start.startswith(("# HELP ", "# TYPE ")):
+        return Kind.SCRAPE
     if start.lower().startswith("usage:") or _looks_like_help(path, head):
         return Kind.HELP
     return Kind.COMMAND if _looks_like_command(head, path) else Kind.LOG
@@ -169,12 +172,26 @@ def _containers(node: Any) -> list[tuple[str, list[str], str]]:
         if isinstance(image, str):
             words = [*_words(node.get("entrypoint")), *_words(node.get("command")), *_words(node.get("args"))]
             if engine_of_image(image) or parse_words(words).engine:
+                words = [*_environment(node.get("env") or node.get("environment")), *words]
                 out.append((str(node.get("name") or node.get("container_name") or image), words, image))
         for value in node.values():
             out += _containers(value)
     elif isinstance(node, list):
         for value in node:
             out += _containers(value)
+    return out
+
+
+def _environment(value: Any) -> list[str]:
+    """`env` of Kubernetes (names and values) or `environment` of compose (a mapping or `A=b`), as assignments."""
+    if isinstance(value, Mapping):
+        return [f"{name}={text}" for name, text in value.items()]
+    out = []
+    for one in value if isinstance(value, list) else []:
+        if isinstance(one, str) and "=" in one:
+            out.append(one)
+        elif isinstance(one, Mapping) and "value" in one:
+            out.append(f"{one.get('name')}={one['value']}")
     return out
 
 
@@ -198,10 +215,8 @@ def read_containers(path: Path, helped: OptionTable | None) -> list[tuple[str, C
     found = []
     for document in _yaml(path):
         for name, given, image in _containers(document):
-            words = given
             # `bash -c` as the command, the rest as its argument.
-            while words and words[0].rpartition("/")[2] in {"bash", "sh", "-c", "-lc"}:
-                words = words[1:]
+            words = [word for word in given if word.rpartition("/")[2] not in {"bash", "sh", "-c", "-lc"}]
             found.append((name, read_words(words, helped=helped, image=image)))
     return found
 

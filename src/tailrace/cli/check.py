@@ -92,6 +92,8 @@ def check(
             place="check",
             remedy="Give an address, a log, --command 'vllm serve …', or --model-size 8b --gpu a100-80g.",
         )
+    if help_of:
+        sys.stderr.write(f"asking {help_of} for its options …\n")
     report = run_check(
         CheckRequest(
             sources=sources or (),

@@ -212,8 +212,9 @@ def _program(words: Sequence[str], index: int) -> _Place | None:
 def _contained(words: Sequence[str], environment: dict[str, str]) -> _Place | None:
     """The engine of a container's image; what follows the image are its arguments, or a command of its own."""
     for index, word in enumerate(words):
-        if _ASSIGNMENT.match(word):
-            key, _, value = word.partition("=")
+        plain = word.removeprefix("--env=").removeprefix("-e") if word.startswith(("--env=", "-e")) else word
+        if _ASSIGNMENT.match(plain):
+            key, _, value = plain.partition("=")
             environment.setdefault(key, value)
             continue
         before = words[index - 1] if index else ""

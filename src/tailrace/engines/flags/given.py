@@ -117,6 +117,32 @@ def model_of(command: CommandLine) -> str:
     return loose[0] if len(loose) == 1 else ""
 
 
+_LLAMACPP_ENVIRONMENT: Final = {
+    "LLAMA_ARG_CTX_SIZE": "ctx_size",
+    "LLAMA_ARG_N_PARALLEL": "slots",
+    "LLAMA_ARG_BATCH": "n_batch",
+    "LLAMA_ARG_UBATCH": "n_ubatch",
+    "LLAMA_ARG_THREADS": "threads",
+    "LLAMA_ARG_MODEL": "model",
+    "LLAMA_ARG_KV_UNIFIED": "kv_unified",
+    "LLAMA_ARG_CONT_BATCHING": "cont_batching",
+    "LLAMA_ARG_ENDPOINT_METRICS": "metrics",
+}
+
+
+def _environment_facts(command: CommandLine, table: OptionTable | None, engine: str) -> dict[str, Fact]:
+    """Options given as variables: llama.cpp's `LLAMA_ARG_…`, and TGI's, which are the options in capitals."""
+    out: dict[str, Fact] = {}
+    for name, text in command.environment.items():
+        key = _LLAMACPP_ENVIRONMENT.get(name, "") if engine == "llamacpp" else ""
+        if engine == "tgi" and table is not None and f"--{name.lower().replace('_', '-')}" in table:
+            key = fact_key("tgi", name.lower())
+        value = plain_value(text) if key and not is_secret(name) else None
+        if value is not None:
+            out[key] = Fact(value, f"environment: {name}")
+    return out
+
+
 def command_facts(
     command: CommandLine, table: OptionTable | None, *, engine: str = "", known_only: bool = False
 ) -> dict[str, Fact]:
@@ -125,7 +151,7 @@ def command_facts(
     `known_only`: the table is this engine's own, so what is not in it is refused too.
     """
     engine = command.engine or engine
-    out: dict[str, Fact] = {}
+    out = _environment_facts(command, table, engine)
     for given in command.options:
         found = table.find(given.name) if table is not None else None
         name = given.name if found is None else found.option.name

@@ -152,9 +152,9 @@ _NOT_SAID: Final = frozenset({"None", "auto", "", "[]", "{}"})
 
 _WORTH_A_LOOK: Final = re.compile(
     r" reqs|#running-req|reempt|Retract|args: |config: |server_args|Args \{|LLM engine|server version|model len|"
-    r"max_num_|max_total_num|KV [Cc]ache|concurrency for| blocks: |architecture|loading took|Load weight|n_ctx|n_batch|n_ubatch|"
-    r"n_seq_max|n_parallel|n_slots|n_threads|build|print_info|kv_unified|loading model|ersion|error: |memory|Memory|"
-    r"at least one request|EngineDead|ngine core|EngineCore failed|JIT"
+    r"max_num_|max_total_num|KV [Cc]ache|concurrency for| blocks: |architecture|loading took|Load weight|"
+    r"n_ctx|n_batch|n_ubatch|n_seq_max|n_parallel|n_slots|n_threads|build|print_info|kv_unified|loading model|"
+    r"ersion|error: |memory|Memory|at least one request|EngineDead|ngine core|EngineCore failed|JIT"
 )
 _RECENT: Final = 40
 """Lines before the list of arguments in which a version still belongs to the same start."""
