@@ -15,6 +15,7 @@ from tailrace.engines.advice.lengths import Of, lengths_of_scrape
 from tailrace.engines.advice.memory import plan_memory, step_seconds
 from tailrace.engines.advice.metric_buckets import readable
 from tailrace.engines.advice.model_shape import shape_of_config, shape_of_name, shape_of_size
+from tailrace.engines.facts import EngineFacts, Fact
 from tailrace.engines.flags.start_log import LoadSeen
 from tailrace.engines.flags.triton_model import triton_model
 from tailrace.engines.prometheus_text import parse_scrape
@@ -77,6 +78,33 @@ def test_a_model_s_own_configuration_gives_its_size():
     assert shape.parameters == pytest.approx(8.03e9, rel=0.01)
     assert shape.kv_bytes() == 131_072
     assert shape_of_config({"model_type": "x"}, source="s") is None
+
+
+def test_precision_is_what_the_engine_says_then_what_the_name_says():
+    assert vllm(model="org/Llama-3.3-70B-Instruct-FP8").precision == "fp8"
+    assert vllm(model="m-AWQ", quantization="none", dtype="float32").precision == "float32"
+    assert vllm(quantization="awq", dtype="float16").precision == "awq"
+    assert vllm(model="fp8fan").precision == "bfloat16"
+
+
+def test_weights_in_8_bit_keep_a_cache_in_16_bit():
+    shape, card = shape_of_size("8b"), find_card("h100")
+    plans = [
+        plan_memory(shape, card, dtype=dtype, kv_dtype=kv, share=0.9, batched_tokens=2048, seqs=256)
+        for dtype, kv in (("fp8", "auto"), ("fp8", "fp8"))
+    ]
+    assert plans[1].kv_tokens == pytest.approx(2 * plans[0].kv_tokens)
+    assert plans[0].weights == pytest.approx(8.03e9)
+
+
+def test_a_default_that_nobody_reached_is_only_advice():
+    known = {"kv_tokens": 110_400, "block_size": 16}
+    case = vllm(**known)
+    case.facts = EngineFacts({**case.facts.known, "max_num_seqs": Fact(1024, "default of vllm 0.32.0")})
+    case.lengths = CHAT
+    assert findings(case)["SEQS_ABOVE_KV"].weight is Weight.ADVICE
+    case.state = EngineState(at_ns=0, running=90, waiting=4, kv_usage=0.98)
+    assert findings(case)["SEQS_ABOVE_KV"].weight is Weight.WARNING
 
 
 @pytest.mark.parametrize(

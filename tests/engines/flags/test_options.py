@@ -78,7 +78,8 @@ def test_an_argparse_help_is_a_table():
     assert table.find("-tp").option.name == "--tensor-parallel-size"
     assert table.find("--scheduling-policy").option.choices == ("fcfs", "priority")
     assert table.find("--scheduling-policy").option.default == "fcfs"
-    assert table.find("--tokenizer-mode").option.choices == ("auto", "hf")
+    assert table.find("--tokenizer-mode").option.choices == ()
+    assert table.find("--tokenizer-mode").option.takes is Takes.VALUE
     assert table.find("--served-model-name").option.takes is Takes.VALUES
     assert table.find("--headless").option.takes is Takes.NOTHING
     assert table.find("--hf-token").option.takes is Takes.MAYBE

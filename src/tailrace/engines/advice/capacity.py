@@ -14,6 +14,7 @@ from tailrace.model.finding import Evidence
 
 _ROOMY: Final = 2.0
 """A limit this many times below what the cache carries is worth a sweep."""
+_FULL: Final = 0.9
 _ONE_BLOCK: Final = 16.0
 
 
@@ -113,9 +114,12 @@ def _concurrency(case: Case, tokens: float, source: str) -> Iterator[CheckFindin
     if limit is None:
         case.need("max_num_seqs against the KV cache: give the command line, the log or the card")
     if limit is not None and limit > at_p50:
+        # A default that no load has reached yet is no mistake; a number that somebody wrote down, or a full cache, is.
+        full = case.state is not None and (case.state.kv_usage or 0.0) >= _FULL
+        chosen = not case.source("max_num_seqs").startswith("default")
         yield case.finding(
             "SEQS_ABOVE_KV",
-            Weight.WARNING,
+            Weight.WARNING if chosen or full else Weight.ADVICE,
             f"max_num_seqs allows {limit:.0f} requests at once, and the KV cache holds {least}{at_p50:,.0f} of median "
             f"length ({at_p95:,.0f} of p95 length): beyond that, running requests lose their cache and are computed "
             "again.",

@@ -9,7 +9,7 @@ import msgspec
 
 from tailrace.engines.advice.card import Card
 from tailrace.engines.advice.lengths import Lengths, Of
-from tailrace.engines.advice.model_shape import ModelShape
+from tailrace.engines.advice.model_shape import ModelShape, precision_in
 from tailrace.engines.facts import NO_FACTS, EngineFacts
 from tailrace.engines.flags.command_line import CommandLine
 from tailrace.engines.flags.option import OptionTable
@@ -78,6 +78,12 @@ class Case(msgspec.Struct, kw_only=True):
             return True  # it plays the current release
         wanted, version = parse_version(text), self.version
         return None if wanted is None or version is None else version >= wanted
+
+    @property
+    def precision(self) -> str:
+        """Precision of the weights: quantisation, then dtype, then what the model's name tells, then 16 bit."""
+        told = (self.facts.text("quantization"), self.facts.text("dtype"), precision_in(self.facts.text("model")))
+        return next((name for name in told if name and name not in {"none", "auto"}), "bfloat16")
 
     @property
     def on_cpu(self) -> bool:

@@ -97,7 +97,7 @@ def _off(case: Case) -> CheckFinding:
         else " How long prompts are is not known here (--lengths)."
     )
     seconds = (
-        step_seconds(case.shape, case.card, longest, dtype=_dtype(case), cards=_cards(case))
+        step_seconds(case.shape, case.card, longest, dtype=case.precision, cards=_cards(case))
         if longest is not None and case.shape is not None and case.card is not None
         else None
     )
@@ -171,7 +171,7 @@ def _too_large(case: Case) -> Iterator[CheckFinding]:
     if case.shape is None or case.card is None:
         case.need("how long one full step takes: give the model's size and the card (--model-size 8b --gpu a100-80g)")
         return
-    seconds = step_seconds(case.shape, case.card, batched, dtype=_dtype(case), cards=_cards(case))
+    seconds = step_seconds(case.shape, case.card, batched, dtype=case.precision, cards=_cards(case))
     bound = case.slow.single_gap_ns / 1e9
     often = case.slow.gap_ns / 1e9
     if seconds <= often:
@@ -242,10 +242,6 @@ def _threshold(case: Case) -> Iterator[CheckFinding]:
 
 def _round_up(value: float) -> int:
     return next((size for size in _STEPS if size >= value), int(value))
-
-
-def _dtype(case: Case) -> str:
-    return case.facts.text("quantization") or case.facts.text("dtype") or "bfloat16"
 
 
 def _cards(case: Case) -> int:

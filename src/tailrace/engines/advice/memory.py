@@ -36,6 +36,13 @@ class MemoryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The same in tokens, over all cards of one copy; `None` where the model's shape is not known."""
 
 
+def cache_dtype(kv_dtype: str, dtype: str) -> str:
+    """Precision of the KV cache: `auto` is what is computed in, 16 bit whatever the weights are kept in."""
+    if kv_dtype != "auto":
+        return kv_dtype
+    return dtype if dtype.removeprefix("torch.") in {"float32", "fp32", "float"} else "bfloat16"
+
+
 def weight_bytes(shape: ModelShape, dtype: str) -> float:
     """Bytes of all weights."""
     return shape.parameters * (bytes_of(dtype) or 2.0)
@@ -67,7 +74,7 @@ def plan_memory(
     weights = weight_bytes(shape, dtype) / cards
     needed = reserve(shape, batched_tokens=batched_tokens, seqs=seqs, cards=cards)
     left = granted - weights - needed
-    token = shape.kv_bytes(dtype if kv_dtype == "auto" else kv_dtype)
+    token = shape.kv_bytes(cache_dtype(kv_dtype, dtype))
     # Every card holds its share of the KV heads, at least one: beyond that they are copied, and nothing is gained.
     split = min(cards, shape.kv_heads) if shape.kv_heads else cards
     return MemoryPlan(

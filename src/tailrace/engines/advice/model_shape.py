@@ -107,6 +107,7 @@ _NAMES: Final = (
     (re.compile(r"qwen-?2\.5-?(?:[a-z]+-)?72b"), "qwen2.5-72b"),
     (re.compile(r"opt-?13b"), "opt-13b"),
 )
+_PRECISION: Final = re.compile(r"(?:^|[-_.])(fp8|awq|gptq|int8|int4|w8a8|nvfp4|mxfp4)(?=$|[-_.])")
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*b", re.IGNORECASE)
 
 
@@ -116,6 +117,12 @@ def bytes_of(dtype: str) -> float | None:
     if plain in _BYTES:
         return _BYTES[plain]
     return next((size for name, size in _BYTES.items() if plain.startswith((f"{name}_", f"{name}-"))), None)
+
+
+def precision_in(model: str) -> str:
+    """The precision of the weights that a model's name tells: `…-FP8`, `…-AWQ`; empty where it tells none."""
+    found = _PRECISION.search(model.rpartition("/")[2].lower())
+    return found[1] if found is not None else ""
 
 
 def shape_of_size(text: str) -> ModelShape | None:

@@ -48,7 +48,8 @@ def judge_options(case: Case) -> Iterator[CheckFinding]:
             yield problem
         if found is not None:
             name = found.option.name
-            if name in seen and found.option.takes is not Takes.VALUES and "." not in given.name:
+            again = name in seen and found.option.takes is not Takes.VALUES and "." not in given.name
+            if again and (seen[name].value, seen[name].name) != (given.value, given.name):
                 yield _twice(case, given, seen[name])
             seen[name] = given
             if found.abbreviated and case.fits_table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.engines.advice.case import Case, amount
-from tailrace.engines.advice.memory import MemoryPlan, plan_memory
+from tailrace.engines.advice.memory import MemoryPlan, cache_dtype, plan_memory
 from tailrace.engines.flags.vllm_history import default_batch, default_memory_share
 from tailrace.model.finding import Evidence
 
@@ -17,7 +17,7 @@ def plan_of(case: Case, *, cards: int | None = None) -> MemoryPlan | None:
     return plan_memory(
         case.shape,
         case.card,
-        dtype=case.facts.text("quantization") or case.facts.text("dtype") or "bfloat16",
+        dtype=case.precision,
         kv_dtype=case.facts.text("kv_dtype") or "auto",
         share=share,
         batched_tokens=case.number("max_num_batched_tokens") or usual[0],
@@ -38,7 +38,8 @@ def plan_evidence(case: Case, plan: MemoryPlan) -> list[Evidence]:
         Evidence(f"a step, graphs and context {amount(plan.reserve)}", source, "reserve", plan.reserve, "B"),
         Evidence(f"left for the KV cache {amount(plan.kv)}", source, "kv", plan.kv, "B"),
     ]
-    per_token = shape.kv_bytes(case.facts.text("kv_dtype") or "bfloat16")
+    kv_dtype = case.facts.text("kv_dtype") or "auto"
+    per_token = shape.kv_bytes(cache_dtype(kv_dtype, case.precision))
     if per_token is not None:
         out.append(
             Evidence(f"{per_token:,.0f} bytes of KV cache a token", source, "kv_bytes_per_token", per_token, "B")

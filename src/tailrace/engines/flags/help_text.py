@@ -73,12 +73,10 @@ def _default(said: str) -> str | None:
 
 
 def _choices(metavar: str, said: str) -> tuple[str, ...]:
-    listed = _LISTED.match(metavar)
     braces = _CHOICES.search(metavar)
     possible = _POSSIBLE.search(said)
-    if listed is not None:
-        out = [part.strip(" '") for part in metavar.strip("[]").split(",")]
-    elif braces is not None and braces[0] == metavar:
+    # A list in brackets (`['auto', 'hf']`) names examples: plug-ins bring more.
+    if braces is not None and braces[0] == metavar:
         out = braces[1].split(",")
     elif possible is not None:
         out = [part.strip() for part in possible[1].split(",")]

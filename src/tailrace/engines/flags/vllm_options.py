@@ -87,7 +87,7 @@ allow-deprecated-quantization!
 allowed-local-media-path=
 allowed-media-domains+
 code-revision=
-config-format=auto {auto,hf,mistral}
+config-format=auto
 convert=auto {auto,classify,embed,none}
 disable-cascade-attn!
 disable-sliding-window!
@@ -110,7 +110,7 @@ max-logprobs=20
 max-model-len=
 model=Qwen/Qwen3-0.6B
 model-class-overrides=
-model-impl=auto {auto,terratorch,transformers,vllm}
+model-impl=auto
 override-generation-config=
 pooler-config=
 quantization= -q
@@ -125,7 +125,7 @@ skip-tokenizer-init!
 sleep-mode-offload-cudagraph!
 sleep-preserve-parameter-names+
 tokenizer=
-tokenizer-mode=auto {auto,cohere,deepseek_v32,deepseek_v4,hf,inkling,kimi_k3,mistral}
+tokenizer-mode=auto
 tokenizer-revision=
 trust-remote-code!
 use-fp64-gumbel!
@@ -167,7 +167,7 @@ decode-context-parallel-size=1 -dcp
 device-ids=
 disable-custom-all-reduce!
 disable-nccl-for-dp-synchronization!
-distributed-executor-backend= {external_launcher,mp,ray,uni}
+distributed-executor-backend=
 distributed-timeout-seconds=
 dp-sync-interval=16
 elastic-ep-max-dp-size=
