@@ -359,6 +359,7 @@ def _case(subject: _Subject, gathered: _Gathered, request: CheckRequest) -> tupl
         problems=subject.log.problems if subject.log is not None else [],
         log_name=subject.log.name if subject.log is not None else "",
         models=subject.models,
+        not_ready=live.not_ready if live is not None else [],
         shape=gathered.shape or shape_of_name(facts.text("model")),
         url=live.url if live is not None else "",
     )

@@ -54,6 +54,7 @@ class LiveEngine(msgspec.Struct, kw_only=True):
     scrape: Scrape | None = None
     state: EngineState | None = None
     models: list[TritonModel] = []
+    not_ready: list[tuple[str, str]] = []
     missing: list[str] = []
 
 
@@ -152,7 +153,7 @@ async def _engine(session: aiohttp.ClientSession, base: str, pages: dict[str, Pa
     if isinstance(told, dict) and "triton" in str(told.get("name")):
         out.engine, out.evidence = "triton", "/v2: name"
         out.facts["version"] = Fact(str(told.get("version") or ""), "/v2: version")
-        out.models = await _triton_models(session, base)
+        out.models, out.not_ready = await _triton_models(session, base)
     told = _json(pages, "/info")
     if found.confidence == 0 and isinstance(told, dict) and "max_total_tokens" in told:
         out.engine, out.evidence = "tgi", "/info"
@@ -194,16 +195,21 @@ async def _info(
             out.missing.append(f"{base}{path}: {page.status if page is not None else 'no answer'}")
 
 
-async def _triton_models(session: aiohttp.ClientSession, base: str) -> list[TritonModel]:
+async def _triton_models(session: aiohttp.ClientSession, base: str) -> tuple[list[TritonModel], list[tuple[str, str]]]:
+    """(configurations of the models that are served, names and reasons of those that are not)."""
     index = await _get(session, f"{base}/v2/repository/index", method="POST")
     names = index.json() if index is not None else None
-    out = []
+    out: list[TritonModel] = []
+    not_ready: list[tuple[str, str]] = []
     for one in (names if isinstance(names, list) else [])[:_MOST_MODELS]:
         name = one.get("name") if isinstance(one, dict) else None
         if not isinstance(name, str):
+            continue
+        if one.get("state") not in {None, "READY"}:
+            not_ready.append((name, str(one.get("reason") or "")))
             continue
         page = await _get(session, f"{base}/v2/models/{quote(name, safe='')}/config")
         said = page.json() if page is not None else None
         if isinstance(said, dict):
             out.append(triton_model(said, source=f"/v2/models/{name}/config", name=name))
-    return out
+    return out, not_ready

@@ -417,6 +417,16 @@ def test_triton(said, code, weight):
     assert triton(**said)[code].weight is weight
 
 
+def test_what_triton_refuses():
+    """As 2.51.0 refused these files: default level out of range; preferred size above the largest."""
+    assert "PRIORITY_WITHOUT_DEFAULT" in triton(dynamic_batching={"priority_levels": 2, "default_priority_level": 5})
+    assert "PRIORITY_WITHOUT_DEFAULT" not in triton(
+        dynamic_batching={"priority_levels": 2, "default_priority_level": 2}
+    )
+    case = Case(name="e", engine="triton", not_ready=[("m", "not found")])
+    assert findings(case)["MODEL_NOT_READY"].statement == "m is not ready: not found."
+
+
 def test_plain_dynamic_batching_has_no_stall():
     assert "QUEUE_POLICY_STALLS" not in triton(dynamic_batching={"max_queue_delay_microseconds": 1000})
 

@@ -46,6 +46,8 @@ class Case(msgspec.Struct, kw_only=True):
     problems: list[Problem] = []
     log_name: str = ""
     models: list[TritonModel] = []
+    not_ready: list[tuple[str, str]] = []
+    """(model, why) of those that a server lists and does not serve."""
     shape: ModelShape | None = None
     card: Card | None = None
     url: str = ""

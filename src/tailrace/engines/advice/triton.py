@@ -22,8 +22,20 @@ def judge_triton(case: Case) -> Iterator[CheckFinding]:
     """Every model's configuration."""
     if case.engine != "triton":
         return
-    if not case.models:
+    if not case.models and not case.not_ready:
         case.need("batching and queues of the models: give a config.pbtxt, or the server's HTTP address")
+    for name, reason in case.not_ready:
+        yield case.finding(
+            "MODEL_NOT_READY",
+            Weight.ERROR,
+            f"{name} is not ready" + (f": {reason}." if reason else "."),
+            subject=name,
+            evidence=[Evidence(reason or "no reason is given", "/v2/repository/index", "reason")],
+            advice="The server's log has the cause; a configuration that it refuses is named there with the field.",
+            effect="The model answers.",
+            price="None.",
+            verify="POST /v2/repository/index says READY",
+        )
     for model in case.models:
         yield from _judge(case, model)
 
@@ -83,6 +95,7 @@ def _sizes(case: Case, model: TritonModel, batching: DynamicBatching) -> Iterato
             evidence=[
                 _said(model, "preferred_batch_size", list(batching.preferred)),
                 _said(model, "max_batch_size", model.max_batch_size),
+                Evidence("preferred size must be <= max batch size", "Triton 2.51.0 run", "refusal"),
             ],
             advice="Leave preferred_batch_size out: the batcher then takes what waits, up to max_batch_size.",
             effect="The model loads.",
@@ -164,15 +177,21 @@ def _queue(case: Case, model: TritonModel, batching: DynamicBatching) -> Iterato
             price="Requests that do not come through the gateway are neither bounded nor ordered.",
             verify="tailrace bench URL with bursts of three batches: the largest queue time, engine idle",
         )
-    if batching.priority_levels and not batching.default_priority:
+    levels, level = batching.priority_levels, batching.default_priority
+    if levels and not 1 <= level <= levels:
+        said = f"is {level}" if level else "is missing"
         yield case.finding(
             "PRIORITY_WITHOUT_DEFAULT",
             Weight.ERROR,
-            f"{model.name} has {batching.priority_levels} priority levels and no default_priority_level.",
+            f"{model.name} has {levels} priority levels and its default_priority_level {said}: it does not load.",
             subject=_subject(model, "default_priority_level"),
-            evidence=[_said(model, "priority_levels", batching.priority_levels)],
-            advice=f"default_priority_level: {batching.priority_levels} (1 is the highest)",
-            effect="Requests without a priority have one.",
+            evidence=[
+                _said(model, "priority_levels", levels),
+                _said(model, "default_priority_level", level),
+                Evidence("default priority level must be in range [1, levels]", "Triton 2.51.0 run", "refusal"),
+            ],
+            advice=f"default_priority_level: {levels} (1 is the highest)",
+            effect="The model loads, and requests without a priority have one.",
             price="None.",
             verify="The server's log: the model is READY",
         )
