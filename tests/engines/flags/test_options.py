@@ -26,6 +26,10 @@ options:
   --headless            Run in headless mode. (default: False)
   --hf-token [HF_TOKEN]
                         The token.
+
+When passing JSON CLI arguments, the following sets of arguments are equivalent:
+   --json-arg '{"key1": "value1"}'
+   --json-arg.key1 value1
 """
 LLAMACPP = """----- common params -----
 

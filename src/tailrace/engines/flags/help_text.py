@@ -58,8 +58,8 @@ def _split(head: str) -> Iterator[tuple[str, str]]:
     """(name, what it takes) of every spelling of one option."""
     for part in re.split(r",\s*(?=-)", head):
         found = _NAME.match(part.strip())
-        # vLLM's page also shows how members are given (`--json-arg.key1`): an example, no option.
-        if found is not None and "." not in found[1]:
+        # vLLM's page also shows how members are given (`--json-arg '{…}'`, `--json-arg.key1`): examples, no options.
+        if found is not None and "." not in found[1] and not found[2].lstrip().startswith("'"):
             yield found[1], found[2].strip(" =")
 
 
