@@ -278,8 +278,8 @@ def metrics() -> str:
 def engine_metrics() -> str:
     head = (
         "# Metrics of engines\n\nEvery name that engines are known to export. A name under an engine's prefix that is "
-        "not here is reported: in the log, and as `unknown_metrics` at `GET /backends`. *Used as* names the signal that "
-        "Tailrace reads from it; where a signal has several names, the first one present in a scrape counts.\n"
+        "not here is reported: in the log, and as `unknown_metrics` at `GET /backends`. *Used as* names the signal "
+        "that Tailrace reads from it; where a signal has several names, the first one present in a scrape counts.\n"
     )
     found = module("tailrace.engines.registry")
     if found is None:

@@ -56,7 +56,7 @@ def test_triton_tells_its_version_and_the_batches_that_it_ran(through) -> None:
     assert seen["unknown_metrics"] == {"count": 0, "names": []}
     ask = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]}
     deadline = time.monotonic() + 10
-    while not seen["batch_sizes"].get("double"):
+    while not seen["batches"].get("double"):
         assert time.monotonic() < deadline, seen
         threads = [threading.Thread(target=through.post, args=("/v2/models/double/infer", ask)) for _ in range(8)]
         for thread in threads:
@@ -64,8 +64,9 @@ def test_triton_tells_its_version_and_the_batches_that_it_ran(through) -> None:
         for thread in threads:
             thread.join()
         seen = backend(through.gateway.admin, "version")
-    ran = {int(size): count for size, count in seen["batch_sizes"]["double"].items()}
+    ran = {int(size): count for size, count in seen["batches"]["double"]["executions"].items()}
     assert max(ran) <= 8
+    assert seen["batches"]["double"]["queue_mean_ms"] >= 0
     through.post("/v2/models/double/infer", ask)
     with urllib.request.urlopen(f"{through.gateway.admin}/records?since=0&limit=1000", timeout=10) as answer:
         records = [json.loads(line) for line in answer.read().splitlines()]

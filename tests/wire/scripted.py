@@ -8,7 +8,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -147,7 +147,7 @@ class ScriptedEngine:
         self,
         script: Script,
         *,
-        side: Mapping[str, bytes | Script] | None = None,
+        side: dict[str, bytes | Script] | None = None,
         host: str = "127.0.0.1",
         tls: ssl.SSLContext | None = None,
         socket_path: str | None = None,
@@ -158,7 +158,7 @@ class ScriptedEngine:
         self.script = script
         self.gathers = gathers
         self.limit = 1 << 24 if gathers else 1 << 18
-        self.side = dict(side or {})
+        self.side: dict[str, bytes | Script] = {} if side is None else side
         self.requests: list[Incoming] = []
         self.connections = 0
         """All there were, those of a gateway's own questions among them."""
@@ -207,8 +207,8 @@ class ScriptedEngine:
                 incoming = Incoming(method, target, headers, b"", writer, reader, connection=number)
                 if self.gathers:
                     incoming.body = b"".join([data async for data in incoming.read_body()])
-                aside = self.side.get(target)
-                if aside is not None:
+                if target in self.side:
+                    aside = self.side[target]
                     await (incoming.reply(aside) if isinstance(aside, bytes) else aside(incoming))
                     continue
                 if target == "/metrics" or headers.get("user-agent", "").startswith("tailrace-"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -82,7 +82,7 @@ class Stand:
 async def stand(
     script: Script | None = None,
     *,
-    side: Mapping[str, bytes | Script] | None = None,
+    side: dict[str, bytes | Script] | None = None,
     metrics_path: str | None = None,
     gathers: bool = True,
     engine_at: dict[str, Any] | None = None,

@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tailrace.gateway.engine_link import EngineNews
-from tests.engines.read_in_source import sglang, tgi
+from tailrace.gateway.config_sections import BackendConfig, ScrapeConfig
+from tailrace.gateway.config_values import Duration
+from tailrace.gateway.engine_link import EngineLink, EngineNews
+from tests.engines.read_in_source import sglang, tensorrt_llm, tgi
 from tests.engines.test_facts import LLAMA_MODELS, LLAMA_PROPS, VLLM_DUMP, VLLM_MODELS
 from tests.wire.client import chat_body, request
-from tests.wire.scripted import DONE, Incoming, finish, token, usage
+from tests.wire.scripted import DONE, Incoming, ScriptedEngine, finish, token, usage
 from tests.wire.stand import Stand, run, stand
 
 VLLM = {"/version": b'{"version":"0.32.0"}', "/v1/models": VLLM_MODELS, "/server_info?config_format=json": VLLM_DUMP}
@@ -59,7 +61,7 @@ def test_configuration_fills_what_nobody_tells_and_gives_way_to_what_is_told() -
             record = await s.record()
             assert (record.dtype, record.quantization) == ("float16", "awq")
             assert record.fact_sources["dtype"] == record.fact_sources["quantization"] == "configuration"
-        async with stand(side=VLLM, backend=given) as s:
+        async with stand(side=dict(VLLM), backend=given) as s:
             await known(s)
             await s.ask(request(chat_body()))
             assert (await s.record()).dtype == "bfloat16"
@@ -85,11 +87,13 @@ def test_an_engine_without_metrics_is_recognised_by_what_it_answers(
     side: dict[str, bytes], name: str, version: str
 ) -> None:
     async def test() -> None:
-        async with stand(side=side) as s:
+        async with stand(side=dict(side)) as s:
             await known(s)
             view = s.gateway.live()["engine"]
             assert (view["engine"], view["version"]) == (name, version)
             assert view["basis"] == ("read_in_source" if name in {"sglang", "tgi"} else "run")
+            shown = s.gateway.engine.version_with_caveat
+            assert shown == (f"{version} (read in source, not run)" if name in {"sglang", "tgi"} else version)
 
     run(test())
 
@@ -128,7 +132,7 @@ def test_it_is_asked_once_a_start_and_again_when_it_counts_anew() -> None:
 
 def test_it_is_asked_again_when_it_comes_back() -> None:
     async def test() -> None:
-        async with stand(side=VLLM, scrape=FAST) as s:
+        async with stand(side=dict(VLLM), scrape=FAST) as s:
             await known(s)
             s.gateway.engine.watch.unreachable()
             s.engine.side["/version"] = b'{"version":"0.31.0"}'
@@ -162,6 +166,25 @@ def test_a_slow_answer_about_itself_delays_no_request() -> None:
     run(test())
 
 
+def test_a_busy_engine_is_what_it_was() -> None:
+    async def late(incoming: Incoming) -> None:
+        await incoming.reply({}, 503)
+
+    async def test() -> None:
+        async with stand(side=dict(VLLM), scrape=FAST) as s:
+            await known(s)
+            inquiry, asked = s.gateway.engine.inquiry, s.gateway.engine.inquiry.asked
+            s.engine.side["/version"] = late
+            inquiry._due = 0  # five minutes have passed
+            await s.until(lambda: inquiry.asked > asked)
+            await asyncio.sleep(0.1)
+            assert (s.gateway.engine.version, inquiry.asked) == ("0.32.0", asked + 1)
+            inquiry.again()
+            await s.until(lambda: s.gateway.engine.version == "")
+
+    run(test())
+
+
 def test_an_unknown_metric_is_reported_once_and_shown(caplog: pytest.LogCaptureFixture) -> None:
     metrics = b"vllm:num_requests_running 0\nvllm:kv_share_in_use 0.5\nprocess_open_fds 3\n"
 
@@ -178,7 +201,7 @@ def test_an_unknown_metric_is_reported_once_and_shown(caplog: pytest.LogCaptureF
 
 def test_workers_learn_it_from_the_one_that_asks() -> None:
     async def test() -> None:
-        async with stand(side=VLLM) as s, stand() as other:
+        async with stand(side=dict(VLLM)) as s, stand() as other:
             await known(s)
             news = msgspec.json.decode(msgspec.json.encode(s.gateway.engine.news()), type=EngineNews)
             other.gateway.engine.take(news)
@@ -186,6 +209,27 @@ def test_workers_learn_it_from_the_one_that_asks() -> None:
             record = await other.record()
             assert (record.engine_version, record.dtype) == ("0.32.0", "bfloat16")
             assert record.fact_sources["dtype"] == "/server_info: model_config.dtype"
+
+    run(test())
+
+
+def test_tensorrt_llms_metrics_are_read_where_they_do_not_drain() -> None:
+    async def test() -> None:
+        side: dict[str, Any] = {"/v1/models": tensorrt_llm.MODELS, "/version": tensorrt_llm.VERSION}
+        side["/prometheus/metrics"] = tensorrt_llm.METRICS.encode()
+        async with ScriptedEngine(lambda incoming: incoming.stream(), side=side) as engine:
+            link = EngineLink(BackendConfig(url=engine.url), ScrapeConfig(period=Duration(50_000_000)))
+            link.start()
+            try:
+                async with asyncio.timeout(5):
+                    while link.watch.latest is None:  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
+                assert (link.name, link.version, link.watch.latest.running) == ("tensorrt_llm", "1.2.0rc4", 4)
+                assert link.profile.facts.text("dtype") == "bfloat16"
+                view = link.view(link.watch.latest.at_ns)
+                assert (view["basis"], view["unknown_metrics"]["count"]) == ("read_in_source", 0)
+            finally:
+                await link.close()
 
     run(test())
 
@@ -201,7 +245,7 @@ def test_vllms_timings_come_in_a_frame_that_the_client_never_sees(engine: str) -
         await incoming.end()
 
     async def test() -> None:
-        async with stand(script, side=VLLM, backend={"engine": engine}) as s:
+        async with stand(script, side=dict(VLLM), backend={"engine": engine}) as s:
             await known(s)
             reply = await s.ask(request(chat_body()))
             assert reply.body == token() * 2 + finish() + DONE

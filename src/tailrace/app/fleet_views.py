@@ -277,7 +277,7 @@ class FleetPage:
             "loop_lag_ms": live.get("loop_lag_max_ms"),
             "uptime_s": time.monotonic() - self._started,
             "engine": engine.name,
-            "engine_version": engine.version,
+            "engine_version": engine.version_with_caveat,
             "simulated": "simulated" in engine.watch.server,
             "upstream": self._views.upstream,
             "upstream_ok": engine.reachable,

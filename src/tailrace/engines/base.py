@@ -50,6 +50,10 @@ class Basis(Enum):
     """Names and messages were read in the engine's source; it was never run."""
 
 
+NOT_RUN: Final = "(read in source, not run)"
+"""How `READ_IN_SOURCE` is told to people."""
+
+
 class RequestAdditions(msgspec.Struct, frozen=True):
     """What the gateway adds to a request upstream on its own account, and must take out of the answer."""
 

@@ -59,6 +59,8 @@ COUNTERS: Final[Mapping[str, Counter]] = {
             "sglang:prompt_tokens_total",
             "llamacpp:prompt_tokens_total",
             "tgi_request_input_length_sum",
+            "trtllm_prompt_tokens_total",
+            "dynamo_frontend_input_sequence_tokens_sum",
         ),
         "tokens",
     ),
@@ -69,6 +71,8 @@ COUNTERS: Final[Mapping[str, Counter]] = {
             "sglang:generation_tokens_total",
             "llamacpp:tokens_predicted_total",
             "tgi_request_generated_tokens_sum",
+            "trtllm_generation_tokens_total",
+            "dynamo_frontend_output_tokens_total",
         ),
         "tokens",
     ),
@@ -108,6 +112,7 @@ COUNTERS: Final[Mapping[str, Counter]] = {
             "sglang:num_requests_total",
             "nv_inference_request_success",
             "tgi_request_success",
+            "trtllm_request_success_total",
         ),
         "requests",
         by="finished_reason",
@@ -137,9 +142,20 @@ TIMINGS: Final[Mapping[str, Timing]] = {
         ),
         family="request_latency",
     ),
-    "prefill": Timing(names("vllm:request_prefill_time_seconds"), family="request_latency"),
-    "decode": Timing(names("vllm:request_decode_time_seconds"), family="request_latency"),
-    "inference": Timing(names("vllm:request_inference_time_seconds"), family="request_latency"),
+    "prefill": Timing(
+        names("vllm:request_prefill_time_seconds", "trtllm_request_prefill_time_seconds"), family="request_latency"
+    ),
+    "decode": Timing(
+        names("vllm:request_decode_time_seconds", "trtllm_request_decode_time_seconds"), family="request_latency"
+    ),
+    "inference": Timing(
+        names(
+            "vllm:request_inference_time_seconds",
+            "tgi_request_inference_duration",
+            "trtllm_request_inference_time_seconds",
+        ),
+        family="request_latency",
+    ),
     "ttft": Timing(
         (
             *names(
@@ -170,11 +186,10 @@ TIMINGS: Final[Mapping[str, Timing]] = {
             "vllm:request_time_per_output_token_seconds",
             "sglang:request_time_per_output_token_seconds",
             "trtllm_time_per_output_token_seconds",
-            "tgi_request_mean_time_per_token_duration",
         ),
         family="inter_token_latency",
         option="--bucket-inter-token-latency",
-        means="one value a request",
+        means="one value a request; TGI's time per token is none, it spreads the prefill over the tokens",
     ),
     "e2e": Timing(
         names(

@@ -50,7 +50,9 @@ _SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "max_num_batched_tokens": "max_num_batched_tokens",
         "chunked_prefill": "enable_chunked_prefill",
         "scheduling_policy": "policy",
+        "max_queued": "max_num_queued_reqs",
     },
+    "device_config": {"device": "device"},
 }
 _WORDS: Final = {
     "model": "model",

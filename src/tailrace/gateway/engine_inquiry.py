@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 
 AGENT: Final = {"User-Agent": "tailrace-inquiry"}
 _TIMEOUT_S: Final = 2.0
-_MAX_BYTES: Final = 4 * 1024 * 1024
-"""llama.cpp's answer holds its chat template, vLLM's the whole configuration."""
+_MAX_BYTES: Final = 1024 * 1024
+"""llama.cpp's answer holds its chat template, vLLM's the whole configuration: tens of kilobytes. Decoding as much as
+this takes the loop some five milliseconds."""
 _VERSION_NS: Final = 300 * S
 _AGAIN_NS: Final = 10 * S
 _LONGEST_AGAIN_NS: Final = 600 * S
@@ -107,15 +108,17 @@ class EngineInquiry:
         watch = self._link.watch
         if watch.reachable is not True:
             return
-        if watch.lost != self._lost or self._asked_of is not self._link.adapter or now >= self._due:
+        anew = watch.lost != self._lost or self._asked_of is not self._link.adapter
+        if anew or now >= self._due:
             self._lost = watch.lost
-            await self._ask()
+            await self._ask(anew=anew)
         if self._link.adapter.statistics_path is not None:
             await self._read_statistics(self._link.adapter.statistics_path)
 
     # -- what
 
-    async def _ask(self) -> None:
+    async def _ask(self, *, anew: bool) -> None:
+        """`anew`: it may be another engine, of which nothing that was told before holds."""
         self.asked += 1
         failed = False
         async with self._link.session(timeout_s=_TIMEOUT_S, headers={**AGENT, **self._link.key_header}) as session:
@@ -127,7 +130,7 @@ class EngineInquiry:
                     if hit is not None:
                         self._link.found(hit)
                         break
-            adapter = self._link.adapter
+            adapter = self._asked_of = self._link.adapter
             found: dict[str, Fact] = {}
             further: dict[str, None] = {}
             for path in adapter.asked_once():
@@ -143,10 +146,11 @@ class EngineInquiry:
                 failed = failed or lost
                 if body:
                     groups.append(adapter.read_info(path, body))
-        self._asked_of = adapter
         self._pause_ns = min(self._pause_ns * 2, _LONGEST_AGAIN_NS) if failed else _AGAIN_NS
         self._due = monotonic_ns() + (self._pause_ns // 2 if failed else _VERSION_NS)
-        self._from_paths = {**agreed_facts(groups), **found}
+        # A busy engine that is late with an answer is what it was.
+        before = self._from_paths if failed and not anew else {}
+        self._from_paths = {**before, **agreed_facts(groups), **found}
         self.wants_metrics = True
         self._merge()
 

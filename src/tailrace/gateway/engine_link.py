@@ -11,7 +11,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from tailrace.engines.base import Detection, EngineAdapter, RequestAdditions, TimingFacts
+from tailrace.engines.base import NOT_RUN, Basis, Detection, EngineAdapter, RequestAdditions, TimingFacts
 from tailrace.engines.facts import NO_FACTS, EngineFacts
 from tailrace.engines.metric_names.table import NONE_UNKNOWN, UnknownNames
 from tailrace.engines.prometheus_text import SeriesMemo, parse_scrape
@@ -190,6 +190,12 @@ class EngineLink:
     def version(self) -> str:
         """The engine's version, empty where nobody said it."""
         return self.profile.version
+
+    @property
+    def version_with_caveat(self) -> str:
+        """The version for people's eyes; it says so where nobody has ever run this engine with Tailrace."""
+        unproven = bool(self.name) and self.adapter.basis is Basis.READ_IN_SOURCE
+        return f"{self.version} {NOT_RUN}".strip() if unproven else self.version
 
     def describe(self, ledger: RequestLedger) -> None:
         """Put into a request's account which engine served it, and what is true of that."""

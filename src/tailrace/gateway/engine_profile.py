@@ -44,24 +44,24 @@ class EngineProfile:
         """Model -> its last executions, of engines that count them by size."""
         self.unknown: UnknownNames = NONE_UNKNOWN
         """What the last scrape had that no table of ours explains."""
+        self.version = ""
+        """The engine's version, empty where nobody said it."""
+        self._dtype = self._quantization = ""
         self._sources: dict[str, dict[str, str]] = {}
         """Where a batch size is known from -> the sources of a record's facts; shared by all records alike."""
         self._warned: set[str] = set()
 
-    @property
-    def version(self) -> str:
-        """The engine's version, empty where nobody said it."""
-        return self.facts.text("version") or self.hinted
-
     def know(self, facts: EngineFacts) -> None:
         """More, or something else, is known."""
         self.facts = facts
+        self.version = facts.text("version") or self.hinted
+        self._dtype, self._quantization = facts.text("dtype"), facts.text("quantization")
         self._sources.clear()
 
     def hear(self, version: str, evidence: str) -> None:
         """The engine was recognised by this, which may name its version."""
         self.hinted, self.hint = version, evidence
-        self._sources.clear()
+        self.know(self.facts)
 
     def note_unknown(self, unknown: UnknownNames, title: str) -> None:
         """Report names that nothing here explains, each once."""
@@ -73,27 +73,29 @@ class EngineProfile:
 
     def describe(self, ledger: RequestLedger, adapter: EngineAdapter) -> None:
         """Put into a request's account what is true of the engine that served it."""
-        facts = self.facts
         ledger.engine_version = self.version
-        ledger.dtype, ledger.quantization = facts.text("dtype"), facts.text("quantization")
-        batch = self._batch_source(ledger, adapter)
+        ledger.dtype, ledger.quantization = self._dtype, self._quantization
+        batch = self._counted(ledger, adapter) if self.batches else ""
+        if not batch:
+            state = ledger.at_first_token
+            batch = "" if state is None else state.names.get("running", "")
         sources = self._sources.get(batch)
         if sources is None:
             sources = self._sources[batch] = self._told(batch)
         ledger.fact_sources = sources
 
-    def _batch_source(self, ledger: RequestLedger, adapter: EngineAdapter) -> str:
-        reading = self.batches.get(ledger.model) if self.batches else None
-        if reading is not None and ledger.sent is not None and ledger.sent - reading.until < _RECENT_NS:
-            ledger.batch_size = reading.span.seen_by_a_request
-            kind = "all alike" if reading.span.exact else "mean over requests"
-            return f"{adapter.statistics_path}: batch_stats of the last look, {kind}"
-        state = ledger.at_first_token
-        metric = state.names.get("running") if state is not None else None
-        return "" if metric is None else f"{metric} at the first token"
+    def _counted(self, ledger: RequestLedger, adapter: EngineAdapter) -> str:
+        """Where the batch size that the engine counted stands; empty where it counted none of this time."""
+        reading = self.batches.get(ledger.model)
+        if reading is None or ledger.sent is None or ledger.sent - reading.until >= _RECENT_NS:
+            return ""
+        ledger.batch_size = reading.span.seen_by_a_request
+        kind = "all alike" if reading.span.exact else "mean over requests"
+        return f"{adapter.statistics_path}: batch_stats of the last look, {kind}"
 
     def _told(self, batch: str) -> dict[str, str]:
-        out = {"batch_size": batch} if batch else {}
+        # A gauge is of one moment, which is the first token's; statistics say of which time they are.
+        out = {"batch_size": batch if batch.startswith("/") else f"{batch} at the first token"} if batch else {}
         for field, key in _FIELDS:
             fact = self.facts.get(key)
             if fact is not None:
@@ -115,9 +117,16 @@ class EngineProfile:
                 }
                 for each in self.facts.contradictions
             ],
-            "batch_sizes": {
-                model: {str(size): ran for size, ran in sorted(reading.span.sizes.items())}
-                for model, reading in self.batches.items()
-            },
+            "batches": {model: _batch_view(reading) for model, reading in self.batches.items()},
             "unknown_metrics": {"count": self.unknown.count, "names": list(self.unknown.names)},
         }
+
+
+def _batch_view(reading: BatchReading) -> dict[str, Any]:
+    span = reading.span
+    return {
+        "executions": {str(size): ran for size, ran in sorted(span.sizes.items())},
+        "seen_by_a_request": span.seen_by_a_request,
+        "queue_mean_ms": None if span.queue_mean_ns is None else span.queue_mean_ns / 1e6,
+        "over_ms": (reading.until - reading.since) / 1e6,
+    }

@@ -12,6 +12,8 @@ from tailrace.engines.prometheus_text import Scrape
 MOST_REPORTED: Final = 40
 """Unknown names that are listed by name; the rest are counted."""
 
+_LONGEST_NAME: Final = 200
+
 _SERIES: Final = {
     "any": ("", "_total", "_bucket", "_sum", "_count"),
     "histogram": ("_bucket", "_sum", "_count"),
@@ -63,7 +65,7 @@ class MetricNames:
         if not extra:
             return NONE_UNKNOWN
         # The three series of a histogram are one thing to look up.
-        families = sorted({_family(name, scrape) for name in extra})
+        families = sorted({_family(name, scrape)[:_LONGEST_NAME] for name in extra})
         return UnknownNames(tuple(families[:MOST_REPORTED]), len(families))
 
 
