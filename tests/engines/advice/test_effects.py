@@ -1,4 +1,4 @@
-"""What an advice promises, tried on the simulated engine, whose truth is known: its effect comes, and so does its price."""
+"""What an advice promises, tried on the simulated engine, whose truth is known: effect and price both come true."""
 
 import re
 

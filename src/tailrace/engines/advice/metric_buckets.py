@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from tailrace.engines.advice.case import Case
+from tailrace.engines.histogram_delta import bucket_around
 from tailrace.engines.prometheus_text import Scrape
 from tailrace.model.check import CheckFinding, Weight
 from tailrace.model.finding import Evidence
@@ -187,9 +188,9 @@ def judge_buckets(case: Case) -> Iterator[CheckFinding]:
             }
         )
         for target in targets:
-            if not any(math.isclose(target, bound, rel_tol=1e-6) for bound in bounds):
-                low = max((bound for bound in bounds if bound < target), default=0.0)
-                high = min((bound for bound in bounds if bound > target), default=math.inf)
+            around = bucket_around(bounds, target) if bounds else None
+            if around is not None:
+                low, high = around
                 until = "no end" if math.isinf(high) else f"{high * 1e3:g} ms"
                 text = f"the objective of {target * 1e3:g} ms lies between {low * 1e3:g} ms and {until} of {name}"
                 evidence = Evidence(f"{name}: bucket {low * 1e3:g} ms to {until}", source, name, target * 1e3, "ms")
