@@ -97,6 +97,13 @@ def test_a_compose_file_and_a_shell_inside_a_container(write):
     assert settings(report)["max_num_seqs"] == 12
 
 
+def test_aliases_that_multiply_cost_nothing(write):
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 9)}]" for number in range(1, 30)]
+    lines += ["image: vllm/vllm-openai:v0.32.0", "args: [--model, m, --max-num-seqs, '3']"]
+    assert settings(check(CheckRequest(sources=[write("bomb.yaml", "\n".join(lines))])))["max_num_seqs"] == 3
+
+
 def test_an_engine_s_own_file_of_options(write):
     source = write("vllm.yaml", "model: org/m\nmax-num-seqs: 24\nenable-prefix-caching: true\n")
     report = check(CheckRequest(sources=[source], engine="vllm"))

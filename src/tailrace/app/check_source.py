@@ -164,9 +164,17 @@ def _kind_of_yaml(path: Path) -> Kind:
     raise InputError("this YAML is no configuration that is known", place=str(path), remedy=_REMEDY)
 
 
-def _containers(node: Any) -> list[tuple[str, list[str], str]]:
-    """(name, words, image) of every container of a known engine in a Kubernetes or compose document."""
+def _containers(node: Any, seen: set[int] | None = None) -> list[tuple[str, list[str], str]]:
+    """(name, words, image) of every container of a known engine in a Kubernetes or compose document.
+
+    What an alias repeats is looked at once: a file of a few lines can stand for a tree without end.
+    """
     out: list[tuple[str, list[str], str]] = []
+    seen = set() if seen is None else seen
+    if id(node) in seen:
+        return out
+    if isinstance(node, Mapping | list):
+        seen.add(id(node))
     if isinstance(node, Mapping):
         image = node.get("image")
         if isinstance(image, str):
@@ -175,10 +183,10 @@ def _containers(node: Any) -> list[tuple[str, list[str], str]]:
                 words = [*_environment(node.get("env") or node.get("environment")), *words]
                 out.append((str(node.get("name") or node.get("container_name") or image), words, image))
         for value in node.values():
-            out += _containers(value)
+            out += _containers(value, seen)
     elif isinstance(node, list):
         for value in node:
-            out += _containers(value)
+            out += _containers(value, seen)
     return out
 
 

@@ -129,4 +129,25 @@ def test_no_word_is_lost(words):
 
 
 def test_split_words_takes_comments_out():
-    assert split_words("vllm serve m # the small one") == ["vllm", "serve", "m"]
+    assert split_words("vllm serve m # the user's small one") == ["vllm", "serve", "m"]
+    assert split_words('a#b \'#c\' "d\\"#"') == ["a#b", "#c", 'd"#']
+
+
+def test_commands_before_and_after_are_others():
+    command = read_command("set -e\nexport A=1 # don't\nvllm serve m --max-num-seqs 4\nsleep 1; echo done\n")
+    assert (command.engine, command.words) == ("vllm", ("m",))
+    assert [given.words for given in command.options] == ["--max-num-seqs 4"]
+
+
+def test_lines_that_begin_with_options_go_on():
+    assert values("vllm serve m\n  --max-num-seqs 4\n  --port 1")["port"] == 1
+    assert values("""vllm serve m --compilation-config '{"mode":\n 3}' --port 2""")["port"] == 2
+
+
+def test_a_systemd_unit():
+    command = read_command(
+        "[Unit]\nAfter=network.target\n[Service]\nExecStart=-/opt/bin/vllm serve m --port 5\nRestart=always\n"
+    )
+    assert command.engine == "vllm"
+    assert command.last("--port").value == "5"
+    assert command.words == ("m",)

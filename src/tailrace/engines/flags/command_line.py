@@ -50,6 +50,9 @@ _NEED_VERB: Final = frozenset({"vllm", "sglang"})
 _NAMING: Final = frozenset({"-v", "--volume", "--name", "-e", "--env", "-w", "--workdir", "--mount"})
 """Options of container runners whose value may look like an image's name."""
 _VERBS: Final = {"vllm": "serve", "sglang": "serve", "tensorrt_llm": "serve"}
+_UNIT: Final = re.compile(r"^\s*ExecStart=[-@:+!|]*", re.MULTILINE)
+"""What stands before the command in a systemd unit."""
+_GOES_ON: Final = re.compile(r"\s*-")
 _OPTION: Final = re.compile(r"--?[A-Za-z]")
 
 
@@ -98,11 +101,41 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
         return next((given for given in reversed(self.options) if given.name in names), None)
 
 
+def _commands_apart(text: str) -> str:
+    """Line ends outside quotes become `;`, comments go; a line that begins with an option continues the one before."""
+    out: list[str] = []
+    quote, word_begins, at = "", True, 0
+    while at < len(text):
+        letter = text[at]
+        if quote:
+            if letter == "\\" and quote == '"':
+                out.append(text[at : at + 2])
+                at += 2
+                continue
+            quote = "" if letter == quote else quote
+        elif letter == "\\":
+            out.append(text[at : at + 2])
+            at, word_begins = at + 2, False
+            continue
+        elif letter in "'\"":
+            quote = letter
+        elif letter == "#" and word_begins:
+            end = text.find("\n", at)
+            at = len(text) if end < 0 else end
+            continue
+        elif letter == "\n" and not _GOES_ON.match(text, at):
+            letter = " ; "
+        out.append(letter)
+        word_begins = letter.isspace() or letter == " ; "
+        at += 1
+    return "".join(out)
+
+
 def split_words(text: str, *, place: str = PLACE) -> list[str]:
     """Words as a shell would split them. InputError for a quote that does not close."""
     joined = re.sub(r"\\\r?\n", " ", text).replace("\r", " ")
     try:
-        return shlex.split(joined, comments=True)
+        return shlex.split(_commands_apart(_UNIT.sub("", joined)))
     except ValueError as error:
         raise InputError(
             f"cannot be split into words: {error}",
