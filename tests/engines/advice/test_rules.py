@@ -306,7 +306,12 @@ def test_buckets_follow_the_objectives():
 
 def test_an_old_version_cannot_change_its_buckets():
     case = Case(name="e", engine="vllm", facts=facts(version="0.16.0"))
-    assert "--custom-histogram-buckets" not in findings(case)["METRIC_BUCKETS_COARSE"].advice
+    assert "METRIC_BUCKETS_COARSE" not in findings(case)
+    assert any("scrape of /metrics" in need for need in case.needs)
+    case.scrape = parse_scrape('vllm:e2e_request_latency_seconds_bucket{le="0.3"} 1\n')
+    finding = findings(case)["METRIC_BUCKETS_COARSE"]
+    assert "--custom-histogram-buckets" not in finding.advice
+    assert "gateway" in finding.advice
 
 
 def test_read_in_source_sglang_500ms_slo_not_readable():
