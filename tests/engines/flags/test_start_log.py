@@ -222,3 +222,19 @@ def test_a_line_without_end_takes_no_memory():
         tracemalloc.stop()
     assert log.cut == 1
     assert peak < 20 * LONGEST_LINE
+
+
+def test_read_in_source_vllm_0_6_6():
+    """The older lines: all arguments in a Namespace, blocks instead of tokens."""
+    log = read(
+        b"INFO 12-01 08:00:00 api_server.py:712] vLLM API server version 0.6.6\n"
+        b"INFO 12-01 08:00:00 api_server.py:713] args: Namespace(subparser='serve', model_tag='m', host=None, "
+        b"allowed_origins=['*'], api_key='hush', model='m', max_model_len=8192, block_size=16, swap_space=4, "
+        b"enable_prefix_caching=None, max_num_seqs=256, dispatch_function=<function serve at 0x7f6a2c>)\n"
+        b"INFO 12-01 08:00:40 gpu_executor.py:76] # GPU blocks: 27896, # CPU blocks: 2048\n"
+        b"INFO 12-01 08:00:40 gpu_executor.py:80] Maximum concurrency for 8192 tokens per request: 54.48x\n"
+    )
+    said = values(log)
+    assert (said["version"], said["max_num_seqs"], said["swap_space"]) == ("0.6.6", 256, 4)
+    assert (said["num_gpu_blocks"], said["kv_max_concurrency"]) == (27896, 54.48)
+    assert not {"host", "prefix_caching", "api_key", "dispatch_function"} & set(said)
