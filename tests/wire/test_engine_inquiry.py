@@ -98,6 +98,18 @@ def test_an_engine_without_metrics_is_recognised_by_what_it_answers(
     run(test())
 
 
+def test_a_header_may_tell_the_version_where_no_path_does() -> None:
+    async def test() -> None:
+        async with stand() as s:
+            s.gateway.engine.recognise({"server": "tailrace-simulated-engine/9.9"})
+            await s.ask(request(chat_body()))
+            record = await s.record()
+            assert (record.engine, record.engine_version) == ("simulated", "9.9")
+            assert record.fact_sources == {"engine_version": "header server: tailrace-simulated-engine"}
+
+    run(test())
+
+
 def test_it_is_asked_once_a_start_and_again_when_it_counts_anew() -> None:
     asked: list[str] = []
     count = 100
