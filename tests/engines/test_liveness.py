@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,8 @@ from tailrace.model.thresholds import S
 def reading(at_s: float, running: int | None = 1, waiting: int = 0, tokens: float | None = 0, **more: float) -> Reading:
     counters = {} if tokens is None else {"generation_tokens": {"": tokens}}
     counters.update({noun: {"": value} for noun, value in more.items() if noun != "kv"})
-    return Reading(round(at_s * S), counters, {}, {}, {}, running=running, waiting=waiting, kv_usage=more.get("kv"))
+    names = dict.fromkeys(counters, "vllm:generation_tokens_total")
+    return Reading(round(at_s * S), counters, {}, {}, names, running=running, waiting=waiting, kv_usage=more.get("kv"))
 
 
 def test_health_200_but_frozen() -> None:
@@ -49,12 +51,42 @@ def test_an_engine_without_work_or_without_counts_is_not_frozen() -> None:
         assert liveness.look(reading(second, tokens=None)) is None
 
 
+def test_one_long_answer_of_an_engine_that_counts_at_the_end_is_no_stand_still() -> None:
+    """SGLang adds a request's tokens when it ends; its KV usage and its running tokens move meanwhile."""
+    liveness = Liveness(after_ns=2 * S)
+    for second in range(10):
+        told = reading(second, tokens=5)
+        told = msgspec.structs.replace(told, names={"generation_tokens": "sglang:generation_tokens_total"})
+        assert liveness.look(told) is None, "no counter that moves with every step: nobody can say"
+    names = {"computed_tokens": "sglang:realtime_tokens_total"}
+    for second in range(10, 20):
+        told = reading(second, tokens=5, kv=second / 100)
+        assert liveness.look(msgspec.structs.replace(told, names=names)) is None
+    assert liveness.look(msgspec.structs.replace(reading(30, tokens=5, kv=0.19), names=names)) is not None
+
+
 def test_requests_that_wait_while_none_runs() -> None:
     liveness = Liveness(after_ns=2 * S)
     liveness.look(reading(0, running=0, waiting=3))
     still = liveness.look(reading(3, running=0, waiting=3))
     assert still is not None
     assert "3 requests wait" in still.text
+
+
+def test_an_engine_that_does_not_answer_its_metrics_either() -> None:
+    """A stopped llama.cpp answers nothing: its metrics come from the loop that computes."""
+    liveness = Liveness(after_ns=4 * S)
+    assert liveness.late(100 * S) is None, "never seen with work"
+    liveness.look(reading(0, running=2, tokens=5))
+    assert liveness.late(2 * S) is None, "one late answer is a long step"
+    still = liveness.late(5 * S)
+    assert still is not None
+    assert still.text == "the engine had 2 requests and has not answered its metrics for 5.0 s"
+    assert liveness.frozen is None, "silence is no proof"
+    assert liveness.look(reading(6, running=2, tokens=6)) is None
+    assert liveness.silent is None
+    liveness.look(reading(7, running=0, tokens=6))
+    assert liveness.late(60 * S) is None, "it had nothing to do"
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 1)), max_size=40))
@@ -68,7 +100,7 @@ def test_frozen_means_work_without_progress_for_so_long(told: list[tuple[int, in
         frozen = liveness.look(reading(at, running=running, tokens=tokens))
         since = at
         for then, had, seen in reversed(history):
-            if not had or seen != tokens:
+            if had != running or seen != tokens:
                 break
             since = then
         assert (frozen is not None) == (running > 0 and at - since >= 3)

@@ -48,6 +48,21 @@ def test_several_engines_that_answer_in_turn_are_noticed() -> None:
     assert "in turn" in window_between(readings[0], readings[-1]).notes[0]
 
 
+def test_half_an_answer_is_no_restart_and_counts_nothing_twice() -> None:
+    whole = "vllm:generation_tokens_total {}\nvllm:num_preemptions_total 1\n"
+    whole += 'vllm:request_queue_time_seconds_bucket{{le="+Inf"}} {}\nvllm:request_queue_time_seconds_sum 2\n'
+    readings = fed(whole.format(1000, 5), "vllm:num_preemptions_total 1\n", "", whole.format(1010, 7))
+    assert window_between(readings[0], readings[1]).total("generation_tokens") is None, "absent, not 0"
+    window = window_between(readings[0], readings[3])
+    assert (window.total("generation_tokens"), window.timings["queue"].n) == (10, 2)
+    assert window.restarts == 0
+
+
+def test_an_address_that_first_says_nothing_is_no_engine_yet() -> None:
+    readings = fed("", "", "vllm:generation_tokens_total 1000000", "vllm:generation_tokens_total 1000007")
+    assert window_between(readings[0], readings[3]).total("generation_tokens") == 7
+
+
 def test_reasons_are_told_apart_and_bounded() -> None:
     def text(count: int) -> str:
         lines = [f'vllm:request_success_total{{finished_reason="r{index}"}} {count}' for index in range(40)]
@@ -69,6 +84,13 @@ def test_llamacpp_has_means_and_no_quantiles() -> None:
     view = signals_view(window)["prefill_token"]
     assert (view["mean_ms"], view["n"], view["of"]) == (10.0, 200, "tokens")
     assert "p99_ms" not in view
+
+
+def test_llamacpp_counts_cached_prompt_tokens_beside_the_computed_ones() -> None:
+    text = "llamacpp:prompt_tokens_total {}\nllamacpp:prompt_tokens_cached_total {}\n"
+    window = window_between(*fed(text.format(0, 0), text.format(70, 90)))
+    assert window.prefix_hit == 90 / 160
+    assert signals_view(window)["prefix_hit"]["n"] == 160
 
 
 @pytest.mark.needs("shared")

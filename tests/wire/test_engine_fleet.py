@@ -62,6 +62,7 @@ def test_drained_counted_and_frozen_as_one(tmp_path: Path) -> None:
             assert Counter(reply.status for reply in replies) == {503: 12}
             assert engine.begun == before
             assert (await served.get("/readyz"))["ready"] is False
+            assert "an operator drains" in (await served.get("/page/live"))["engine_trouble"]
             assert await served.metric("tailrace_engine_draining") == 1
             assert (await served.post("/backends/default", {"drain": False}))[0] == 200
             await served.until(answers(200))

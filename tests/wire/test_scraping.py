@@ -116,12 +116,15 @@ def test_a_scrape_that_is_late_fails_and_the_next_one_comes() -> None:
         seen: list[str] = []
         async with metrics_port(ten_seconds) as port:
             watch = watch_of(port.url, seen, timeout_ns=50 * MS)
+            late: list[int] = []
+            watch.on_late = late.append
             watch.start()
             async with asyncio.timeout(5):
                 while watch.failures < 3:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             await watch.close()
         assert watch.error == "no answer within 50 ms"
+        assert len(late) == watch.failures
         assert watch.reachable is not False, "a busy engine is late, not gone"
         assert seen == []
 

@@ -278,6 +278,7 @@ class FleetPage:
             "uptime_s": time.monotonic() - self._started,
             "engine": engine.name,
             "engine_version": engine.version_with_caveat,
+            "engine_trouble": engine.unready(),
             "simulated": "simulated" in engine.watch.server,
             "upstream": self._views.upstream,
             "upstream_ok": engine.reachable,

@@ -152,6 +152,7 @@ class GatewayPage:
             "uptime_s": time.monotonic() - self._started,
             "engine": engine.name,
             "engine_version": engine.version_with_caveat,
+            "engine_trouble": engine.unready(),
             "simulated": "simulated" in engine.watch.server,
             "upstream": gateway.backend.url,
             "upstream_ok": engine.reachable,

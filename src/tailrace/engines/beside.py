@@ -95,11 +95,13 @@ def _why(theirs: Mapping[str, int | None], ours: Mapping[str, int], engine: str)
     if lost and (aborted or 0) < lost:
         counts = "has no counter of aborted requests" if aborted is None else f"counts {aborted} aborted"
         share = f"{lost} of {ours['sent']} requests ({lost / ours['sent']:.1%})"
-        why.append(
-            f"survivor bias: the engine {counts}, and {share} were cut here ({ours['cancelled']} cancelled, "
-            f"{ours['timed_out']} timed out): they are in none of its histograms, so its percentiles are those of "
-            "the requests that survived"
+        cut = f"{share} were cut here ({ours['cancelled']} cancelled, {ours['timed_out']} timed out)"
+        blind = (
+            "nothing that it counts has them"
+            if finished is None
+            else "none of its durations to the end has them, so its percentiles are those of the requests that survived"
         )
+        why.append(f"survivor bias: the engine {counts}, and {cut}: {blind}")
         if about:
             why.append(about)
     refused = sum(

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from tailrace.engines.counter_delta import increase, restarted
+from tailrace.engines.counter_delta import STARTED, increase, restarted
 from tailrace.engines.histogram_delta import histogram_increase
 from tailrace.engines.prometheus_text import Histogram, Labels, Scrape, put_together
 from tailrace.engines.signals import Alias
@@ -47,12 +47,23 @@ class Reading(msgspec.Struct, frozen=True):
     """What the gateway itself had counted at this moment: `outcome` or `outcome/reason` -> requests sent to it."""
 
 
+_NOTHING: Final = Scrape({}, {})
+"""A scrape in which nothing is."""
+
+
 class Odometer:
-    """Turns scrapes into readings. One for each engine; not for two addresses that are asked in turn."""
+    """Turns scrapes into readings. One for each engine; not for two addresses that are asked in turn.
+
+    A name that a scrape does not have keeps its total, and is compared with the last scrape that had it when it is
+    back: half an answer, or another server's, neither counts as a restart nor counts everything again.
+    """
 
     def __init__(self) -> None:
-        self._before: Scrape | None = None
         self._last: Reading | None = None
+        self._held: dict[str, Scrape] = {}
+        """Name -> the last scrape that had it."""
+        self._anew = False
+        self._resets = 0
 
     def feed(
         self,
@@ -65,57 +76,12 @@ class Odometer:
         ours: dict[str, int] | None = None,
     ) -> Reading:
         """A scrape that was answered at `now`. The first one is where counting begins: what it shows is before us."""
-        before, last = self._before, self._last
-        first = before is None or last is None
-        base = scrape if before is None else before
-        anew = not first and restarted(base, scrape)
-        counters: dict[str, dict[str, float]] = {}
-        timings: dict[str, Histogram] = {}
-        ratios: dict[str, tuple[float, float]] = {}
+        last = self._last
+        self._anew, self._resets = restarted(self._base(STARTED, scrape), scrape), 0
         names: dict[str, str] = {}
-        summaries: dict[str, dict[float, tuple[float, float]]] = {}
-        resets = 0
-        for noun, counter in COUNTERS.items():
-            alias = _present(counter.aliases, scrape)
-            if alias is None:
-                continue
-            names[noun] = alias.name
-            grown, fell = _grown(counter, alias, base, scrape, anew=anew)
-            resets += fell
-            known = {} if last is None else last.counters.get(noun, {})
-            counters[noun] = _added(known, grown)
-        for noun, timing in TIMINGS.items():
-            found = _histograms(timing.aliases, scrape)
-            if found is None:
-                continue
-            alias, now_seen = found
-            names[noun] = alias.name
-            old_seen = base.histograms(alias.name)
-            parts = []
-            for labels, seen in now_seen.items():
-                part, fell = histogram_increase(old_seen.get(labels), seen, anew=anew)
-                resets += fell
-                parts.append(part)
-            known_seen = None if last is None else last.timings.get(noun)
-            timings[noun] = _summed(known_seen, parts, alias.scale)
-        for noun, ratio in RATIOS.items():
-            sums, counts = _present(ratio.sums, scrape), _present(ratio.counts, scrape)
-            if sums is None or counts is None or noun in timings:
-                continue
-            names[noun] = f"{sums.name} / {counts.name}"
-            spent, fell = _increase_of(sums.name, base, scrape, anew=anew)
-            done, _ = _increase_of(counts.name, base, scrape, anew=anew)
-            resets += fell
-            seconds, things = (0.0, 0.0) if last is None else last.ratios.get(noun, (0.0, 0.0))
-            ratios[noun] = (seconds + spent * sums.scale, things + done)
-            for alias in ratio.summaries:
-                summary = scrape.summary(alias.name)
-                if summary is not None:
-                    scaled = {
-                        q: (low * alias.scale, high * alias.scale) for q, (low, high) in summary.quantiles.items()
-                    }
-                    summaries[noun] = scaled
-        past = 0 if last is None else last.restarts
+        counters = self._counters(scrape, names)
+        timings = self._timings(scrape, names)
+        ratios, summaries = self._ratios(scrape, names)
         reading = Reading(
             now,
             counters,
@@ -123,14 +89,105 @@ class Odometer:
             ratios,
             names if last is None or last.names != names else last.names,
             summaries,
-            past + (anew or resets > 0),
+            (0 if last is None else last.restarts) + (self._anew or self._resets > 0),
             running,
             waiting,
             kv_usage,
             ours or {},
         )
-        self._before, self._last = scrape, reading
+        self._hold(STARTED, scrape)
+        self._last = reading
         return reading
+
+    def _base(self, name: str, scrape: Scrape) -> Scrape:
+        """What this scrape's `name` is to be compared with."""
+        held = self._held.get(name)
+        if held is not None:
+            return held
+        # Nothing was there before: it is all from before us. Something was: this one was created with its first event.
+        return scrape if self._last is None or not self._last.names else _NOTHING
+
+    def _hold(self, name: str, scrape: Scrape) -> None:
+        if name in scrape or f"{name}_bucket" in scrape:
+            self._held[name] = scrape
+
+    def _counters(self, scrape: Scrape, names: dict[str, str]) -> dict[str, dict[str, float]]:
+        out = {} if self._last is None else dict(self._last.counters)
+        used = set()
+        for noun, counter in COUNTERS.items():
+            alias = _present(counter.aliases, scrape)
+            if alias is None:
+                continue
+            names[noun] = alias.name
+            used.add(alias.name)
+            out[noun] = _added(out.get(noun, {}), self._grown(counter, alias, scrape))
+        for name in used:  # several nouns may share a name
+            self._hold(name, scrape)
+        return out
+
+    def _grown(self, counter: Counter, alias: Alias, scrape: Scrape) -> dict[str, float]:
+        old = self._base(alias.name, scrape).series(alias.name)
+        out: dict[str, float] = {}
+        for labels, value in scrape.series(alias.name).items():
+            named = dict(labels)
+            # A label that an engine does not have excludes nothing: SGLang counts its aborts under a name of its own.
+            if any(named.get(label, wanted) != wanted for label, wanted in counter.only.items()):
+                continue
+            grown, fell = increase(old.get(labels), value, anew=self._anew)
+            self._resets += fell
+            reason = named.get(counter.by, "") if counter.by else ""
+            out[reason] = out.get(reason, 0.0) + grown * alias.scale
+        return out
+
+    def _timings(self, scrape: Scrape, names: dict[str, str]) -> dict[str, Histogram]:
+        out = {} if self._last is None else dict(self._last.timings)
+        for noun, timing in TIMINGS.items():
+            found = _histograms(timing.aliases, scrape)
+            if found is None:
+                continue
+            alias, seen = found
+            names[noun] = alias.name
+            old = self._base(alias.name, scrape).histograms(alias.name)
+            parts = []
+            for labels, one in seen.items():
+                part, fell = histogram_increase(old.get(labels), one, anew=self._anew)
+                self._resets += fell
+                parts.append(part)
+            out[noun] = _summed(out.get(noun), parts, alias.scale)
+            self._hold(alias.name, scrape)
+        return out
+
+    def _ratios(
+        self, scrape: Scrape, names: dict[str, str]
+    ) -> tuple[dict[str, tuple[float, float]], dict[str, dict[float, tuple[float, float]]]]:
+        out = {} if self._last is None else dict(self._last.ratios)
+        summaries: dict[str, dict[float, tuple[float, float]]] = {}
+        for noun, ratio in RATIOS.items():
+            sums, counts = _present(ratio.sums, scrape), _present(ratio.counts, scrape)
+            if sums is None or counts is None or noun in names:
+                continue
+            names[noun] = f"{sums.name} / {counts.name}"
+            seconds, things = out.get(noun, (0.0, 0.0))
+            # The count is a counter of its own, whose base has moved on already: both bases are kept under this pair.
+            spent = self._increase(sums.name, scrape, under=names[noun])
+            done = self._increase(counts.name, scrape, under=names[noun])
+            self._held[names[noun]] = scrape
+            out[noun] = (seconds + spent * sums.scale, things + done)
+            for alias in ratio.summaries:
+                summary = scrape.summary(alias.name)
+                if summary is not None:
+                    spans = summary.quantiles.items()
+                    summaries[noun] = {q: (low * alias.scale, high * alias.scale) for q, (low, high) in spans}
+        return out, summaries
+
+    def _increase(self, name: str, scrape: Scrape, *, under: str) -> float:
+        old = self._base(under, scrape).series(name)
+        total = 0.0
+        for labels, value in scrape.series(name).items():
+            grown, fell = increase(old.get(labels), value, anew=self._anew)
+            total += grown
+            self._resets += fell
+        return total
 
 
 def _present(aliases: Sequence[Alias], scrape: Scrape) -> Alias | None:
@@ -144,36 +201,9 @@ def _histograms(aliases: Sequence[Alias], scrape: Scrape) -> tuple[Alias, dict[L
     for alias in aliases:
         found = scrape.histograms(alias.name)
         if found:
-            return alias, found
+            # Without its sum a histogram has no mean: it is then as good as not there, for this once.
+            return (alias, found) if all(math.isfinite(one.sum) for one in found.values()) else None
     return None
-
-
-def _increase_of(name: str, before: Scrape, after: Scrape, *, anew: bool) -> tuple[float, int]:
-    old = before.series(name)
-    total, resets = 0.0, 0
-    for labels, value in after.series(name).items():
-        grown, fell = increase(old.get(labels), value, anew=anew)
-        total += grown
-        resets += fell
-    return total, resets
-
-
-def _grown(
-    counter: Counter, alias: Alias, before: Scrape, after: Scrape, *, anew: bool
-) -> tuple[dict[str, float], int]:
-    old = before.series(alias.name)
-    out: dict[str, float] = {}
-    resets = 0
-    for labels, value in after.series(alias.name).items():
-        named = dict(labels)
-        # A label that this engine does not have excludes nothing: SGLang counts its aborts under a name of their own.
-        if any(named.get(label, wanted) != wanted for label, wanted in counter.only.items()):
-            continue
-        grown, fell = increase(old.get(labels), value, anew=anew)
-        resets += fell
-        reason = named.get(counter.by, "") if counter.by else ""
-        out[reason] = out.get(reason, 0.0) + grown * alias.scale
-    return out, resets
 
 
 def _added(known: dict[str, float], grown: dict[str, float]) -> dict[str, float]:
@@ -194,8 +224,6 @@ def _summed(known: Histogram | None, parts: list[Histogram], scale: float) -> Hi
         return grown
     if not grown.count:
         return known
-    if not math.isfinite(grown.sum):
-        grown = Histogram(grown.bounds, grown.counts, math.nan, grown.count)
     if known.bounds == grown.bounds:
         counts = [a + b for a, b in zip(known.counts, grown.counts, strict=True)]
         return Histogram(known.bounds, counts, known.sum + grown.sum, known.count + grown.count)

@@ -17,8 +17,8 @@ import msgspec
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+\S+)?\s*$")
 _LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _ESCAPE: Final = re.compile(r"\\(.)")
-_MOST_KNOWN: Final = 50_000
-"""Series that a memo keeps; above it (a label with a value for each request) it begins anew."""
+_MOST_KNOWN: Final = 20_000
+"""Series that a memo keeps (some 6 MB); above it (a label with a value for each request) it begins anew."""
 
 Labels = tuple[tuple[str, str], ...]
 """A label set that can be a key: (name, value), sorted by name."""
@@ -81,6 +81,7 @@ class Histogram(msgspec.Struct, frozen=True):
     counts: list[float]
     """Cumulative counts, one per bound."""
     sum: float
+    """NaN where the scrape does not have it."""
     count: float
 
     @property
@@ -178,7 +179,7 @@ class Scrape:
             whole = cells.pop(math.inf, None)
             bounds = sorted(cells)
             count = counts.get(labels, 0.0) if whole is None else whole
-            out[labels] = Histogram(bounds, [cells[bound] for bound in bounds], sums.get(labels, 0.0), count)
+            out[labels] = Histogram(bounds, [cells[bound] for bound in bounds], sums.get(labels, math.nan), count)
         return out
 
     def histogram(self, name: str) -> Histogram | None:

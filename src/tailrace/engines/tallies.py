@@ -83,10 +83,11 @@ COUNTERS: Final[Mapping[str, Counter]] = {
             "vllm:gpu_prefix_cache_queries_total",
             "vllm:gpu_prefix_cache_queries",
             "sglang:prompt_tokens_total",
-            "llamacpp:prompt_tokens_total",
         ),
         "tokens",
     ),
+    # llama.cpp's prompt tokens are those that were computed: the ones found in the cache come on top.
+    "prefix_missed": Counter(names("llamacpp:prompt_tokens_total"), "tokens"),
     "prefix_found": Counter(
         names(
             "vllm:prefix_cache_hits_total",
@@ -103,8 +104,15 @@ COUNTERS: Final[Mapping[str, Counter]] = {
         "preemptions",
     ),
     "steps": Counter(
-        names("vllm:iteration_tokens_total_count", "llamacpp:n_decode_total", "nv_inference_exec_count"), "steps"
+        names(
+            "vllm:iteration_tokens_total_count",
+            "llamacpp:n_decode_total",
+            "nv_inference_exec_count",
+            "tgi_batch_forward_duration_count",
+        ),
+        "steps",
     ),
+    "computed_tokens": Counter(names("sglang:realtime_tokens_total"), "tokens", by="mode"),
     "finished": Counter(
         names(
             "vllm:request_success_total",
@@ -130,6 +138,19 @@ COUNTERS: Final[Mapping[str, Counter]] = {
     "failed": Counter(names("nv_inference_request_failure", "tgi_request_failure"), "requests", by="reason"),
 }
 """Noun -> counter."""
+
+STEPWISE: Final = frozenset(
+    {
+        "vllm:generation_tokens_total",
+        "vllm:generation_tokens",
+        "vllm:iteration_tokens_total_count",
+        "llamacpp:n_decode_total",
+        "sglang:realtime_tokens_total",
+        "tgi_batch_forward_duration_count",
+    }
+)
+"""What moves with every step of a working engine. Most counters move when a request ends, SGLang's and llama.cpp's
+tokens too: one long answer alone would look like a stand-still by them."""
 
 TIMINGS: Final[Mapping[str, Timing]] = {
     "queue": Timing(

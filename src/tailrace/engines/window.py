@@ -55,8 +55,14 @@ class EngineWindow(msgspec.Struct, frozen=True):
     @property
     def prefix_hit(self) -> float | None:
         """Share of prompt tokens that were found in the prefix cache, 0..1; `None` where none were looked for."""
-        queried, found = self.total("prefix_queried"), self.total("prefix_found")
+        found, queried = self.total("prefix_found"), self.prefix_queried
         return None if not queried or found is None else min(found / queried, 1.0)
+
+    @property
+    def prefix_queried(self) -> float | None:
+        """Prompt tokens that were looked for in the prefix cache."""
+        queried, missed = self.total("prefix_queried"), self.total("prefix_missed")
+        return queried if queried is not None or missed is None else missed + (self.total("prefix_found") or 0.0)
 
     @property
     def notes(self) -> list[str]:
@@ -74,9 +80,12 @@ def window_between(begin: Reading, end: Reading) -> EngineWindow:
     counters = {
         noun: {reason: total - begin.counters.get(noun, {}).get(reason, 0.0) for reason, total in by.items()}
         for noun, by in end.counters.items()
+        if noun in end.names
     }
     ratios = {}
     for noun, (seconds, things) in end.ratios.items():
+        if noun not in end.names:
+            continue
         before = begin.ratios.get(noun, (0.0, 0.0))
         ratios[noun] = (seconds - before[0], things - before[1])
     return EngineWindow(
@@ -86,6 +95,7 @@ def window_between(begin: Reading, end: Reading) -> EngineWindow:
         timings={
             noun: HistogramDelta(_since(begin.timings.get(noun), seen), end.restarts - begin.restarts)
             for noun, seen in end.timings.items()
+            if noun in end.names
         },
         ratios=ratios,
         summaries=end.summaries,
@@ -134,11 +144,16 @@ def signals_view(window: EngineWindow, engine: str = "") -> dict[str, dict[str, 
     if window.prefix_hit is not None:
         out["prefix_hit"] = {
             "ratio": window.prefix_hit,
-            "n": round(window.total("prefix_queried") or 0),
+            "n": round(window.prefix_queried or 0),
             "of": "tokens",
-            "metric": f"{window.names['prefix_found']} / {window.names['prefix_queried']}",
+            "metric": _prefix_metric(window.names),
         }
     return out
+
+
+def _prefix_metric(names: Mapping[str, str]) -> str:
+    found, queried = names["prefix_found"], names.get("prefix_queried")
+    return f"{found} / {queried}" if queried else f"{found} / ({names['prefix_missed']} + {found})"
 
 
 def timing_view(noun: str, delta: HistogramDelta, *, engine: str = "", metric: str = "") -> dict[str, Any]:

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 WINDOW_NS: Final = 60 * S
 """What a view shows unless it is asked for another stretch of time."""
 LONGEST_NS: Final = KEPT_NS
+_RESTARTS_APART_NS: Final = 30 * S
+"""What seems to restart more often is several engines that answer in turn: it is said, and asked who it is, no more."""
 
 Tally = Callable[[], dict[str, int]]
 """Gives what the gateway has counted so far: `outcome` or `outcome/reason` -> requests that were sent to the engine."""
@@ -37,6 +39,7 @@ class EngineJudge:
         self._preemption = PreemptionWatch()
         self.ring = ReadingRing()
         self.tally: Tally | None = None
+        self._quiet_until = 0
         self.on_restart: Callable[[], None] | None = None
         """Called where the engine was seen to have begun anew."""
 
@@ -59,10 +62,23 @@ class EngineJudge:
             log.warning("backend %s is frozen: %s", self._name, frozen.text)
         elif frozen is None and was is not None:
             log.warning("backend %s is not frozen any more", self._name)
-        if before is not None and reading.restarts > before.restarts:
+        if before is not None and reading.restarts > before.restarts and now >= self._quiet_until:
+            self._quiet_until = now + _RESTARTS_APART_NS
             log.warning("backend %s has restarted: its counters began anew", self._name)
             if self.on_restart is not None:
                 self.on_restart()
+
+    def late(self, now: int) -> None:
+        """A scrape was not answered in time."""
+        was = self.silent
+        silent = self._liveness.late(now)
+        if silent is not None and was is None:
+            log.warning("backend %s: %s", self._name, silent.text)
+
+    @property
+    def silent(self) -> Standstill | None:
+        """How long an engine that had work has not answered its metrics, once it is long; no proof of anything."""
+        return self._liveness.silent
 
     @property
     def frozen(self) -> Standstill | None:

@@ -106,6 +106,7 @@ class EngineLink:
         self.inquiry = EngineInquiry(
             self, {"dtype": backend.dtype, "quantization": backend.quantization}, period_ns=int(scrape.period)
         )
+        self.watch.on_late = self.judge.late
         self.judge.on_restart = self._restarted
         self.watch.look_further = self._look_further
         self.draining = False
@@ -391,6 +392,7 @@ class EngineLink:
             "draining": self.draining,
             "shut": self.shut,
             "frozen": "" if self.judge.frozen is None else self.judge.frozen.text,
+            "silent": "" if self.judge.silent is None else self.judge.silent.text,
             "preemption": self.judge.preemption.text,
         }
 

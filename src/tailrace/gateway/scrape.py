@@ -96,6 +96,8 @@ class EngineWatch:
         """Called after each scrape, however it ended."""
         self.look_further: Callable[[], Awaitable[None]] | None = None
         """What else is asked of the engine now and then, after a scrape and never beside one."""
+        self.on_late: Callable[[int], None] | None = None
+        """Called with the time where an answer did not come within the timeout."""
         self.on_unreachable: Callable[[], None] | None = None
         """Called where a request finds nobody at the engine's address."""
 
@@ -220,6 +222,8 @@ class EngineWatch:
         except TimeoutError:
             # A busy engine is late with its metrics; it is not gone.
             self._failed(f"no answer within {self._timeout_s * 1e3:.0f} ms")
+            if self.on_late is not None:
+                self.on_late(monotonic_ns())
         except aiohttp.ClientConnectorError as error:
             self.reachable = False
             self.lost += 1
