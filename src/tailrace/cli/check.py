@@ -66,7 +66,7 @@ def check(
     model_size: Annotated[str, typer.Option(help="8b, 70b, or llama-3-8b.", rich_help_panel=_KNOWN)] = "",
     model_config: Annotated[str, typer.Option(help="The model's config.json.", rich_help_panel=_KNOWN)] = "",
     dtype: Annotated[str, typer.Option(help="bf16, fp16, fp8, int8, awq.", rich_help_panel=_KNOWN)] = "",
-    gpu: Annotated[str, typer.Option(help="a100-80g, h100, l4, rtx-4090, …", rich_help_panel=_KNOWN)] = "",
+    gpu: Annotated[str, typer.Option(help="a100-80g, h100, l4, rtx-4090 and so on.", rich_help_panel=_KNOWN)] = "",
     partial: Annotated[bool, typer.Option("--partial", help="Use what a cut run file still holds.")] = False,
     token: Annotated[str, typer.Option(help="Bearer token of the address.", envvar="TAILRACE_ADMIN_TOKEN")] = "",
     all_: Annotated[bool, typer.Option("--all", help="Also print what needs nothing done.")] = False,
@@ -75,7 +75,9 @@ def check(
 ) -> None:
     """Is the engine set up for the tail? Its version, options in force, traps, and advice with effect and price.
 
-    Example: tailrace check http://localhost:8000 --command "vllm serve m --max-num-seqs 256" --lengths before.run
+    Example: tailrace check http://localhost:8000 --lengths before.run
+
+    Example: tailrace check --command "vllm serve m --max-num-seqs 256"
     """
     from tailrace.app.check import CheckRequest
     from tailrace.app.check import check as run_check
@@ -93,7 +95,7 @@ def check(
             remedy="Give an address, a log, --command 'vllm serve …', or --model-size 8b --gpu a100-80g.",
         )
     if help_of:
-        sys.stderr.write(f"asking {help_of} for its options …\n")
+        sys.stderr.write(f"asking {help_of} for its options\n")
     report = run_check(
         CheckRequest(
             sources=sources or (),
