@@ -163,6 +163,16 @@ class ScrapeConfig(Section):
     in one piece looks the same, so let it exceed your longest."""
 
 
+class InferenceConfig(Section):
+    """Queue and prefill of an engine that reports neither, inferred from the tokens of the requests beside it."""
+
+    enabled: bool = True
+    error_share: float = 0.15
+    """A stage is shown where its stated error is at most this share of it ..."""
+    error_floor: Duration = lasting(10 * MS)
+    """... or this time, whichever is more; otherwise it stays unattributed."""
+
+
 class WebsocketConfig(Section):
     """What a WebSocket session may do. The `total` budget does not apply to it."""
 
