@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tailrace.engines.coarse_buckets import check_objectives, remedy
@@ -18,6 +18,7 @@ bounds = st.lists(st.floats(0.001, 15), min_size=1, max_size=12, unique=True).ma
 quantiles = st.sampled_from([0.0, 0.01, 0.07, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0])
 
 
+@example(bounds=[1.1600270978199871, 10.132880731131495], earlier=[], later=[[2.0]], q=0.0)
 @given(
     bounds, st.lists(seconds, max_size=40), st.lists(st.lists(seconds, max_size=20), min_size=1, max_size=3), quantiles
 )

@@ -109,6 +109,10 @@ class EngineAdapter:
     """Fields of `EngineState`, by the names of its versions."""
     lower_priority_first: ClassVar[bool | None] = None
     """How the engine reads a request's `priority`: `True` where the lower number goes first; `None`: not at all."""
+    queue_begins_between_steps: ClassVar[bool] = False
+    """Whether the queue time that it reports leaves out the step which runs when a request arrives."""
+    preempts_silently: ClassVar[bool] = False
+    """Whether it takes running requests' memory and does not say of which."""
     id_field: ClassVar[str | None] = None
     """Where our request's id goes in a JSON body, for engines that take it in no header; see `takes_id`."""
     health_path: ClassVar[str] = "/health"

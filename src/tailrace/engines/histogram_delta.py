@@ -80,7 +80,7 @@ class HistogramDelta(msgspec.Struct, frozen=True):
             if count >= rank:
                 if bound <= 0:
                     return QuantileSpan(q, bound, bound, bound, n)
-                guess = None if first else low + (bound - low) * (rank - below) / (count - below)
+                guess = None if first else min(low + (bound - low) * (rank - below) / (count - below), bound)
                 return QuantileSpan(q, low, bound, guess, n)
             low, below = max(bound, 0.0), count
             first = first and bound <= 0

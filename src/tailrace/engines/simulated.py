@@ -28,6 +28,7 @@ class Simulated(Vllm):
     """`tailrace engine`: vLLM's metrics, timings and errors, from a model of the scheduler and the GPU."""
 
     name: ClassVar[str] = "simulated"
+    queue_begins_between_steps: ClassVar[bool] = False  # it counts from the arrival
     title: ClassVar[str] = "Tailrace's simulated engine"
     versions: ClassVar[str] = ""
     owners: ClassVar[tuple[str, ...]] = (SERVER,)

@@ -40,6 +40,8 @@ class Vllm(EngineAdapter):
     metric_prefixes: ClassVar[tuple[str, ...]] = (PREFIX,)
     metric_names: ClassVar[MetricNames | None] = VLLM_METRICS
     lower_priority_first: ClassVar[bool | None] = True
+    queue_begins_between_steps: ClassVar[bool] = True
+    preempts_silently: ClassVar[bool] = True
     signals: ClassVar[SignalTable] = {
         "running": names("vllm:num_requests_running"),
         "waiting": names("vllm:num_requests_waiting"),

@@ -105,7 +105,7 @@ class Gateway:
         )
         self.engine.watch.reader = self.cancels
         self.hindsight = Hindsight(self.cancels, self.engine.watch)
-        self.waits = WaitInference(config.inference, self.engine.watch, self.in_flight.values)
+        self.waits = WaitInference(config.inference, self.engine, self.in_flight.values)
         reception = Reception(self)
         self.open, self.open_malformed = reception.open, reception.open_malformed
         self.engine_heads = EngineHeads()

@@ -9,22 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from tailrace.gateway.config_sections import InferenceConfig
 from tailrace.measure.engine_timings import EngineTimings
 from tailrace.measure.inference.budget_votes import WHOLE
+from tailrace.measure.inference.handover import SMALL_NS, with_handover
 from tailrace.measure.inference.neighbours import Neighbours
 from tailrace.measure.inference.scene import Heard, Scene
+from tailrace.measure.inference.thrown_out import DENSE, may_have_been, preemptions
 from tailrace.measure.inference.waits import Quality, Split, Wait, WaitModel
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.engine_state import EngineState
 from tailrace.model.outcome import OutcomeKind
+from tailrace.model.stage import SourceKind, source
 
 if TYPE_CHECKING:
+    from tailrace.gateway.engine_link import EngineLink
     from tailrace.gateway.in_flight import InFlight
     from tailrace.gateway.record_desk import Ended
-    from tailrace.gateway.scrape import EngineWatch
 
+_MISSED_STEPS: Final = source(SourceKind.INFERRED, "steps missed beside neighbours")
 _UNASKED: Final = 256
 """So many records in a row that the engine splits itself, and its streams are not remembered any more."""
 _UNSURE: Final = 1.5
@@ -40,9 +46,10 @@ class WaitInference:
     """One backend's model and its memory; `complete` is asked once a record."""
 
     def __init__(
-        self, settings: InferenceConfig, watch: EngineWatch, in_flight: Callable[[], Iterable[InFlight]]
+        self, settings: InferenceConfig, engine: EngineLink, in_flight: Callable[[], Iterable[InFlight]]
     ) -> None:
-        self._watch = watch
+        self._engine = engine
+        self._watch = engine.watch
         self._in_flight = in_flight
         self._model = WaitModel()
         self._neighbours = Neighbours()
@@ -69,7 +76,7 @@ class WaitInference:
         """These have ended: they are neighbours of one another, and of those in flight."""
         self._scene = None
         self._heard.clear()
-        if self._unasked >= _UNASKED or not self._enabled:
+        if not self._enabled or not self._remembering():
             return
         heard = self._heard
         neighbours = self._neighbours
@@ -89,8 +96,21 @@ class WaitInference:
 
     def complete(self, ledger: RequestLedger, summary: StreamSummary | None, said: EngineTimings) -> EngineTimings:
         """What the engine `said` of one request, and where it said nothing, what can be inferred."""
-        if summary is None or summary.first_token_at is None or ledger.sent is None or not self._enabled:
+        if summary is None or ledger.sent is None or not self._enabled:
             return said
+        said = self._mend(ledger, summary, said)
+        return said if summary.first_token_at is None else self._infer(ledger, summary, said)
+
+    def _mend(self, ledger: RequestLedger, summary: StreamSummary, said: EngineTimings) -> EngineTimings:
+        """What engines that report leave out."""
+        if summary.first_token_at is not None and said.preemptions is None and self._preempting():
+            said = self._with_preemptions(ledger, summary, said)
+        told = said.queue_ns is not None and said.prefill_ns is not None
+        if told and self._engine.adapter.queue_begins_between_steps:
+            said = self._with_handover(ledger, summary, said)
+        return said
+
+    def _infer(self, ledger: RequestLedger, summary: StreamSummary, said: EngineTimings) -> EngineTimings:
         spoken = said.queue_ns is not None or said.prefill_ns is not None or said.encode_ns is not None
         if spoken or ledger.passages:
             if self._unasked < _UNASKED:
@@ -98,11 +118,8 @@ class WaitInference:
                 if said.queue_ns is not None and said.prefill_ns is not None:
                     self._learn(ledger, summary, said.queue_ns, said.prefill_ns)
             return said
-        if self._unasked >= _UNASKED:
-            # The first for long: who was there until now is not known.
-            self._unasked = 0
-            self._neighbours.clear()
-            self._neighbours.forgotten_until = summary.ended_at or summary.first_token_at
+        if not self._remembering():
+            self._begin_anew(summary.ended_at or ledger.sent or 0)
             return said
         self._unasked = 0
         self.asked += 1
@@ -114,16 +131,61 @@ class WaitInference:
             self.shown += 1
         return timings
 
+    def _with_handover(self, ledger: RequestLedger, summary: StreamSummary, said: EngineTimings) -> EngineTimings:
+        """An engine's own queue time, and the end of the step before it."""
+        sent, until = ledger.sent, summary.first_token_at
+        if until is None and ledger.upstream_end is not None and said.decode_ns is not None:
+            until = ledger.upstream_end - said.decode_ns
+        if sent is None or until is None:
+            return said
+        wait_ns = until - sent
+        if wait_ns - (said.queue_ns or 0) - (said.prefill_ns or 0) <= SMALL_NS:
+            return said
+        if sent <= self._neighbours.forgotten_until:
+            return said
+        return with_handover(said, sent, wait_ns, self._present())
+
+    def _remembering(self) -> bool:
+        """Whether neighbours are kept: only while somebody asks for them."""
+        return self._unasked < _UNASKED or self._engine.adapter.queue_begins_between_steps or self._preempting()
+
+    def _preempting(self) -> bool:
+        """Whether the engine has preempted at all, and does not say whom."""
+        state = self._watch.latest
+        return self._engine.adapter.preempts_silently and state is not None and bool(state.preemptions_total)
+
+    def _with_preemptions(self, ledger: RequestLedger, summary: StreamSummary, said: EngineTimings) -> EngineTimings:
+        heard, p50 = self._heard.get(id(ledger)), summary.chunk_gap_p50_ns
+        if heard is None or p50 is None or not may_have_been(summary.chunk_gap_max_ns, p50):
+            return said
+        if summary.token_events < DENSE * (summary.output_tokens or 0):
+            return said
+        blocked = ledger.blocked + summary.client_blocked
+        found = preemptions(heard, self._present(), gap_p50_ns=p50, blocked=blocked)
+        if not found:
+            return said
+        ledger.fact_sources = {**ledger.fact_sources, "preemptions": _MISSED_STEPS}
+        return msgspec.structs.replace(said, preemptions=found)
+
+    def _begin_anew(self, now: int) -> None:
+        """The first for long: who was there until now is not known."""
+        self._unasked = 0
+        self._neighbours.clear()
+        self._neighbours.forgotten_until = now
+
+    def _present(self) -> Scene:
+        scene = self._scene
+        if scene is None:
+            scene = self._scene = self._neighbours.scene(self._living())
+        return scene
+
     def _split(self, ledger: RequestLedger, summary: StreamSummary) -> Split | None:
         heard = self._heard.get(id(ledger))
         if heard is None or heard.first is None:
             return None
         if heard.sent <= self._neighbours.forgotten_until or ledger.audio_seconds is not None:
             return None
-        scene = self._scene
-        if scene is None:
-            scene = self._scene = self._neighbours.scene(self._living())
-        return self._model.split(self._wait(heard, ledger, summary), scene, partial=self._shared)
+        return self._model.split(self._wait(heard, ledger, summary), self._present(), partial=self._shared)
 
     @property
     def _shared(self) -> bool:

@@ -100,6 +100,40 @@ class Scene:
                 return at
         return None
 
+    def marks_after(self, at: int, most: int) -> list[int]:
+        """The first ends of steps after `at`, at most `most`, by whichever streams mark them; ascending."""
+        out: list[int] = []
+        top = bisect_right(self._firsts, at)
+        for index in range(top - 1, max(top - 1 - _LOOK, -1), -1):
+            one = self._by_first[index]
+            if one.end > at:
+                found = bisect_right(one.stamps, at)
+                out += one.stamps[found : found + most]
+        out += self._firsts[top : top + most]
+        marks: list[int] = []
+        for stamp in sorted(out):
+            if not marks or stamp - marks[-1] >= _SAME_NS:
+                marks.append(stamp)
+        return marks[:most]
+
+    def steps_of_another(self, me: Heard, low: int, high: int) -> int:
+        """The most steps that one other stream had strictly within (low, high), by its tokens."""
+        most = 0
+        top = bisect_left(self._firsts, high)
+        for index in range(top - 1, max(top - 1 - _LOOK, -1), -1):
+            one = self._by_first[index]
+            if one is me or one.end <= low:
+                continue
+            stamps = one.stamps
+            begin, end = bisect_right(stamps, low), bisect_left(stamps, high)
+            last, steps = low, 0
+            for at in range(begin, end):
+                if stamps[at] - last >= _SAME_NS:
+                    steps += 1
+                    last = stamps[at]
+            most = max(most, steps)
+        return most
+
     def prompts_done(self, at: int, slack: int) -> int | None:
         """Tokens, at most, of the prompts whose first tokens came within `slack` of `at`; `None`: one is unknown."""
         total = 0
