@@ -19,6 +19,7 @@ from tailrace.gateway.config_sections import (
     BackendConfig,
     BudgetsConfig,
     EngineTlsConfig,
+    InferenceConfig,
     LaneConfig,
     LimitsConfig,
     RecordsConfig,
@@ -65,6 +66,7 @@ class Config(Section):
     slow: SlowConfig = msgspec.field(default_factory=SlowConfig)
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
     scrape: ScrapeConfig = msgspec.field(default_factory=ScrapeConfig)
+    inference: InferenceConfig = msgspec.field(default_factory=InferenceConfig)
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
@@ -152,7 +154,9 @@ def _schema_hook(kind: type) -> dict[str, Any]:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of the file, for editors."""
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
-    for kind in (BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, RecordsConfig, WebsocketConfig, Config):
+    for kind in (
+        BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, InferenceConfig, RecordsConfig, WebsocketConfig, Config,
+    ):  # fmt: skip
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
         for name in kind.__struct_fields__:
@@ -214,6 +218,7 @@ def load_config(path: str | Path, *, upstream: str | None = None) -> Config:
 def check(config: Config, *, where: str = "config") -> None:
     """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
     _check_websocket(config.websocket, place=f"{where}: websocket")
+    _check_inference(config.inference, place=f"{where}: inference")
     if not config.backends:
         raise ConfigError(
             "there is no backend",
@@ -241,6 +246,12 @@ def check(config: Config, *, where: str = "config") -> None:
         message_bytes=config.limits.grpc_message_bytes,
         where=where,
     )
+    if not 0.0 <= config.scrape.jitter <= 0.5:
+        raise ConfigError(
+            f"{config.scrape.jitter} is no jitter",
+            place=f"{where}: scrape.jitter",
+            remedy="Write a share of the period from 0 to 0.5.",
+        )
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
         _check_lane(lane, names, place=f"{where}: lanes[{index}]")
@@ -356,6 +367,13 @@ def check_url(url: str, *, place: str, unix: bool = False) -> None:
             f"the path of {url!r} has characters that cannot be sent as they are",
             place=place,
             remedy="Write them percent-encoded.",
+        )
+
+
+def _check_inference(section: InferenceConfig, *, place: str) -> None:
+    if not 0 <= section.error_share <= 1:
+        raise ConfigError(
+            f"{section.error_share:g} is no share", place=f"{place}.error_share", remedy="Use a number from 0 to 1."
         )
 
 
