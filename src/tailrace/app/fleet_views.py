@@ -20,7 +20,6 @@ from tailrace.app.fleet import Fleet
 from tailrace.app.worker_handle import NoAnswerError, WorkerHandle
 from tailrace.app.worker_link import Counts
 from tailrace.export.prometheus import GatewayMetrics
-from tailrace.gateway.cancels import KEPT
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.history import Follower
@@ -28,6 +27,7 @@ from tailrace.gateway.served import check_backend, objectives_of
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
+from tailrace.store.writer import RecordWriter
 from tailrace.web.source import LaneNow, LiveNow, StreamNow, dropped_by_class
 
 _PATIENCE_S: Final = 1.0
@@ -51,8 +51,10 @@ _WORST: Final = frozenset(
 class FleetViews:
     """`Served` for the admin port."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, writer: RecordWriter) -> None:
+        """`writer` is the supervisor's own: what comes in at the admin port is about requests of any worker."""
         self._fleet = fleet
+        self._writer = writer
         self._stores: dict[str, RecordStore] = {}
 
     @property
@@ -147,13 +149,7 @@ class FleetViews:
 
     async def cancels(self) -> list[dict[str, Any]]:
         """The last cancels that had reached the engine, oldest first."""
-        said = await self._ask("cancels", list[tuple[int, dict[str, Any]]])
-        cancels = sorted((cancel for _, some in said for cancel in some), key=lambda cancel: cancel[0])
-        return [view for _, view in cancels[-KEPT:]]
-
-    def slot_ns(self, request_id: str) -> int | None:  # noqa: ARG002
-        """Never known: the engine's count covers the requests of all workers, and proves nothing about one."""
-        return None
+        return [cancel.view() for cancel in self._fleet.cancels.watch.recent]
 
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
@@ -193,19 +189,20 @@ class FleetViews:
         out.absorb(fleet.past_metrics.snapshot().ended())
         for worker in fleet.workers.values():
             out.absorb(worker.counts.metrics)
+        out.absorb(self._own_metrics().snapshot())
         out.counter("tailrace_worker_restarts_total", fleet.restarts)
         show_engine(out, fleet.engine, self.config.backends[0].name)
         return out.render(accept)
 
     async def recent(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
         """The newest `limit` records that began after `since_unix_ns`, oldest first."""
-        await self._ask("flush", bool)
+        await self._flush()
         since = None if since_unix_ns is None else since_unix_ns + 1
         return await asyncio.to_thread(self.store.records, since, limit)
 
     async def record(self, request_id: str) -> RequestRecord | None:
         """One record by our id or the client's."""
-        await self._ask("flush", bool)
+        await self._flush()
         return await asyncio.to_thread(self.store.get, request_id)
 
     def follow(self) -> AbstractContextManager[Follower]:
@@ -219,7 +216,17 @@ class FleetViews:
     def store_counters(self) -> dict[str, int]:
         """What all writers have counted, as of the last time they said so."""
         fleet = self._fleet
-        return merged([fleet.past.store, *(worker.counts.store for worker in fleet.workers.values())])
+        own = self._writer.counters()
+        return merged([fleet.past.store, *(worker.counts.store for worker in fleet.workers.values()), own])
+
+    def _own_metrics(self) -> GatewayMetrics:
+        out = GatewayMetrics(parse_objectives(self.config.objectives))
+        out.records(self._writer.counters(), disk_ok=not self._writer.error)
+        return out
+
+    async def _flush(self) -> None:
+        """Have everybody write what it holds."""
+        await asyncio.gather(self._ask("flush", bool), asyncio.to_thread(self._writer.flush, _PATIENCE_S))
 
     async def _count(self) -> None:
         """Have every worker's counts of now; one that is stuck keeps its last ones."""

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from tailrace.export.prometheus import MetricsSnapshot
+from tailrace.gateway.cancels import Cancel
 from tailrace.gateway.config import Config
 from tailrace.gateway.config_values import Duration
 from tailrace.gateway.engine_link import EngineNews
@@ -127,6 +128,12 @@ class Ended(msgspec.Struct, tag=True):
     missed: int = 0
 
 
+class Cancelled(msgspec.Struct, tag=True):
+    """A request was cancelled that had reached the engine."""
+
+    cancel: Cancel
+
+
 class Unreachable(msgspec.Struct, tag=True):
     """A request found nobody at the engine's address."""
 
@@ -140,7 +147,7 @@ class Counted(msgspec.Struct, tag=True):
 
 
 ToWorker = Begin | Grant | News | Ask | Follow | Retire | Stop
-ToSupervisor = Built | Ready | CannotStart | Lack | Answer | Ended | Unreachable | Counted
+ToSupervisor = Built | Ready | CannotStart | Lack | Answer | Ended | Cancelled | Unreachable | Counted
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
