@@ -53,6 +53,19 @@ def test_facts_and_their_sources_are_in_every_record_and_the_view() -> None:
     run(test())
 
 
+def test_a_count_from_before_the_request_is_no_batch_size() -> None:
+    async def test() -> None:
+        side = {**VLLM, "/metrics": b'vllm:num_requests_running{engine="0"} 0\n'}
+        async with stand(side=side) as s:
+            await s.until(lambda: s.gateway.engine.watch.latest is not None)
+            await s.ask(request(chat_body()))
+            record = await s.record()
+            assert (record.running_at_first_token, record.batch_size) == (0, None), "it was in a batch of one at least"
+            assert "batch_size" not in record.fact_sources
+
+    run(test())
+
+
 def test_configuration_fills_what_nobody_tells_and_gives_way_to_what_is_told() -> None:
     async def test() -> None:
         given = {"engine": "vllm", "dtype": "float16", "quantization": "awq"}

@@ -350,11 +350,11 @@ class RecordStore:
         ours = wide.hot.column("vantage") != "application"
         count = Counter(trace for trace in wide.hot.column("trace_id")[ours].tolist() if trace in traces)
         if wide.segments:
-            listed = ", ".join(map(_quoted, sorted(traces)))
             with connect(threads=self._threads) as connection:
+                connection.register("traces", {"id": np.array(sorted(traces), dtype=object)})
                 found = connection.execute(
                     f"SELECT trace_id, count(*) FROM ({select_segments(connection, wide.segments)}) "  # noqa: S608
-                    f"WHERE vantage <> 'application' AND trace_id IN ({listed}) GROUP BY 1"
+                    f"WHERE vantage <> 'application' AND trace_id IN (SELECT id FROM traces) GROUP BY 1"
                 ).fetchall()
             count.update(dict(found))
         return {trace for trace, n in count.items() if n > 1}
