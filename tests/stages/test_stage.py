@@ -146,14 +146,6 @@ def test_decorators():
     assert stages.durations() == {"preprocess": 3, "preprocess.tokenize": 3, "decode": 5}
 
 
-def test_generators_are_refused():
-    with pytest.raises(TypeError, match="is a generator"):
-
-        @stage("decode")
-        def tokens():
-            yield 1
-
-
 @pytest.mark.parametrize(
     "name", ["", "Decode", "decode.", "ingress", "response", "unattributed", "dec ode", "decode..x"]
 )
