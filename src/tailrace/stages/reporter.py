@@ -188,7 +188,9 @@ class Reporter:
     def _pause(self, seconds: float) -> bool:
         """Wait before another attempt; False when there is no time for one."""
         with self._lock:
-            self._lock.wait_for(lambda: self._closed or self._hurry_until is not None, seconds)
+            hurry = self._hurry_until
+            left = seconds if hurry is None else min(seconds, max(0.0, hurry - time.monotonic()))
+            self._lock.wait_for(lambda: self._closed, left)
             hurry = self._hurry_until
             return not self._closed and (hurry is None or time.monotonic() < hurry)
 
