@@ -51,6 +51,8 @@ class FleetViews:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._stores: dict[str, RecordStore] = {}
+        self.pulls: list[Callable[[GatewayMetrics], None]] = []
+        """What the supervisor's own numbers are set by at each scrape."""
 
     @property
     def config(self) -> Config:
@@ -184,6 +186,8 @@ class FleetViews:
         for worker in fleet.workers.values():
             out.absorb(worker.counts.metrics)
         out.counter("tailrace_worker_restarts_total", fleet.restarts)
+        for pull in self.pulls:
+            pull(out)
         return out.render(accept)
 
     async def recent(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:

@@ -80,6 +80,9 @@ class GatewayProcess:
             metrics.clear(name)
             if value is not None:
                 metrics.gauge(name, value, backend=backend)
+        for why, budget in gateway.traces.budgets.items():
+            metrics.counter("tailrace_traces_asked_total", budget.granted, why=why, answer="granted")
+            metrics.counter("tailrace_traces_asked_total", budget.withheld, why=why, answer="withheld")
         metrics.records(self.writer.counters(), disk_ok=not self.writer.error)
 
 

@@ -19,6 +19,7 @@ import uvloop
 from tailrace.app.admin_port import AdminPort
 from tailrace.app.gateway_process import FLUSH_S, GatewayProcess, freeze_loaded, tune_interpreter
 from tailrace.app.open_files import FEW, raise_open_files
+from tailrace.app.trace_intake import TraceIntake
 from tailrace.gateway.config import Config
 from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.served import OneGateway
@@ -71,7 +72,9 @@ class ServingGateway:
             history=_History(self.store),
             store_counters=self.writer.counters,
         )
-        self._admin = AdminPort(served, GatewayPage(self), self.writer.counters)
+        self.traces = TraceIntake(config, self.gateway.kept.amendments)
+        self.metrics.on_render(self.traces.set_metrics)
+        self._admin = AdminPort(served, GatewayPage(self), self.writer.counters, self.traces)
 
     @property
     def admin_url(self) -> str:
@@ -81,6 +84,7 @@ class ServingGateway:
     async def start(self) -> None:
         """Bind both ports. After an error, `close` still has to be called."""
         await self.gateway.start()
+        await self.traces.start()
         await self._admin.start()
 
     async def look_at_engine(self) -> str:
@@ -97,6 +101,7 @@ class ServingGateway:
         """Drain, cut, flush; returns how many requests were cut."""
         cut = await self.gateway.close(drain_s)
         await self._admin.close()
+        await self.traces.close()
         await asyncio.to_thread(self.writer.close, FLUSH_S)
         return cut
 

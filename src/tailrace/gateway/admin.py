@@ -18,6 +18,9 @@ from aiohttp import web
 from tailrace.export.jsonl import encode_lines, encode_public, to_public
 from tailrace.gateway.config import Config, config_from, to_plain
 from tailrace.gateway.config_sections import LaneConfig
+from tailrace.gateway.otlp.http import PATH as TRACES
+from tailrace.gateway.otlp.http import PROTOBUF, add_traces
+from tailrace.gateway.otlp.span_desk import SpanDesk
 from tailrace.gateway.served import Served
 from tailrace.model.errors import InputError, TailraceError
 from tailrace.model.record import RequestRecord
@@ -26,6 +29,10 @@ MAX_RECORDS: Final = 10_000
 _OPEN_WITHOUT_TOKEN: Final = frozenset({"/healthz", "/readyz"})
 _KEEP_ALIVE_S: Final = 15.0
 _KNOBS_TIMEOUT_S: Final = 2.0
+
+_JSON_ONLY: Final = frozenset({"application/json"})
+_TAKEN: Final = {TRACES: _JSON_ONLY | {PROTOBUF}}
+"""Path -> the kinds of body that it takes, where it takes more than JSON."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -37,6 +44,10 @@ class AdminParts(msgspec.Struct, kw_only=True):
     """Records -> a `Diagnosis`; called in a thread."""
     open_paths: frozenset[str] = frozenset()
     """Further paths that need no token: the page's own files, which carry no data."""
+    spans: SpanDesk | None = None
+    """Who takes the spans that engines and services send."""
+    of_engine: Callable[[], dict[str, Any]] | None = None
+    """What is known of the engine from its spans, for `/backends`."""
 
 
 def make_admin(served: Served, parts: AdminParts | None = None) -> web.Application:
@@ -60,6 +71,8 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_post("/config", admin.set_config)
     app.router.add_get("/canary", admin.canary)
     app.router.add_get("/diagnosis", admin.diagnosis)
+    if admin.spans is not None:
+        add_traces(app, admin.spans, body_bytes=lambda: served.config.traces.body_bytes)
     return app
 
 
@@ -87,10 +100,12 @@ async def _explain_errors(request: web.Request, handler: Handler) -> web.StreamR
 def _guard(served: Served, open_paths: frozenset[str]) -> Any:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        # A page of another origin can make a browser on this machine post here: only JSON is taken, which a browser
-        # does not send across origins unasked (nor a DELETE), and a Host that is a foreign name is a rebound one.
-        if request.method == "POST" and request.content_type != "application/json":
-            return _json({"error": {"message": "send application/json"}}, status=415)
+        # A page of another origin can make a browser on this machine post here: only JSON is taken (and protobuf, where
+        # spans go), which a browser does not send across origins unasked (nor a DELETE), and a Host that is a foreign
+        # name is a rebound one.
+        if request.method == "POST" and request.content_type not in _TAKEN.get(request.path, _JSON_ONLY):
+            taken = " or ".join(sorted(_TAKEN.get(request.path, _JSON_ONLY)))
+            return _json({"error": {"message": f"send {taken}"}}, status=415)
         token = served.config.admin_token
         if token and request.path not in open_paths:
             given = request.headers.get("Authorization", "")
@@ -116,12 +131,16 @@ class _Admin:
         self._changing = asyncio.Lock()
         """One change of the configuration at a time: each is made of the one before."""
         self.open_paths = _OPEN_WITHOUT_TOKEN | parts.open_paths
+        self.spans = parts.spans
 
     # -- health
 
     async def healthz(self, _: web.Request) -> web.Response:
         """The process lives, and its gauges."""
-        return _json({"status": "closing" if self._served.closing else "ok", **await self._served.health()})
+        health = await self._served.health()
+        if self.spans is not None:
+            health["spans"] = self.spans.view()
+        return _json({"status": "closing" if self._served.closing else "ok", **health})
 
     async def readyz(self, _: web.Request) -> web.Response:
         """Whether a request sent now would be served."""
@@ -248,7 +267,10 @@ class _Admin:
 
     async def backends(self, _: web.Request) -> web.Response:
         """The engine behind us."""
-        return _json({"backends": await self._served.backends()})
+        backends = await self._served.backends()
+        if self._parts.of_engine is not None and backends:
+            backends[0].update(self._parts.of_engine())
+        return _json({"backends": backends})
 
     async def knobs(self, _: web.Request) -> web.Response:
         """The engine's scheduler knobs, where it tells them (the simulated engine does)."""

@@ -28,6 +28,7 @@ from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, R
 from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.session import Listeners
 from tailrace.gateway.streams import stream_view
+from tailrace.gateway.trace_share import TraceShare
 from tailrace.gateway.verdict import Verdict
 from tailrace.govern.shared_state import SharedState
 from tailrace.measure.ledger import RequestLedger
@@ -122,6 +123,7 @@ class Gateway:
         self._tick: asyncio.TimerHandle | None = None
         self._due = 0
         self._ticks = 0
+        self.traces = TraceShare(config.traces, config.workers)
         self._apply(config)
 
     def _apply(self, config: Config) -> None:
@@ -131,6 +133,7 @@ class Gateway:
         self.header_hold_ns = max(0, int(config.header_hold) - SWEEP_NS)
         """The sweeper is up to one period late, so it is told to come one period early."""
         self.aliases = Aliases(config.aliases)
+        self.traces.reconfigure(config.traces, config.workers)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes

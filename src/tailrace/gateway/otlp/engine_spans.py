@@ -1,0 +1,97 @@
+"""The taker of what engines and services behind us report: spans become amendments, an engine's start its cold start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tailrace.engines.spans.assembly import SpanAssembly
+from tailrace.engines.spans.startup import ColdStart
+from tailrace.gateway.amendments import AmendmentSink
+from tailrace.model.amendment import Amendment
+from tailrace.model.span import Span
+
+
+class EngineSpans:
+    """A `SpanTaker` before an `AmendmentSink`."""
+
+    def __init__(self, sink: AmendmentSink) -> None:
+        self._sink = sink
+        self._assembly = SpanAssembly()
+        self.kept = 0
+        self.dropped = 0
+        """Amendments that the sink had no room for."""
+        self.earlier: list[ColdStart] = []
+        """Starts that another life of this process has seen."""
+
+    def take(self, spans: Sequence[Span], received_unix_ns: int) -> int:
+        """See `SpanTaker`."""
+        amendments, understood = self._assembly.take(spans, received_unix_ns)
+        self._put(amendments)
+        return understood
+
+    def tick(self, now_unix_ns: int) -> None:
+        """Once a second or so."""
+        self._put(self._assembly.tick(now_unix_ns))
+
+    def _put(self, amendments: Sequence[Amendment]) -> None:
+        for amendment in amendments:
+            if self._sink.put(amendment):
+                self.kept += 1
+            else:
+                self.dropped += 1
+
+    @property
+    def cold_starts(self) -> list[ColdStart]:
+        """The last starts of engines, oldest first."""
+        here = self._assembly.cold_starts.all()
+        began = {start.started_unix_ns for start in here}
+        return [start for start in self.earlier if start.started_unix_ns not in began] + here
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What became of the spans that an engine's request consists of."""
+        tally = self._assembly.tally
+        return {
+            "amendments": self.kept,
+            "amendments_dropped": self.dropped,
+            "orphaned": tally.orphaned,
+            "unaddressed": tally.unaddressed,
+            "waiting": self._assembly.waiting,
+        }
+
+    def view(self) -> dict[str, Any]:
+        """For the admin port."""
+        tally = self._assembly.tally
+        names = sorted(tally.not_understood.items(), key=lambda item: -item[1])
+        return {
+            **self.counts,
+            "startup": tally.startup,
+            "not_understood_by_name": dict(names),
+        }
+
+
+def cold_start_view(starts: Sequence[ColdStart]) -> dict[str, Any]:
+    """The last start, and those before it."""
+    if not starts:
+        return {"cold_start_ms": None, "cold_starts": []}
+    whole = [start for start in starts if start.complete]
+    return {
+        "cold_start_ms": whole[-1].total_ns / 1e6 if whole else None,
+        "cold_starts": [start.view() for start in starts],
+    }
+
+
+def encode_starts(starts: Sequence[ColdStart]) -> bytes:
+    """As the file of a data directory keeps them."""
+    return msgspec.json.encode(list(starts))
+
+
+def decode_starts(text: bytes) -> list[ColdStart]:
+    """What `encode_starts` made; nothing where it is damaged."""
+    try:
+        return msgspec.json.decode(text, type=list[ColdStart])
+    except msgspec.DecodeError:
+        return []
