@@ -19,10 +19,11 @@ from tailrace.app.fleet import Fleet
 from tailrace.app.worker_handle import NoAnswerError, WorkerHandle
 from tailrace.app.worker_link import Counts
 from tailrace.export.prometheus import GatewayMetrics
+from tailrace.gateway.applications import GATEWAY
 from tailrace.gateway.cancels import KEPT
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
-from tailrace.gateway.history import Follower
+from tailrace.gateway.history import Follower, History
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
@@ -53,6 +54,8 @@ class FleetViews:
         self._stores: dict[str, RecordStore] = {}
         self.pulls: list[Callable[[GatewayMetrics], None]] = []
         """What the supervisor's own numbers are set by at each scrape."""
+        self.applications = History()
+        """What services before us have reported of their requests; their spans come here, whoever relays them."""
 
     @property
     def config(self) -> Config:
@@ -190,20 +193,20 @@ class FleetViews:
             pull(out)
         return out.render(accept)
 
-    async def recent(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
-        """The newest `limit` records that began after `since_unix_ns`, oldest first."""
+    async def recent(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> list[RequestRecord]:
+        """The newest `limit` records of one vantage that began after `since_unix_ns`, oldest first."""
         await self._ask("flush", bool)
         since = None if since_unix_ns is None else since_unix_ns + 1
-        return await asyncio.to_thread(self.store.records, since, limit)
+        return await asyncio.to_thread(self.store.records, since, limit, vantage=vantage)
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record by our id or the client's."""
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record by our id or the client's; `None`: the gateway's, or else an application's."""
         await self._ask("flush", bool)
-        return await asyncio.to_thread(self.store.get, request_id)
+        return await asyncio.to_thread(self.store.get, request_id, vantage=vantage)
 
-    def follow(self) -> AbstractContextManager[Follower]:
-        """Receive every record from now on."""
-        return self._fleet.follow()
+    def follow(self, vantage: str = GATEWAY) -> AbstractContextManager[Follower]:
+        """Receive every record of one vantage from now on."""
+        return self._fleet.follow() if vantage == GATEWAY else self.applications.follow()
 
     async def reconfigure(self, config: Config) -> None:
         """Apply a configuration to all workers, or to none."""
@@ -251,9 +254,9 @@ class FleetPage:
         """The engine's address."""
         return self._views.upstream
 
-    async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
+    async def table(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> RecordTable:
         """Records at rest; they are there about 200 ms after a request has ended."""
-        return await asyncio.to_thread(self._views.store.table, since_unix_ns, None, limit)
+        return await asyncio.to_thread(self._views.store.table, since_unix_ns, None, limit, vantage=vantage)
 
     async def record(self, request_id: str) -> RequestRecord | None:
         """One record with its timeline."""
@@ -275,6 +278,7 @@ class FleetPage:
             "simulated": "simulated" in engine.watch.server,
             "upstream": self._views.upstream,
             "upstream_ok": engine.reachable,
+            "applications": self._views.applications.total,
         }
         state = engine.watch.state(monotonic_ns())
         if state is not None:

@@ -32,6 +32,9 @@ OutcomeOption = Annotated[
     str, typer.Option(help="Only this outcome: completed, cancelled, timed_out, rejected, failed.")
 ]
 Model = Annotated[str, typer.Option(help="Only this model.")]
+Vantage = Annotated[
+    str, typer.Option(help="Whose records: gateway, or application (what services before it have reported).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -46,6 +49,7 @@ def query(
     outcome: OutcomeOption = "",
     model: Model = "",
     request: Annotated[str, typer.Option("--id", help="The one record with this id, whole.")] = "",
+    vantage: Vantage = "gateway",
     ask: Annotated[str, typer.Option(help="A named question; `--ask list` shows them.")] = "",
     number: Annotated[list[str] | None, typer.Option(help="A parameter of --ask: bound_ms=800. Repeatable.")] = None,
     limit: Annotated[int, typer.Option(help="At most so many records.", min=1)] = 20,
@@ -57,17 +61,19 @@ def query(
         return
     store = _open(data_dir)
     window = _window(since, until)
+    _check_vantage(vantage)
     if request:
         _print_one(store, request, as_json)
     elif ask:
         _refuse_with_ask({"--lane": lane, "--outcome": outcome, "--model": model, "--slowest": slowest})
-        _print_answer(store, ask, metric, number or [], window, as_json)
+        _print_answer(store, ask, metric, number or [], window, as_json, vantage)
     else:
         table = store.table(
             *window,
             slowest or limit,
             equal=_equal(lane, outcome, model),
-            slowest_by=_metric_column(metric or "ttft") if slowest else "",
+            slowest_by=_metric_column(metric or _first_metric(vantage)) if slowest else "",
+            vantage=vantage,
         )
         _print_records(table, as_json)
 
@@ -82,6 +88,7 @@ def export(
     lane: Lane = "",
     outcome: OutcomeOption = "",
     model: Model = "",
+    vantage: Vantage = "gateway",
     limit: Annotated[int | None, typer.Option(help="At most so many records: the newest.", min=1)] = None,
     timelines: Annotated[bool, typer.Option(help="With event timelines (jsonl and parquet).")] = True,
 ) -> None:
@@ -95,7 +102,8 @@ def export(
     store = _open(data_dir)
     wanted = _equal(lane, outcome, model)
     keep = timelines and file_format != "csv"
-    table = store.table(*_window(since, until), limit, with_timelines=keep, equal=wanted)
+    _check_vantage(vantage)
+    table = store.table(*_window(since, until), limit, with_timelines=keep, equal=wanted, vantage=vantage)
     if file_format == "parquet":
         from tailrace.export.parquet import write_parquet
 
@@ -191,6 +199,20 @@ def _equal(lane: str, outcome: str, model: str) -> dict[str, str]:
     return {name: text for name, text in (("lane", lane), ("outcome", outcome), ("model", model)) if text}
 
 
+def _check_vantage(vantage: str) -> None:
+    from tailrace.model.errors import InputError
+
+    if vantage not in ("gateway", "application"):
+        raise InputError(
+            f"there is no vantage {vantage!r}", place="--vantage", remedy="Use one of: gateway, application."
+        )
+
+
+def _first_metric(vantage: str) -> str:
+    """An application's request may have no first token: by its whole length."""
+    return "ttft" if vantage == "gateway" else "e2e"
+
+
 def _metric_column(metric: str) -> str:
     from tailrace.model.errors import InputError
     from tailrace.store.queries import METRICS
@@ -254,7 +276,13 @@ def _print_one(store: RecordStore, request: str, as_json: bool) -> None:
 
 
 def _print_answer(
-    store: RecordStore, ask: str, metric: str, number: list[str], window: tuple[int | None, int | None], as_json: bool
+    store: RecordStore,
+    ask: str,
+    metric: str,
+    number: list[str],
+    window: tuple[int | None, int | None],
+    as_json: bool,
+    vantage: str,
 ) -> None:
     from tailrace.model.errors import InputError
 
@@ -265,7 +293,9 @@ def _print_answer(
             numbers[key] = int(value) if value.lstrip("-").isdigit() else float(value)
         except ValueError:
             raise InputError(f"{text!r} is not name=number", place="--number") from None
-    answer = store.ask(ask, metric=metric or None, since_unix_ns=window[0], until_unix_ns=window[1], **numbers)
+    answer = store.ask(
+        ask, metric=metric or None, since_unix_ns=window[0], until_unix_ns=window[1], vantage=vantage, **numbers
+    )
     if as_json:
         _print_json({"schema": 1, "ask": ask, "rows": answer.dicts()})
     else:

@@ -411,6 +411,20 @@ _TABLE: Final = (
     ),
     # -- spans of engines and services
     Metric(
+        name="tailrace_application_records_total",
+        kind="counter",
+        labels=("fate",),
+        unit="records",
+        definition="Requests that services before the gateway have reported, by what became of their records: kept, "
+        "dropped. They are in no other number.",
+    ),
+    Metric(
+        name="tailrace_application_reports_lost_total",
+        kind="counter",
+        unit="requests",
+        definition="Requests that those services could not report, as they last said themselves.",
+    ),
+    Metric(
         name="tailrace_spans_total",
         kind="counter",
         labels=("fate",),

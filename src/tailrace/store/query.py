@@ -29,6 +29,9 @@ __all__ = ["Answer", "RecordStore"]
 
 _T = TypeVar("_T")
 _ATTEMPTS: Final = 4
+GATEWAY: Final = "gateway"
+"""The vantage that every question is about unless it says otherwise: two records of one request are not two requests.
+"""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -75,15 +78,18 @@ class RecordStore:
         with_timelines: bool = False,
         equal: Mapping[str, str] | None = None,
         slowest_by: str = "",
+        vantage: str | None = GATEWAY,
     ) -> RecordTable:
         """Records in the window, ordered by start; with `limit`, the newest so many of them.
 
+        One `vantage`, the gateway's own unless another is asked for (`application`: what services before it have
+        reported of the same requests); `None`: whatever there is.
         `equal` keeps those whose text fields say this (`{"lane": "batch"}`). `slowest_by` names a column: the rows
         that have it come largest first, and `limit` keeps the largest. Timelines are read only when asked for: they
         are most of the bytes.
         """
         order = slowest_by or "start_unix_ns"
-        wanted = dict(equal or {})
+        wanted = {**(equal or {}), **({} if vantage is None else {"vantage": vantage})}
         for name in (order, *wanted):
             if name not in KINDS:
                 raise InputError(f"records have no field {name!r}", remedy=f"They have: {', '.join(KINDS)}.")
@@ -110,13 +116,27 @@ class RecordStore:
         return self._retry(read)
 
     def records(
-        self, since_unix_ns: int | None = None, limit: int | None = None, until_unix_ns: int | None = None
+        self,
+        since_unix_ns: int | None = None,
+        limit: int | None = None,
+        until_unix_ns: int | None = None,
+        *,
+        vantage: str | None = GATEWAY,
     ) -> list[RequestRecord]:
         """Like `table`, as records with their timelines."""
-        return list(self.table(since_unix_ns, until_unix_ns, limit, with_timelines=True).records())
+        table = self.table(since_unix_ns, until_unix_ns, limit, with_timelines=True, vantage=vantage)
+        return list(table.records())
 
-    def get(self, request_id: str) -> RequestRecord | None:
-        """The record of one request, by our id or the client's, with its timeline; the newest if there are several."""
+    def get(self, request_id: str, *, vantage: str | None = None) -> RequestRecord | None:
+        """The record of one request, by our id or the client's, with its timeline; the newest if there are several.
+
+        `vantage` `None`: the gateway's, or where it has none, an application's.
+        """
+        if vantage is None:
+            return self.get(request_id, vantage=GATEWAY) or self._get(request_id, "")
+        return self._get(request_id, vantage)
+
+    def _get(self, request_id: str, vantage: str) -> RequestRecord | None:
         if not request_id or request_id.endswith("\0"):
             # Most records have no client id, and an empty one must not find them; numpy cuts NULs off what it compares.
             return None
@@ -124,13 +144,16 @@ class RecordStore:
         def read() -> RequestRecord | None:
             found = self._hot(containing=request_id)[0]
             mine = (found.column("request_id") == request_id) | (found.column("client_request_id") == request_id)
+            if vantage:
+                mine &= found.column("vantage") == vantage
             hits = found.where(mine.astype(bool))
             if not len(hits):
                 listing = list_segments(self.directory.segments)
                 if not listing.names:
                     return None
                 quoted = _quoted(request_id)
-                where = f"request_id = {quoted} OR client_request_id = {quoted}"
+                where = f"(request_id = {quoted} OR client_request_id = {quoted})"
+                where += f' AND "vantage" = {_quoted(vantage)}' if vantage else ""
                 paths = [name.path(self.directory.segments) for name in listing.names]
                 hits = self._read_segments(paths, where, "start_unix_ns", 1, with_timelines=True)
             newest = hits.sorted_by("start_unix_ns", descending=True)
@@ -147,9 +170,13 @@ class RecordStore:
         metric: str | None = None,
         since_unix_ns: int | None = None,
         until_unix_ns: int | None = None,
+        vantage: str = GATEWAY,
         **numbers: float,
     ) -> Answer:
-        """Answer a named query (see `queries.QUERIES`) over a window. InputError for an unknown name or parameter."""
+        """Answer a named query (see `queries.QUERIES`) over a window, of the records of one vantage.
+
+        InputError for an unknown name or parameter.
+        """
         sql = query_sql(name, metric, **numbers)
 
         def read() -> Answer:
@@ -160,7 +187,7 @@ class RecordStore:
                 parts = [register_table(connection, "hot", snapshot.hot)]
                 if snapshot.segments:
                     parts.append(select_segments(connection, snapshot.segments))
-                where = _window(since_unix_ns, until_unix_ns)
+                where = f"{_window(since_unix_ns, until_unix_ns)} AND vantage = {_quoted(vantage)}"
                 union = " UNION ALL ".join(f"(SELECT * FROM ({part}) WHERE {where})" for part in parts)  # noqa: S608
                 connection.execute(f"CREATE TEMP VIEW records AS {union}")
                 cursor = connection.execute(sql)
