@@ -103,7 +103,10 @@ def test_memory_is_bounded():
     application, sink = taker()
     for number in range(MOST_SPANS // 1000 + 3):
         application.take(
-            [msgspec.structs.replace(stage("model", 0, 1, f"{number}-{at}"), trace_id=f"{number}") for at in range(1000)],
+            [
+                msgspec.structs.replace(stage("model", 0, 1, f"{number}-{at}"), trace_id=f"{number}")
+                for at in range(1000)
+            ],
             NOW,
         )
     assert application.view()["waiting"] <= MOST_SPANS

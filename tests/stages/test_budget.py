@@ -18,7 +18,8 @@ SHORT = 0.03
 
 
 @pytest.mark.parametrize(
-    ("text", "nanoseconds"), [(0.8, 800_000_000), ("800ms", 800_000_000), ("2s", 2 * 10**9), (3, 3 * 10**9), ("1m", 60 * 10**9)]
+    ("text", "nanoseconds"),
+    [(0.8, 800_000_000), ("800ms", 800_000_000), ("2s", 2 * 10**9), (3, 3 * 10**9), ("1m", 60 * 10**9)],
 )
 def test_ways_to_write_a_budget(text, nanoseconds):
     assert budget_ns(text) == nanoseconds
@@ -36,14 +37,20 @@ def test_an_async_block_is_cancelled_at_its_budget():
     async def scene():
         with collect() as stages:
             began = time.monotonic()
-            with pytest.raises(StageTimeout, match=r"stage preprocess.retrieval is over its budget of 0.03 s") as caught:
+            with pytest.raises(
+                StageTimeout, match=r"stage preprocess.retrieval is over its budget of 0.03 s"
+            ) as caught:
                 with stage("preprocess.retrieval", budget=SHORT):
                     await asyncio.sleep(10)
             assert SHORT * 0.9 <= time.monotonic() - began < 2
         return caught.value, stages
 
     timeout, stages = asyncio.run(scene())
-    assert (timeout.stage, timeout.budget_ns, timeout.where) == ("preprocess.retrieval", 30_000_000, "preprocess.retrieval")
+    assert (timeout.stage, timeout.budget_ns, timeout.where) == (
+        "preprocess.retrieval",
+        30_000_000,
+        "preprocess.retrieval",
+    )
     assert isinstance(timeout, TimeoutError)
     (span,) = stages.spans
     assert span.over_budget
@@ -178,10 +185,9 @@ def test_time_that_is_left_is_the_least_of_all_budgets_around():
 def test_a_clients_timeout_inside_its_stage_is_the_stages():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        with collect() as stages:
-            with pytest.raises(StageTimeout) as caught:
-                with stage("preprocess.retrieval", budget=SHORT) as retrieval, stage("preprocess.retrieval.index"):
-                    urllib.request.urlopen(url, timeout=retrieval.remaining())
+        with collect() as stages, pytest.raises(StageTimeout) as caught:
+            with stage("preprocess.retrieval", budget=SHORT) as retrieval, stage("preprocess.retrieval.index"):
+                urllib.request.urlopen(url, timeout=retrieval.remaining())
         assert caught.value.stage == "preprocess.retrieval"
         assert caught.value.where == "preprocess.retrieval.index"
         assert stages.failed_in == "preprocess.retrieval.index"
