@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.engine import diagnose
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.gather import gather
@@ -85,6 +86,11 @@ def _live(url: str, token: str, timeout_s: float) -> list[Source]:
         out.append(
             Source(name=url, kind=Kind.LINES, table=parse_lines(found.records.splitlines(), _decode, f"{url}/records"))
         )
+    if found.applications.strip():
+        reported = parse_lines(found.applications.splitlines(), _decode, f"{url}/records?vantage=application")
+        _, applications = split_applications(reported)
+        if len(applications):
+            out.append(Source(name=f"{url} (applications)", kind=Kind.LINES, table=applications))
     for scrape in found.scrapes:
         state, notes = read_scrape(scrape.text, scrape.at_ns)
         # A gateway's own metrics are no engine's: only what was understood is evidence.
