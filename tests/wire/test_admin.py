@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from tailrace.gateway.admin import AdminParts, make_admin
+from tailrace.gateway.admin import AdminParts, admin_runner, make_admin
 from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.served import OneGateway
 from tailrace.model.errors import StoreError
@@ -41,9 +41,9 @@ class Admin:
 
 @asynccontextmanager
 async def admin_of(gateway: Gateway, **parts: Any) -> AsyncIterator[Admin]:
-    added = AdminParts(diagnose=parts.pop("diagnose", None))
+    added = AdminParts(**{name: parts.pop(name) for name in ("diagnose", "spans", "of_engine") if name in parts})
     admin = make_admin(OneGateway(gateway, **parts), added)
-    runner = web.AppRunner(admin, handle_signals=False, shutdown_timeout=0.1)
+    runner = admin_runner(admin)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     host, port = runner.addresses[0][:2]

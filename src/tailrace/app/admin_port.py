@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from tailrace.app.trace_intake import TraceIntake
-from tailrace.gateway.admin import AdminParts, is_loopback, make_admin
+from tailrace.gateway.admin import AdminParts, admin_runner, is_loopback, make_admin
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.entrance import bind_error, split_address
 from tailrace.gateway.served import Served
@@ -57,7 +57,7 @@ class AdminPort:
         )
         app = make_admin(self._served, parts)
         add_page(app, self._page)
-        runner = self._runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=0.1)
+        runner = self._runner = admin_runner(app)
         await runner.setup()
         address = self._served.config.admin
         host, port = split_address(address, "admin")

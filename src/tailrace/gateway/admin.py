@@ -20,7 +20,7 @@ from tailrace.gateway.applications import GATEWAY, VANTAGES
 from tailrace.gateway.config import Config, config_from, to_plain
 from tailrace.gateway.config_sections import LaneConfig
 from tailrace.gateway.otlp.http import PATH as TRACES
-from tailrace.gateway.otlp.http import PROTOBUF, add_traces
+from tailrace.gateway.otlp.http import PROTOBUF, TracesHandler
 from tailrace.gateway.otlp.span_desk import SpanDesk
 from tailrace.gateway.served import Served
 from tailrace.measure.application import VANTAGE as APPLICATION
@@ -74,8 +74,13 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_get("/canary", admin.canary)
     app.router.add_get("/diagnosis", admin.diagnosis)
     if admin.spans is not None:
-        add_traces(app, admin.spans, body_bytes=lambda: served.config.traces.body_bytes)
+        app.router.add_post("/v1/traces", admin.traces)
     return app
+
+
+def admin_runner(app: web.Application) -> web.AppRunner:
+    """What serves it. Bodies come as they were sent: the server's own unpacking has no bound."""
+    return web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=0.1, auto_decompress=False)
 
 
 def is_loopback(host: str) -> bool:
@@ -108,6 +113,8 @@ def _guard(served: Served, open_paths: frozenset[str]) -> Any:
         if request.method == "POST" and request.content_type not in _TAKEN.get(request.path, _JSON_ONLY):
             taken = " or ".join(sorted(_TAKEN.get(request.path, _JSON_ONLY)))
             return _json({"error": {"message": f"send {taken}"}}, status=415)
+        if request.headers.get("Content-Encoding") and request.path not in _TAKEN:
+            return _json({"error": {"message": "send it without compression"}}, status=415)
         token = served.config.admin_token
         if token and request.path not in open_paths:
             given = request.headers.get("Authorization", "")
@@ -134,6 +141,9 @@ class _Admin:
         """One change of the configuration at a time: each is made of the one before."""
         self.open_paths = _OPEN_WITHOUT_TOKEN | parts.open_paths
         self.spans = parts.spans
+        self._traces = (
+            None if parts.spans is None else TracesHandler(parts.spans, lambda: served.config.traces.body_bytes)
+        )
 
     # -- health
 
@@ -269,11 +279,16 @@ class _Admin:
         return config_from({**to_plain(config), "lanes": lanes}, where="body")
 
     async def backends(self, _: web.Request) -> web.Response:
-        """The engine behind us."""
+        """The engine behind us; what its spans tell: `cold_start_ms`, `spans` by what became of them."""
         backends = await self._served.backends()
         if self._parts.of_engine is not None and backends:
             backends[0].update(self._parts.of_engine())
         return _json({"backends": backends})
+
+    async def traces(self, request: web.Request) -> web.Response:
+        """Spans of engines and services: OTLP in protobuf (`application/x-protobuf`) or JSON, plain, gzip or deflate."""
+        assert self._traces is not None
+        return await self._traces.post(request)
 
     async def knobs(self, _: web.Request) -> web.Response:
         """The engine's scheduler knobs, where it tells them (the simulated engine does)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -166,19 +166,10 @@ def _attributes(pairs: list[_Pair] | None) -> dict[str, Any]:
 
 def _value(said: Any, depth: int) -> Any:
     """An `AnyValue`: an object with one member that names its type."""
-    if not isinstance(said, dict):
-        return None
-    for kind, value in said.items():
-        if kind == "stringValue":
-            return value if isinstance(value, str) else str(value)
-        if kind == "intValue":
-            return _integer(value) if isinstance(value, int | str) else None
-        if kind == "doubleValue":
-            return _double(value)
-        if kind == "boolValue":
-            return bool(value)
-        if kind == "bytesValue":
-            return _hex(value)
+    for kind, value in said.items() if isinstance(said, dict) else ():
+        read = _SCALARS.get(kind)
+        if read is not None:
+            return read(value)
         if kind in ("arrayValue", "kvlistValue"):
             return _several(kind, value, depth)
     return None
@@ -206,3 +197,12 @@ def _hex(said: Any) -> str:
         return base64.b64decode(said).hex()
     except (TypeError, ValueError):
         return ""
+
+
+_SCALARS: Final[dict[str, Callable[[Any], Any]]] = {
+    "stringValue": lambda said: said if isinstance(said, str) else str(said),
+    "intValue": lambda said: _integer(said) if isinstance(said, int | str) else None,
+    "doubleValue": _double,
+    "boolValue": bool,
+    "bytesValue": _hex,
+}

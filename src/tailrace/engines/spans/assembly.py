@@ -31,6 +31,8 @@ MOST_SPANS: Final = 16_384
 """How many spans are here at once, with what links them: some 20 MB at the very worst."""
 MOST_OF_TRACE: Final = 1024
 """Of one trace: each post reads all that is here of it. Above, the older half goes."""
+SETTLE_NS: Final = 2 * S
+"""How long after a service's entry others of its spans may come: exporters cut what they send into pieces."""
 _SERVER: Final = 2
 _MOST_STEPS: Final = 64
 """From a span to the first one of its request; a longer chain is a circle."""
@@ -220,10 +222,14 @@ class SpanAssembly:
             if entry.span is not None and REQUEST in entry.span.attributes:
                 continue  # a service before us: it has a record of its own
             parent = trace.held[_climb(trace, top, _never)].parent
-            if parent and (last or entry.kind == _SERVER):
+            if not parent or not (last or entry.kind == _SERVER):
+                continue
+            if last or now >= trace.due.setdefault(top, now + SETTLE_NS):
                 service = str(spans[0].resource.get("service.name", "")) or "unnamed"
                 origin = f"service:{service[:_NAME_LENGTH]} span"
                 self._give(out, trace, top, _amendment(read_stages(spans), origin, trace_id, parent, top, now))
+            else:
+                self._unsettled[trace_id] = trace
         return out
 
     @staticmethod

@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
+import msgspec
+
 from tailrace.engines.spans.reader import SpanFacts, SpanReader, covered_ns
 from tailrace.model.span import Span
 
@@ -42,49 +44,67 @@ class TritonSpans(SpanReader):
         out = SpanFacts()
         models = [span for span in below if "triton.model_name" in span.attributes]
         computes = [span for span in below if span.name == _COMPUTE]
-        queues: list[tuple[int, int]] = []
-        inputs: list[tuple[int, int]] = []
-        infers: list[tuple[int, int]] = []
-        outputs: list[tuple[int, int]] = []
-        for compute in computes:
-            model = next((span for span in models if span.span_id == compute.parent_span_id), None)
-            began, loaded = _at(compute, "COMPUTE_START"), _at(compute, "COMPUTE_INPUT_END")
-            computed, done = _at(compute, "COMPUTE_OUTPUT_START"), _at(compute, "COMPUTE_END")
-            queued = None if model is None else _at(model, "QUEUE_START")
-            for found, start, end in (
-                (queues, queued, began),
-                (inputs, began, loaded),
-                (infers, loaded, computed),
-                (outputs, computed, done),
-            ):
-                if start is not None and end is not None:
-                    found.append((start, end))
+        phases = _phases(models, computes)
         arrived = [at for at in (_at(span, "QUEUE_START") for span in models) if at is not None]
         if arrived:
             received = _at(root, "HTTP_RECV_START") or _at(root, "GRPC_WAITREAD_END") or root.start_unix_ns
-            inputs.append((received, min(arrived)))
+            phases.inputs.append((received, min(arrived)))
             out.say("preprocess.receive", min(arrived) - received, "triton.QUEUE_START - HTTP_RECV_START")
-        busy = covered_ns([*infers, *inputs])
-        if queues:
-            out.say("queue", covered_ns([*queues, *infers, *inputs]) - busy, "triton.COMPUTE_START - QUEUE_START")
-        if inputs:
-            out.say("preprocess", covered_ns(inputs), "triton.COMPUTE_INPUT_END - COMPUTE_START")
-        responses = [event.at_unix_ns for event in root.events if event.name == _RESPONSE]
-        if _streamed(responses, computes):
-            # `execute()` has returned, or not: the first response is the only end of the prefill that means anything.
-            loaded = max((end for _, end in inputs), default=None)
-            if loaded is not None and responses:
-                out.say("prefill", min(responses) - loaded, f"triton.{_RESPONSE} - COMPUTE_INPUT_END")
-        else:
-            if infers:
-                out.say("prefill", covered_ns(infers), "triton.COMPUTE_OUTPUT_START - COMPUTE_INPUT_END")
-            if outputs:
-                sent = max(root.end_unix_ns, *(end for _, end in outputs))
-                out.say("postprocess", sent - max(start for start, _ in outputs), "triton.HTTP_SEND_END - OUTPUT_START")
+        busy = [*phases.infers, *phases.inputs]
+        if phases.queues:
+            waited = covered_ns([*phases.queues, *busy]) - covered_ns(busy)
+            out.say("queue", waited, "triton.COMPUTE_START - QUEUE_START")
+        if phases.inputs:
+            out.say("preprocess", covered_ns(phases.inputs), "triton.COMPUTE_INPUT_END - COMPUTE_START")
+        _work(out, root, computes, phases)
         for span in models:
-            if _OURS.fullmatch(str(span.attributes.get("triton.request_id", ""))):
-                out.request_id = str(span.attributes["triton.request_id"])
+            said = str(span.attributes.get("triton.request_id", ""))
+            if _OURS.fullmatch(said):
+                out.request_id = said
         return out
+
+
+class _Phases(msgspec.Struct):
+    """(start, end) of each, over all models of the request."""
+
+    queues: list[tuple[int, int]] = []
+    inputs: list[tuple[int, int]] = []
+    infers: list[tuple[int, int]] = []
+    outputs: list[tuple[int, int]] = []
+
+
+def _phases(models: Sequence[Span], computes: Sequence[Span]) -> _Phases:
+    out = _Phases()
+    for compute in computes:
+        model = next((span for span in models if span.span_id == compute.parent_span_id), None)
+        began, loaded = _at(compute, "COMPUTE_START"), _at(compute, "COMPUTE_INPUT_END")
+        computed, done = _at(compute, "COMPUTE_OUTPUT_START"), _at(compute, "COMPUTE_END")
+        queued = None if model is None else _at(model, "QUEUE_START")
+        for found, start, end in (
+            (out.queues, queued, began),
+            (out.inputs, began, loaded),
+            (out.infers, loaded, computed),
+            (out.outputs, computed, done),
+        ):
+            if start is not None and end is not None:
+                found.append((start, end))
+    return out
+
+
+def _work(out: SpanFacts, root: Span, computes: Sequence[Span], phases: _Phases) -> None:
+    responses = [event.at_unix_ns for event in root.events if event.name == _RESPONSE]
+    if _streamed(responses, computes):
+        # `execute()` has returned, or not: the first response is the only end of the prefill that means anything.
+        loaded = max((end for _, end in phases.inputs), default=None)
+        if loaded is not None:
+            out.say("prefill", min(responses) - loaded, f"triton.{_RESPONSE} - COMPUTE_INPUT_END")
+        return
+    if phases.infers:
+        out.say("prefill", covered_ns(phases.infers), "triton.COMPUTE_OUTPUT_START - COMPUTE_INPUT_END")
+    if phases.outputs:
+        sent = max(root.end_unix_ns, *(end for _, end in phases.outputs))
+        began = max(start for start, _ in phases.outputs)
+        out.say("postprocess", sent - began, "triton.HTTP_SEND_END - COMPUTE_OUTPUT_START")
 
 
 def _at(span: Span, name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""The taker of what engines and services behind us report: spans become amendments, an engine's start its cold start."""
+"""The taker of what engines and services behind us report: spans become amendments, and an engine's cold start."""
 
 from __future__ import annotations
 

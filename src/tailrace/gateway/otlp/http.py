@@ -9,28 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import aiohttp
 import msgspec
 from aiohttp import web
 
 from tailrace.gateway.otlp.span_desk import Reception, SpanDesk
+from tailrace.gateway.otlp.unpack import ENCODINGS, TooLargeError, UnpackError, unpacked
 from tailrace.measure.otlp_json import spans_of_json
 from tailrace.measure.otlp_value import OtlpError, status_message
 
 PATH: Final = "/v1/traces"
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-_CHUNK: Final = 64 * 1024
 _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _UNAVAILABLE = 3, 8, 14
 """gRPC's codes, of which a refusal's `Status` has one."""
 
 
-def add_traces(app: web.Application, desk: SpanDesk, *, body_bytes: Callable[[], int]) -> None:
-    """Let `app` take spans; `body_bytes` says how large a post may be, unpacked."""
-    app.router.add_post(PATH, _Traces(desk, body_bytes).post)
+class _RefusedError(Exception):
+    def __init__(self, status: int, code: int, text: str) -> None:
+        super().__init__(text)
+        self.status, self.code, self.text = status, code, text
 
 
-class _Traces:
+class TracesHandler:
+    """Takes posts for a desk; `body_bytes` says how large one may be, unpacked."""
+
     def __init__(self, desk: SpanDesk, body_bytes: Callable[[], int]) -> None:
         self._desk = desk
         self._body_bytes = body_bytes
@@ -38,19 +40,11 @@ class _Traces:
     async def post(self, request: web.Request) -> web.Response:
         """Take one export."""
         kind = request.content_type
-        if self._desk.busy:
-            self._desk.counters.refused_posts += 1
-            return _refusal(kind, 503, _UNAVAILABLE, "other posts are being worked on", retry_after_s=1)
-        most = self._body_bytes()
-        if (request.content_length or 0) > most:
-            return self._too_large(kind, most)
         try:
-            body = await self._read(request, most)
-        except (aiohttp.ClientPayloadError, aiohttp.http_exceptions.HttpProcessingError, web.RequestPayloadError):
+            body = await self._read(request)
+        except _RefusedError as refused:
             self._desk.counters.refused_posts += 1
-            return _refusal(kind, 400, _INVALID_ARGUMENT, "the body cannot be unpacked")
-        if body is None:
-            return self._too_large(kind, most)
+            return _refusal(kind, refused)
         try:
             if kind == PROTOBUF:
                 # Here: without a post, nothing of protobuf is loaded.
@@ -60,25 +54,22 @@ class _Traces:
                 return web.Response(body=reception_message(taken.rejected, taken.why), content_type=PROTOBUF)
             return _reception(await self._desk.work(spans_of_json(body)))
         except OtlpError as error:
-            return _refusal(kind, 400, _INVALID_ARGUMENT, str(error))
+            return _refusal(kind, _RefusedError(400, _INVALID_ARGUMENT, str(error)))
 
-    @staticmethod
-    async def _read(request: web.Request, most: int) -> bytes | None:
-        """The body, unpacked by the server as it is read; `None` as soon as it is too large."""
-        parts: list[bytes] = []
-        size = 0
-        while part := await request.content.read(_CHUNK):
-            size += len(part)
-            if size > most:
-                return None
-            parts.append(part)
-        return b"".join(parts)
-
-    def _too_large(self, kind: str, most: int) -> web.Response:
-        self._desk.counters.refused_posts += 1
-        return _refusal(
-            kind, 413, _RESOURCE_EXHAUSTED, f"the post is larger than {most} bytes: `traces.body_bytes`", close=True
-        )
+    async def _read(self, request: web.Request) -> bytes:
+        if self._desk.busy:
+            raise _RefusedError(503, _UNAVAILABLE, "other posts are being worked on")
+        encoding = request.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in ENCODINGS:
+            raise _RefusedError(415, _INVALID_ARGUMENT, "send it with gzip, deflate or without compression")
+        most = self._body_bytes()
+        try:
+            return await unpacked(request.content.iter_any(), encoding, most, request.content_length or 0)
+        except TooLargeError:
+            text = f"the post is larger than {most} bytes: `traces.body_bytes`"
+            raise _RefusedError(413, _RESOURCE_EXHAUSTED, text) from None
+        except UnpackError as error:
+            raise _RefusedError(400, _INVALID_ARGUMENT, f"the body cannot be unpacked: {error}") from None
 
 
 def _reception(taken: Reception) -> web.Response:
@@ -86,16 +77,14 @@ def _reception(taken: Reception) -> web.Response:
     return web.Response(body=msgspec.json.encode(partial if taken.rejected else {}), content_type=JSON)
 
 
-def _refusal(
-    kind: str, status: int, code: int, text: str, *, retry_after_s: int | None = None, close: bool = False
-) -> web.Response:
+def _refusal(kind: str, refused: _RefusedError) -> web.Response:
     """A `google.rpc.Status` in the sender's encoding, as the protocol asks."""
-    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+    headers = {"Retry-After": "1"} if refused.status == 503 else {}
     if kind == PROTOBUF:
-        answer = web.Response(status=status, body=status_message(code, text), content_type=PROTOBUF, headers=headers)
+        body = status_message(refused.code, refused.text)
     else:
-        body = msgspec.json.encode({"code": code, "message": text})
-        answer = web.Response(status=status, body=body, content_type=JSON, headers=headers)
-    if close:
-        answer.force_close()
+        body = msgspec.json.encode({"code": refused.code, "message": refused.text})
+    answer = web.Response(status=refused.status, body=body, content_type=kind, headers=headers)
+    if refused.status == 413:
+        answer.force_close()  # the rest of the body is not read
     return answer
