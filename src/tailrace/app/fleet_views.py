@@ -27,6 +27,7 @@ from tailrace.gateway.history import Follower, History
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
+from tailrace.store.writer import RecordWriter
 from tailrace.web.source import LaneNow, LiveNow, StreamNow, dropped_by_class
 
 _PATIENCE_S: Final = 1.0
@@ -49,8 +50,10 @@ _WORST: Final = frozenset(
 class FleetViews:
     """`Served` for the admin port."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, writer: RecordWriter) -> None:
+        """`writer` is the supervisor's own: what comes in at the admin port is about requests of any worker."""
         self._fleet = fleet
+        self._writer = writer
         self._stores: dict[str, RecordStore] = {}
         self.pulls: list[Callable[[GatewayMetrics], None]] = []
         """What the supervisor's own numbers are set by at each scrape."""
@@ -153,10 +156,6 @@ class FleetViews:
         cancels = sorted((cancel for _, some in said for cancel in some), key=lambda cancel: cancel[0])
         return [view for _, view in cancels[-KEPT:]]
 
-    def slot_ns(self, request_id: str) -> int | None:  # noqa: ARG002
-        """Never known: the engine's count covers the requests of all workers, and proves nothing about one."""
-        return None
-
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
         lanes: dict[str, dict[str, Any]] = (await self.live()).get("lanes", {})
@@ -188,6 +187,7 @@ class FleetViews:
         out.absorb(fleet.past_metrics.snapshot().ended())
         for worker in fleet.workers.values():
             out.absorb(worker.counts.metrics)
+        out.absorb(self._own_metrics().snapshot())
         out.counter("tailrace_worker_restarts_total", fleet.restarts)
         for pull in self.pulls:
             pull(out)
@@ -195,13 +195,13 @@ class FleetViews:
 
     async def recent(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> list[RequestRecord]:
         """The newest `limit` records of one vantage that began after `since_unix_ns`, oldest first."""
-        await self._ask("flush", bool)
+        await self._flush()
         since = None if since_unix_ns is None else since_unix_ns + 1
         return await asyncio.to_thread(self.store.records, since, limit, vantage=vantage)
 
     async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
         """One record by our id or the client's; `None`: the gateway's, or else an application's."""
-        await self._ask("flush", bool)
+        await self._flush()
         return await asyncio.to_thread(self.store.get, request_id, vantage=vantage)
 
     def follow(self, vantage: str = GATEWAY) -> AbstractContextManager[Follower]:
@@ -215,7 +215,17 @@ class FleetViews:
     def store_counters(self) -> dict[str, int]:
         """What all writers have counted, as of the last time they said so."""
         fleet = self._fleet
-        return merged([fleet.past.store, *(worker.counts.store for worker in fleet.workers.values())])
+        own = self._writer.counters()
+        return merged([fleet.past.store, *(worker.counts.store for worker in fleet.workers.values()), own])
+
+    def _own_metrics(self) -> GatewayMetrics:
+        out = GatewayMetrics(parse_objectives(self.config.objectives))
+        out.records(self._writer.counters(), disk_ok=not self._writer.error)
+        return out
+
+    async def _flush(self) -> None:
+        """Have everybody write what it holds."""
+        await asyncio.gather(self._ask("flush", bool), asyncio.to_thread(self._writer.flush, _PATIENCE_S))
 
     async def _count(self) -> None:
         """Have every worker's counts of now; one that is stuck keeps its last ones."""

@@ -490,6 +490,20 @@ _TABLE: Final = (
         "ones; a diagnosis refuses above 1 %.",
     ),
     Metric(
+        name="tailrace_amendments_acknowledged_total",
+        kind="counter",
+        unit="amendments",
+        definition="Late reports on requests (spans, freed slots) committed to the hot tier.",
+    ),
+    Metric(
+        name="tailrace_amendments_dropped_total",
+        kind="counter",
+        labels=("class",),
+        unit="amendments",
+        definition="Late reports lost, by class: `stages` would have split a request's time, `facts` told something "
+        "else. The records themselves are not touched by it.",
+    ),
+    Metric(
         name="tailrace_records_waiting",
         kind="gauge",
         unit="records",

@@ -186,12 +186,7 @@ class _Admin:
         record = await self._served.record(request_id, _vantage(request))
         if record is None:
             return _json({"error": {"message": f"there is no record {request_id!r}"}}, status=404)
-        public = to_public(record)
-        slot_ns = self._served.slot_ns(record.request_id)
-        if slot_ns is not None:
-            # Known only after the record was written; a record is never rewritten.
-            public["cancel_slot_ms"] = slot_ns / 1e6
-        return _json(public)
+        return _json(to_public(record))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Finished requests as server-sent events, from now on; the gateway's, or those of `vantage=application`."""

@@ -98,7 +98,11 @@ class AmendmentFork:
     """One sink before several: what is in memory is shown at once, what is stored stays."""
 
     def __init__(self, *sinks: AmendmentSink) -> None:
-        self._sinks = sinks
+        self._sinks = list(sinks)
+
+    def add(self, sink: AmendmentSink) -> None:
+        """From now on to this one too."""
+        self._sinks.append(sink)
 
     def put(self, amendment: Amendment) -> bool:
         """False when any of them dropped it."""

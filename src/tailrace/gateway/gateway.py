@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tailrace.gateway.aliases import Aliases
+from tailrace.gateway.amendments import AmendmentFork
 from tailrace.gateway.cancels import CancelWatch, at_engine
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_head import EngineHeads
@@ -91,6 +92,8 @@ class Gateway:
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running, shared=shared)
         self.kept = History()
         """The last records; `history` reads it up to date."""
+        self.amendments = AmendmentFork(self.kept.amendments)
+        """Takes what becomes known of requests after their records were made; shown from memory at once."""
         self.counters = Counters()
         self.listeners: Listeners | None = None
         """Who listens to the WebSocket sessions that begin; nobody, unless a composition says so."""
@@ -99,6 +102,7 @@ class Gateway:
             lambda: at_engine(self.in_flight.values()),
             wake=self.engine.watch.wake,
             period_ns=int(config.scrape.period),
+            amendments=self.amendments,
         )
         self.engine.watch.reader = self.cancels
         self.hindsight = Hindsight(self.cancels, self.engine.watch)

@@ -67,9 +67,6 @@ class Served(Protocol):
     async def cancels(self) -> list[dict[str, Any]]:
         """The last cancels that had reached the engine, oldest first."""
 
-    def slot_ns(self, request_id: str) -> int | None:
-        """How long after its cancel a recent request's slot in the engine was seen free; `None` where it was not."""
-
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
 
@@ -164,11 +161,6 @@ class OneGateway:
     async def cancels(self) -> list[dict[str, Any]]:
         """The last cancels that had reached the engine, oldest first."""
         return [cancel.view() for cancel in self._gateway.cancels.recent]
-
-    def slot_ns(self, request_id: str) -> int | None:
-        """How long after its cancel a recent request's slot was seen free."""
-        cancel = self._gateway.cancels.find(request_id)
-        return None if cancel is None else cancel.slot_ns
 
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""

@@ -63,20 +63,26 @@ SERVICES_BEHIND: Final = "postprocess.upstream"
 """The part of `postprocess` that a service between us and the engine accounts for."""
 
 _WAIT: Final = ("queue", "preprocess", "encode", "prefill")
-_STRENGTH: Final = {SourceKind.INFERRED.value: 1, SourceKind.REPORTED.value: 2, SourceKind.MEASURED.value: 3}
+_FIELD: Final = {str(stage): f"{stage}_ns" for stage in STAGES}
+_STRENGTH: Final = {kind.value[0]: place for place, kind in enumerate(reversed(SourceKind), 1)}
+"""By a source's first letter; what has no source is worth as much as what is inferred."""
+_INFERRED: Final = _STRENGTH[SourceKind.INFERRED.value[0]]
+_MEASURED: Final = SourceKind.MEASURED.value
+_REPORTED: Final = source(SourceKind.REPORTED)
 _REMAINDER: Final = source(SourceKind.INFERRED, "remainder")
 _FACTS: Final = ("cached_tokens", "preemptions", "finish_reason", "cancel_slot_ns")
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """What is known of one stage or part, and by whom."""
+    """What is known of one stage or part, by whom, and how well."""
 
     value: int
     source: str
+    strength: int
 
-    @property
-    def strength(self) -> int:
-        return _STRENGTH.get(self.source.partition("(")[0], 1)
+
+def _part(value: int, text: str) -> _Part:
+    return _Part(value, text, _STRENGTH.get(text[:1], _INFERRED))
 
 
 def amend(record: RequestRecord, amendments: Iterable[Amendment]) -> RequestRecord:
@@ -98,76 +104,93 @@ def _first_come(one: Amendment) -> tuple[Any, ...]:
 
 
 class _Amending:
+    """One record on its way; asks for no more fields than `NEEDED`."""
+
     def __init__(self, record: RequestRecord, late: list[Amendment]) -> None:
         self._record = record
         self._late = late
-        self._sources = dict(record.stage_sources)
+        self._of_parts = [one for one in late if one.parts_ns or one.postprocess_ns is not None]
+        self._sources = record.stage_sources.copy()
         self._changes: dict[str, Any] = {}
 
     def done(self) -> RequestRecord:
-        record = self._record
-        values = self._split_wait()
-        self._add_parts(values)
+        record, changes = self._record, self._changes
+        self._split_wait()
+        if record.parts_ns or self._of_parts:
+            self._add_parts()
         self._add_facts()
         if self._sources != record.stage_sources:
-            self._changes["stage_sources"] = self._sources
-        changes = {name: value for name, value in self._changes.items() if value != getattr(record, name)}
+            changes["stage_sources"] = self._sources
         return msgspec.structs.replace(record, **changes) if changes else record
+
+    def _stage(self, stage: str) -> int | None:
+        """A stage's value as it is now."""
+        field = _FIELD[stage]
+        value: int | None = self._changes[field] if field in self._changes else getattr(self._record, field)
+        return value
+
+    def _set(self, field: str, value: Any) -> None:
+        if value != getattr(self._record, field):
+            self._changes[field] = value
 
     # -- the wait
 
-    def _split_wait(self) -> dict[str, int | None]:
-        """Split it again; returns every stage's value after that."""
-        record = self._record
-        stages: dict[str, int | None] = {stage: record.stage_ns(stage) for stage in STAGES}
+    def _split_wait(self) -> None:
+        record, sources = self._record, self._sources
         wait = (*_WAIT, "decode") if self._without_tokens() else _WAIT
+        length = record.unattributed_ns or 0
         known: dict[str, _Part] = {}
+        best: dict[str, _Part] = {}
+        news = False
         for stage in wait:
-            value = record.queue_engine_ns if stage == "queue" else stages[stage]
+            said: _Part | None = None
+            value = record.queue_engine_ns if stage == "queue" else getattr(record, _FIELD[stage])
             if value is not None:
-                known[stage] = _Part(value, self._sources.get(QUEUE_ENGINE if stage == "queue" else stage, "inferred"))
-        length = sum(part.value for part in known.values()) + (record.unattributed_ns or 0)
-        best = {stage: part for stage in wait if (part := self._best(stage, known.get(stage))) is not None}
-        if best == known or not length:
-            return stages
-        # The better known takes its time first; among equals, the order of a life.
-        left, cut = length, {}
+                said = known[stage] = _part(value, sources.get(QUEUE_ENGINE if stage == "queue" else stage, ""))
+                length += value
+            better = self._best(stage, said)
+            if better is not None:
+                best[stage] = better
+                news |= better is not said
+        if not news or not length:
+            return
+        # The better known takes its time first; among equals the record's own, then the order of a life.
+        left = length
         for stage in sorted(best, key=lambda stage: (-best[stage].strength, best[stage] is not known.get(stage))):
             part = best[stage]
-            cut[stage] = part
+            text = part.source
             if part.value > left:
-                cut[stage] = _Part(left, with_note(part.source, f"clamped from {part.value / MS:.3f} ms"))
-            left -= cut[stage].value
-        for stage, part in cut.items():
+                text = with_note(text, f"clamped from {part.value / MS:.3f} ms")
+            value = min(part.value, left)
+            left -= value
             if stage == "queue":
-                self._set_queue(part, stages)
+                self._set_queue(value, text, part.strength)
             else:
-                stages[stage] = self._changes[f"{stage}_ns"] = part.value
-                self._sources[stage] = part.source
-        stages["unattributed"] = self._changes["unattributed_ns"] = left or None
+                self._set(_FIELD[stage], value)
+                sources[stage] = text
+        self._set("unattributed_ns", left or None)
         if left:
-            self._sources["unattributed"] = _REMAINDER
+            sources["unattributed"] = _REMAINDER
         else:
-            self._sources.pop("unattributed", None)
-        return stages
+            sources.pop("unattributed", None)
 
     def _without_tokens(self) -> bool:
         """Whether no token was seen, so that the wait reaches to the answer's end and `decode` is a part of it."""
         record = self._record
         if record.ttft_upstream_ns is not None or record.ttft_ns is not None:
             return False
-        return not self._sources.get("decode", "").startswith(SourceKind.MEASURED.value)
+        return not self._sources.get("decode", "").startswith(_MEASURED)
 
     def _best(self, stage: str, known: _Part | None) -> _Part | None:
         best = known
         for one in self._late:
-            value = getattr(one, f"{stage}_ns")
+            value = getattr(one, _FIELD[stage])
             if value is None or value < 0:
                 continue
-            said = _Part(value, self._source_of(one, stage))
+            said = _part(value, self._source_of(one, stage))
             if best is None or said.strength > best.strength:
                 best = said
-        longest = self._longest_part(stage)
+        longest = self._longest_part(stage) if self._of_parts else None
         if longest is not None and (best is None or (best.strength < longest.strength and best.value < longest.value)):
             best = longest
         return best
@@ -175,63 +198,57 @@ class _Amending:
     def _longest_part(self, stage: str) -> _Part | None:
         """A stage of which only parts are known lasted at least as long as the longest: they may overlap."""
         best: _Part | None = None
-        for one in self._late:
+        for one in self._of_parts:
             for name, value in one.parts_ns.items():
                 if name.partition(".")[0] == stage and _is_part(name) and value > (best.value if best else 0):
-                    best = _Part(value, with_note(self._source_of(one, name), "its longest part"))
+                    best = _part(value, with_note(self._source_of(one, name), "its longest part"))
         return best
 
-    def _set_queue(self, part: _Part, stages: dict[str, int | None]) -> None:
-        record = self._record
+    def _set_queue(self, value: int, text: str, strength: int) -> None:
+        record, sources = self._record, self._sources
         before = (record.queue_ns or 0) - (record.queue_engine_ns or 0)
-        stages["queue"] = self._changes["queue_ns"] = before + part.value
-        self._changes["queue_engine_ns"] = part.value
-        self._sources[QUEUE_ENGINE] = part.source
+        self._set("queue_ns", before + value)
+        self._set("queue_engine_ns", value)
+        sources[QUEUE_ENGINE] = text
         # As in the account: a stage of several pieces is known as well as its weakest.
-        rest = self._sources.get(QUEUE_GATEWAY, "") or (
-            self._sources.get("queue", "") if record.queue_ns is not None and record.queue_engine_ns is None else ""
-        )
-        weakest = not rest or part.strength < _Part(0, rest).strength
-        self._sources["queue"] = part.source if weakest else rest
+        rest = sources.get(QUEUE_GATEWAY, "")
+        if not rest and record.queue_ns is not None and record.queue_engine_ns is None:
+            rest = sources.get("queue", "")
+        sources["queue"] = rest if rest and strength >= _part(0, rest).strength else text
 
     def _source_of(self, one: Amendment, name: str) -> str:
         named = one.sources.get(name) or (one.sources.get(QUEUE_ENGINE) if name == "queue" else None)
-        return named or source(SourceKind.REPORTED, one.origin)
+        return named or (f"{_REPORTED}({one.origin})" if one.origin else _REPORTED)
 
     # -- parts
 
-    def _add_parts(self, stages: dict[str, int | None]) -> None:
-        record = self._record
-        parts = {
-            name: _Part(value, self._sources.get(name, source(SourceKind.REPORTED)))
-            for name, value in record.parts_ns.items()
-        }
-        for one in self._late:
+    def _add_parts(self) -> None:
+        record, sources = self._record, self._sources
+        parts = {name: _part(value, sources.get(name, _REPORTED)) for name, value in record.parts_ns.items()}
+        for one in self._of_parts:
             said = {name: value for name, value in one.parts_ns.items() if _is_part(name)}
-            if one.postprocess_ns is not None and stages["postprocess"] is not None:
+            if one.postprocess_ns is not None and record.postprocess_ns is not None:
                 said.setdefault(SERVICES_BEHIND, one.postprocess_ns)
             for name, value in said.items():
                 spoken = name if name in one.sources or name != SERVICES_BEHIND else "postprocess"
-                part = _Part(value, self._source_of(one, spoken))
+                part = _part(value, self._source_of(one, spoken))
                 known = parts.get(name)
                 if value >= 0 and (known is None or part.strength > known.strength):
                     parts[name] = part
         out: dict[str, int] = {}
         for name, part in parts.items():
-            stage = name.partition(".")[0]
-            whole = stages.get(stage) if _is_part(name) else part.value
+            whole = self._stage(name.partition(".")[0]) if _is_part(name) else part.value
             if whole is None:
                 # Its stage was never reached, as far as anybody knows: nothing that it could be a part of.
-                self._sources.pop(name, None)
+                sources.pop(name, None)
                 continue
             text = part.source
             if part.value > whole:
                 text = with_note(text, f"clamped from {part.value / MS:.3f} ms")
             out[name] = min(part.value, whole)
-            if name in self._sources or name not in record.parts_ns or text != part.source:
-                self._sources[name] = text
-        if out != record.parts_ns:
-            self._changes["parts_ns"] = dict(sorted(out.items()))
+            if name in sources or name not in record.parts_ns or text != part.source:
+                sources[name] = text
+        self._set("parts_ns", dict(sorted(out.items())))
 
     # -- facts
 

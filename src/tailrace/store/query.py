@@ -389,15 +389,15 @@ class RecordStore:
         connection: duckdb.DuckDBPyConnection,
         snapshot: _Snapshot,
         window: tuple[int | None, int | None],
-        vantage: str,
+        vantage: str | None,
     ) -> None:
-        """The records of a window and a vantage as the view `records`, amended where there are amendments."""
+        """The records of a window, and of one vantage or all, as the view `records`, amended where there are amendments."""
         from tailrace.store.parquet_file import register_table, select_segments  # noqa: PLC0415
 
         parts = [register_table(connection, "hot", snapshot.hot)]
         if snapshot.segments:
             parts.append(select_segments(connection, snapshot.segments))
-        where = f"{_window(*window)} AND vantage = {_quoted(vantage)}"
+        where = _window(*window) + ("" if vantage is None else f" AND vantage = {_quoted(vantage)}")
         union = " UNION ALL ".join(f"(SELECT * FROM ({part}) WHERE {where})" for part in parts)  # noqa: S608
         name = "written" if snapshot.late else "records"
         connection.execute(f"CREATE TEMP VIEW {name} AS {union}")
@@ -419,7 +419,7 @@ class RecordStore:
         from tailrace.store.parquet_file import connect  # noqa: PLC0415
 
         with connect(threads=self._threads) as connection:
-            self._make_view(connection, snapshot, window)
+            self._make_view(connection, snapshot, window, None)
             rows = f'SELECT * FROM records WHERE "{order}" IS NOT NULL{_says(equal)} ORDER BY "{order}" DESC'  # noqa: S608
             if limit is not None:
                 rows += f" LIMIT {int(limit)}"
