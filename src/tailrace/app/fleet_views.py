@@ -50,15 +50,17 @@ _WORST: Final = frozenset(
 class FleetViews:
     """`Served` for the admin port."""
 
-    def __init__(self, fleet: Fleet, writer: RecordWriter) -> None:
-        """`writer` is the supervisor's own: what comes in at the admin port is about requests of any worker."""
+    def __init__(self, fleet: Fleet, writer: RecordWriter, applications: History) -> None:
+        """`writer` is the supervisor's own: what comes in at the admin port is about requests of any worker.
+
+        `applications`: what services before us have reported of their requests.
+        """
         self._fleet = fleet
         self._writer = writer
         self._stores: dict[str, RecordStore] = {}
         self.pulls: list[Callable[[GatewayMetrics], None]] = []
         """What the supervisor's own numbers are set by at each scrape."""
-        self.applications = History()
-        """What services before us have reported of their requests; their spans come here, whoever relays them."""
+        self.applications = applications
 
     @property
     def config(self) -> Config:

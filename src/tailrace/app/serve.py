@@ -75,7 +75,7 @@ class ServingGateway:
             history=_History(self.store),
             store_counters=self.writer.counters,
         )
-        self.traces = TraceIntake(config, self.gateway.kept.amendments, ApplicationSpans(self.applications))
+        self.traces = TraceIntake(config, self.gateway.amendments, ApplicationSpans(self.applications))
         self.metrics.on_render(self.traces.set_metrics)
         self._admin = AdminPort(served, GatewayPage(self), self.writer.counters, self.traces)
 
@@ -232,6 +232,8 @@ def _announce(serving: ServingGateway, why: str, *, as_json: bool) -> None:
         }
         if gateway.rpc is not None:
             line["grpc"] = gateway.rpc.address
+        if serving.traces.grpc_address:
+            line["traces_grpc"] = serving.traces.grpc_address
         text = msgspec.json.encode(line).decode()
     else:
         engine = gateway.engine.name or "engine not recognised"
