@@ -270,9 +270,9 @@ class FleetPage:
         """Records at rest; they are there about 200 ms after a request has ended."""
         return await asyncio.to_thread(self._views.store.table, since_unix_ns, None, limit, vantage=vantage)
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record with its timeline."""
-        return await self._views.record(request_id)
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record with its timeline; the gateway's first, if no vantage is said."""
+        return await self._views.record(request_id, vantage)
 
     async def live(self) -> LiveNow:
         """The state of this moment."""

@@ -68,7 +68,7 @@ class ServingGateway:
         self.writer, self.metrics, self.gateway = process.writer, process.metrics, process.gateway
         self.store = RecordStore(config.records.dir)
         self.applications = ApplicationRecords(self.writer)
-        served = OneGateway(
+        self.served = served = OneGateway(
             self.gateway,
             applications=self.applications.history,
             metrics=self.metrics.render,
@@ -140,11 +140,9 @@ class GatewayPage:
         """Records at rest; they are there about 200 ms after a request has ended."""
         return await asyncio.to_thread(self._serving.store.table, since_unix_ns, None, limit, vantage=vantage)
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record with its timeline."""
-        serving = self._serving
-        found = serving.gateway.history.get(request_id) or serving.applications.history.get(request_id)
-        return found or await asyncio.to_thread(self._serving.store.get, request_id)
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record with its timeline; the gateway's first, if no vantage is said."""
+        return await self._serving.served.record(request_id, vantage)
 
     async def live(self) -> LiveNow:
         """The state of this moment."""

@@ -74,8 +74,8 @@ class PageSource(Protocol):
         """
         ...
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record with its timeline, `None` where it is not known."""
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record with its timeline, `None` where it is not known; the gateway's first, if no vantage is said."""
         ...
 
     async def live(self) -> Mapping[str, object]:
