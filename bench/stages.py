@@ -66,7 +66,7 @@ def bounded_async(n: int) -> None:
     asyncio.run(run())
 
 
-async def application(scope: Any, receive: Any, send: Any) -> None:
+async def application(_: Any, receive: Any, send: Any) -> None:
     await receive()
     for name in STAGES:
         with stage(name):

@@ -37,6 +37,11 @@ class Kept(list):
     def __call__(self, request: ServiceRequest) -> None:
         self.append(request)
 
+    async def first(self, within=10):
+        async with asyncio.timeout(within):
+            while not self:  # noqa: ASYNC110  (polled: the middleware knows nothing of events)
+                await asyncio.sleep(0.005)
+
 
 def served(app, **request):
     """(status, headers, body, the finished request) of one call of the application."""
@@ -46,9 +51,7 @@ def served(app, **request):
         async with asgi_server(StagesMiddleware(app, service="rag", report=kept)) as url:
             async with aiohttp.ClientSession() as session, session.post(f"{url}/ask", **request) as response:
                 body = await response.read()
-            async with asyncio.timeout(5):
-                while not kept:
-                    await asyncio.sleep(0.005)
+            await kept.first()
             return response.status, response.headers, body
 
     status, headers, body = asyncio.run(scene())
@@ -125,8 +128,7 @@ def test_a_stream_passes_as_it_comes_and_the_span_lasts_to_its_end():
                 async for _ in response.content.iter_any():
                     gaps.append(loop.time() - last)
                     last = loop.time()
-            while not kept:
-                await asyncio.sleep(0.005)
+            await kept.first()
 
     asyncio.run(scene())
     (request,) = kept
@@ -162,9 +164,7 @@ def test_a_client_that_leaves_is_seen_whether_or_not_the_application_looks(looks
             async with aiohttp.ClientSession() as session, session.post(url, data=b"q") as response:
                 await response.content.readany()
                 response.close()
-            async with asyncio.timeout(10):
-                while not kept:
-                    await asyncio.sleep(0.005)
+            await kept.first()
 
     asyncio.run(scene())
     (request,) = kept
@@ -247,14 +247,14 @@ def test_requests_beside_each_other_keep_their_own_stages_and_ids():
     kept = Kept()
 
     async def scene():
-        async with asgi_server(StagesMiddleware(app, service="rag", report=kept)) as url:
-            async with aiohttp.ClientSession() as session:
+        made = StagesMiddleware(app, service="rag", report=kept)
+        async with asgi_server(made) as url, aiohttp.ClientSession() as session:
 
-                async def ask(name):
-                    async with session.get(url, headers={"x-request-id": name}) as response:
-                        return await response.text()
+            async def ask(name):
+                async with session.get(url, headers={"x-request-id": name}) as response:
+                    return await response.text()
 
-                return await asyncio.gather(*(ask(f"r{number}") for number in range(20)))
+            return await asyncio.gather(*(ask(f"r{number}") for number in range(20)))
 
     assert asyncio.run(scene()) == [f"r{number}" for number in range(20)]
     assert current_request() is None
@@ -279,9 +279,12 @@ def test_it_is_reported_and_flushed_when_the_server_stops():
 
         async def scene():
             made = StagesMiddleware(app, service="rag", report=receiver.url, token="secret")
-            async with asgi_server(made, lifespan="on") as url:
-                async with aiohttp.ClientSession() as session, session.get(f"{url}/ask") as response:
-                    assert await response.text() == "ab"
+            async with (
+                asgi_server(made, lifespan="on") as url,
+                aiohttp.ClientSession() as session,
+                session.get(f"{url}/ask") as response,
+            ):
+                assert await response.text() == "ab"
             return made.report
 
         reporter = asyncio.run(scene())

@@ -1,6 +1,7 @@
 """Budgets: async code is cancelled, sync code is told how long it has, and what was overrun is known."""
 
 import asyncio
+import contextlib
 import pickle
 import socket
 import time
@@ -27,21 +28,17 @@ def test_ways_to_write_a_budget(text, nanoseconds):
 
 @given(st.one_of(st.text(max_size=8), st.floats(max_value=0), st.just(float("nan")), st.just(float("inf"))))
 def test_what_is_no_budget_is_refused_or_positive(value):
-    try:
+    with contextlib.suppress(ValueError):  # anything else is a fault
         assert budget_ns(value) > 0
-    except ValueError as error:
-        assert "budget" in str(error)
 
 
 def test_an_async_block_is_cancelled_at_its_budget():
     async def scene():
         with collect() as stages:
             began = time.monotonic()
-            with pytest.raises(
-                StageTimeout, match=r"stage preprocess.retrieval is over its budget of 0.03 s"
-            ) as caught:
-                with stage("preprocess.retrieval", budget=SHORT):
-                    await asyncio.sleep(10)
+            said = "stage preprocess.retrieval is over its budget of 0.03 s"
+            with pytest.raises(StageTimeout, match=said) as caught, stage("preprocess.retrieval", budget=SHORT):
+                await asyncio.sleep(10)
             assert SHORT * 0.9 <= time.monotonic() - began < 2
         return caught.value, stages
 
@@ -185,9 +182,13 @@ def test_time_that_is_left_is_the_least_of_all_budgets_around():
 def test_a_clients_timeout_inside_its_stage_is_the_stages():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-        with collect() as stages, pytest.raises(StageTimeout) as caught:
-            with stage("preprocess.retrieval", budget=SHORT) as retrieval, stage("preprocess.retrieval.index"):
-                urllib.request.urlopen(url, timeout=retrieval.remaining())
+        with (
+            collect() as stages,
+            pytest.raises(StageTimeout) as caught,
+            stage("preprocess.retrieval", budget=SHORT) as retrieval,
+            stage("preprocess.retrieval.index"),
+        ):
+            urllib.request.urlopen(url, timeout=retrieval.remaining())
         assert caught.value.stage == "preprocess.retrieval"
         assert caught.value.where == "preprocess.retrieval.index"
         assert stages.failed_in == "preprocess.retrieval.index"

@@ -1,4 +1,4 @@
-"""The retrieval example for real: its requests are recorded, add up, and are diagnosed, from the client to the engine."""
+"""The retrieval example for real: its requests are recorded, add up and are diagnosed, from client to engine."""
 
 import asyncio
 import json

@@ -240,9 +240,9 @@ class stage:  # noqa: N801  (reads as a keyword: `with stage("preprocess.tokeniz
 
     def again(self) -> stage:
         """A new block of the same name and budget."""
-        made = stage(self.name)
-        made._budget_ns = self._budget_ns
-        return made
+        fresh = stage(self.name)
+        fresh._budget_ns = self._budget_ns
+        return fresh
 
     def __call__(self, function: _Function) -> _Function:
         """Decorate a function, a coroutine function, or a generator of either kind.
@@ -250,28 +250,27 @@ class stage:  # noqa: N801  (reads as a keyword: `with stage("preprocess.tokeniz
         Of a generator the time counts in which it runs, not that in which its reader does something else. It takes no
         budget: which of the two times would be bounded is for a block around the loop to say.
         """
-        made: Any
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             if self._budget_ns is not None:
                 raise TypeError(
                     f"{function.__name__} is a generator, and a budget of one could mean two things: put "
                     f"`with stage({self.name!r}, budget=…):` around the loop that reads it"
                 )
-            made = (timed_generator if inspect.isgeneratorfunction(function) else timed_async_generator)(
-                function, self.again
-            )
-        elif inspect.iscoroutinefunction(function):
+            if inspect.isgeneratorfunction(function):
+                return cast("_Function", timed_generator(function, self.again))
+            return cast("_Function", timed_async_generator(function, self.again))
+        if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def made(*args: Any, **kwargs: Any) -> Any:
+            async def timed_coroutine(*args: Any, **kwargs: Any) -> Any:
                 with self.again():
                     return await function(*args, **kwargs)
 
-        else:
+            return cast("_Function", timed_coroutine)
 
-            @functools.wraps(function)
-            def made(*args: Any, **kwargs: Any) -> Any:
-                with self.again():
-                    return function(*args, **kwargs)
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            with self.again():
+                return function(*args, **kwargs)
 
-        return cast("_Function", made)
+        return cast("_Function", timed)

@@ -391,7 +391,7 @@ class RecordStore:
         window: tuple[int | None, int | None],
         vantage: str | None,
     ) -> None:
-        """The records of a window, and of one vantage or all, as the view `records`, amended where there are amendments."""
+        """The records of a window, of one vantage or all, as the view `records`; amended where there are amendments."""
         from tailrace.store.parquet_file import register_table, select_segments  # noqa: PLC0415
 
         parts = [register_table(connection, "hot", snapshot.hot)]
