@@ -5,6 +5,9 @@ import numpy as np
 import pytest
 
 from tailrace.analyze.vantage import one_vantage
+from tailrace.diagnose.engine import diagnose
+from tailrace.diagnose.gather import gather
+from tailrace.diagnose.readers.source import read_source
 from tailrace.export.jsonl import encode_lines, from_public_json
 from tailrace.measure.application import application_record
 from tailrace.model.finding import Action, Layer, Level
@@ -202,8 +205,15 @@ def test_a_service_behind_the_gateway_that_is_always_fast():
     assert PREPROCESS not in codes(answer(behind(slow, 40, share=1.0)))
 
 
-def test_a_file_with_both_is_compared_by_the_gateways_records_alone():
+def test_a_file_with_both_is_counted_by_the_gateways_records_alone(tmp_path):
     lines = list(encode_lines([*calm(), *of_service()]))
     table = RecordTable.from_records([from_public_json(line) for line in lines])
-    assert len(one_vantage(table)) == len(calm())
-    assert len(one_vantage(RecordTable.from_records(of_service()))) == 60
+    own, reported = one_vantage(table)
+    assert (len(own), len(reported)) == (len(calm()), 60)
+    alone, nothing = one_vantage(RecordTable.from_records(of_service()))
+    assert (len(alone), nothing) == (60, None)
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"".join(lines))
+    source = read_source(str(path), lambda line, place: from_public_json(line, place=place))
+    assert (len(source.table), len(source.applications)) == (len(calm()), 60)
+    assert codes(diagnose(gather([source]))) == [PREPROCESS]

@@ -79,6 +79,29 @@ def test_an_outer_budget_names_the_inner_stage_it_fell_into():
     assert [span.over_budget for span in stages.spans] == [False, True]
 
 
+def test_a_budget_never_names_a_stage_that_ran_beside_it():
+    async def retrieval():
+        with stage("preprocess.retrieval", budget=SHORT):
+            await asyncio.sleep(10)
+
+    async def safety():
+        await asyncio.sleep(0.005)
+        with stage("postprocess.safety"):
+            await asyncio.sleep(0.2)
+
+    async def scene():
+        with collect() as stages:
+            beside = asyncio.ensure_future(safety())
+            with pytest.raises(StageTimeout) as caught:
+                await retrieval()
+            assert stages.innermost == "postprocess.safety"
+            await beside
+            assert stages.innermost == ""
+        return caught.value
+
+    assert asyncio.run(scene()).where == "preprocess.retrieval"
+
+
 def test_a_cancel_from_outside_is_never_taken_for_a_budget():
     async def work():
         with stage("model", budget=5):

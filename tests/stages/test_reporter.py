@@ -3,12 +3,15 @@
 import logging
 import multiprocessing
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
 
 from tailrace.stages import Reporter, ServiceRequest, handle, stage
 from tailrace.stages.reporter import ATTEMPTS, BATCH
+from tests.children import child_env
 from tests.stages.receiver import receiving
 
 
@@ -145,3 +148,18 @@ def test_without_a_middleware_a_block_does_it():
         "model",
     )
     assert bad["status"] == {"code": 2, "message": "LookupError"}
+
+
+def test_the_end_of_the_process_waits_for_its_reports_but_not_for_long():
+    code = (
+        "import sys; from tailrace.stages import Reporter, handle\n"
+        "with handle({}, service='job', reporter=Reporter(sys.argv[1])): pass\n"
+    )
+    with receiving() as receiver:
+        subprocess.run([sys.executable, "-c", code, receiver.url], env=child_env(), check=True, timeout=15)
+        assert len(receiver.roots()) == 1
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces"
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code, url], env=child_env(), check=True, timeout=15)
+        assert time.perf_counter() - began < 5

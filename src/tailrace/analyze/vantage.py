@@ -19,7 +19,9 @@ def split_applications(table: RecordTable) -> tuple[RecordTable, RecordTable]:
     return table.where(~mine), table.where(mine)
 
 
-def one_vantage(table: RecordTable) -> RecordTable:
-    """The table without the records of services, unless it has no others."""
+def one_vantage(table: RecordTable) -> tuple[RecordTable, RecordTable | None]:
+    """(the records to count, those of services that stood beside them): the services' own where there are no others."""
     others, applications = split_applications(table)
-    return others if len(others) else applications
+    if not len(applications):
+        return table, None
+    return (others, applications) if len(others) else (applications, None)

@@ -66,7 +66,6 @@ def compare(
 
 
 def _read(source: str, partial: bool) -> tuple[Run | RecordTable, float]:
-    from tailrace.analyze.vantage import one_vantage
     from tailrace.app.diagnose import read_any
     from tailrace.model.errors import InputError
 
@@ -74,7 +73,7 @@ def _read(source: str, partial: bool) -> tuple[Run | RecordTable, float]:
         if one.run is not None:
             return one.run, one.dropped
         if one.table is not None:
-            return one_vantage(one.table), one.dropped
+            return one.table, one.dropped
     raise InputError("it holds no records of requests", place=source, remedy="Give a run file or records.")
 
 

@@ -20,7 +20,7 @@ def gather(
 
     InputError when no source holds records: scrapes alone name no request.
     """
-    tables = [source.table for source in sources if source.table is not None]
+    tables = [table for source in sources for table in (source.table, source.applications) if table is not None]
     notes = [note for source in sources for note in source.notes]
     if not tables:
         raise InputError(

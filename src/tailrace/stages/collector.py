@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, NamedTuple
+from itertools import count
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tailrace.stages.partition import NamedSpan, partition
 from tailrace.stages.server_timing import render_server_timing
@@ -20,6 +21,20 @@ if TYPE_CHECKING:
 
 SPAN_LIMIT: Final = 4096
 """Spans kept a request. A stage in a loop over tokens would grow without bound; what is above is counted."""
+
+
+class RunningStage(Protocol):
+    """What a collector knows of a stage that is running."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def parent(self) -> RunningStage | None:
+        """The one around it."""
+        ...
 
 
 class StageSpan(NamedTuple):
@@ -44,7 +59,7 @@ class Collector:
     off it, and parallel spans of one stage count once. So stages never add up to more than the request took.
     """
 
-    __slots__ = ("begun", "clock", "deadline_ns", "dropped", "failed_in", "innermost", "spans", "timeout")
+    __slots__ = ("clock", "deadline_ns", "dropped", "failed_in", "number", "running", "spans", "timeout")
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns, *, deadline_ns: int | None = None) -> None:
         self.clock = clock
@@ -54,16 +69,34 @@ class Collector:
         """Those that are over, in the order of their ends."""
         self.dropped = 0
         """Spans that came after `SPAN_LIMIT`; above 0 the durations are too short."""
-        self.begun = 0
-        self.innermost = ""
-        """The stage that was entered last and is still running; empty outside of all."""
+        self.number: Callable[[], int] = count().__next__
+        """Numbers stages in the order of beginning; threads may share it."""
+        self.running: dict[int, RunningStage] = {}
+        """Those that are not over, by number."""
         self.failed_in = ""
         """The innermost stage that the last exception came out of."""
         self.timeout: StageTimeout | None = None
         """The last budget that was over and ended its stage."""
 
+    @property
+    def innermost(self) -> str:
+        """The stage that was entered last and is still running; empty outside of all."""
+        running = list(self.running.values())
+        return running[-1].name if running else ""
+
+    def innermost_in(self, outer: RunningStage) -> str:
+        """The stage that was entered last of those inside `outer`, or `outer` itself."""
+        for one in reversed(list(self.running.values())):
+            inside: RunningStage | None = one
+            while inside is not None:
+                if inside is outer:
+                    return one.name
+                inside = inside.parent
+        return outer.name
+
     def add(self, span: StageSpan) -> None:
         """A stage is over."""
+        self.running.pop(span.number, None)
         if len(self.spans) >= SPAN_LIMIT:
             self.dropped += 1
         else:

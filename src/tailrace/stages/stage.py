@@ -142,9 +142,8 @@ class stage:  # noqa: N801  (reads as a keyword: `with stage("preprocess.tokeniz
             running.start_ns = _monotonic_ns()
             limit = None
         else:
-            running.number = collector.begun
-            collector.begun += 1
-            collector.innermost = self.name
+            running.number = number = collector.number()
+            collector.running[number] = running
             running.start_ns = collector.clock()
             limit = collector.deadline_ns
         if parent is not None and parent.limit_ns is not None:
@@ -161,7 +160,7 @@ class stage:  # noqa: N801  (reads as a keyword: `with stage("preprocess.tokeniz
     def _budget_over(self) -> None:
         running = self._open
         if running is not None and running.collector is not None:
-            self._where = running.collector.innermost
+            self._where = running.collector.innermost_in(running)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -184,7 +183,6 @@ class stage:  # noqa: N801  (reads as a keyword: `with stage("preprocess.tokeniz
         timeout = None if self._budget_ns is None else self._judge(running, kind, error, end_ns)
         parent = running.parent
         if collector is not None:
-            collector.innermost = "" if parent is None else parent.name
             over = self._budget_ns is not None and end_ns - running.start_ns > self._budget_ns
             collector.add(
                 StageSpan(
