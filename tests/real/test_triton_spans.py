@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,10 +16,11 @@ from typing import Any
 import pytest
 
 from tests.children import Child, tailrace_command
+from tests.conftest import triton_python
 from tests.real.triton_stack import TritonServer, triton_server
 
 pytestmark = [
-    pytest.mark.needs("triton"),
+    pytest.mark.needs("triton", "grpc"),
     pytest.mark.tier("ci"),
     pytest.mark.long("a real engine's start", timeout=120),
 ]
@@ -26,8 +28,9 @@ CONFIG = """
 listen: 127.0.0.1:0
 admin: 127.0.0.1:{admin}
 workers: {workers}
+grpc_listen: 127.0.0.1:0
 backends:
-  - {{url: "{url}", engine: triton, metrics_url: "http://127.0.0.1:{metrics}/metrics"}}
+  - {{url: "{url}", grpc_url: "{grpc}", engine: triton, metrics_url: "http://127.0.0.1:{metrics}/metrics"}}
 budgets: {{queue: 30s, first_token: 30s, idle: 30s, total: 60s, unstreamed_total: 60s}}
 records: {{dir: "{folder}", sample: 1.0}}
 traces: {{share: {share}, per_second: 10000}}
@@ -186,3 +189,32 @@ def test_triton_traces_whatever_has_a_parent_whatever_its_flag(traced: Traced) -
     connection.close()
     seen = traced.until_received(3)
     assert seen["amendments"] == 1
+
+
+def test_several_workers_and_grpc(traced: Traced) -> None:
+    """Spans come to the supervisor, records are its workers'; a call by gRPC has spans like any other."""
+    traced.serve(share=1.0, workers=2)
+    assert traced.gateway is not None
+    ids = {traced.mixed(number) for number in range(8)}
+    python = triton_python()
+    assert python is not None
+    client = [python, str(Path(__file__).with_name("triton_client.py")), traced.gateway.ready["grpc"]]
+    for task, given in (("infer", {"request_id": "mine"}), ("stream", {"requests": [["s1", "go", 4]]})):
+        done = subprocess.run(
+            [*client, task, json.dumps(given)], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+    seen = traced.until_received(3 * 10)
+    assert (seen["understood"], seen["amendments"]) == (30, 10)
+    records = traced.records()
+    assert len(records) == 10
+    assert ids < {record["request_id"] for record in records}
+    for record in records:
+        assert record["stage_sources"]["prefill"].startswith("reported(triton."), record["stage_sources"]
+        assert abs(sum(record["stages_ms"].values()) - record["e2e_ms"]) < 0.001
+    by_grpc = [record for record in records if record["endpoint"].startswith("/inference.")]
+    assert len(by_grpc) == 2
+    deadline = time.monotonic() + 10
+    while traced.spans()["joined"] < 10:
+        assert time.monotonic() < deadline, traced.spans()
+        time.sleep(0.2)

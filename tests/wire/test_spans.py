@@ -275,31 +275,25 @@ def test_posts_are_worked_on_in_turns_and_too_many_come_again_later() -> None:
     run(test())
 
 
-def test_a_stream_does_not_wait_for_a_large_post() -> None:
-    """Two thousand spans are worked on for some fifty milliseconds, and a request beside them is not held for it."""
+def test_whoever_else_is_in_the_loop_gets_a_turn_between_a_few_spans() -> None:
+    """Counted, not timed: while two thousand spans are worked on, the loop comes round some eighty times."""
 
     async def test() -> None:
-        async with receiver() as (s, admin, desk, _taker):
+        async with receiver() as (_, admin, desk, _taker):
             body = export(*["llm_request"] * 2000, size=100).SerializeToString()
-            longest = 0.0
+            met: set[int] = set()
 
             async def beside() -> None:
-                nonlocal longest
                 while True:
-                    before = time.perf_counter()
                     await asyncio.sleep(0)
-                    longest = max(longest, time.perf_counter() - before)
+                    met.add(desk.counters.received)
 
-            began = time.process_time()
             watching = asyncio.ensure_future(beside())
             status, _, _ = await post(admin, body, PROTOBUF)
             watching.cancel()
-            spent = time.process_time() - began
             assert status == 200
             assert desk.counters.received == 2000
-            # As a share of the work, so that a slow machine judges itself: without turns it would be nearly all of it.
-            assert longest < max(0.5 * spent, 0.02), (longest, spent)
-            _ = s
+            assert len(met) >= 2000 // TURN
 
     run(test())
 

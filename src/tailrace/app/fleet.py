@@ -19,10 +19,12 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.app.fleet_cancels import PATIENCE_S, FleetCancels
 from tailrace.app.listening import TcpPort, port_for
 from tailrace.app.worker_handle import READY_S, NoAnswerError, State, WorkerHandle
 from tailrace.app.worker_link import (
     Built,
+    Cancelled,
     Counts,
     Ended,
     Follow,
@@ -35,6 +37,7 @@ from tailrace.app.worker_link import (
     Unreachable,
 )
 from tailrace.export.prometheus import GatewayMetrics
+from tailrace.gateway.amendments import AmendmentFork
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.fixed_keys import check_change
@@ -75,6 +78,15 @@ class Fleet:
         self.past = Counts()
         """What those that are gone have counted."""
         self.past_metrics = GatewayMetrics(parse_objectives(config.objectives))
+        self.amendments = AmendmentFork()
+        """Takes what becomes known of any worker's requests later; a composition says where it goes."""
+        self.cancels = FleetCancels(
+            self._at_engine,
+            wake=self._wake_watch,
+            period_ns=int(config.scrape.period),
+            amendments=self.amendments,
+            metrics=self.past_metrics,
+        )
         self.restarts = 0
         self.cut = 0
         self.closing = False
@@ -125,6 +137,7 @@ class Fleet:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.engine.watch.close()
+        await self.cancels.close()
         for listener in self._slots:
             if listener is not None:
                 listener.close()
@@ -256,6 +269,8 @@ class Fleet:
             for record in message.records:
                 self.followers.offer(record)
             self.followers.missed(message.missed)
+        elif isinstance(message, Cancelled):
+            self.cancels.watch.follow(message.cancel, metrics=self.engine.watch.counts)
         elif isinstance(message, Unreachable):
             self.engine.watch.unreachable()
         elif isinstance(message, Built):
@@ -314,12 +329,29 @@ class Fleet:
 
     def _watch_engine(self) -> None:
         self.engine.watch.on_scrape = self._spread_news
+        self.engine.watch.reader = self.cancels
         self.engine.watch.start()
+
+    def _wake_watch(self) -> None:
+        # Whichever it is: replacing workers may replace the engine.
+        self.engine.watch.wake()
 
     def _spread_news(self) -> None:
         news = News(self.engine.news())
         for worker in self.workers.values():
             worker.send(news)
+
+    async def _at_engine(self) -> list[int] | None:
+        workers = [worker for worker in self.workers.values() if worker.built]
+        said = await asyncio.gather(
+            *(worker.ask("at_engine", list[int], within_s=PATIENCE_S) for worker in workers), return_exceptions=True
+        )
+        out: list[int] = []
+        for one in said:
+            if isinstance(one, BaseException):
+                return None
+            out += one
+        return out
 
     async def _sweep(self) -> None:
         while True:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from time import monotonic_ns
 from typing import Any, Final, cast
@@ -20,10 +20,9 @@ from tailrace.app.worker_handle import NoAnswerError, WorkerHandle
 from tailrace.app.worker_link import Counts
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.applications import GATEWAY
-from tailrace.gateway.cancels import KEPT
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
-from tailrace.gateway.history import Follower, History
+from tailrace.gateway.history import Address, Follower, History
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
@@ -154,9 +153,12 @@ class FleetViews:
 
     async def cancels(self) -> list[dict[str, Any]]:
         """The last cancels that had reached the engine, oldest first."""
-        said = await self._ask("cancels", list[tuple[int, dict[str, Any]]])
-        cancels = sorted((cancel for _, some in said for cancel in some), key=lambda cancel: cancel[0])
-        return [view for _, view in cancels[-KEPT:]]
+        return [cancel.view() for cancel in self._fleet.cancels.watch.recent]
+
+    async def holds(self, addresses: Sequence[Address]) -> list[bool]:
+        """Whether any worker has the record that each address speaks of in memory."""
+        said = await self._ask("holds", list[bool], addresses=addresses)
+        return [any(answers[at] for _, answers in said) for at in range(len(addresses))]
 
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
@@ -237,10 +239,15 @@ class FleetViews:
     def _built(self) -> list[WorkerHandle]:
         return [worker for worker in self._fleet.workers.values() if worker.built]
 
-    async def _ask(self, what: str, kind: Any, *, request_id: str = "") -> list[tuple[WorkerHandle, Any]]:
+    async def _ask(
+        self, what: str, kind: Any, *, request_id: str = "", addresses: Sequence[Address] = ()
+    ) -> list[tuple[WorkerHandle, Any]]:
         workers = self._built()
         answers = await asyncio.gather(
-            *(worker.ask(what, kind, request_id=request_id, within_s=_PATIENCE_S) for worker in workers),
+            *(
+                worker.ask(what, kind, request_id=request_id, addresses=addresses, within_s=_PATIENCE_S)
+                for worker in workers
+            ),
             return_exceptions=True,
         )
         out = []

@@ -7,8 +7,8 @@ import sys
 from time import monotonic_ns
 from typing import Final
 
+from tailrace.app.fleet_cancels import count_slot
 from tailrace.export.prometheus import GatewayMetrics
-from tailrace.gateway.cancels import Cancel
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.gateway import Gateway
 from tailrace.govern.shared_state import SharedState
@@ -47,14 +47,8 @@ class GatewayProcess:
         self.metrics = GatewayMetrics(parse_objectives(config.objectives))
         self.metrics.on_render(self._set_gauges)
         self.gateway = Gateway(config, self.writer, observer=self.metrics, shared=shared)
-        self.gateway.cancels.on_slot = self._slot_looked_for
         self.gateway.amendments.add(self.writer.amendments)
-
-    def _slot_looked_for(self, cancel: Cancel) -> None:
-        if cancel.slot_ns is None:
-            self.metrics.add("tailrace_cancel_slot_unseen_total", 1, reason=cancel.reason)
-        else:
-            self.metrics.show("tailrace_cancel_slot_seconds", cancel.slot_ns, reason=cancel.reason)
+        self.gateway.cancels.on_slot = lambda cancel: count_slot(self.metrics, cancel)
 
     def _set_gauges(self, metrics: GatewayMetrics) -> None:
         """The live numbers, pulled by each scrape."""

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic_ns
 from typing import Final, cast
@@ -23,6 +23,7 @@ from tailrace.app.trace_intake import TraceIntake
 from tailrace.gateway.applications import GATEWAY, ApplicationRecords, ApplicationSpans
 from tailrace.gateway.config import Config
 from tailrace.gateway.gateway import Gateway
+from tailrace.gateway.history import Address
 from tailrace.gateway.served import OneGateway
 from tailrace.model.errors import InputError, StoreError
 from tailrace.model.record import RequestRecord
@@ -75,9 +76,14 @@ class ServingGateway:
             history=_History(self.store),
             store_counters=self.writer.counters,
         )
-        self.traces = TraceIntake(config, self.gateway.amendments, ApplicationSpans(self.applications))
+        self.traces = TraceIntake(
+            config, self.gateway.amendments, ApplicationSpans(self.applications), holds=self._holds
+        )
         self.metrics.on_render(self.traces.set_metrics)
         self._admin = AdminPort(served, GatewayPage(self), self.writer.counters, self.traces)
+
+    async def _holds(self, addresses: Sequence[Address]) -> list[bool]:
+        return self.gateway.history.holds(addresses)
 
     @property
     def admin_url(self) -> str:

@@ -47,9 +47,12 @@ class Supervisor:
         except BaseException:
             self.fleet.port.close()
             raise
+        self.fleet.amendments.add(self.writer.amendments)
         applications = ApplicationRecords(self.writer)
         self.views = FleetViews(self.fleet, self.writer, applications.history)
-        self.traces = TraceIntake(config, self.writer.amendments, ApplicationSpans(applications))
+        self.traces = TraceIntake(
+            config, self.writer.amendments, ApplicationSpans(applications), holds=self.views.holds
+        )
         self.views.pulls.append(self.traces.set_metrics)
         self.admin = AdminPort(self.views, FleetPage(self.fleet, self.views), self.views.store_counters, self.traces)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from pathlib import Path
 from time import time_ns
@@ -18,12 +19,14 @@ from tailrace.gateway.amendments import AmendmentSink
 from tailrace.gateway.applications import ApplicationSpans
 from tailrace.gateway.config import Config
 from tailrace.gateway.entrance import split_address
-from tailrace.gateway.otlp.engine_spans import EngineSpans, cold_start_view, decode_starts, encode_starts
+from tailrace.gateway.otlp.engine_spans import EngineSpans, Holds, cold_start_view, decode_starts, encode_starts
 from tailrace.gateway.otlp.span_desk import SpanDesk
 from tailrace.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from tailrace.gateway.otlp.grpc_port import GrpcSpans
+
+log = logging.getLogger(__name__)
 
 _TICK_S: Final = 1.0
 FILE: Final = "cold_starts.json"
@@ -33,8 +36,14 @@ FILE: Final = "cold_starts.json"
 class TraceIntake:
     """`start` binds the gRPC port, where there is one; `close` lets everything go."""
 
-    def __init__(self, config: Config, sink: AmendmentSink, applications: ApplicationSpans) -> None:
-        """ConfigError where the network could reach the port without a token."""
+    def __init__(
+        self, config: Config, sink: AmendmentSink, applications: ApplicationSpans, *, holds: Holds | None = None
+    ) -> None:
+        """`holds` tells which records there are.
+
+        ConfigError where the network could reach the port without a token.
+        """
+        self._holds = holds
         self._config = config
         self._check(config)
         self._engines = EngineSpans(sink)
@@ -89,13 +98,21 @@ class TraceIntake:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self._engines.tick(time_ns())
-            self._applications.tick(time_ns())
-            text = encode_starts(self._engines.cold_starts)
-            if len(text) > len("[]") and text != self._saved:
-                self._saved = text
-                with contextlib.suppress(OSError):  # shown from memory all the same
-                    await asyncio.to_thread(self._write, text)
+            try:
+                await self._once_a_second()
+            except Exception:
+                log.exception("spans that came could not be looked after")
+
+    async def _once_a_second(self) -> None:
+        self._engines.tick(time_ns())
+        self._applications.tick(time_ns())
+        if self._holds is not None:
+            await self._engines.look_for_records(self._holds, time_ns())
+        text = encode_starts(self._engines.cold_starts)
+        if len(text) > len("[]") and text != self._saved:
+            self._saved = text
+            with contextlib.suppress(OSError):  # shown from memory all the same
+                await asyncio.to_thread(self._write, text)
 
     def _read(self) -> list[Any]:
         try:
@@ -130,6 +147,7 @@ class TraceIntake:
         for fate, name in (
             ("kept", "amendments"),
             ("dropped", "amendments_dropped"),
+            ("joined", "joined"),
             ("unaddressed", "unaddressed"),
         ):
             metrics.counter("tailrace_span_amendments_total", counts[name], fate=fate)

@@ -455,8 +455,8 @@ _TABLE: Final = (
         kind="counter",
         labels=("fate",),
         unit="amendments",
-        definition="Reports on requests that spans added up to: kept, dropped (no room), or unaddressed (of a request "
-        "that did not come through this gateway).",
+        definition="Reports on requests that spans added up to: kept, dropped (no room), joined (kept, and its record "
+        "was in memory two seconds later), or unaddressed (of a request that did not come through this gateway).",
     ),
     Metric(
         name="tailrace_traces_asked_total",

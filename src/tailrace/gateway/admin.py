@@ -281,7 +281,7 @@ class _Admin:
         return _json({"backends": backends})
 
     async def traces(self, request: web.Request) -> web.Response:
-        """Spans of engines and services: OTLP in protobuf (`application/x-protobuf`) or JSON, plain, gzip or deflate."""
+        """Spans of engines and services: OTLP in protobuf (`application/x-protobuf`) or JSON, plain or compressed."""
         assert self._traces is not None
         return await self._traces.post(request)
 

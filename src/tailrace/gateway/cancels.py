@@ -64,13 +64,15 @@ class Cancel(msgspec.Struct, kw_only=True):
     """`since` -> a scrape showed the slot free."""
     unseen: str = ""
     """Why `slot_ns` is absent for good; empty while it is looked for or known."""
+    worker: int = 0
+    """The process that served it, where there are several."""
     counted_at: int | None = None
     """A scrape asked at this instant counted all our requests, this one among them."""
     free_at: int | None = None
 
     def view(self) -> dict[str, Any]:
         """For the admin port (ms)."""
-        return {
+        out = {
             "request_id": self.request_id,
             "reason": self.reason,
             "stage": self.stage,
@@ -78,6 +80,7 @@ class Cancel(msgspec.Struct, kw_only=True):
             "cancel_slot_ms": None if self.slot_ns is None else self.slot_ns / 1e6,
             "unseen": self.unseen,
         }
+        return {**out, "worker": self.worker} if self.worker else out
 
 
 class CancelWatch:
@@ -105,8 +108,8 @@ class CancelWatch:
         self._burst_until = 0
         self._rests_until = 0
         self._pause_s = _FIRST_PAUSE_S
-        self.blind = ""
-        """Why no slot can be seen here, whatever the engine tells; empty where one can."""
+        self.elsewhere: Callable[[Cancel], None] | None = None
+        """Who follows the cancels of this process: another one, which sees the requests of all to the same engine."""
         self.recent: deque[Cancel] = deque(maxlen=KEPT)
         self.on_slot: Callable[[Cancel], None] | None = None
 
@@ -126,10 +129,18 @@ class CancelWatch:
             sent=sent,
             upstream_ns=max(0, closed - since),
         )
+        if self.elsewhere is not None:
+            self.elsewhere(cancel)
+        else:
+            self.follow(cancel, metrics=metrics)
+
+    def follow(self, cancel: Cancel, *, metrics: bool) -> None:
+        """Look for its slot."""
         self.recent.append(cancel)
-        if self.blind or not metrics:
-            self._ends(cancel, self.blind or "the engine shows no count of its requests")
+        if not metrics:
+            self._ends(cancel, "the engine shows no count of its requests")
             return
+        closed = cancel.since + cancel.upstream_ns
         if not self._pending or closed > self._burst_until:
             if closed < self._rests_until:
                 # However many leave, the engine has a usual period to itself between two bursts.
@@ -137,7 +148,7 @@ class CancelWatch:
                 return
             self._burst_until = closed + BURST_NS
             self._pause_s = _FIRST_PAUSE_S
-        if self._counted_at is not None and self._counted_at > sent:
+        if self._counted_at is not None and self._counted_at > cancel.sent:
             cancel.counted_at = self._counted_at
         self._pending.append(cancel)
         self._wake()

@@ -172,8 +172,6 @@ class Gateway:
         self._tick = asyncio.get_running_loop().call_later(SWEEP_NS / 1e9, self._sweep)
         if scrape:
             self.engine.watch.start()
-        else:
-            self.cancels.blind = "the engine's count covers the requests of all workers"
 
     @property
     def port(self) -> int:

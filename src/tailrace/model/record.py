@@ -24,7 +24,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     schema: int = SCHEMA
     vantage: str = "gateway"
-    """Whose clock this is: `gateway`, `client` (the probe), `application` (a service before us) or `simulated`."""
+    """Whose clock this is: `gateway`, `client` (the probe), `application` (a service before us), `engine` (its own
+    trace file) or `simulated`."""
 
     # -- identity
     request_id: str

@@ -131,9 +131,14 @@ def amend_table(table: RecordTable, amendments: Sequence[Amendment], traces_of_m
 
 
 def join_view(
-    connection: duckdb.DuckDBPyConnection, raw: str, late: LateReports, traces_of_many: TracesOfMany, view: str
+    connection: duckdb.DuckDBPyConnection,
+    raw: str,
+    late: LateReports,
+    traces_of_many: TracesOfMany,
+    view: str,
+    fields: Sequence[str] = AMENDABLE,
 ) -> None:
-    """Make the temporary view `view`: the rows of the view `raw`, amended."""
+    """Make the temporary view `view`: the rows of the view `raw`, amended in these fields."""
     amendments = late.everything(connection)
     for name in ("request_id", "trace_id"):
         texts = {getattr(one, name) for one in amendments} - {""}
@@ -148,13 +153,13 @@ def join_view(
         connection.execute(f"CREATE TEMP VIEW {view} AS SELECT * FROM {raw}")  # noqa: S608
         return
     changes = {
-        name: build_column(name, [getattr(record, name) for record in amended.records]) for name in (*_KEY, *AMENDABLE)
+        name: build_column(name, [getattr(record, name) for record in amended.records]) for name in (*_KEY, *fields)
     }
     select = register_arrays(connection, "late_changes", changes)
     connection.execute(f"CREATE TEMP TABLE changes AS {select}")
     chosen = ", ".join(
         f'CASE WHEN changes.request_id IS NULL THEN raw."{name}" ELSE changes."{name}" END AS "{name}"'
-        for name in AMENDABLE
+        for name in fields
     )
     same = " AND ".join(f"raw.{name} = changes.{name}" for name in _KEY)
     connection.execute(

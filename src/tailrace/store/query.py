@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -207,15 +207,15 @@ class RecordStore:
         """
         sql = query_sql(name, metric, **(numbers or {}), **more)
         # A question that goes by nothing that amendments change is answered without a look at them.
-        amended = amended and any(column in sql for column in AMENDABLE)
+        fields = [column for column in AMENDABLE if column in sql] if amended else []
 
         def read() -> Answer:
             from tailrace.store.parquet_file import connect  # noqa: PLC0415
 
             window = (since_unix_ns, until_unix_ns)
-            snapshot = self._snapshot(*window, amended=amended)
+            snapshot = self._snapshot(*window, amended=bool(fields))
             with connect(threads=self._threads) as connection:
-                self._make_view(connection, snapshot, window, vantage)
+                self._make_view(connection, snapshot, window, vantage, fields)
                 cursor = connection.execute(sql)
                 columns = [column[0] for column in cursor.description or []]
                 return Answer(columns, cursor.fetchall())
@@ -390,8 +390,9 @@ class RecordStore:
         snapshot: _Snapshot,
         window: tuple[int | None, int | None],
         vantage: str | None,
+        fields: Sequence[str] = AMENDABLE,
     ) -> None:
-        """The records of a window, of one vantage or all, as the view `records`; amended where there are amendments."""
+        """The records of a window, of one vantage or all, as the view `records`; amended in `fields`, if anybody did."""
         from tailrace.store.parquet_file import register_table, select_segments  # noqa: PLC0415
 
         parts = [register_table(connection, "hot", snapshot.hot)]
@@ -402,7 +403,14 @@ class RecordStore:
         name = "written" if snapshot.late else "records"
         connection.execute(f"CREATE TEMP VIEW {name} AS {union}")
         if snapshot.late:
-            join_view(connection, name, snapshot.late, lambda traces: self._traces_of_many(traces, window), "records")
+            join_view(
+                connection,
+                name,
+                snapshot.late,
+                lambda traces: self._traces_of_many(traces, window),
+                "records",
+                fields,
+            )
 
     def _table_of_amended(
         self,

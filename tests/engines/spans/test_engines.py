@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.engines.spans.assembly import SpanAssembly
+from tailrace.engines.spans.triton_file import read_trace_file
 from tailrace.model.amendment import Amendment
 from tailrace.model.span import Span
 from tests.engines.spans.samples import (
@@ -208,3 +209,31 @@ def test_triton_our_id_in_the_body_joins() -> None:
     ]
     [one] = amendments(spans)
     assert one.request_id == REQUEST_ID
+
+
+@pytest.mark.needs("shared")
+def test_triton_trace_file_says_what_the_spans_say(shared: Path) -> None:
+    folder = shared / "data/engine_samples/triton"
+    [infer] = read_trace_file((folder / "trace_infer.json").read_bytes())
+    assert (infer.model, infer.request_id) == ("echo_batch", "req-42")
+    assert infer.facts.queue_ns == 1041651344641 - 1041646053303
+    assert infer.facts.prefill_ns == 1041940079787 - 1041651894537
+    assert infer.facts.preprocess_ns == (1041646053303 - 1041645284493) + (1041651894537 - 1041651344641)
+    assert infer.total_ns == 1041940459620 - 1041645284493
+    [stream] = read_trace_file((folder / "trace_stream.json").read_bytes())
+    # `execute()` returned after 2 ms; the first token came 33 ms after the input was there.
+    assert stream.facts.prefill_ns == 1063234644845 - 1063201886790
+    assert stream.facts.postprocess_ns is None
+    assert stream.facts.queue_ns == 1063201821323 - 1063166281697
+
+
+@pytest.mark.needs("shared")
+def test_a_trace_file_without_its_end_is_read_to_where_it_goes(shared: Path) -> None:
+    text = (shared / "data/engine_samples/triton/trace_stream.json").read_bytes()
+    [whole] = read_trace_file(text)
+    for cut in range(len(text) // 2, len(text), 97):
+        [part] = read_trace_file(text[:cut])
+        assert part.facts.prefill_ns == whole.facts.prefill_ns
+    for nothing in (b"", b"[]x", b'{"id":1}', b"nv_inference_count 3"):
+        with pytest.raises(ValueError):
+            read_trace_file(nothing)

@@ -1,4 +1,4 @@
-"""One source of evidence: a run file, records as JSON lines, a gateway's data directory, or a scrape of /metrics."""
+"""One source of evidence: a run file, records as JSON lines, a data directory, Triton's trace file, or a scrape."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tailrace.analyze.vantage import one_vantage
 from tailrace.diagnose.readers.data_directory import read_directory
 from tailrace.diagnose.readers.json_lines import read_lines
 from tailrace.diagnose.readers.scrape import read_scrape
+from tailrace.diagnose.readers.triton_trace import read_triton_trace
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
 from tailrace.model.record import RequestRecord
@@ -24,7 +25,7 @@ __all__ = ["Kind", "Source", "kind_of", "read_source"]
 _HEAD_BYTES: Final = 4096
 _REMEDY: Final = (
     "Give a run file (`tailrace bench … --out`), records as JSON lines (`tailrace records export`), a gateway's data "
-    "directory, two saved scrapes of /metrics, or a gateway's admin URL."
+    "directory, Triton's trace file, two saved scrapes of /metrics, or a gateway's admin URL."
 )
 
 Decode = Callable[[bytes, str], RequestRecord]
@@ -38,6 +39,7 @@ class Kind(StrEnum):
     LINES = "lines"
     DIRECTORY = "directory"
     SCRAPE = "scrape"
+    TRITON = "triton trace"
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +76,8 @@ def kind_of(path: Path) -> Kind:
         return Kind.RUN
     if start.startswith(b"{") and (b'"request_id"' in head or b'"start_unix_ns"' in head):
         return Kind.LINES
+    if start.startswith(b'[{"id"') and (b'"timestamps"' in head or b'"model_name"' in head):
+        return Kind.TRITON
     if start.startswith(b"#") or _looks_like_samples(start):
         return Kind.SCRAPE
     if not start:
@@ -104,6 +108,8 @@ def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: boo
     if kind is Kind.LINES:
         table, applications = one_vantage(read_lines(path, decode))
         return Source(name=name, kind=kind, table=table, applications=applications)
+    if kind is Kind.TRITON:
+        return Source(name=name, kind=kind, table=read_triton_trace(path))
     if kind is Kind.DIRECTORY:
         read, dropped = read_directory(path)
         table, applications = one_vantage(read)

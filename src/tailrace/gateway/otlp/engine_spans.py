@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from tailrace.engines.spans.assembly import SpanAssembly
 from tailrace.engines.spans.startup import ColdStart
 from tailrace.gateway.amendments import AmendmentSink
+from tailrace.gateway.history import Address
 from tailrace.model.amendment import Amendment
 from tailrace.model.span import Span
+from tailrace.model.thresholds import S
+
+Holds = Callable[[Sequence[Address]], Awaitable[Sequence[bool]]]
+"""Whether the record that each address speaks of is known."""
+_MOST_UNSURE: Final = 4096
+_PATIENCE_NS: Final = 2 * S
 
 
 class EngineSpans:
@@ -23,6 +31,10 @@ class EngineSpans:
         self.kept = 0
         self.dropped = 0
         """Amendments that the sink had no room for."""
+        self.joined = 0
+        self.unjoined = 0
+        """Amendments whose record was not found, soon after they came, among those in memory."""
+        self._unsure: deque[Amendment] = deque(maxlen=_MOST_UNSURE)
         self.earlier: list[ColdStart] = []
         """Starts that another life of this process has seen."""
 
@@ -40,8 +52,19 @@ class EngineSpans:
         for amendment in amendments:
             if self._sink.put(amendment):
                 self.kept += 1
+                self._unsure.append(amendment)
             else:
                 self.dropped += 1
+
+    async def look_for_records(self, holds: Holds, now_unix_ns: int) -> None:
+        """Find out whose records the last amendments belong to; a record may be a moment later than its spans."""
+        looked_for = []
+        while self._unsure and now_unix_ns - self._unsure[0].received_unix_ns >= _PATIENCE_NS:
+            looked_for.append(self._unsure.popleft())
+        if looked_for:
+            found = await holds([(one.request_id, one.trace_id, one.parent_span_id) for one in looked_for])
+            self.joined += sum(found)
+            self.unjoined += len(found) - sum(found)
 
     @property
     def cold_starts(self) -> list[ColdStart]:
@@ -57,6 +80,8 @@ class EngineSpans:
         return {
             "amendments": self.kept,
             "amendments_dropped": self.dropped,
+            "joined": self.joined,
+            "unjoined": self.unjoined,
             "orphaned": tally.orphaned,
             "unaddressed": tally.unaddressed,
             "waiting": self._assembly.waiting,
