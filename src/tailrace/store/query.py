@@ -392,7 +392,7 @@ class RecordStore:
         vantage: str | None,
         fields: Sequence[str] = AMENDABLE,
     ) -> None:
-        """The records of a window, of one vantage or all, as the view `records`; amended in `fields`, if anybody did."""
+        """The records of a window, of one vantage or all, as the view `records`, amended in `fields` if they were."""
         from tailrace.store.parquet_file import register_table, select_segments  # noqa: PLC0415
 
         parts = [register_table(connection, "hot", snapshot.hot)]
