@@ -128,6 +128,12 @@ def test_near_misses(records):
     assert not {PREPROCESS, POSTPROCESS} & set(codes(answer(records)))
 
 
+def test_what_ends_in_the_model_is_said_to():
+    result = answer(of_service(died="model", budget="model"))
+    assert result.findings == []
+    assert "12 of 60 requests of the service did not complete, 12 of them ended in model" in result.summary
+
+
 def test_time_that_was_spent_elsewhere_is_not_the_stages_fault():
     """The request's deadline passed in a short retrieval, after a long wait for the model."""
     records = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 
 import numpy as np
@@ -33,6 +34,12 @@ class ApplicationWindow:
     def failed(self) -> int:
         """How many did not complete."""
         return int((~completed(self.table)).sum())
+
+    @cached_property
+    def most_died_in(self) -> tuple[str, int]:
+        """The stage or part in which most of those that did not complete ended, and how many."""
+        died = self.table.column("died_in")[~completed(self.table)]
+        return Counter(map(str, died)).most_common(1)[0] if len(died) else ("", 0)
 
     @cached_property
     def ended_in(self) -> list[str]:

@@ -65,7 +65,14 @@ def application_symptoms(evidence: EvidenceSet, *, at_least: int) -> list[Sympto
     out = []
     if window.n >= at_least:
         if more_often_than(window.failed, window.n, FAILED_SHARE):
-            out.append(Symptom("failures", f"{window.failed} of {window.n} requests of the service did not complete"))
+            where, count = window.most_died_in
+            out.append(
+                Symptom(
+                    "failures",
+                    f"{window.failed} of {window.n} requests of the service did not complete, {count} of them ended in "
+                    f"{where}",
+                )
+            )
         over = sum(map(bool, window.overrun))
         if more_often_than(over, window.n, FAILED_SHARE):
             out.append(Symptom("budget", f"{over} of {window.n} requests of the service overran a stage's budget"))
