@@ -238,7 +238,7 @@ HEADERS_READ = [
     ("`x-deadline-ms`", "may only shorten a budget"),
     (
         "`server-timing`, of the answer",
-        "stages of a service between us and the engine: `preprocess.retrieval;dur=12.5` (ms); it reaches the client, too",
+        "stages of a service between us and the engine: `preprocess.retrieval;dur=12.5` (ms); relayed, too",
     ),
 ]
 HEADERS_SET = [

@@ -74,6 +74,7 @@ def test_a_gateway_that_is_not_there_costs_a_request_nothing(caplog):
     assert reporter.dropped == 101
 
 
+@pytest.mark.tier("ci")
 def test_a_refusal_is_not_repeated_and_a_server_error_is():
     with receiving() as receiver:
         reporter = Reporter(receiver.url)
@@ -92,6 +93,7 @@ def test_a_refusal_is_not_repeated_and_a_server_error_is():
         assert reporter.sent == 1
 
 
+@pytest.mark.tier("ci")
 def test_a_server_that_never_answers_does_not_hold_the_end_up():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         reporter = Reporter(f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces", timeout_s=1)
@@ -150,6 +152,7 @@ def test_without_a_middleware_a_block_does_it():
     assert bad["status"] == {"code": 2, "message": "LookupError"}
 
 
+@pytest.mark.tier("ci")
 def test_the_end_of_the_process_waits_for_its_reports_but_not_for_long():
     code = (
         "import sys; from tailrace.stages import Reporter, handle\n"

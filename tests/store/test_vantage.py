@@ -9,6 +9,8 @@ from tailrace.store.query import RecordStore
 from tailrace.store.writer import RecordWriter, WriterOptions
 from tests.store.samples import realistic
 
+pytestmark = pytest.mark.tier("ci")
+
 OWN = realistic(300, kept=0.05, failing=0.1, step_ns=2_000_000_000)
 # The same requests by the same ids (as with `trust_request_id`), seen by the service, and slower by a second.
 MINE = [
