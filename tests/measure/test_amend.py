@@ -97,7 +97,7 @@ AMENDMENTS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(record=records(), late=AMENDMENTS, data=st.data())
 def test_of_any_record_and_any_amendments_the_invariants_hold(
     record: RequestRecord, late: list[Amendment], data: st.DataObject

@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -118,14 +119,40 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
             stack.stop()
 
 
+class Lateness(threading.Thread):
+    """How late this machine wakes up whoever slept, while it runs: what any stamp here may be late by, whoever took it.
+
+    On a quiet machine it is a fraction of a millisecond, and the bounds of the test are what they say.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._over = threading.Event()
+        self.late_ms: list[float] = []
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            before = time.perf_counter()
+            time.sleep(0.002)
+            self.late_ms.append((time.perf_counter() - before) * 1000 - 2)
+
+    def p99(self) -> float:
+        self._over.set()
+        self.join()
+        return sorted(self.late_ms)[int(len(self.late_ms) * 0.99)]
+
+
 def allowed(record: dict[str, Any]) -> float:
     return max(10.0, 0.02 * float(record["e2e_ms"]))
 
 
 def test_unattributed_becomes_small_and_stages_agree_with_our_stamps(traced: Traced) -> None:
     traced.serve(share=1.0)
+    lateness = Lateness()
+    lateness.start()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(traced.mixed, range(REQUESTS)))
+    late = lateness.p99()
     seen = traced.until_received(3 * REQUESTS)
     assert seen["understood"] == 3 * REQUESTS
     assert seen["amendments"] == REQUESTS
@@ -138,7 +165,7 @@ def test_unattributed_becomes_small_and_stages_agree_with_our_stamps(traced: Tra
         assert abs(sum(stages.values()) - record["e2e_ms"]) < 0.001
         assert record["stage_sources"]["queue.engine"] == "reported(triton.COMPUTE_START - QUEUE_START)"
         assert record["stage_sources"]["prefill"].startswith("reported(triton.")
-        over += stages.get("unattributed", 0.0) > allowed(record)
+        over += stages.get("unattributed", 0.0) > allowed(record) + late
         # What the engine reports of the wait must fit into our own stamps around it, which never need a cut.
         assert not any("clamped" in source for source in record["stage_sources"].values()), record["stage_sources"]
         told = sum(stages.get(stage, 0.0) for stage in ("preprocess", "prefill")) + record["parts_ms"]["queue.engine"]
@@ -149,9 +176,9 @@ def test_unattributed_becomes_small_and_stages_agree_with_our_stamps(traced: Tra
             wait = record["e2e_ms"] - stages["ingress"] - record["parts_ms"]["queue.gateway"] - stages["response"]
         assert told <= wait + 0.001
         record["gap_ms"] = wait - told
-        record["bound_ms"] = 5.0 + 0.02 * wait
-    assert over <= REQUESTS // 100, f"unattributed beyond its bound in {over} of {REQUESTS}"
-    # 5 ms + 2 %, on a machine whose two cores are also the client's: for nine in ten, and for all within the 10 ms.
+        record["bound_ms"] = 5.0 + 0.02 * wait + late
+    assert over <= REQUESTS // 100, f"unattributed beyond its bound in {over} of {REQUESTS} (late by {late:.1f} ms)"
+    # 5 ms + 2 %, and the way to the engine and back on a machine whose two cores are also the client's: nine in ten.
     apart = sum(record["gap_ms"] > record["bound_ms"] for record in records)
     assert apart <= REQUESTS // 10, f"{apart} of {REQUESTS} do not agree with our stamps"
     # Requests were batched, so some had waited in the engine's queue; the model takes 15 ms.

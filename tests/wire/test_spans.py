@@ -8,7 +8,7 @@ import json
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFlags, set_span_in_context
 
+from tailrace.gateway.otlp import http
 from tailrace.gateway.otlp.span_desk import AT_ONCE, TURN, SpanDesk
 from tailrace.measure.otlp_value import OtlpError
 from tailrace.model.span import Span
@@ -263,14 +264,14 @@ def test_posts_are_worked_on_in_turns_and_too_many_come_again_later() -> None:
             assert turns >= 9
             assert len(taker.spans) == 10 * TURN
             assert desk.counters.late == 10 * TURN
-            held = [asyncio.ensure_future(desk.work(spans())) for _ in range(AT_ONCE)]
-            await asyncio.sleep(0)
-            assert desk.busy
-            status, _, got = await post(admin, export("llm_request").SerializeToString(), PROTOBUF)
-            await asyncio.gather(*held)
-            if status != 200:  # the posts above may have been done by the time this one arrived
+            body = export("llm_request").SerializeToString()
+            with ExitStack() as places:
+                for _ in range(AT_ONCE):
+                    places.enter_context(desk.place())
+                status, _, got = await post(admin, body, PROTOBUF)
                 assert (status, got["Retry-After"]) == (503, "1")
-            assert not desk.busy
+                assert desk.counters.refused_posts == 1
+            assert (await post(admin, body, PROTOBUF))[0] == 200
 
     run(test())
 
@@ -309,7 +310,25 @@ def test_a_malformed_end_is_an_error_though_spans_before_it_were_taken() -> None
         with pytest.raises(OtlpError):
             await desk.work(spans())
         assert desk.counters.refused_posts == 1
-        assert not desk.busy
+
+    run(test())
+
+
+def test_a_body_that_does_not_come_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "READ_S", 0.2)
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(5)
+        yield b"}"
+
+    async def test() -> None:
+        async with receiver() as (_, admin, _desk, _taker):
+            posts = [admin.session.post(admin.url + PATH, data=slow(), headers=JSON) for _ in range(AT_ONCE)]
+            for answer in await asyncio.gather(*posts):
+                assert answer.status == 408
+                answer.close()
+            assert (await post(admin, as_json("llm_request"), JSON))[0] == 200
 
     run(test())
 

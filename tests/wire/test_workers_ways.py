@@ -141,6 +141,7 @@ def test_all_workers_take_a_renewed_certificate_or_none_does(tmp_path: Path) -> 
     run(test(), within=50)
 
 
+@pytest.mark.tier("ci")
 def test_the_slot_of_a_cancelled_request_is_seen_free_whichever_worker_had_it(tmp_path: Path) -> None:
     async def test() -> None:
         engine = Engine()

@@ -48,23 +48,22 @@ class TraceShare:
 
     def __init__(self, config: TracesConfig, processes: int = 1) -> None:
         """`processes` share what is allowed a second."""
-        self._config = config
-        self._processes = processes
-        self._draw(config)
-        self.budgets = {why: Budget(config.per_second / processes) for why in ("share", "caller", "asked")}
-
-    def _draw(self, config: TracesConfig) -> None:
-        below = min(round(config.share * 16**_DIGITS), 16**_DIGITS)
-        # Text of equal length compares as the numbers do. `g` is above every digit: all of them.
-        self._below = "g" if below == 16**_DIGITS else f"{below:0{_DIGITS}x}"
+        self._below = ""
+        self._as_configured: tuple[TracesConfig, int] | None = None
+        self.budgets: dict[str, Budget] = {}
+        self.reconfigure(config, processes)
 
     def reconfigure(self, config: TracesConfig, processes: int = 1) -> None:
         """Other bounds for the requests that come; what was counted stays."""
-        if config == self._config and processes == self._processes:
+        if self._as_configured == (config, processes):
             return
-        counted = self.budgets
-        self.__init__(config, processes)  # type: ignore[misc]
-        for why, budget in counted.items():
+        self._as_configured = (config, processes)
+        below = min(round(config.share * 16**_DIGITS), 16**_DIGITS)
+        # Text of equal length compares as the numbers do. `g` is above every digit: all of them.
+        self._below = "g" if below == 16**_DIGITS else f"{below:0{_DIGITS}x}"
+        before = self.budgets
+        self.budgets = {why: Budget(config.per_second / processes) for why in ("share", "caller", "asked")}
+        for why, budget in before.items():
             self.budgets[why].granted, self.budgets[why].withheld = budget.granted, budget.withheld
 
     def begins(self, trace_id: str) -> bool:

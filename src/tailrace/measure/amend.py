@@ -40,23 +40,25 @@ AMENDABLE: Final = (
     "fact_sources",
 )
 """The fields of a record that `amend` may set."""
-NEEDED: Final = (
-    *AMENDABLE,
-    "request_id",
-    "vantage",
-    "trace_id",
-    "span_id",
-    "parent_id",
-    "start_unix_ns",
-    "outcome",
-    "reason",
-    "e2e_ns",
-    "ingress_ns",
-    "queue_gateway_ns",
-    "postprocess_ns",
-    "response_ns",
-    "ttft_ns",
-    "ttft_upstream_ns",
+NEEDED: Final = tuple(
+    dict.fromkeys(
+        (
+            *AMENDABLE,
+            *(f"{stage}_ns" for stage in STAGES),
+            "queue_gateway_ns",
+            "request_id",
+            "vantage",
+            "trace_id",
+            "span_id",
+            "parent_id",
+            "start_unix_ns",
+            "outcome",
+            "reason",
+            "e2e_ns",
+            "ttft_ns",
+            "ttft_upstream_ns",
+        )
+    )
 )
 """The fields that `amend` and `lineage.share_out` read: a record that has only these is amended like the whole."""
 SERVICES_BEHIND: Final = "postprocess.upstream"

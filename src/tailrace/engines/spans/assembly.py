@@ -235,10 +235,10 @@ class SpanAssembly:
     @staticmethod
     def _give(out: list[Amendment], trace: _Trace, top: str, amendment: Amendment) -> None:
         before = trace.given.get(top)
-        if before is not None:
-            amendment_then = msgspec.structs.replace(before, received_unix_ns=amendment.received_unix_ns)
-            if amendment_then == amendment:
-                return
+        if before is not None and amendment == msgspec.structs.replace(
+            before, received_unix_ns=amendment.received_unix_ns
+        ):
+            return
         trace.given[top] = amendment
         out.append(amendment)
 

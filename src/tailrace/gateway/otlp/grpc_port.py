@@ -11,7 +11,7 @@ from typing import Final
 import grpc
 from grpc import aio
 
-from tailrace.gateway.otlp.span_desk import SpanDesk
+from tailrace.gateway.otlp.span_desk import AT_ONCE, BusyError, SpanDesk
 from tailrace.gateway.rpc.bind import address_text, unbound
 from tailrace.measure.otlp_protobuf import reception_message, spans_of_protobuf
 from tailrace.measure.otlp_value import OtlpError
@@ -37,7 +37,9 @@ class GrpcSpans:
                 ("grpc.max_receive_message_length", self._body_bytes),
                 # Two processes on one port would each get some of the spans.
                 ("grpc.so_reuseport", 0),
-            ]
+            ],
+            # Messages are read before anybody is asked.
+            maximum_concurrent_rpcs=2 * AT_ONCE,
         )
         server.add_generic_rpc_handlers((_Method(self),))
         host, port = listen
@@ -64,11 +66,11 @@ class GrpcSpans:
             said = said.encode() if isinstance(said, str) else said
             if not hmac.compare_digest(said, f"Bearer {self._token}".encode()):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a bearer token is needed: `admin_token`")
-        if self._desk.busy:
-            self._desk.counters.refused_posts += 1
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "other posts are being worked on")
         try:
-            taken = await self._desk.work(spans_of_protobuf(request))
+            with self._desk.place():
+                taken = await self._desk.work(spans_of_protobuf(request))
+        except BusyError:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "other posts are being worked on")
         except OtlpError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return reception_message(taken.rejected, taken.why)

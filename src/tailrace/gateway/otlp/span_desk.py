@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import time_ns
 from typing import Any, Final, Protocol
 
@@ -20,7 +21,8 @@ from tailrace.model.thresholds import S
 TURN: Final = 24
 """Spans decoded and read in one turn of the loop: at some 20 µs each, half a millisecond."""
 AT_ONCE: Final = 4
-"""Posts in work at once; the next one is told to come again, as exporters do by themselves."""
+"""Posts here at once, while they are read and worked on: they bound the memory. The next one is told to come again, as
+exporters do by themselves."""
 LATE_NS: Final = 60 * S
 """A span that ended so long before it came is counted as late: its record may have been looked at without it."""
 
@@ -51,6 +53,10 @@ class Reception(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class BusyError(Exception):
+    """There is no place for one more post now."""
+
+
 class SpanDesk:
     """One for a process; `takers` may be added to until the first post."""
 
@@ -59,21 +65,25 @@ class SpanDesk:
         self.counters = SpanCounters()
         self._working = 0
 
-    @property
-    def busy(self) -> bool:
-        """Whether a further post has to come again later."""
-        return self._working >= AT_ONCE
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """One of the places, for as long as a post is held. BusyError where all are taken."""
+        if self._working >= AT_ONCE:
+            self.counters.refused_posts += 1
+            raise BusyError
+        self._working += 1
+        try:
+            yield
+        finally:
+            self._working -= 1
 
     async def work(self, spans: Iterator[Span | OtlpError]) -> Reception:
         """Take a post's spans. `OtlpError` where the post is none; the spans before that place were taken."""
-        self._working += 1
         try:
             return await self._work(spans)
         except OtlpError:
             self.counters.refused_posts += 1
             raise
-        finally:
-            self._working -= 1
 
     async def _work(self, spans: Iterator[Span | OtlpError]) -> Reception:
         counters = self.counters
