@@ -230,7 +230,7 @@ HEADERS_READ = [
     ("`x-request-id`", "kept as `client_request_id`, searchable, returned as `x-client-request-id`"),
     (
         "`traceparent`",
-        "continued; a missing or malformed one starts a new trace. The engine's is sampled as `traces` allows",
+        "continued; a missing or malformed one starts a new trace. The engine sees it as `traces` allows",
     ),
     ("`x-tailrace-trace: 1`", "have the engine trace this request; at most `traces.per_second` of them"),
     ("`x-session-id`", "one voice or chat session"),

@@ -31,6 +31,7 @@ from tailrace.gateway.session import Listeners
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.trace_share import TraceShare
 from tailrace.gateway.verdict import Verdict
+from tailrace.gateway.wait_inference import WaitInference
 from tailrace.govern.shared_state import SharedState
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
@@ -106,6 +107,7 @@ class Gateway:
         )
         self.engine.watch.reader = self.cancels
         self.hindsight = Hindsight(self.cancels, self.engine.watch)
+        self.waits = WaitInference(config.inference, self.engine, self.in_flight.values)
         reception = Reception(self)
         self.open, self.open_malformed = reception.open, reception.open_malformed
         self.engine_heads = EngineHeads()
@@ -138,6 +140,7 @@ class Gateway:
         """The sweeper is up to one period late, so it is told to come one period early."""
         self.aliases = Aliases(config.aliases)
         self.traces.reconfigure(config.traces, config.workers)
+        self.waits.apply(config.inference)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes
@@ -172,6 +175,8 @@ class Gateway:
         self._tick = asyncio.get_running_loop().call_later(SWEEP_NS / 1e9, self._sweep)
         if scrape:
             self.engine.watch.start()
+        else:
+            self.waits.partial = "each worker sees only the tokens of its own requests"
 
     @property
     def port(self) -> int:
@@ -420,6 +425,7 @@ class Gateway:
             "loop_lag_max_ms": self.loop_lag_max_ns / 1e6,
             "lanes": self.lanes.snapshot(now),
             "engine": self.engine.view(now),
+            "inference": self.waits.view(),
             "counters": msgspec.to_builtins(self.counters),
         }
 
