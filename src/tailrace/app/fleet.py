@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.app.engine_metrics import SENT, sent_so_far
 from tailrace.app.fleet_cancels import PATIENCE_S, FleetCancels
 from tailrace.app.listening import TcpPort, port_for
 from tailrace.app.worker_handle import READY_S, NoAnswerError, State, WorkerHandle
@@ -136,7 +137,7 @@ class Fleet:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.engine.watch.close()
+        await self.engine.close()
         await self.cancels.close()
         for listener in self._slots:
             if listener is not None:
@@ -162,9 +163,8 @@ class Fleet:
             return False, "shutting down"
         if not self.serving():
             return False, "no worker serves"
-        if self.engine.reachable is False:
-            return False, f"the engine at {self.config.backends[0].url} does not answer: {self.engine.error}"
-        return True, ""
+        why = self.engine.unready()
+        return not why, why
 
     # -- changes
 
@@ -220,8 +220,10 @@ class Fleet:
         self.config = config
         self._tell(self.book.replace(config.lane_policies(), config.total_running, monotonic_ns()))
         if engine_changed:
-            await self.engine.watch.close()
+            await self.engine.close()
+            draining = self.engine.draining
             self.engine = EngineLink(config.backends[0], config.scrape)
+            self.engine.drain(on=draining)
             self._watch_engine()
 
     # -- one worker
@@ -327,10 +329,16 @@ class Fleet:
             if worker is not None:
                 worker.send(grant)
 
+    def _tally(self) -> dict[str, int]:
+        """What was sent to the engine so far, as the workers said last: up to a second ago."""
+        workers = (worker.counts.metrics.numbers.get(SENT, []) for worker in self.workers.values())
+        return sent_so_far([self.past_metrics.series(SENT), *workers])
+
     def _watch_engine(self) -> None:
+        self.engine.judge.tally = self._tally
         self.engine.watch.on_scrape = self._spread_news
         self.engine.watch.reader = self.cancels
-        self.engine.watch.start()
+        self.engine.start()
 
     def _wake_watch(self) -> None:
         # Whichever it is: replacing workers may replace the engine.

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from tailrace.app.engine_metrics import show_engine
 from tailrace.app.fleet import Fleet
 from tailrace.app.worker_handle import NoAnswerError, WorkerHandle
 from tailrace.app.worker_link import Counts
@@ -23,6 +24,7 @@ from tailrace.gateway.applications import GATEWAY
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.history import Address, Follower, History
+from tailrace.gateway.served import check_backend, objectives_of
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
@@ -170,19 +172,26 @@ class FleetViews:
             lane["budgets_ms"] = {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()}
         return lanes
 
-    async def backends(self) -> list[dict[str, Any]]:
+    async def backends(self, window_ns: int) -> list[dict[str, Any]]:
         """The engine, as the one watch sees it, and the connections of all workers to it."""
         live = await self.live()
         backend = self.config.backends[0]
+        engine, now = self._fleet.engine, monotonic_ns()
         return [
             {
                 "name": backend.name,
                 "url": backend.url,
-                **self._fleet.engine.view(monotonic_ns()),
+                **engine.view(now),
+                **engine.window_view(now, window_ns, objectives_of(self.config)),
                 "connections": live.get("upstream_connections", 0),
                 "idle_connections": live.get("upstream_idle", 0),
             }
         ]
+
+    async def drain(self, name: str, *, on: bool) -> None:
+        """Keep new requests away from the engine in all workers, or let them go to it again."""
+        check_backend(self.config, name)
+        self._fleet.engine.drain(on=on)
 
     async def metrics(self, accept: str) -> tuple[bytes, str] | None:
         """Body and content type of `/metrics`: every request is counted once, whichever worker served it."""
@@ -196,6 +205,7 @@ class FleetViews:
         out.counter("tailrace_worker_restarts_total", fleet.restarts)
         for pull in self.pulls:
             pull(out)
+        show_engine(out, fleet.engine, self.config.backends[0].name)
         return out.render(accept)
 
     async def recent(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> list[RequestRecord]:
@@ -294,7 +304,8 @@ class FleetPage:
             "loop_lag_ms": live.get("loop_lag_max_ms"),
             "uptime_s": time.monotonic() - self._started,
             "engine": engine.name,
-            "engine_version": engine.version,
+            "engine_version": engine.version_with_caveat,
+            "engine_trouble": engine.unready(),
             "simulated": "simulated" in engine.watch.server,
             "upstream": self._views.upstream,
             "upstream_ok": engine.reachable,

@@ -7,6 +7,7 @@ import sys
 from time import monotonic_ns
 from typing import Final
 
+from tailrace.app.engine_metrics import SENT, sent_so_far, show_engine
 from tailrace.app.fleet_cancels import count_slot
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.config import Config, parse_objectives
@@ -49,6 +50,11 @@ class GatewayProcess:
         self.gateway = Gateway(config, self.writer, observer=self.metrics, shared=shared)
         self.gateway.amendments.add(self.writer.amendments)
         self.gateway.cancels.on_slot = lambda cancel: count_slot(self.metrics, cancel)
+        self.gateway.engine.judge.tally = self._tally
+
+    def _tally(self) -> dict[str, int]:
+        self.gateway.flush_records()
+        return sent_so_far([self.metrics.series(SENT)])
 
     def _set_gauges(self, metrics: GatewayMetrics) -> None:
         """The live numbers, pulled by each scrape."""
@@ -84,6 +90,8 @@ class GatewayProcess:
         for why, budget in gateway.traces.budgets.items():
             metrics.counter("tailrace_traces_asked_total", budget.granted, why=why, answer="granted")
             metrics.counter("tailrace_traces_asked_total", budget.withheld, why=why, answer="withheld")
+        if gateway.engine.watch.asks:
+            show_engine(metrics, gateway.engine, backend)
         metrics.records(self.writer.counters(), disk_ok=not self.writer.error)
 
 

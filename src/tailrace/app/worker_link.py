@@ -21,7 +21,7 @@ from tailrace.gateway.engine_link import EngineNews
 from tailrace.govern.shared_state import Order, Report
 from tailrace.model.record import RequestRecord
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 """Changes with any message: a supervisor that outlived an upgrade must not misread a worker of the new version."""
 _LENGTH: Final = 4
 _MOST_UNREAD: Final = 16 * 1024 * 1024

@@ -175,6 +175,11 @@ class GatewayMetrics(Collector):
 
     # -- several processes
 
+    def series(self, name: str) -> list[tuple[tuple[str, ...], float]]:
+        """One counter's or gauge's series, every request that has ended included."""
+        self._count_ended()
+        return list(self._numbers[name].items())
+
     def snapshot(self) -> MetricsSnapshot:
         """All series as they are now."""
         for pull in self._pulls:

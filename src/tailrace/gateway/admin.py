@@ -19,6 +19,7 @@ from tailrace.export.jsonl import encode_lines, encode_public, to_public
 from tailrace.gateway.applications import GATEWAY, VANTAGES
 from tailrace.gateway.config import Config, config_from, to_plain
 from tailrace.gateway.config_sections import LaneConfig
+from tailrace.gateway.engine_judge import LONGEST_NS, WINDOW_NS
 from tailrace.gateway.otlp.http import PATH as TRACES
 from tailrace.gateway.otlp.http import PROTOBUF, TracesHandler
 from tailrace.gateway.otlp.span_desk import SpanDesk
@@ -26,6 +27,7 @@ from tailrace.gateway.served import Served
 from tailrace.measure.application import VANTAGE as APPLICATION
 from tailrace.model.errors import InputError, TailraceError
 from tailrace.model.record import RequestRecord
+from tailrace.model.thresholds import S
 
 MAX_RECORDS: Final = 10_000
 _OPEN_WITHOUT_TOKEN: Final = frozenset({"/healthz", "/readyz"})
@@ -68,6 +70,7 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_get("/lanes", admin.lanes)
     app.router.add_post("/lanes", admin.set_lanes)
     app.router.add_get("/backends", admin.backends)
+    app.router.add_post("/backends/{name}", admin.set_backend)
     app.router.add_get("/knobs", admin.knobs)
     app.router.add_get("/config", admin.config)
     app.router.add_post("/config", admin.set_config)
@@ -273,9 +276,25 @@ class _Admin:
             )
         return config_from({**to_plain(config), "lanes": lanes}, where="body")
 
-    async def backends(self, _: web.Request) -> web.Response:
-        """The engine behind us; what its spans tell: `cold_start_ms`, `spans` by what became of them."""
-        backends = await self._served.backends()
+    async def backends(self, request: web.Request) -> web.Response:
+        """The engine behind us, and what its metrics say of the last `window` seconds (60, at most 300).
+
+        What its spans tell: `cold_start_ms`, `spans` by what became of them.
+        """
+        length_ns = _number(request.query.get("window", str(WINDOW_NS // S)), "window") * S
+        return await self._backends(max(S, min(length_ns, LONGEST_NS)))
+
+    async def set_backend(self, request: web.Request) -> web.Response:
+        """`{"drain": true}` keeps new requests away from the engine, `{"drain": false}` lets them go to it again."""
+        body = _object(await request.read())
+        on = body.get("drain")
+        if not isinstance(on, bool) or len(body) != 1:
+            raise InputError("is not understood", place="body", remedy='Send {"drain": true} or {"drain": false}.')
+        await self._served.drain(request.match_info["name"], on=on)
+        return await self._backends(WINDOW_NS)
+
+    async def _backends(self, window_ns: int) -> web.Response:
+        backends = await self._served.backends(window_ns)
         if self._parts.of_engine is not None and backends:
             backends[0].update(self._parts.of_engine())
         return _json({"backends": backends})

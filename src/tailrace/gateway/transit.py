@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from tailrace.gateway.answer import Answer
 from tailrace.gateway.budget_clock import NEVER
 from tailrace.gateway.flow import Flow
-from tailrace.gateway.head import Header
+from tailrace.gateway.head import Header, picked
 from tailrace.gateway.refusal import Refusal, error_body, error_event
 from tailrace.gateway.routes import RouteKind
 from tailrace.gateway.verdict import COMPLETED, Verdict
@@ -92,6 +92,8 @@ class Transit:
         kind = head.kind
         gateway.engine.answered(head.server)
         exchange.head_seen(now)
+        if gateway.engine.adapter.timing_headers:
+            exchange.ledger.said_headers = picked(headers, gateway.engine.adapter.timing_headers)
         readable = head.encoding in (b"", b"identity")
         sse = kind == b"text/event-stream" and 200 <= status < 300
         self.answer.ours = exchange.our_headers(now)

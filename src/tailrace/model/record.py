@@ -83,6 +83,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     running_at_first_token: int | None = None
     waiting_at_first_token: int | None = None
     kv_usage_at_first_token: float | None = None
+    engine_state_age_ns: int | None = None
+    """How old the scrape was that the state at admission comes from."""
     batch_size: int | None = None
     prefix_hit: float | None = None
     preemptions: int | None = None
