@@ -153,12 +153,13 @@ def record() -> str:
 
 
 def results() -> str:
-    names = ("bench", "compare", "demo", "diagnose", "selftest")
+    names = ("bench", "check", "compare", "demo", "diagnose", "selftest")
     head = "# Results\n\nWhat commands print with `--json`. Durations are milliseconds and say so in their name.\n"
     out = [head, "JSON Schemas: " + ", ".join(f"[{name}](schemas/{name}.json)" for name in names) + ".\n"]
     for path, structs in (
         (SOURCE / "model" / "measurement.py", None),
         (SOURCE / "model" / "finding.py", ["Diagnosis", "Finding", "Evidence"]),
+        (SOURCE / "model" / "check.py", None),
     ):
         for node, lines in classes(path, structs):
             if any("StrEnum" in ast.unparse(base) for base in node.bases):

@@ -13,6 +13,7 @@ import pytest
 from tailrace.gateway.config_sections import BackendConfig, ScrapeConfig
 from tailrace.gateway.config_values import Duration
 from tailrace.gateway.engine_link import EngineLink, EngineNews
+from tailrace.model.outcome import Reason
 from tests.engines.read_in_source import sglang, tensorrt_llm, tgi
 from tests.engines.test_facts import LLAMA_MODELS, LLAMA_PROPS, VLLM_DUMP, VLLM_MODELS
 from tests.wire.client import chat_body, request
@@ -48,6 +49,19 @@ def test_facts_and_their_sources_are_in_every_record_and_the_view() -> None:
             assert facts["max_num_seqs"] == {"value": 128, "source": "/server_info: scheduler_config.max_num_seqs"}
             assert facts["kv_dtype"] == {"value": "fp8", "source": "vllm:cache_config_info: cache_dtype"}
             assert s.gateway.live()["engine"]["basis"] == "run"
+
+    run(test())
+
+
+def test_a_count_from_before_the_request_is_no_batch_size() -> None:
+    async def test() -> None:
+        side = {**VLLM, "/metrics": b'vllm:num_requests_running{engine="0"} 0\n'}
+        async with stand(side=side) as s:
+            await s.until(lambda: s.gateway.engine.watch.latest is not None)
+            await s.ask(request(chat_body()))
+            record = await s.record()
+            assert (record.running_at_first_token, record.batch_size) == (0, None), "it was in a batch of one at least"
+            assert "batch_size" not in record.fact_sources
 
     run(test())
 
@@ -94,6 +108,18 @@ def test_an_engine_without_metrics_is_recognised_by_what_it_answers(
             assert view["basis"] == ("read_in_source" if name in {"sglang", "tgi"} else "run")
             shown = s.gateway.engine.version_with_caveat
             assert shown == (f"{version} (read in source, not run)" if name in {"sglang", "tgi"} else version)
+
+    run(test())
+
+
+def test_a_header_may_tell_the_version_where_no_path_does() -> None:
+    async def test() -> None:
+        async with stand() as s:
+            s.gateway.engine.recognise({"server": "tailrace-simulated-engine/9.9"})
+            await s.ask(request(chat_body()))
+            record = await s.record()
+            assert (record.engine, record.engine_version) == ("simulated", "9.9")
+            assert record.fact_sources == {"engine_version": "header server: tailrace-simulated-engine"}
 
     run(test())
 
@@ -347,5 +373,47 @@ def test_tritons_batches_are_counted_and_in_the_record() -> None:
             record = await s.record(2)
             assert record.batch_size == 8
             assert record.fact_sources["batch_size"] == "/v2/models/stats: batch_stats of the last look, all alike"
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "reason"),
+    [
+        ("Model is overloaded", 429, Reason.QUEUE_FULL),
+        ("Request failed during generation: out of memory", 502, Reason.ENGINE_ERROR),
+        ("Input validation error: `inputs` must have less than 8 tokens. Given: 9", 400, Reason.INPUT_TOO_LONG),
+        ("Input validation error: `top_p` must be > 0.0 and < 1.0", 422, Reason.BAD_REQUEST),
+    ],
+)
+def test_tgis_errors_in_a_stream_reach_the_client_under_their_real_status(
+    message: str, status: int, reason: Reason
+) -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.sse(tgi.openai_event(message))
+        await incoming.end()
+
+    async def test() -> None:
+        async with stand(script, backend={"engine": "tgi"}) as s:
+            assert (await s.ask(request(chat_body()))).status == status
+            record = await s.record()
+            assert (record.reason, record.http_status) == (reason, status)
+
+    run(test())
+
+
+def test_tgis_own_stream_is_measured() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.sse(*tgi.GENERATE_STREAM)
+        await incoming.end()
+
+    async def test() -> None:
+        async with stand(script) as s:
+            reply = await s.ask(request(b'{"inputs":"What is deep learning?"}', path="/generate_stream"))
+            assert reply.body == b"".join(tgi.GENERATE_STREAM)
+            record = await s.record()
+            assert (record.outcome, record.stream, record.endpoint) == ("completed", True, "/generate_stream")
+            assert (record.prompt_tokens, record.output_tokens, record.finish_reason) == (5, 3, "eos_token")
+            assert record.ttft_ns is not None
 
     run(test())

@@ -248,6 +248,11 @@ class EngineAdapter:
         """The ending of a request for which the engine sent an error object, in a body or inside a stream."""
         return ending_of_error(fault, status=status, tokens_seen=tokens_seen)
 
+    def status(self, fault: EngineFault, ending: Ending) -> int:
+        """The HTTP status that a client gets for an error that is the first event of its stream."""
+        said = fault.code or 0
+        return said if 400 <= said <= 599 else ending.http_status or 502
+
     def judge(self, summary: StreamSummary) -> Ending:
         """How a stream (or body) ended, from what was read of it alone.
 

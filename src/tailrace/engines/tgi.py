@@ -11,13 +11,14 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 from tailrace.engines.base import Basis, Detection, EngineAdapter, TimingFacts
+from tailrace.engines.errors import Ending
 from tailrace.engines.facts import Fact, take
 from tailrace.engines.metric_names.table import MetricNames
 from tailrace.engines.metric_names.tgi import TGI_METRICS
 from tailrace.engines.said import header_ns
 from tailrace.engines.signals import SignalTable, names
 from tailrace.engines.tgi_generate import TGI_GENERATE
-from tailrace.measure.dialect import Dialect
+from tailrace.measure.dialect import Dialect, EngineFault
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
 from tailrace.measure.openai import decode_leniently
 from tailrace.model.stage import SourceKind, source
@@ -90,6 +91,10 @@ class Tgi(EngineAdapter):
         route = path.partition("?")[0].rstrip("/")
         native = route.endswith(("/generate", "/generate_stream")) and "/v2/" not in route
         return TGI_GENERATE if native else super().dialect(path)
+
+    def status(self, fault: EngineFault, ending: Ending) -> int:
+        """By its words: the code inside a stream is 422 whatever happened."""
+        return ending.http_status or super().status(fault, ending)
 
     def timings(self, facts: TimingFacts, said: Mapping[str, Any] | None) -> EngineTimings:
         """From the headers of an answer in one piece, in whole milliseconds."""

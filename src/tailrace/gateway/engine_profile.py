@@ -78,7 +78,7 @@ class EngineProfile:
         batch = self._counted(ledger, adapter) if self.batches else ""
         if not batch:
             state = ledger.at_first_token
-            batch = "" if state is None else state.names.get("running", "")
+            batch = state.names.get("running", "") if state is not None and state.running else ""
         sources = self._sources.get(batch)
         if sources is None:
             sources = self._sources[batch] = self._told(batch)

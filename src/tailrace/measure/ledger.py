@@ -222,7 +222,8 @@ class RequestLedger(msgspec.Struct, kw_only=True):
             waiting_at_first_token=token_state.waiting if token_state else None,
             kv_usage_at_first_token=token_state.kv_usage if token_state else None,
             engine_state_age_ns=self.admitted - admission.at_ns if admission and self.admitted is not None else None,
-            batch_size=self.batch_size or (token_state.running if token_state else None),
+            # A count of none is from before this request ran, and says nothing of its batch.
+            batch_size=self.batch_size or (token_state.running if token_state else None) or None,
             prefix_hit=self.prefix_hit,
             preemptions=timings.preemptions,
             dtype=self.dtype,
