@@ -19,6 +19,8 @@ _FIXED: Final = (
     "backends",
     "total_running",
     "scrape",
+    "traces.body_bytes",
+    "traces.grpc_listen",
     "records.dir",
     "records.queue",
     "records.seal_rows",

@@ -1,4 +1,4 @@
-"""One source of evidence: a run file, records as JSON lines, a gateway's data directory, or a scrape of /metrics."""
+"""One source of evidence: a run file, records as JSON lines, a data directory, Triton's trace file, or a scrape."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Final
 
 import msgspec
 
+from tailrace.analyze.vantage import one_vantage
 from tailrace.diagnose.readers.data_directory import read_directory
 from tailrace.diagnose.readers.json_lines import read_lines
 from tailrace.diagnose.readers.scrape import read_scrape
+from tailrace.diagnose.readers.triton_trace import read_triton_trace
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
 from tailrace.model.record import RequestRecord
@@ -23,7 +25,7 @@ __all__ = ["Kind", "Source", "kind_of", "read_source"]
 _HEAD_BYTES: Final = 4096
 _REMEDY: Final = (
     "Give a run file (`tailrace bench … --out`), records as JSON lines (`tailrace records export`), a gateway's data "
-    "directory, two saved scrapes of /metrics, or a gateway's admin URL."
+    "directory, Triton's trace file, two saved scrapes of /metrics, or a gateway's admin URL."
 )
 
 Decode = Callable[[bytes, str], RequestRecord]
@@ -37,6 +39,7 @@ class Kind(StrEnum):
     LINES = "lines"
     DIRECTORY = "directory"
     SCRAPE = "scrape"
+    TRITON = "triton trace"
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +48,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: Kind
     table: RecordTable | None = None
+    """Records of one vantage: whoever counts them counts each request once."""
+    applications: RecordTable | None = None
+    """What services before the gateway have reported of the same requests, where that stood beside the others."""
     run: Run | None = None
     state: EngineState | None = None
     dropped: float = 0.0
@@ -70,6 +76,8 @@ def kind_of(path: Path) -> Kind:
         return Kind.RUN
     if start.startswith(b"{") and (b'"request_id"' in head or b'"start_unix_ns"' in head):
         return Kind.LINES
+    if start.startswith(b'[{"id"') and (b'"timestamps"' in head or b'"model_name"' in head):
+        return Kind.TRITON
     if start.startswith(b"#") or _looks_like_samples(start):
         return Kind.SCRAPE
     if not start:
@@ -98,9 +106,13 @@ def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: boo
         notes = [f"{name}: only the part before {run.problem} was read"] if run.problem else []
         return Source(name=name, kind=kind, table=run.table(), run=run, notes=notes)
     if kind is Kind.LINES:
-        return Source(name=name, kind=kind, table=read_lines(path, decode))
+        table, applications = one_vantage(read_lines(path, decode))
+        return Source(name=name, kind=kind, table=table, applications=applications)
+    if kind is Kind.TRITON:
+        return Source(name=name, kind=kind, table=read_triton_trace(path))
     if kind is Kind.DIRECTORY:
-        table, dropped = read_directory(path)
-        return Source(name=name, kind=kind, table=table, dropped=dropped)
+        read, dropped = read_directory(path)
+        table, applications = one_vantage(read)
+        return Source(name=name, kind=kind, table=table, applications=applications, dropped=dropped)
     state, notes = read_scrape(path.read_text(encoding="utf-8", errors="replace"), at_ns)
     return Source(name=name, kind=kind, state=state, notes=[f"{name}: {note}" for note in notes])
