@@ -237,6 +237,10 @@ HEADERS_READ = [
     ("`x-session-id`", "one voice or chat session"),
     ("`upgrade: websocket`", "taken up on `/v1/realtime` and `passthrough` paths, when the engine takes it up"),
     ("`x-deadline-ms`", "may only shorten a budget"),
+    (
+        "`server-timing`, of the answer",
+        "stages of a service between us and the engine: `preprocess.retrieval;dur=12.5` (ms); relayed, too",
+    ),
 ]
 HEADERS_SET = [
     ("`x-request-id`", "ours: the key of the record; it also goes upstream"),

@@ -35,7 +35,7 @@ def test_a_gateway_gives_records_and_metrics():
     assert got.records == b'{"a": 1}\n'
     assert [scrape.text for scrape in got.scrapes] == ["x 1\n"]
     assert got.missing == []
-    assert server.asked == ["/records?limit=50&since=5m", "/metrics"]
+    assert server.asked == ["/records?limit=50&since=5m", "/records?limit=50&since=5m&vantage=application", "/metrics"]
 
 
 def test_two_scrapes_lie_apart():

@@ -104,11 +104,12 @@ def test_records_older_than_memory_come_from_the_store() -> None:
         def __init__(self) -> None:
             self.all: list[RequestRecord] = []
 
-        def records(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
-            return [r for r in self.all if since_unix_ns is None or r.start_unix_ns > since_unix_ns][-limit:]
+        def records(self, since_unix_ns: int | None, limit: int, vantage: str) -> list[RequestRecord]:
+            mine = [r for r in self.all if r.vantage == vantage]
+            return [r for r in mine if since_unix_ns is None or r.start_unix_ns > since_unix_ns][-limit:]
 
-        def get(self, request_id: str) -> RequestRecord | None:
-            return next((r for r in self.all if r.request_id == request_id), None)
+        def get(self, request_id: str, vantage: str | None) -> RequestRecord | None:
+            return next((r for r in self.all if r.request_id == request_id and vantage in (None, r.vantage)), None)
 
     async def test() -> None:
         older = Older()
@@ -126,10 +127,10 @@ def test_records_older_than_memory_come_from_the_store() -> None:
 
 def test_a_damaged_store_is_said_in_a_sentence() -> None:
     class Damaged:
-        def records(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
+        def records(self, since_unix_ns: int | None, limit: int, vantage: str) -> list[RequestRecord]:
             raise StoreError("segment 7 is damaged")
 
-        def get(self, request_id: str) -> RequestRecord | None:
+        def get(self, request_id: str, vantage: str | None) -> RequestRecord | None:
             raise StoreError("segment 7 is damaged")
 
     async def test() -> None:

@@ -20,9 +20,10 @@ from tailrace.app.fleet import Fleet
 from tailrace.app.worker_handle import NoAnswerError, WorkerHandle
 from tailrace.app.worker_link import Counts
 from tailrace.export.prometheus import GatewayMetrics
+from tailrace.gateway.applications import GATEWAY
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
-from tailrace.gateway.history import Address, Follower
+from tailrace.gateway.history import Address, Follower, History
 from tailrace.gateway.served import check_backend, objectives_of
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
@@ -51,13 +52,17 @@ _WORST: Final = frozenset(
 class FleetViews:
     """`Served` for the admin port."""
 
-    def __init__(self, fleet: Fleet, writer: RecordWriter) -> None:
-        """`writer` is the supervisor's own: what comes in at the admin port is about requests of any worker."""
+    def __init__(self, fleet: Fleet, writer: RecordWriter, applications: History) -> None:
+        """`writer` is the supervisor's own: what comes in at the admin port is about requests of any worker.
+
+        `applications`: what services before us have reported of their requests.
+        """
         self._fleet = fleet
         self._writer = writer
         self._stores: dict[str, RecordStore] = {}
         self.pulls: list[Callable[[GatewayMetrics], None]] = []
         """What the supervisor's own numbers are set by at each scrape."""
+        self.applications = applications
 
     @property
     def config(self) -> Config:
@@ -198,25 +203,25 @@ class FleetViews:
             out.absorb(worker.counts.metrics)
         out.absorb(self._own_metrics().snapshot())
         out.counter("tailrace_worker_restarts_total", fleet.restarts)
-        show_engine(out, fleet.engine, self.config.backends[0].name)
         for pull in self.pulls:
             pull(out)
+        show_engine(out, fleet.engine, self.config.backends[0].name)
         return out.render(accept)
 
-    async def recent(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
-        """The newest `limit` records that began after `since_unix_ns`, oldest first."""
+    async def recent(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> list[RequestRecord]:
+        """The newest `limit` records of one vantage that began after `since_unix_ns`, oldest first."""
         await self._flush()
         since = None if since_unix_ns is None else since_unix_ns + 1
-        return await asyncio.to_thread(self.store.records, since, limit)
+        return await asyncio.to_thread(self.store.records, since, limit, vantage=vantage)
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record by our id or the client's."""
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record by our id or the client's; `None`: the gateway's, or else an application's."""
         await self._flush()
-        return await asyncio.to_thread(self.store.get, request_id)
+        return await asyncio.to_thread(self.store.get, request_id, vantage=vantage)
 
-    def follow(self) -> AbstractContextManager[Follower]:
-        """Receive every record from now on."""
-        return self._fleet.follow()
+    def follow(self, vantage: str = GATEWAY) -> AbstractContextManager[Follower]:
+        """Receive every record of one vantage from now on."""
+        return self._fleet.follow() if vantage == GATEWAY else self.applications.follow()
 
     async def reconfigure(self, config: Config) -> None:
         """Apply a configuration to all workers, or to none."""
@@ -279,13 +284,13 @@ class FleetPage:
         """The engine's address."""
         return self._views.upstream
 
-    async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
+    async def table(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> RecordTable:
         """Records at rest; they are there about 200 ms after a request has ended."""
-        return await asyncio.to_thread(self._views.store.table, since_unix_ns, None, limit)
+        return await asyncio.to_thread(self._views.store.table, since_unix_ns, None, limit, vantage=vantage)
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record with its timeline."""
-        return await self._views.record(request_id)
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record with its timeline; the gateway's first, if no vantage is said."""
+        return await self._views.record(request_id, vantage)
 
     async def live(self) -> LiveNow:
         """The state of this moment."""
@@ -304,6 +309,7 @@ class FleetPage:
             "simulated": "simulated" in engine.watch.server,
             "upstream": self._views.upstream,
             "upstream_ok": engine.reachable,
+            "applications": self._views.applications.total,
         }
         state = engine.watch.state(monotonic_ns())
         if state is not None:

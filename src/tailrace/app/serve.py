@@ -20,6 +20,7 @@ from tailrace.app.admin_port import AdminPort
 from tailrace.app.gateway_process import FLUSH_S, GatewayProcess, freeze_loaded, tune_interpreter
 from tailrace.app.open_files import FEW, raise_open_files
 from tailrace.app.trace_intake import TraceIntake
+from tailrace.gateway.applications import GATEWAY, ApplicationRecords, ApplicationSpans
 from tailrace.gateway.config import Config
 from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.history import Address
@@ -67,13 +68,17 @@ class ServingGateway:
         process = GatewayProcess(config)
         self.writer, self.metrics, self.gateway = process.writer, process.metrics, process.gateway
         self.store = RecordStore(config.records.dir)
-        served = OneGateway(
+        self.applications = ApplicationRecords(self.writer)
+        self.served = served = OneGateway(
             self.gateway,
+            applications=self.applications.history,
             metrics=self.metrics.render,
             history=_History(self.store),
             store_counters=self.writer.counters,
         )
-        self.traces = TraceIntake(config, self.gateway.amendments, holds=self._holds)
+        self.traces = TraceIntake(
+            config, self.gateway.amendments, ApplicationSpans(self.applications), holds=self._holds
+        )
         self.metrics.on_render(self.traces.set_metrics)
         self._admin = AdminPort(served, GatewayPage(self), self.writer.counters, self.traces)
 
@@ -116,13 +121,13 @@ class _History:
     def __init__(self, store: RecordStore) -> None:
         self._store = store
 
-    def records(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
+    def records(self, since_unix_ns: int | None, limit: int, vantage: str) -> list[RequestRecord]:
         # The store's window includes its start; `since` excludes it, so that a poller can pass the last stamp it has.
         since = None if since_unix_ns is None else since_unix_ns + 1
-        return self._store.records(since, limit)
+        return self._store.records(since, limit, vantage=vantage)
 
-    def get(self, request_id: str) -> RequestRecord | None:
-        return self._store.get(request_id)
+    def get(self, request_id: str, vantage: str | None) -> RequestRecord | None:
+        return self._store.get(request_id, vantage=vantage)
 
 
 class GatewayPage:
@@ -137,14 +142,13 @@ class GatewayPage:
         """The engine's address."""
         return self._serving.gateway.backend.url
 
-    async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
+    async def table(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> RecordTable:
         """Records at rest; they are there about 200 ms after a request has ended."""
-        return await asyncio.to_thread(self._serving.store.table, since_unix_ns, None, limit)
+        return await asyncio.to_thread(self._serving.store.table, since_unix_ns, None, limit, vantage=vantage)
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record with its timeline."""
-        found = self._serving.gateway.history.get(request_id)
-        return found or await asyncio.to_thread(self._serving.store.get, request_id)
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record with its timeline; the gateway's first, if no vantage is said."""
+        return await self._serving.served.record(request_id, vantage)
 
     async def live(self) -> LiveNow:
         """The state of this moment."""
@@ -165,6 +169,7 @@ class GatewayPage:
             "simulated": "simulated" in engine.watch.server,
             "upstream": gateway.backend.url,
             "upstream_ok": engine.reachable,
+            "applications": self._serving.applications.records,
         }
         if state is not None:
             out["engine_state"] = {

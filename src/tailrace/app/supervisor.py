@@ -21,6 +21,7 @@ from tailrace.app.fleet import Fleet
 from tailrace.app.fleet_views import FleetPage, FleetViews
 from tailrace.app.gateway_process import FLUSH_S, freeze_loaded, record_writer
 from tailrace.app.trace_intake import TraceIntake
+from tailrace.gateway.applications import ApplicationRecords, ApplicationSpans
 from tailrace.gateway.config import Config
 from tailrace.model.errors import InputError, StoreError
 from tailrace.web.source import dropped_by_class
@@ -47,8 +48,11 @@ class Supervisor:
             self.fleet.port.close()
             raise
         self.fleet.amendments.add(self.writer.amendments)
-        self.views = FleetViews(self.fleet, self.writer)
-        self.traces = TraceIntake(config, self.writer.amendments, holds=self.views.holds)
+        applications = ApplicationRecords(self.writer)
+        self.views = FleetViews(self.fleet, self.writer, applications.history)
+        self.traces = TraceIntake(
+            config, self.writer.amendments, ApplicationSpans(applications), holds=self.views.holds
+        )
         self.views.pulls.append(self.traces.set_metrics)
         self.admin = AdminPort(self.views, FleetPage(self.fleet, self.views), self.views.store_counters, self.traces)
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.admin import is_loopback
 from tailrace.gateway.amendments import AmendmentSink
+from tailrace.gateway.applications import ApplicationSpans
 from tailrace.gateway.config import Config
 from tailrace.gateway.entrance import split_address
 from tailrace.gateway.otlp.engine_spans import EngineSpans, Holds, cold_start_view, decode_starts, encode_starts
-from tailrace.gateway.otlp.span_desk import SpanDesk, SpanTaker
+from tailrace.gateway.otlp.span_desk import SpanDesk
 from tailrace.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,8 +36,10 @@ FILE: Final = "cold_starts.json"
 class TraceIntake:
     """`start` binds the gRPC port, where there is one; `close` lets everything go."""
 
-    def __init__(self, config: Config, sink: AmendmentSink, *others: SpanTaker, holds: Holds | None = None) -> None:
-        """`others` understand spans too; `holds` tells which records there are.
+    def __init__(
+        self, config: Config, sink: AmendmentSink, applications: ApplicationSpans, *, holds: Holds | None = None
+    ) -> None:
+        """`holds` tells which records there are.
 
         ConfigError where the network could reach the port without a token.
         """
@@ -44,7 +47,8 @@ class TraceIntake:
         self._config = config
         self._check(config)
         self._engines = EngineSpans(sink)
-        self.desk = SpanDesk(self._engines, *others)
+        self._applications = applications
+        self.desk = SpanDesk(self._engines, applications)
         self._grpc: GrpcSpans | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._file = Path(config.records.dir) / FILE
@@ -84,6 +88,7 @@ class TraceIntake:
                 await ticking
         if self._grpc is not None:
             await self._grpc.close()
+        self._applications.close()
 
     @property
     def grpc_address(self) -> str:
@@ -100,6 +105,7 @@ class TraceIntake:
 
     async def _once_a_second(self) -> None:
         self._engines.tick(time_ns())
+        self._applications.tick(time_ns())
         if self._holds is not None:
             await self._engines.look_for_records(self._holds, time_ns())
         text = encode_starts(self._engines.cold_starts)
@@ -126,6 +132,7 @@ class TraceIntake:
         return {
             **cold_start_view(self._engines.cold_starts),
             "spans": {**self.desk.view(), **self._engines.view()},
+            "applications": self._applications.view(),
         }
 
     def set_metrics(self, metrics: GatewayMetrics) -> None:
@@ -144,6 +151,10 @@ class TraceIntake:
             ("unaddressed", "unaddressed"),
         ):
             metrics.counter("tailrace_span_amendments_total", counts[name], fate=fate)
+        said = self._applications.view()
+        for fate, name in (("kept", "records"), ("dropped", "records_dropped")):
+            metrics.counter("tailrace_application_records_total", said[name], fate=fate)
+        metrics.counter("tailrace_application_reports_lost_total", sum(said["reports_lost"].values()))
         metrics.clear("tailrace_engine_cold_start_seconds")
         starts = [start for start in engines.cold_starts if start.complete]
         if starts:

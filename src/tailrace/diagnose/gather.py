@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tailrace.analyze.inferred_waits import with_inferred
+from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.readers.source import Source
 from tailrace.model.errors import InputError
@@ -22,7 +23,8 @@ def gather(
     InputError when no source holds records: scrapes alone name no request.
     """
     # A load generator's run may not say how long its engine queued; what its timelines give away, it may have.
-    tables = [with_inferred(source.table) for source in sources if source.table is not None]
+    tables = [_with_inferred(source.table) for source in sources if source.table is not None]
+    tables += [source.applications for source in sources if source.applications is not None]
     notes = [note for source in sources for note in source.notes]
     if not tables:
         raise InputError(
@@ -46,3 +48,8 @@ def gather(
         sources=[source.name for source in sources],
         not_understood=notes,
     )
+
+
+def _with_inferred(table: RecordTable) -> RecordTable:
+    """A service's time is not its engine's: nothing is inferred from a table of its records alone."""
+    return table if split_applications(table)[1].timelines else with_inferred(table)

@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 
 from tailrace.export.jsonl import encode_lines, encode_public, to_public
+from tailrace.gateway.applications import GATEWAY, VANTAGES
 from tailrace.gateway.config import Config, config_from, to_plain
 from tailrace.gateway.config_sections import LaneConfig
 from tailrace.gateway.engine_judge import LONGEST_NS, WINDOW_NS
@@ -23,6 +24,7 @@ from tailrace.gateway.otlp.http import PATH as TRACES
 from tailrace.gateway.otlp.http import PROTOBUF, TracesHandler
 from tailrace.gateway.otlp.span_desk import SpanDesk
 from tailrace.gateway.served import Served
+from tailrace.measure.application import VANTAGE as APPLICATION
 from tailrace.model.errors import InputError, TailraceError
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import S
@@ -173,37 +175,38 @@ class _Admin:
     async def records(self, request: web.Request) -> web.Response:
         """JSON lines, oldest first: `since` in s, ms or ns of the epoch (exclusive), the newest `limit`.
 
-        `timeline=0` leaves timelines out.
+        `timeline=0` leaves timelines out; `vantage=application` gives what services before us have reported instead.
         """
         since = _since(request.query.get("since", ""))
         limit = min(_number(request.query.get("limit", "1000"), "limit"), MAX_RECORDS)
-        found = await self._served.recent(since, limit)
+        found = await self._served.recent(since, limit, _vantage(request) or GATEWAY)
         body = b"".join(encode_lines(found, timeline=request.query.get("timeline") != "0"))
         return web.Response(body=body, content_type="application/x-ndjson")
 
     async def record(self, request: web.Request) -> web.Response:
-        """One record by our id or the client's."""
+        """One record by our id or the client's: the gateway's, or else an application's; `vantage` asks for one."""
         request_id = request.match_info["request_id"]
-        record = await self._served.record(request_id)
+        record = await self._served.record(request_id, _vantage(request))
         if record is None:
             return _json({"error": {"message": f"there is no record {request_id!r}"}}, status=404)
         return _json(to_public(record))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """Finished requests as server-sent events, from now on."""
+        """Finished requests as server-sent events, from now on; the gateway's, or those of `vantage=application`."""
+        vantage = _vantage(request) or GATEWAY
         answer = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         )
         await answer.prepare(request)
-        async for data in self._follow():
+        async for data in self._follow(vantage):
             try:
                 await answer.write(data)
             except ConnectionError:
                 break
         return answer
 
-    async def _follow(self) -> AsyncIterator[bytes]:
-        with self._served.follow() as follower:
+    async def _follow(self, vantage: str) -> AsyncIterator[bytes]:
+        with self._served.follow(vantage) as follower:
             yield b": following\n\n"
             while not self._served.closing:
                 try:
@@ -276,13 +279,10 @@ class _Admin:
     async def backends(self, request: web.Request) -> web.Response:
         """The engine behind us, and what its metrics say of the last `window` seconds (60, at most 300).
 
-        Of its spans: `cold_start_ms`, and `spans` by what became of them.
+        What its spans tell: `cold_start_ms`, `spans` by what became of them.
         """
         length_ns = _number(request.query.get("window", str(WINDOW_NS // S)), "window") * S
-        backends = await self._served.backends(max(S, min(length_ns, LONGEST_NS)))
-        if self._parts.of_engine is not None and backends:
-            backends[0].update(self._parts.of_engine())
-        return _json({"backends": backends})
+        return await self._backends(max(S, min(length_ns, LONGEST_NS)))
 
     async def set_backend(self, request: web.Request) -> web.Response:
         """`{"drain": true}` keeps new requests away from the engine, `{"drain": false}` lets them go to it again."""
@@ -291,7 +291,13 @@ class _Admin:
         if not isinstance(on, bool) or len(body) != 1:
             raise InputError("is not understood", place="body", remedy='Send {"drain": true} or {"drain": false}.')
         await self._served.drain(request.match_info["name"], on=on)
-        return _json({"backends": await self._served.backends(WINDOW_NS)})
+        return await self._backends(WINDOW_NS)
+
+    async def _backends(self, window_ns: int) -> web.Response:
+        backends = await self._served.backends(window_ns)
+        if self._parts.of_engine is not None and backends:
+            backends[0].update(self._parts.of_engine())
+        return _json({"backends": backends})
 
     async def traces(self, request: web.Request) -> web.Response:
         """Spans of engines and services: OTLP in protobuf (`application/x-protobuf`) or JSON, plain or compressed."""
@@ -348,6 +354,7 @@ class _Admin:
         since = _since(request.query.get("since", ""))
         limit = min(_number(request.query.get("limit", str(MAX_RECORDS)), "limit"), MAX_RECORDS)
         records = await self._served.recent(since, limit)
+        records += await self._served.recent(since, limit, APPLICATION)
         return _json(await asyncio.to_thread(diagnose, records))
 
 
@@ -378,6 +385,13 @@ def _since(text: str) -> int | None:
     if number < 10**14:
         return number * 10**6 + (int(f"{fraction[:6]:0<6}") if fraction.isdigit() else 0)
     return number
+
+
+def _vantage(request: web.Request) -> str | None:
+    said = request.query.get("vantage")
+    if said is not None and said not in VANTAGES:
+        raise InputError(f"there is no vantage {said!r}", place="vantage", remedy=f"Use {' or '.join(VANTAGES)}.")
+    return said
 
 
 def _without_secrets(plain: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class LiveEvidence(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     records: bytes = b""
     """Finished requests as JSON lines, as the admin port of a gateway gives them."""
+    applications: bytes = b""
+    """The same of the services before it; a gateway of an older version gives its own records again."""
     scrapes: list[Scrape] = []
     """Scrapes of `/metrics`, oldest first; differences need two."""
     missing: list[str] = []
@@ -56,11 +58,15 @@ async def fetch_evidence(
     envelope = Envelope(target.host_header, "/", api_key=token)
     missing: list[str] = []
     scrapes: list[Scrape] = []
+    applications = b""
     try:
         query = f"?limit={limit}" + (f"&since={since}" if since else "")
         records = await _get(pool, envelope, f"{base}/records{query}", timeout_s)
         if records.status != 200:
             missing.append(f"{base}/records: {records.status}")
+        else:
+            reported = await _get(pool, envelope, f"{base}/records{query}&vantage=application", timeout_s)
+            applications = reported.body if reported.status == 200 else b""
         for wait_s in (0.0, between_s) if between_s > 0 else (0.0,):
             await asyncio.sleep(wait_s)
             answer = await _get(pool, envelope, f"{base}/metrics", timeout_s)
@@ -77,7 +83,11 @@ async def fetch_evidence(
     if records.status != 200 and not scrapes:
         raise _nothing(target, missing)
     return LiveEvidence(
-        url=url, records=records.body if records.status == 200 else b"", scrapes=scrapes, missing=missing
+        url=url,
+        records=records.body if records.status == 200 else b"",
+        applications=applications,
+        scrapes=scrapes,
+        missing=missing,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from tailrace.analyze.vantage import one_vantage
 from tailrace.diagnose.readers.data_directory import read_directory
 from tailrace.diagnose.readers.json_lines import read_lines
 from tailrace.diagnose.readers.scrape import read_scrape
@@ -47,6 +48,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: Kind
     table: RecordTable | None = None
+    """Records of one vantage: whoever counts them counts each request once."""
+    applications: RecordTable | None = None
+    """What services before the gateway have reported of the same requests, where that stood beside the others."""
     run: Run | None = None
     state: EngineState | None = None
     dropped: float = 0.0
@@ -102,11 +106,13 @@ def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: boo
         notes = [f"{name}: only the part before {run.problem} was read"] if run.problem else []
         return Source(name=name, kind=kind, table=run.table(), run=run, notes=notes)
     if kind is Kind.LINES:
-        return Source(name=name, kind=kind, table=read_lines(path, decode))
+        table, applications = one_vantage(read_lines(path, decode))
+        return Source(name=name, kind=kind, table=table, applications=applications)
     if kind is Kind.TRITON:
         return Source(name=name, kind=kind, table=read_triton_trace(path))
     if kind is Kind.DIRECTORY:
-        table, dropped = read_directory(path)
-        return Source(name=name, kind=kind, table=table, dropped=dropped)
+        read, dropped = read_directory(path)
+        table, applications = one_vantage(read)
+        return Source(name=name, kind=kind, table=table, applications=applications, dropped=dropped)
     state, notes = read_scrape(path.read_text(encoding="utf-8", errors="replace"), at_ns)
     return Source(name=name, kind=kind, state=state, notes=[f"{name}: {note}" for note in notes])
