@@ -10,9 +10,11 @@ import pytest
 from tailrace.app.trace_intake import FILE, TraceIntake
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.amendments import RecentAmendments
+from tailrace.gateway.applications import ApplicationRecords, ApplicationSpans
 from tailrace.gateway.config import Config, config_from
 from tailrace.model.amendment import Amendment
 from tailrace.model.errors import ConfigError
+from tailrace.model.record import RequestRecord
 from tailrace.model.span import Span
 
 
@@ -33,6 +35,17 @@ def span(name: str, number: int, parent: str = "", scope: str = "", **attributes
     )
 
 
+class Nowhere:
+    """A sink of records that keeps none."""
+
+    def put(self, record: RequestRecord) -> bool:
+        return not record
+
+
+def applications() -> ApplicationSpans:
+    return ApplicationSpans(ApplicationRecords(Nowhere()))
+
+
 class Full:
     """A sink that has no room."""
 
@@ -44,15 +57,15 @@ class Full:
 def test_the_network_needs_a_token(tmp_path: Path) -> None:
     far = {"grpc_listen": "0.0.0.0:4317"}
     with pytest.raises(ConfigError) as refused:
-        TraceIntake(config(tmp_path, traces=far), RecentAmendments())
+        TraceIntake(config(tmp_path, traces=far), RecentAmendments(), applications())
     assert "admin_token" in str(refused.value)
-    TraceIntake(config(tmp_path, traces=far, admin_token="t"), RecentAmendments())
-    TraceIntake(config(tmp_path, traces={"grpc_listen": "127.0.0.1:4317"}), RecentAmendments())
+    TraceIntake(config(tmp_path, traces=far, admin_token="t"), RecentAmendments(), applications())
+    TraceIntake(config(tmp_path, traces={"grpc_listen": "127.0.0.1:4317"}), RecentAmendments(), applications())
 
 
 def test_what_is_shown_and_counted(tmp_path: Path) -> None:
     async def test() -> None:
-        intake = TraceIntake(config(tmp_path), Full())
+        intake = TraceIntake(config(tmp_path), Full(), applications())
         await intake.desk.work(
             iter(
                 [
@@ -83,7 +96,7 @@ def test_what_is_shown_and_counted(tmp_path: Path) -> None:
 def test_a_damaged_file_of_starts_is_no_start(tmp_path: Path, damaged: bytes) -> None:
     async def test() -> None:
         (tmp_path / FILE).write_bytes(damaged)
-        intake = TraceIntake(config(tmp_path), RecentAmendments())
+        intake = TraceIntake(config(tmp_path), RecentAmendments(), applications())
         await intake.start()
         try:
             assert intake.view()["cold_starts"] == []

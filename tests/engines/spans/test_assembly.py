@@ -188,11 +188,19 @@ def test_an_engine_behind_a_service_behind_us_joins_through_it() -> None:
     }
 
 
-@pytest.mark.parametrize("stage", ["response.x", "model", "", "unattributed", 3, "x" * 100])
+@pytest.mark.parametrize("stage", ["response.x", "", "unattributed", 3, "x" * 100])
 def test_stages_that_cannot_be_behind_us_are_not_understood(stage: object) -> None:
     assembly = SpanAssembly()
     _, understood = assembly.take([span("x", 1, OURS, tailrace__stage=stage)], 0)
     assert understood == 0
+
+
+def test_the_stage_of_services_before_us_says_nothing_of_one_behind() -> None:
+    entry = span("GET /", 1, OURS, 0, 60, kind=2)
+    assembly = SpanAssembly()
+    assembly.take([entry, span("call", 2, 1, 1, 50, tailrace__stage="model")], 0)
+    [one] = assembly.tick(MUCH_LATER)
+    assert (one.prefill_ns, one.parts_ns) == (None, {})
 
 
 # -- cold start

@@ -32,7 +32,10 @@ def read_stages(spans: Iterable[Span]) -> SpanFacts:
     out = SpanFacts()
     by_stage: dict[str, list[Span]] = {}
     for span in spans:
-        by_stage.setdefault(stage_of(span), []).append(span)
+        name = stage_of(span)
+        # `model` is a stage of services before us alone: what is behind us is the model.
+        if name and not name.startswith("model"):
+            by_stage.setdefault(name, []).append(span)
     for name, named in by_stage.items():
         if "." in name:
             out.say(name, sum(span.end_unix_ns - span.start_unix_ns for span in named), f"span.{STAGE}")
