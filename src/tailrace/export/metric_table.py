@@ -1,7 +1,5 @@
 """Every Prometheus metric that Tailrace exposes: the one table from which code, documentation and checks are made."""
 
-# More than 600 lines because it is one table that people read through and look up in; a metric is nine lines of data.
-
 from __future__ import annotations
 
 from collections.abc import Callable
