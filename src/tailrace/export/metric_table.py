@@ -396,6 +396,7 @@ _TABLE: Final = (
         merge="max",
         definition="Share of KV-cache blocks in use by the engine's own metrics, 0 to 1.",
     ),
+    # -- reports of services before the gateway
     Metric(
         name="tailrace_application_records_total",
         kind="counter",
