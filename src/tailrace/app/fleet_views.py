@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from tailrace.app.fleet import Fleet
+from tailrace.app.host_gauges import show_signals
 from tailrace.app.worker_handle import NoAnswerError, WorkerHandle
 from tailrace.app.worker_link import Counts
 from tailrace.export.prometheus import GatewayMetrics
@@ -23,6 +24,7 @@ from tailrace.gateway.cancels import KEPT
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.history import Follower
+from tailrace.gateway.host.signals import HostSignals
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
@@ -48,8 +50,10 @@ _WORST: Final = frozenset(
 class FleetViews:
     """`Served` for the admin port."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, host: HostSignals | None = None) -> None:
+        """`host`: what reads this machine, once for all workers."""
         self._fleet = fleet
+        self._host = host
         self._stores: dict[str, RecordStore] = {}
 
     @property
@@ -175,6 +179,14 @@ class FleetViews:
             }
         ]
 
+    def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
+        """What is read of this machine."""
+        return None if self._host is None else self._host.view(since_unix_ns)
+
+    def host_words(self) -> str:
+        """The same of this moment, in a line."""
+        return "" if self._host is None else self._host.words()
+
     async def metrics(self, accept: str) -> tuple[bytes, str] | None:
         """Body and content type of `/metrics`: every request is counted once, whichever worker served it."""
         await self._count()
@@ -184,6 +196,8 @@ class FleetViews:
         for worker in fleet.workers.values():
             out.absorb(worker.counts.metrics)
         out.counter("tailrace_worker_restarts_total", fleet.restarts)
+        if self._host is not None:
+            show_signals(self._host, out)
         return out.render(accept)
 
     async def recent(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
@@ -271,6 +285,7 @@ class FleetPage:
             "simulated": "simulated" in engine.watch.server,
             "upstream": self._views.upstream,
             "upstream_ok": engine.reachable,
+            "host": self._views.host_words(),
         }
         state = engine.watch.state(monotonic_ns())
         if state is not None:

@@ -21,6 +21,7 @@ from tailrace.app.fleet import Fleet
 from tailrace.app.fleet_views import FleetPage, FleetViews
 from tailrace.app.gateway_process import freeze_loaded
 from tailrace.gateway.config import Config
+from tailrace.gateway.host.signals import HostSignals
 from tailrace.model.errors import InputError, StoreError
 from tailrace.web.source import dropped_by_class
 
@@ -39,7 +40,8 @@ class Supervisor:
         self._hurry = asyncio.Event()
         self._changes: set[asyncio.Task[None]] = set()
         self.fleet = Fleet(config)
-        self.views = FleetViews(self.fleet)
+        self.signals = HostSignals(config.signals, config.backends[0], gateway_pids=lambda: self.fleet.pids)
+        self.views = FleetViews(self.fleet, self.signals)
         self.admin = AdminPort(self.views, FleetPage(self.fleet, self.views), self.views.store_counters)
 
     async def run(self) -> None:
@@ -66,11 +68,13 @@ class Supervisor:
                 change.cancel()
             cut = await self.fleet.close(self._hurry)
             await self.admin.close()
+            await asyncio.to_thread(self.signals.close)
             self._account(cut)
 
     async def _start(self) -> str:
         await self.fleet.start()
         await self.admin.start()
+        await asyncio.to_thread(self.signals.start)
         try:
             async with asyncio.timeout(_FIRST_LOOK_S):
                 await self.fleet.engine.watch.first_answer()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
+from tailrace.export.host_metrics import HOST_METRICS
+from tailrace.export.metric import Metric
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
 
@@ -35,26 +35,6 @@ STAGE_BUCKETS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.0, 2.5
 CANCEL_BUCKETS: Final = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 CONNECT_BUCKETS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.0)
 OVERHEAD_BUCKETS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
-
-
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric. `objective` names the objective whose bounds are added to the buckets."""
-
-    name: str
-    kind: str
-    """`counter`, `gauge` or `histogram`; a counter's series end in `_total`, which `name` includes."""
-    labels: tuple[str, ...] = ()
-    unit: str = ""
-    """`seconds`, `tokens`, `requests`, `ratio`, ..."""
-    definition: str
-    buckets: tuple[float, ...] = ()
-    objective: str = ""
-    merge: str = "sum"
-    """How the numbers of several worker processes become one: `sum`, `max` or `min`."""
-    of: Callable[[RequestRecord], int | None] | None = None
-    """What one ended request adds (counter) or shows (histogram): nanoseconds where the unit is seconds, `None` for
-    nothing. Its labels are then among `REQUEST_LABELS`. Without it somebody sets the metric: a live gauge, or one of
-    which a request has several series."""
 
 
 REQUEST_LABELS: Final[dict[str, Callable[[RequestRecord], str]]] = {
@@ -437,6 +417,8 @@ _TABLE: Final = (
         merge="min",
         definition="0 while records cannot be written; relaying goes on.",
     ),
+    # -- this machine
+    *HOST_METRICS,
     Metric(
         name="tailrace_build_info",
         kind="gauge",

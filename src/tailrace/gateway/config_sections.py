@@ -149,6 +149,26 @@ class ScrapeConfig(Section):
     """An older answer is no evidence: the record's engine state is then absent."""
 
 
+class SignalsConfig(Section):
+    """What is read of this machine: CPU time given and withheld, pressure, memory, accelerators."""
+
+    enabled: bool = True
+    period: Duration = lasting(1 * S)
+    """Between two samples; one costs half a millisecond of CPU, in a thread of its own."""
+    gpu: str | bool = "auto"
+    """`auto` takes NVML (the Python module `pynvml`) or the program `nvidia-smi`, where there is one; `off`; or the URL
+    of a DCGM exporter, for example `http://127.0.0.1:9400/metrics`."""
+    engine_pid: int | None = None
+    """The engine's process on this machine; unset: whoever listens at the backend's address, and what it started."""
+
+    @property
+    def gpu_source(self) -> str:
+        """`auto`, `off` or a URL; YAML reads a bare `off` as false."""
+        if isinstance(self.gpu, bool):
+            return "auto" if self.gpu else "off"
+        return self.gpu
+
+
 class WebsocketConfig(Section):
     """What a WebSocket session may do. The `total` budget does not apply to it."""
 

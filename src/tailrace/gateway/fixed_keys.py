@@ -19,6 +19,7 @@ _FIXED: Final = (
     "backends",
     "total_running",
     "scrape",
+    "signals",
     "records.dir",
     "records.queue",
     "records.seal_rows",

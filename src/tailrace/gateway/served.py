@@ -14,6 +14,7 @@ from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.history import Follower
+from tailrace.gateway.host.signals import HostSignals
 from tailrace.model.outcome import Reason
 from tailrace.model.record import RequestRecord
 
@@ -74,6 +75,9 @@ class Served(Protocol):
     async def backends(self) -> list[dict[str, Any]]:
         """The engines, and the connections to them."""
 
+    def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
+        """What is read of this machine, as `HostSignals.view` gives it; `None` where nothing reads it."""
+
     async def metrics(self, accept: str) -> tuple[bytes, str] | None:
         """Body and content type of `/metrics`; `None` where none are kept."""
 
@@ -105,8 +109,10 @@ class OneGateway:
         metrics: Callable[[str], tuple[bytes, str]] | None = None,
         history: RecordHistory | None = None,
         store_counters: Callable[[], dict[str, Any]] | None = None,
+        signals: HostSignals | None = None,
     ) -> None:
         self._gateway = gateway
+        self._signals = signals
         self._metrics = metrics
         self._history = history
         self._store_counters = store_counters
@@ -186,6 +192,10 @@ class OneGateway:
                 "idle_connections": len(gateway.pool.idle),
             }
         ]
+
+    def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
+        """What is read of this machine."""
+        return None if self._signals is None else self._signals.view(since_unix_ns)
 
     async def metrics(self, accept: str) -> tuple[bytes, str] | None:
         """Body and content type of `/metrics`."""
