@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.window import Window
 from tailrace.model.engine_state import EngineState
 from tailrace.model.measurement import ClientHealth
@@ -18,7 +19,8 @@ class EvidenceSet:
     """Everything that the rules may look at. Build it with `from_run`, `from_table`, or a reader.
 
     `states` are scrapes of the engine in order of time; two of them give the counters' deltas. `dropped` is the share
-    of records that were lost. `before` is the window to compare with, if there is one.
+    of records that were lost. `before` is the window to compare with, if there is one. `hardware` is what was seen
+    of the machine and its accelerators.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class EvidenceSet:
         dropped: float = 0.0,
         sources: list[str] | None = None,
         not_understood: list[str] | None = None,
+        hardware: Hardware | None = None,
     ) -> None:
         self.table = table
         self.before_table = before
@@ -43,6 +46,7 @@ class EvidenceSet:
         self.dropped = dropped
         self.sources = sources or []
         self.not_understood = not_understood or []
+        self.hardware = hardware or Hardware()
 
     @classmethod
     def from_run(cls, run: Run, *, before: Run | None = None, objectives: Objectives | None = None) -> EvidenceSet:
@@ -73,7 +77,13 @@ class EvidenceSet:
             dropped=self.dropped,
             sources=self.sources,
             not_understood=self.not_understood,
+            hardware=self.hardware,
         )
+
+    @cached_property
+    def meanwhile(self) -> Hardware:
+        """What was seen of the machine while the window's requests lived."""
+        return self.hardware.within(self.now)
 
     @cached_property
     def now(self) -> Window:

@@ -1,4 +1,6 @@
-"""One source of evidence: a run file, records as JSON lines, a gateway's data directory, or a scrape of /metrics."""
+"""One source of evidence: a run file, records as JSON lines, a gateway's data directory, a scrape of /metrics, signals
+of a machine, a log of nvidia-smi, a summary of nsys.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,13 @@ from typing import Final
 
 import msgspec
 
+from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.readers.data_directory import read_directory
 from tailrace.diagnose.readers.json_lines import read_lines
+from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
 from tailrace.diagnose.readers.scrape import read_scrape
+from tailrace.diagnose.readers.signals import MARK, read_signals
+from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
 from tailrace.model.record import RequestRecord
@@ -23,7 +29,7 @@ __all__ = ["Kind", "Source", "kind_of", "read_source"]
 _HEAD_BYTES: Final = 4096
 _REMEDY: Final = (
     "Give a run file (`tailrace bench … --out`), records as JSON lines (`tailrace records export`), a gateway's data "
-    "directory, two saved scrapes of /metrics, or a gateway's admin URL."
+    "directory, two saved scrapes of /metrics, a gateway's admin URL, a CSV log of nvidia-smi, or `nsys stats` as CSV."
 )
 
 Decode = Callable[[bytes, str], RequestRecord]
@@ -37,6 +43,9 @@ class Kind(StrEnum):
     LINES = "lines"
     DIRECTORY = "directory"
     SCRAPE = "scrape"
+    SIGNALS = "signals"
+    NVIDIA_SMI = "nvidia-smi"
+    PROFILE = "profile"
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +56,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     table: RecordTable | None = None
     run: Run | None = None
     state: EngineState | None = None
+    hardware: Hardware | None = None
     dropped: float = 0.0
     """Share of records that were lost on their way into a data directory."""
     notes: list[str] = []
@@ -65,16 +75,31 @@ def kind_of(path: Path) -> Kind:
         raise InputError("there is no such file", place=place, remedy=_REMEDY) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", place=place, remedy=_REMEDY) from None
-    start = head.lstrip()
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start.startswith(b'{"tailrace_run"'):
         return Kind.RUN
+    if start.startswith(b"{") and MARK in head[:64]:
+        return Kind.SIGNALS
     if start.startswith(b"{") and (b'"request_id"' in head or b'"start_unix_ns"' in head):
         return Kind.LINES
+    table = _table_kind(start)
+    if table is not None:
+        return table
     if start.startswith(b"#") or _looks_like_samples(start):
         return Kind.SCRAPE
     if not start:
         raise InputError("the file is empty", place=place, remedy=_REMEDY)
     raise InputError(f"this is no evidence that is known; it begins with {head[:40]!r}", place=place, remedy=_REMEDY)
+
+
+def _table_kind(head: bytes) -> Kind | None:
+    """A CSV file by the line that names its columns; a profiler's own sentences may stand before it."""
+    for line in head.decode("utf-8", "replace").splitlines():
+        if is_profile_header(line):
+            return Kind.PROFILE
+        if is_query_header(line):
+            return Kind.NVIDIA_SMI
+    return None
 
 
 def _looks_like_samples(head: bytes) -> bool:
@@ -102,5 +127,22 @@ def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: boo
     if kind is Kind.DIRECTORY:
         table, dropped = read_directory(path)
         return Source(name=name, kind=kind, table=table, dropped=dropped)
+    if kind in (Kind.SIGNALS, Kind.NVIDIA_SMI, Kind.PROFILE):
+        return _hardware(path, name, kind)
     state, notes = read_scrape(path.read_text(encoding="utf-8", errors="replace"), at_ns)
     return Source(name=name, kind=kind, state=state, notes=[f"{name}: {note}" for note in notes])
+
+
+def _hardware(path: Path, name: str, kind: Kind) -> Source:
+    if kind is Kind.SIGNALS:
+        return Source(name=name, kind=kind, hardware=read_signals(path.read_bytes(), name))
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    if kind is Kind.NVIDIA_SMI:
+        states, notes = read_query(text)
+        hardware = Hardware(gpus=states, sources=[name])
+    else:
+        profiles, notes = read_nsys(text, name)
+        hardware = Hardware(profiles=profiles, sources=[name])
+    if not hardware:
+        raise InputError("there is no row in it", place=name, remedy="Give the whole table, not only its header.")
+    return Source(name=name, kind=kind, hardware=hardware, notes=[f"{name}: {note}" for note in notes])
