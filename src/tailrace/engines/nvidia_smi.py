@@ -96,7 +96,7 @@ def read_query(text: str, at_ns: int = 0, at_unix_ns: int | None = None) -> tupl
             at = at_ns + round((stamp - first).total_seconds() * 1e3) * 1_000_000
         states.append(_state(row, at, at_unix_ns if "timestamp" not in row else None))
     if damaged:
-        notes.append(f"{damaged} lines are no rows of the query")
+        notes.append(f"{damaged} line(s) are no rows of the query")
     return states, notes
 
 

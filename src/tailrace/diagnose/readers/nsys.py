@@ -49,7 +49,7 @@ def read_nsys(text: str, name: str = "") -> tuple[list[GpuProfile], list[str]]:
         if len(cells) != len(columns) or not _add(out, kind, dict(zip(columns, cells, strict=True))):
             damaged += 1
     if damaged:
-        notes.append(f"{damaged} lines are no rows of the report")
+        notes.append(f"{damaged} line(s) are no rows of the report")
     return [_profile(report, rows, name) for report, rows in out.items()], notes
 
 
