@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.hardware import host_shares, of_engine
+from tailrace.diagnose.hardware import Shares, host_shares, of_engine
+from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.model.host_state import HostState, ProcessState
 
 __all__ = ["CpuStarved"]
 
+Floats = NDArray[np.float64]
 SHARE: Final = 0.10
 """Of the enforcement periods in which a limit stopped the engine, or of the time in which its worst thread waited."""
 PRESSURE: Final = 0.25
@@ -76,24 +79,27 @@ class CpuStarved(Cause):
     ) -> Finding | None:
         window = evidence.now
         shares = host_shares(window, [(state, _share(state, process)) for state, process in seen])
-        kept = shares.inside_ms(window.start, window.end)
         lost = window.lost.total
-        explains = window.in_tail(np.minimum(kept, lost))
+        explained, part = _where_it_was_lost(window, shares)
+        explains = window.in_tail(explained)
         if not self.carries(evidence, explains):
             return None
-        part = kept * 1e6 / np.maximum(window.end - window.start, 1.0)
         others = np.ones(window.n, dtype=bool)
         others[window.tail] = False
         slow = float(np.median(part[window.tail]))
         rest = float(np.median(part[others])) if others.any() else 0.0
-        checked = [f"withheld {slow:.0%} of their time from the slow requests, {rest:.0%} from the others (median)"]
+        compared = (
+            f"withheld {slow:.0%} of the time in which the slow requests waited for a token, {rest:.0%} of that of the "
+            "others (median)"
+        )
         missing, rivals = [], []
         if slow < MORE * rest:
             if others.any() and float(lost[others].mean()) < FEW_LOST * window.tail_lost_ms:
                 return None  # those who lost nothing were hit as hard: it is not what makes the difference
             missing.append("a window in which the engine has its CPU: all requests of this one were hit alike")
-        if float(np.median(shares.covered(window.start, window.end)[window.tail])) < COVERED:
-            missing.append("samples of the machine for the whole life of the slow requests")
+        first = np.where(np.isnan(window.first), window.end, window.first)
+        if float(np.median(shares.covered(window.start, first)[window.tail])) < COVERED:
+            missing.append("samples of the machine for the whole time in which the slow requests waited")
         if any(set(state.reasons or ()) - {"idle", "application_clocks"} for state in evidence.meanwhile.gpus):
             rivals.append("COMPUTE_POWER_CAP or COMPUTE_THERMAL: the accelerator's clock was limited as well")
         how = _words(withheld, stopped=stopped)
@@ -109,7 +115,7 @@ class CpuStarved(Cause):
                     value=round(explains, 1),
                     unit="ms",
                 ),
-                Evidence(text=checked[0], source="host:run_queue, host:cgroup"),
+                Evidence(text=compared, source="host:run_queue, host:cgroup"),
             ],
             explains_ms=explains,
             relation=f"withheld / lost = {explains:.0f} / {window.tail_lost_ms:.0f} ms = "
@@ -122,7 +128,7 @@ class CpuStarved(Cause):
             verify=evidence.verify_command,
             missing=missing,
             rivals=rivals,
-            disproof_checked=checked,
+            disproof_checked=[compared],
         )
 
     def _by_pressure(self, evidence: EvidenceSet) -> Finding | None:
@@ -157,6 +163,23 @@ class CpuStarved(Cause):
             verify=evidence.verify_command,
             missing=["the engine's processes on this machine (signals.engine_pid)"],
         )
+
+
+def _where_it_was_lost(window: Window, shares: Shares) -> tuple[Floats, Floats]:
+    """(what it explains of each row's loss (ms), its share of the row's waits for the first token and in stalls).
+
+    Only what was withheld while a request waited counts: a long stream meets many a bad second that cost it nothing.
+    """
+    first = np.where(np.isnan(window.first), window.end, window.first)
+    waited = np.maximum(first - window.start, 1.0)
+    kept = shares.inside_ms(window.start, first)
+    explained = np.minimum(kept, window.lost.first_token + window.lost.engine_queue)
+    stalls = window.stalls
+    kept_in_stall = shares.inside_ms(stalls.begin, stalls.end)
+    explained += np.bincount(stalls.row, weights=np.minimum(kept_in_stall, stalls.excess_ms), minlength=window.n)
+    kept += np.bincount(stalls.row, weights=kept_in_stall, minlength=window.n)
+    waited += np.bincount(stalls.row, weights=stalls.end - stalls.begin, minlength=window.n)
+    return explained, kept * 1e6 / waited
 
 
 def _share(state: HostState, process: ProcessState) -> float:
