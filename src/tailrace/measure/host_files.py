@@ -94,10 +94,15 @@ def pressure_totals(text: str) -> dict[str, int]:
     return out
 
 
-def numbered_lines(text: str) -> dict[str, int]:
-    """Lines `name number …` or `name: number kB` (`/proc/meminfo`, `/proc/vmstat`, `cpu.stat`); kB become bytes."""
+def numbered_lines(text: str, begins: tuple[str, ...] = ("",)) -> dict[str, int]:
+    """Lines `name number …` or `name: number kB` (`/proc/meminfo`, `/proc/vmstat`, `cpu.stat`); kB become bytes.
+
+    Only lines that begin with one of `begins` are read: `/proc/vmstat` has two hundred.
+    """
     out: dict[str, int] = {}
     for line in text.splitlines():
+        if not line.startswith(begins):
+            continue
         words = line.split()
         if len(words) >= 2 and words[1].isdigit():
             out[words[0].rstrip(":")] = int(words[1]) * (1024 if words[-1] == "kB" else 1)

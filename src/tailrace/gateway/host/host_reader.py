@@ -69,8 +69,8 @@ class HostReader:
                 why = files.problems.get(f"{files.proc}/pressure/{kind}", "not understood")
                 absent[f"pressure.{kind}"] = why
             pressure |= {f"{kind}.{which}": total for which, total in found.items()}
-        memory = numbered_lines(files.text("meminfo"))
-        paging = numbered_lines(files.text("vmstat"))
+        memory = numbered_lines(files.text("meminfo"), _MEMORY)
+        paging = numbered_lines(files.text("vmstat"), _PAGING)
         if cpu is None:
             absent["cpu"] = files.problems.get(f"{files.proc}/stat", "not understood")
         if not memory:
