@@ -140,6 +140,7 @@ def test_an_engine_whose_cpu_is_taken_away_is_diagnosed(start_tailrace, start_ch
     load.popen.wait(60)
     with contextlib.suppress(OSError):
         os.sched_setscheduler(engine.pid, os.SCHED_OTHER, os.sched_param(0))  # so that it hears that it shall end
+        Path(f"/proc/{engine.pid}/autogroup").write_text("0")
     found = diagnose_sources([gateway["admin"]], objectives=parse_objectives(["ttft_p99=300ms"]))
     starved = next((one for one in found.findings if one.code == "FE_CPU_STARVED"), None)
     assert starved is not None, found.summary

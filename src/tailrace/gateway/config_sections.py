@@ -153,8 +153,9 @@ class SignalsConfig(Section):
     """What is read of this machine: CPU time given and withheld, pressure, memory, accelerators."""
 
     enabled: bool = True
+    """False reads nothing."""
     period: Duration = lasting(1 * S)
-    """Between two samples; one costs half a millisecond of CPU, in a thread of its own."""
+    """Between two samples; one costs one to three milliseconds of CPU, in a thread of its own."""
     gpu: str | bool = "auto"
     """`auto` takes NVML (the Python module `pynvml`) or the program `nvidia-smi`, where there is one; `off`; or the URL
     of a DCGM exporter, for example `http://127.0.0.1:9400/metrics`."""

@@ -16,6 +16,8 @@ from tailrace.model.host_state import HostState, Role
 
 _LOOK_AGAIN_NS: Final = 10_000_000_000
 """Between two looks for an engine's processes: walking all of a machine's costs more than the sample."""
+_LOOK_SELDOM_NS: Final = 60_000_000_000
+"""The same where one listens whose process is not ours to see: every descriptor of the machine was looked at."""
 _MEMORY: Final = ("MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
 _PAGING: Final = ("pswpin", "pswpout")
 
@@ -40,7 +42,8 @@ class HostReader:
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._before: HostReading | None = None
         self._engine_pids: list[int] = []
-        self._looked_ns: int | None = None
+        self._roots: list[int] = []
+        self._look_at_ns = 0
         self._why_no_engine = ""
         self.absent: dict[str, str] = {}
         """Signal -> why it is not there."""
@@ -101,22 +104,25 @@ class HostReader:
         )
 
     def _find_engine(self, now: int, absent: dict[str, str]) -> None:
-        gone = bool(self._engine_pids) and not alive(self._files, self._engine_pids[0])
-        if self._looked_ns is not None and now - self._looked_ns < _LOOK_AGAIN_NS and not gone:
-            if not self._engine_pids:
-                absent[str(Role.ENGINE)] = self._why_no_engine
-            return
-        self._looked_ns = now
-        self._why_no_engine = ""
-        if self._engine_pid is not None:
-            roots = [self._engine_pid] if alive(self._files, self._engine_pid) else []
-            self._why_no_engine = "" if roots else f"there is no process {self._engine_pid} (signals.engine_pid)"
-        elif self._engine is None:
-            roots, self._why_no_engine = [], "no engine's address is known"
-        else:
-            roots, self._why_no_engine = find_listener(self._files, self._engine)
-        # An engine that this very process serves (a test, a demo) is not told apart from it.
-        roots = [pid for pid in roots if pid not in self._gateway_pids()]
-        self._engine_pids = with_descendants(self._files, roots) if roots else []
+        gone = bool(self._roots) and not any(alive(self._files, pid) for pid in self._roots)
+        if now >= self._look_at_ns or gone:
+            self._look_at_ns = now + _LOOK_AGAIN_NS
+            if gone or not self._roots:
+                self._roots, self._why_no_engine = self._who_is_engine()
+                if self._why_no_engine.startswith("who listens"):
+                    self._look_at_ns = now + _LOOK_SELDOM_NS
+            self._engine_pids = with_descendants(self._files, self._roots) if self._roots else []
         if not self._engine_pids:
-            absent[str(Role.ENGINE)] = self._why_no_engine or "it listens in the gateway's own process"
+            absent[str(Role.ENGINE)] = self._why_no_engine
+
+    def _who_is_engine(self) -> tuple[list[int], str]:
+        if self._engine_pid is not None:
+            if alive(self._files, self._engine_pid):
+                return [self._engine_pid], ""
+            return [], f"there is no process {self._engine_pid} (signals.engine_pid)"
+        if self._engine is None:
+            return [], "no engine's address is known"
+        roots, why = find_listener(self._files, self._engine)
+        # An engine that this very process serves (a test, a demo) is not told apart from it.
+        others = [pid for pid in roots if pid not in self._gateway_pids()]
+        return others, why or ("" if others else "it listens in the gateway's own process")
