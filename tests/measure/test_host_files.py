@@ -15,6 +15,7 @@ from tailrace.measure.host_files import (
     parent_of,
     pressure_totals,
     process_ticks,
+    queue_waits,
     quota_v1,
     quota_v2,
     run_and_wait,
@@ -49,6 +50,18 @@ def test_a_process_whose_name_holds_brackets_and_spaces():
 def test_time_on_a_cpu_and_in_a_run_queue():
     assert run_and_wait("216407270 27793172 903\n") == (216407270, 27793172)
     assert run_and_wait("") is None
+
+
+def test_the_run_queues_of_all_cpus():
+    text = """version 17
+timestamp 4294937296
+cpu0 0 0 0 0 0 0 5000000 1000 77
+domain0 MC 3 0 0 0
+cpu1 0 0 0 0 0 0 6000000 500 70
+"""
+    assert queue_waits(text) == 1500
+    assert queue_waits("version 15\ntimestamp 1\ncpu0 0 0 0 0 0 0 0 0 0\n") is None
+    assert queue_waits("") is None
 
 
 def test_pressure_of_kernels_with_and_without_the_full_line():

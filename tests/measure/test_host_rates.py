@@ -104,3 +104,8 @@ def test_without_a_limit_zeros_say_nothing():
     found = of_engine(same, same).cgroup
     assert found is not None
     assert found.throttled_share is None
+
+
+def test_the_run_queues_of_the_machine():
+    assert state({"queue_wait_ns": 5}, {"queue_wait_ns": 5 + 3 * S}).waiting_cores == 3
+    assert state({}, {"queue_wait_ns": 5}).waiting_cores is None

@@ -48,6 +48,7 @@ class HostReading(msgspec.Struct, frozen=True, kw_only=True):
     cpu: CpuTicks | None = None
     load_1m: float | None = None
     runnable: int | None = None
+    queue_wait_ns: int | None = None
     pressure_us: dict[str, int] = {}
     memory: dict[str, int] = {}
     """Of `/proc/meminfo`, bytes."""
@@ -74,6 +75,9 @@ def host_state(before: HostReading, now: HostReading, *, ticks_per_s: int) -> Ho
         iowait=cpu.get("iowait"),
         steal=cpu.get("steal"),
         load_1m=now.load_1m,
+        waiting_cores=None
+        if before.queue_wait_ns is None or now.queue_wait_ns is None
+        else round(max(0, now.queue_wait_ns - before.queue_wait_ns) / interval, 4),
         runnable=now.runnable,
         pressure={
             name: round(min(1.0, max(0, total - before.pressure_us[name]) * _PRESSURE_UNIT_NS / interval), 4)

@@ -75,6 +75,8 @@ class HostState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     steal: float | None = None
     """Share of CPU time that the hypervisor gave to others."""
     load_1m: float | None = None
+    waiting_cores: float | None = None
+    """Tasks that stood ready in a run queue, mean over the interval, of all CPUs (`/proc/schedstat`)."""
     runnable: int | None = None
     """Threads running or ready to run at the end of the interval."""
     pressure: dict[str, float] = {}

@@ -10,7 +10,7 @@ from typing import Final
 from tailrace.gateway.address import EngineAddress
 from tailrace.gateway.host.files import KernelFiles
 from tailrace.gateway.host.processes import alive, find_listener, read_processes, with_descendants
-from tailrace.measure.host_files import cpu_ticks, load_and_runnable, numbered_lines, pressure_totals
+from tailrace.measure.host_files import cpu_ticks, load_and_runnable, numbered_lines, pressure_totals, queue_waits
 from tailrace.measure.host_rates import HostReading, host_state
 from tailrace.model.host_state import HostState, Role
 
@@ -97,6 +97,7 @@ class HostReader:
             cpu=cpu,
             load_1m=load,
             runnable=runnable,
+            queue_wait_ns=queue_waits(files.text("schedstat")),
             pressure_us=pressure,
             memory={name: memory[name] for name in _MEMORY if name in memory},
             paging={name: paging[name] for name in _PAGING if name in paging},
