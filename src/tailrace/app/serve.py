@@ -88,7 +88,7 @@ class ServingGateway:
         """Bind both ports. After an error, `close` still has to be called."""
         await self.gateway.start()
         await self._admin.start()
-        await asyncio.to_thread(self.signals.start)
+        self.signals.start()
 
     async def look_at_engine(self) -> str:
         """Wait for the first answer of the engine; returns why there is none, or nothing."""

@@ -74,7 +74,7 @@ class Supervisor:
     async def _start(self) -> str:
         await self.fleet.start()
         await self.admin.start()
-        await asyncio.to_thread(self.signals.start)
+        self.signals.start()
         try:
             async with asyncio.timeout(_FIRST_LOOK_S):
                 await self.fleet.engine.watch.first_answer()

@@ -95,7 +95,7 @@ def _gpus(hardware: Hardware) -> Iterator[Evidence]:
         if power:
             parts.append(f"power {min(power):.0f} to {max(power):.0f} W")
         if parts:
-            yield _said(f"GPU {device}: {', '.join(parts)} ({len(states)} readings)", source)
+            yield _said(f"GPU {device}: {', '.join(parts)} (n = {len(states)})", source)
         yield from _events(device, states, source)
 
 

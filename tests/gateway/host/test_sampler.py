@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tailrace.gateway.host.files import KernelFiles
-from tailrace.gateway.host.sampler import Sampler
+from tailrace.gateway.host.sampler import NothingToReadError, Sampler
 
 
 def until(condition, within_s=5.0):
@@ -113,3 +113,27 @@ def test_a_file_that_is_gone_forbidden_or_has_no_writer_gives_nothing_at_once(tm
 def test_no_file_is_read_without_end(tmp_path):
     (tmp_path / "long").write_bytes(b"x" * 1_000_000)
     assert len(KernelFiles(str(tmp_path)).text("long")) == 256 * 1024
+
+
+def test_where_nothing_can_be_read_the_thread_ends_and_says_why():
+    ended = threading.Event()
+
+    def read():
+        raise NothingToReadError("there is no device")
+
+    sampler = Sampler("test", read, period_s=0.02, keep=5, at_end=ended.set)
+    sampler.start()
+    assert ended.wait(5)
+    sampler.close()
+    assert (sampler.error, sampler.failures, sampler.kept()) == ("there is no device", 0, [])
+
+
+def test_a_driver_that_hangs_when_it_is_let_go_holds_nobody():
+    release = threading.Event()
+    sampler = Sampler("test", lambda: 1, period_s=0.02, keep=5, at_end=lambda: release.wait(30))
+    sampler.start()
+    until(sampler.kept)
+    began = time.monotonic()
+    sampler.close()
+    assert time.monotonic() - began < 5
+    release.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from time import monotonic_ns
@@ -11,7 +12,7 @@ from tailrace.gateway.address import read_address
 from tailrace.gateway.config_sections import BackendConfig, SignalsConfig
 from tailrace.gateway.host.gpu_sources import Dcgm, GpuSource, choose_gpu_source
 from tailrace.gateway.host.host_reader import HostReader
-from tailrace.gateway.host.sampler import Sampler
+from tailrace.gateway.host.sampler import NothingToReadError, Sampler
 from tailrace.model.gpu_state import GpuState
 from tailrace.model.host_state import HostState, ProcessState, Role
 
@@ -38,39 +39,49 @@ class HostSignals:
         self.host: Sampler[HostState] = Sampler(
             "host-signals", self.reader.read, period_s=self._period_ns / 1e9, keep=_keep(self._period_ns)
         )
-        self.gpu: Sampler[list[GpuState]] | None = None
+        # Loading a driver may take seconds, and asking it may hang: everything about it is done in its own thread.
+        self.gpu: Sampler[list[GpuState]] = Sampler(
+            "gpu-signals",
+            self._read_gpus,
+            period_s=self._period_ns / 1e9,
+            keep=_keep(self._period_ns),
+            at_end=self._close_gpus,
+        )
         self._gpu_source: GpuSource | None = None
-        self._gpu_period_ns = 0
-        self.why_no_gpu = "" if config.enabled else "switched off (signals.enabled)"
 
     def start(self) -> None:
         """Begin to sample, where it is not switched off."""
         if not self._config.enabled:
             return
         self.host.start()
-        source, self.why_no_gpu = choose_gpu_source(self._config.gpu_source)
-        if source is not None:
-            self._gpu_source = source
-            self._gpu_period_ns = max(self._period_ns, round(source.period_s * 1e9))
-            self.gpu = Sampler(
-                "gpu-signals", source.read, period_s=self._gpu_period_ns / 1e9, keep=_keep(self._gpu_period_ns)
-            )
-            self.gpu.start()
+        self.gpu.start()
 
     def close(self) -> None:
-        """End both; blocks for up to two seconds where one hangs, so call it off the loop."""
+        """End both; blocks for a second or two where one hangs, so call it off the loop."""
+        self.host.ask_to_end()
+        self.gpu.ask_to_end()
         self.host.close()
-        if self.gpu is not None:
-            self.gpu.close()
-        if self._gpu_source is not None:
-            self._gpu_source.close()
+        self.gpu.close()
+
+    def _read_gpus(self) -> list[GpuState] | None:
+        if self._gpu_source is None:
+            self._gpu_source, why = choose_gpu_source(self._config.gpu_source)
+            if self._gpu_source is None:
+                raise NothingToReadError(why)
+            self.gpu.period_s = max(self.gpu.period_s, self._gpu_source.period_s)
+        return self._gpu_source.read()
+
+    def _close_gpus(self) -> None:
+        with contextlib.suppress(Exception):  # a driver that will not be let go ends with the process
+            if self._gpu_source is not None:
+                self._gpu_source.close()
 
     # -- views
 
     @property
     def cpu_ns(self) -> int:
         """CPU time that reading has cost so far."""
-        return self.host.cpu_ns + (self.gpu.cpu_ns if self.gpu is not None else 0)
+        return self.host.cpu_ns + self.gpu.cpu_ns
 
     def latest_host(self) -> HostState | None:
         """The last interval; nothing where it is too old to say anything about now."""
@@ -78,17 +89,17 @@ class HostSignals:
 
     def latest_gpus(self) -> list[GpuState]:
         """The last reading of every device; none where it is too old."""
-        return [] if self.gpu is None else self.gpu.latest(_STALE_PERIODS * self._gpu_period_ns) or []
+        return self.gpu.latest(round(_STALE_PERIODS * self.gpu.period_s * 1e9)) or []
 
     def view(self, since_unix_ns: int | None = None) -> dict[str, Any]:
         """What `GET /signals` answers, for msgspec to encode: the present, and what is kept since then."""
         since = since_unix_ns or 0
         host = [state for state in self.host.kept() if state.at_unix_ns > since]
-        gpus = [state for states in (self.gpu.kept() if self.gpu else []) for state in states]
+        gpus = [state for states in self.gpu.kept() for state in states]
         latest = self.latest_host()
         absent = dict(self.reader.absent)
-        if self.gpu is None:
-            absent["gpu"] = self.why_no_gpu
+        if not self._config.enabled:
+            absent["host"] = absent["gpu"] = "switched off (signals.enabled)"
         elif self.gpu.error:
             absent["gpu"] = self.gpu.error
         if latest is None and self._config.enabled:
@@ -103,7 +114,7 @@ class HostSignals:
             },
             "absent": absent,
             "engine_pids": self.reader.engine_pids,
-            "sampler": {"host": _cost(self.host), "gpu": None if self.gpu is None else _cost(self.gpu)},
+            "sampler": {"host": _cost(self.host), "gpu": _cost(self.gpu)},
             "host": host,
             "gpus": [state for state in gpus if (state.at_unix_ns or 0) > since],
         }
