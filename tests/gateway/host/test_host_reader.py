@@ -15,7 +15,7 @@ import pytest
 from tailrace.gateway.address import read_address
 from tailrace.gateway.host.files import KernelFiles
 from tailrace.gateway.host.host_reader import HostReader
-from tailrace.gateway.host.processes import find_listener, is_here
+from tailrace.gateway.host.processes import find_listener, is_here, with_descendants
 from tailrace.model.host_state import Role
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="these files are Linux'")
@@ -163,6 +163,20 @@ def test_an_engine_is_found_by_its_port_and_its_workers_belong_to_it():
     reader.read()
     assert reader.engine_pids == []
     assert "nobody is seen that listens" in reader.absent["engine"]
+
+
+def test_children_are_found_with_and_without_the_kernels_list_of_them(tmp_path):
+    with_list, without = tmp_path / "a", tmp_path / "b"
+    for root in (with_list, without):
+        for pid, parent in ((10, 1), (11, 10), (12, 11), (13, 1)):
+            (root / str(pid) / "task" / str(pid)).mkdir(parents=True)
+            (root / str(pid) / "stat").write_text(f"{pid} (python) S {parent} 0 0")
+    (with_list / "10" / "task" / "10" / "children").write_text("")
+    (with_list / "10" / "task" / "99").mkdir()
+    (with_list / "10" / "task" / "99" / "children").write_text("11 ")  # started by another thread than the first
+    (with_list / "11" / "task" / "11" / "children").write_text("12 ")
+    for root in (with_list, without):
+        assert with_descendants(KernelFiles(str(root)), [10]) == [10, 11, 12]
 
 
 def test_an_engine_elsewhere_is_absent_with_the_reason():

@@ -137,3 +137,10 @@ def test_a_driver_that_hangs_when_it_is_let_go_holds_nobody():
     sampler.close()
     assert time.monotonic() - began < 5
     release.set()
+
+
+def test_paths_that_come_and_go_are_not_remembered_for_ever(tmp_path):
+    files = KernelFiles(str(tmp_path))
+    for number in range(2000):
+        files.text(f"{number}/stat")
+    assert len(files.problems) <= 256

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+_MOST_PROBLEMS: Final = 256
 _MOST: Final = 256 * 1024
 """Bytes of one file; `/proc/net/tcp` of a busy machine is larger, and is read by lines elsewhere."""
 
@@ -15,7 +16,7 @@ class KernelFiles:
     def __init__(self, proc: str = "/proc") -> None:
         self.proc = proc
         self.problems: dict[str, str] = {}
-        """File -> why it could not be read the last time."""
+        """File -> why it could not be read the last time; of the last few that could not."""
 
     def text(self, name: str) -> str:
         """A file under `/proc`; empty where it is not there or not ours to read."""
@@ -27,7 +28,7 @@ class KernelFiles:
             # Not blocking: whatever stands at this path, opening it must not wait for a writer.
             number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            self.problems[path] = error.strerror or str(error)
+            self._note(path, error)
             return ""
         try:
             parts, left = [], most
@@ -36,12 +37,18 @@ class KernelFiles:
                 left -= len(part)
         except OSError as error:
             # A process that ends between open and read says ESRCH; a pressure file of a kernel without it, EOPNOTSUPP.
-            self.problems[path] = error.strerror or str(error)
+            self._note(path, error)
             return ""
         finally:
             os.close(number)
         self.problems.pop(path, None)
         return b"".join(parts).decode("utf-8", "replace")
+
+    def _note(self, path: str, error: OSError) -> None:
+        # Threads and processes come and go, each with a path of its own.
+        if len(self.problems) >= _MOST_PROBLEMS:
+            self.problems.clear()
+        self.problems[path] = error.strerror or str(error)
 
     def names(self, path: str) -> list[str]:
         """Entries of a directory under `/proc`; none where it is gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterable
 from ipaddress import ip_address
@@ -58,19 +59,33 @@ def read_processes(files: KernelFiles, role: Role, pids: Iterable[int], page_byt
 
 def with_descendants(files: KernelFiles, roots: Iterable[int]) -> list[int]:
     """The processes and all that they started, and these, …: an engine's workers are its children."""
+    line = list(roots)
+    # A kernel that lists the children of a thread spares us a walk over all processes of the machine.
+    listed = any(os.path.exists(f"{files.proc}/{pid}/task/{pid}/children") for pid in line)  # noqa: PTH110  (cheaper)
+    tree = None if listed else _children(files)
+    out: list[int] = []
+    while line and len(out) < MOST_PROCESSES:
+        pid = line.pop(0)
+        if pid not in out:
+            out.append(pid)
+            line += sorted(_listed(files, pid) if tree is None else tree.get(pid, []))
+    return out
+
+
+def _listed(files: KernelFiles, pid: int) -> list[int]:
+    """Children of every thread of a process: a worker belongs to the thread that started it."""
+    threads = files.names(f"{pid}/task")[:MOST_THREADS]
+    words = (word for thread in threads for word in files.text(f"{pid}/task/{thread}/children").split())
+    return [int(word) for word in words if word.isdigit()]
+
+
+def _children(files: KernelFiles) -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
     for pid in files.pids():
         parent = parent_of(files.text(f"{pid}/stat"))
         if parent is not None:
             children.setdefault(parent, []).append(pid)
-    out: list[int] = []
-    line = list(roots)
-    while line and len(out) < MOST_PROCESSES:
-        pid = line.pop(0)
-        if pid not in out:
-            out.append(pid)
-            line += sorted(children.get(pid, []))
-    return out
+    return children
 
 
 def find_listener(files: KernelFiles, address: EngineAddress) -> tuple[list[int], str]:
