@@ -55,6 +55,7 @@ def until(look, within_s=10.0):
     return found
 
 
+@pytest.mark.tier("ci")
 def test_a_gateway_beside_its_engine_and_an_exporter(start_tailrace, tmp_path, fake_exporter):
     exporter, _ = fake_exporter
     engine, gateway = serving(start_tailrace, tmp_path, signals={"period": "100ms", "gpu": f"{exporter}/metrics"})
@@ -137,10 +138,10 @@ def test_an_engine_whose_cpu_is_taken_away_is_diagnosed(start_tailrace, start_ch
         taking = start_child(*hog)
         time.sleep(2)
         taking.stop()
-    load.popen.wait(60)
     with contextlib.suppress(OSError):
-        os.sched_setscheduler(engine.pid, os.SCHED_OTHER, os.sched_param(0))  # so that it hears that it shall end
+        os.sched_setscheduler(engine.pid, os.SCHED_OTHER, os.sched_param(0))  # the rest of the load is not held up
         Path(f"/proc/{engine.pid}/autogroup").write_text("0")
+    load.popen.wait(60)
     found = diagnose_sources([gateway["admin"]], objectives=parse_objectives(["ttft_p99=300ms"]))
     starved = next((one for one in found.findings if one.code == "FE_CPU_STARVED"), None)
     assert starved is not None, found.summary

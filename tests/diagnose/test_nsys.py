@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tailrace.app.diagnose import diagnose_sources
 from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
 from tailrace.diagnose.readers.source import Kind, kind_of
+from tailrace.model.errors import InputError
 from tests.diagnose.simulated import UNCHUNKED, as_client, served
 from tests.diagnose.test_commands import tailrace_command
 from tests.diagnose.test_readers import write_run
@@ -119,12 +120,15 @@ def test_a_profile_beside_a_run_does_not_change_its_verdict(tmp_path):
     assert alone.observations == []
 
 
+@pytest.mark.tier("ci")
 def test_as_it_is_typed(tmp_path):
     done = tailrace_command("diagnose", str(write(tmp_path)), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["observations"][0]["source"] == "profile:cuda_gpu_kern_sum"
+
+
+def test_a_table_without_rows_is_an_error_of_the_input(tmp_path):
     empty = tmp_path / "empty.csv"
     empty.write_text(KERNELS_READ_IN_SOURCE.splitlines()[3] + "\n")
-    done = tailrace_command("diagnose", str(empty))
-    assert done.returncode == 2
-    assert "no row in it" in done.stderr
+    with pytest.raises(InputError, match="no row in it"):
+        diagnose_sources([str(empty)])

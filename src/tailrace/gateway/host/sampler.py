@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 Sample = TypeVar("Sample")
 
-_JOIN_S: Final = 1.0
+_JOIN_S: Final = 0.5
 """A read that hangs in the kernel is left to its thread, which does not keep the process alive."""
 _LEAST_PAUSE_S: Final = 0.02
 
@@ -61,7 +61,7 @@ class Sampler(Generic[Sample]):
         self._stop.set()
 
     def close(self) -> None:
-        """Ask the thread to end, and wait for it unless it hangs. Takes at most a second; call it off the loop."""
+        """Ask the thread to end, and wait for it unless it hangs. Takes at most half a second; call it off the loop."""
         self._stop.set()
         thread, self._thread = self._thread, None
         if thread is not None:

@@ -57,7 +57,7 @@ class HostSignals:
         self.gpu.start()
 
     def close(self) -> None:
-        """End both; blocks for a second or two where one hangs, so call it off the loop."""
+        """End both; blocks for a second where both hang, so call it off the loop."""
         self.host.ask_to_end()
         self.gpu.ask_to_end()
         self.host.close()
