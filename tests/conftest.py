@@ -30,6 +30,7 @@ LONG_TIMEOUT_S = 120.0
 LLAMACPP_VENV = ROOT / ".cache" / "engines" / "llamacpp"
 FUZZ_VENV = ROOT / ".cache" / "fuzz"
 TRITON_VENV = ROOT / ".cache" / "engines" / "triton"
+VLLM_VENV = ROOT / ".cache" / "engines" / "vllm"
 
 # Deadlines measure the machine, not the code: two shared cores make any of them lie.
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -78,6 +79,12 @@ def triton_python() -> str | None:
     return str(python) if python.exists() and (TRITON_VENV / "ready").exists() else None
 
 
+def vllm_python() -> str | None:
+    """The interpreter of the environment that holds vLLM for the CPU."""
+    python = VLLM_VENV / "bin" / "python"
+    return str(python) if python.exists() and (VLLM_VENV / "ready").exists() else None
+
+
 def peer_absent(name: str) -> str | None:
     """Why another project's program cannot run here; `None` where its environment is made."""
     made = (ROOT / ".cache" / "peers" / name / "ready").exists()
@@ -92,6 +99,7 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "atheris": lambda: None if (FUZZ_VENV / "ready").exists() else "no atheris; `./scripts/test --all` installs it",
     "nginx": lambda: None if nginx_path() else "no nginx; `apt-get install nginx-light`",
     "triton": lambda: None if triton_python() else "no Triton server; `./scripts/test --ci` installs it",
+    "vllm": lambda: None if vllm_python() else "no vLLM; `./scripts/test --all` installs it",
     "grpc": lambda: None if importlib.util.find_spec("grpc") else "no grpcio; `pip install 'tailrace[grpc]'`",
     "guidellm": lambda: peer_absent("guidellm"),
     "anthropic": lambda: peer_absent("anthropic"),

@@ -42,6 +42,7 @@ _WORST: Final = frozenset(
         "running_limit",
         "queued_limit",
         "priority",
+        "prefill_error_share",
     }
 )
 """Numbers that do not add up over processes: the largest stands for all."""

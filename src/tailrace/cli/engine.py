@@ -50,6 +50,13 @@ def engine(
     reject_in_stream: Annotated[
         bool, typer.Option(help="Refuse streams inside a 200, as vLLM does in a burst.")
     ] = False,
+    request_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--request-metrics/--no-request-metrics",
+            help="Say each request's queue and prefill in its answer; vLLM does not unless it is told to.",
+        ),
+    ] = True,
     step_overhead_ms: Annotated[float | None, typer.Option(help="The engine's overhead a step.", min=0.0)] = None,
     sse_keep_alive_interval: Annotated[
         float, typer.Option(help="Seconds between `: keep-alive` comments before the first token; 0: none.", min=0.0)
@@ -93,6 +100,7 @@ def engine(
         stream_interval=stream_interval,
         max_num_queued_reqs=max_num_queued_reqs,
         reject_in_stream=reject_in_stream,
+        per_request_metrics=request_metrics,
         keep_alive_interval_s=sse_keep_alive_interval,
         output_median=output_median,
         output_sigma=output_sigma,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tailrace.analyze.inferred_waits import with_inferred
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.readers.source import Source
@@ -21,7 +22,8 @@ def gather(
 
     InputError when no source holds records or hardware: scrapes alone name no request.
     """
-    tables = [source.table for source in sources if source.table is not None]
+    # A load generator's run may not say how long its engine queued; what its timelines give away, it may have.
+    tables = [with_inferred(source.table) for source in sources if source.table is not None]
     notes = [note for source in sources for note in source.notes]
     hardware = Hardware()
     for source in sources:
@@ -40,7 +42,7 @@ def gather(
     first = runs[0].trailer.client if runs and runs[0].trailer else None
     return EvidenceSet(
         RecordTable.concat(tables) if len(tables) > 1 else tables[0] if tables else RecordTable.from_records([]),
-        before=before.table if before else None,
+        before=with_inferred(before.table) if before and before.table is not None else None,
         header=runs[0].header if runs else None,
         client=limited or first,
         states=[source.state for source in sources if source.state is not None],

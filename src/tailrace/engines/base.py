@@ -78,6 +78,10 @@ class EngineAdapter:
     signals: ClassVar[SignalTable] = {}
     lower_priority_first: ClassVar[bool | None] = None
     """How the engine reads a request's `priority`: `True` where the lower number goes first; `None`: not at all."""
+    queue_begins_between_steps: ClassVar[bool] = False
+    """Whether the queue time that it reports leaves out the step which runs when a request arrives."""
+    preempts_silently: ClassVar[bool] = False
+    """Whether it takes running requests' memory and does not say of which."""
     health_path: ClassVar[str] = "/health"
     version_path: ClassVar[str | None] = None
     """Where the engine tells its version, as JSON."""

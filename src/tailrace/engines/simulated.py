@@ -16,6 +16,7 @@ class Simulated(Vllm):
     """`tailrace engine`: vLLM's metrics, timings and errors, from a model of the scheduler and the GPU."""
 
     name: ClassVar[str] = "simulated"
+    queue_begins_between_steps: ClassVar[bool] = False  # it counts from the arrival
 
     def detect(self, headers: Mapping[str, str], metric_names: Collection[str]) -> Detection | None:
         """By its `Server` header only; its metric names are vLLM's."""

@@ -28,6 +28,8 @@ class Vllm(EngineAdapter):
     metrics_path: ClassVar[str | None] = "/metrics"
     metric_prefixes: ClassVar[tuple[str, ...]] = (PREFIX,)
     lower_priority_first: ClassVar[bool | None] = True
+    queue_begins_between_steps: ClassVar[bool] = True
+    preempts_silently: ClassVar[bool] = True
     signals: ClassVar[SignalTable] = {
         "running": names("vllm:num_requests_running"),
         "waiting": names("vllm:num_requests_waiting"),

@@ -19,6 +19,7 @@ from tailrace.gateway.config_sections import (
     BackendConfig,
     BudgetsConfig,
     EngineTlsConfig,
+    InferenceConfig,
     LaneConfig,
     LimitsConfig,
     RecordsConfig,
@@ -67,6 +68,7 @@ class Config(Section):
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
     scrape: ScrapeConfig = msgspec.field(default_factory=ScrapeConfig)
     signals: SignalsConfig = msgspec.field(default_factory=SignalsConfig)
+    inference: InferenceConfig = msgspec.field(default_factory=InferenceConfig)
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
@@ -154,8 +156,10 @@ def _schema_hook(kind: type) -> dict[str, Any]:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of the file, for editors."""
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
-    sections = (BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, SignalsConfig, RecordsConfig, WebsocketConfig)
-    for kind in (*sections, Config):
+    for kind in (
+        BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, SignalsConfig, InferenceConfig, RecordsConfig,
+        WebsocketConfig, Config,
+    ):  # fmt: skip
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
         for name in kind.__struct_fields__:
@@ -217,6 +221,7 @@ def load_config(path: str | Path, *, upstream: str | None = None) -> Config:
 def check(config: Config, *, where: str = "config") -> None:
     """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
     _check_websocket(config.websocket, place=f"{where}: websocket")
+    _check_inference(config.inference, place=f"{where}: inference")
     if not config.backends:
         raise ConfigError(
             "there is no backend",
@@ -375,6 +380,13 @@ def check_url(url: str, *, place: str, unix: bool = False) -> None:
             f"the path of {url!r} has characters that cannot be sent as they are",
             place=place,
             remedy="Write them percent-encoded.",
+        )
+
+
+def _check_inference(section: InferenceConfig, *, place: str) -> None:
+    if not 0 <= section.error_share <= 1:
+        raise ConfigError(
+            f"{section.error_share:g} is no share", place=f"{place}.error_share", remedy="Use a number from 0 to 1."
         )
 
 

@@ -170,6 +170,16 @@ class SignalsConfig(Section):
         return self.gpu
 
 
+class InferenceConfig(Section):
+    """Queue and prefill of an engine that reports neither, inferred from the tokens of the requests beside it."""
+
+    enabled: bool = True
+    error_share: float = 0.15
+    """A stage is shown where its stated error is at most this share of it ..."""
+    error_floor: Duration = lasting(10 * MS)
+    """... or this time, whichever is more; otherwise it stays unattributed."""
+
+
 class WebsocketConfig(Section):
     """What a WebSocket session may do. The `total` budget does not apply to it."""
 

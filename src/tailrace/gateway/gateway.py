@@ -29,6 +29,7 @@ from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.session import Listeners
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.verdict import Verdict
+from tailrace.gateway.wait_inference import WaitInference
 from tailrace.govern.shared_state import SharedState
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
@@ -101,6 +102,7 @@ class Gateway:
         )
         self.engine.watch.reader = self.cancels
         self.hindsight = Hindsight(self.cancels, self.engine.watch)
+        self.waits = WaitInference(config.inference, self.engine, self.in_flight.values)
         reception = Reception(self)
         self.open, self.open_malformed = reception.open, reception.open_malformed
         self.engine_heads = EngineHeads()
@@ -131,6 +133,7 @@ class Gateway:
         self.header_hold_ns = max(0, int(config.header_hold) - SWEEP_NS)
         """The sweeper is up to one period late, so it is told to come one period early."""
         self.aliases = Aliases(config.aliases)
+        self.waits.apply(config.inference)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes
@@ -167,6 +170,7 @@ class Gateway:
             self.engine.watch.start()
         else:
             self.cancels.blind = "the engine's count covers the requests of all workers"
+            self.waits.partial = "each worker sees only the tokens of its own requests"
 
     @property
     def port(self) -> int:
@@ -415,6 +419,7 @@ class Gateway:
             "loop_lag_max_ms": self.loop_lag_max_ns / 1e6,
             "lanes": self.lanes.snapshot(now),
             "engine": self.engine.view(now),
+            "inference": self.waits.view(),
             "counters": msgspec.to_builtins(self.counters),
         }
 

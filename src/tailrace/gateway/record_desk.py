@@ -50,7 +50,9 @@ class RecordObserver(Protocol):
         """One finished request."""
 
 
-class _Ended(NamedTuple):
+class Ended(NamedTuple):
+    """A request that has no record yet."""
+
     ledger: RequestLedger
     measured: Measured | StreamSummary | None
     verdict: Verdict
@@ -65,7 +67,7 @@ class RecordDesk:
         self._gateway = gateway
         self.sink = sink
         self.observer = observer
-        self._ended: list[_Ended] = []
+        self._ended: list[Ended] = []
 
     def add(
         self,
@@ -76,7 +78,7 @@ class RecordDesk:
         exchange: InFlight | None,
     ) -> None:
         """A request has ended at `end` (ns)."""
-        self._ended.append(_Ended(ledger, measured, verdict, end, exchange))
+        self._ended.append(Ended(ledger, measured, verdict, end, exchange))
         if len(self._ended) >= BATCH:
             self.flush()
 
@@ -84,10 +86,11 @@ class RecordDesk:
         """Make the records of all that have ended."""
         while self._ended:  # an observer or sink that comes back here finds only what is new
             batch, self._ended = self._ended, []
+            self._gateway.waits.begin(batch)
             for ended in batch:
                 self._record(ended)
 
-    def _record(self, ended: _Ended) -> None:
+    def _record(self, ended: Ended) -> None:
         gateway, ledger, verdict = self._gateway, ended.ledger, ended.verdict
         engine, counters = gateway.engine, gateway.counters
         try:
@@ -104,7 +107,7 @@ class RecordDesk:
                 verdict.outcome,
                 verdict.reason,
                 summary=summary,
-                timings=engine.timings(ledger, summary),
+                timings=gateway.waits.complete(ledger, summary, engine.timings(ledger, summary)),
                 died_in=verdict.stage,
                 budget=verdict.budget,
                 error=verdict.error,

@@ -114,10 +114,12 @@ def account_for(
     the source. A stage that it did not report takes the time between the passages that we saw. The rest is
     `unattributed`.
     """
-    if timings is NO_TIMINGS and not passages and not blocked and stamps.upload_start is None:
+    if not passages and not blocked and stamps.upload_start is None:
         plain = _plain_account(stamps)
         if plain is not None:
-            return plain
+            if timings is NO_TIMINGS:
+                return plain
+            return _split_plain(plain, timings, sees_tokens=stamps.first_token is not None)
     return _full_account(stamps, timings, passages, blocked)
 
 
@@ -158,6 +160,36 @@ def _plain_account(stamps: Stamps) -> StageAccount | None:  # noqa: PLR0911  (on
         return StageAccount(values, _STREAM_SOURCES)
     values["unattributed"] = first - sent
     return StageAccount(values, _STREAM_UNSPLIT_SOURCES)
+
+
+def _split_plain(plain: StageAccount, timings: EngineTimings, *, sees_tokens: bool) -> StageAccount:
+    """With the engine's own stages in place of what is unattributed, as `_split_wait` puts them there."""
+    values, sources = plain.values, plain.sources.copy()
+    left = values.pop("unattributed", 0)
+    sources.pop("unattributed", None)
+    for stage in _WAIT_PARTS:
+        if stage == "decode" and sees_tokens:
+            continue
+        part = timings.part(stage)
+        if part is None:
+            continue
+        value, origin = part
+        if value > left:
+            origin = _with_detail(origin, f"clamped from {value / MS:.3f} ms")
+            value = left
+        left -= value
+        if stage == "queue":
+            values[QUEUE_ENGINE] = value
+            sources[QUEUE_ENGINE] = origin
+            values["queue"] += value
+            sources["queue"] = _weakest((_MEASURED, origin))
+        else:
+            values[stage] = value
+            sources[stage] = origin
+    if left:
+        values["unattributed"] = left
+        sources["unattributed"] = _REMAINDER
+    return StageAccount(values, sources)
 
 
 # Shared by all accounts of their shape: nobody changes the sources of a record.
