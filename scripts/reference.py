@@ -153,12 +153,13 @@ def record() -> str:
 
 
 def results() -> str:
-    names = ("bench", "compare", "demo", "diagnose", "selftest")
+    names = ("bench", "check", "compare", "demo", "diagnose", "selftest")
     head = "# Results\n\nWhat commands print with `--json`. Durations are milliseconds and say so in their name.\n"
     out = [head, "JSON Schemas: " + ", ".join(f"[{name}](schemas/{name}.json)" for name in names) + ".\n"]
     for path, structs in (
         (SOURCE / "model" / "measurement.py", None),
         (SOURCE / "model" / "finding.py", ["Diagnosis", "Finding", "Evidence"]),
+        (SOURCE / "model" / "check.py", None),
     ):
         for node, lines in classes(path, structs):
             if any("StrEnum" in ast.unparse(base) for base in node.bases):
@@ -274,6 +275,37 @@ def metrics() -> str:
     return head + "\n" + table(("metric", "type", "labels", "unit", "definition"), rows)
 
 
+def engine_metrics() -> str:
+    head = (
+        "# Metrics of engines\n\nEvery name that engines are known to export. A name under an engine's prefix that is "
+        "not here is reported: in the log, and as `unknown_metrics` at `GET /backends`. *Used as* names the signal "
+        "that Tailrace reads from it; where a signal has several names, the first one present in a scrape counts.\n"
+    )
+    found = module("tailrace.engines.registry")
+    if found is None:
+        return head
+    tallies = module("tailrace.engines.tallies")
+    also: dict[str, str] = {}
+    for noun, each in {**tallies.COUNTERS, **tallies.TIMINGS}.items() if tallies is not None else ():
+        for alias in each.aliases:
+            also.setdefault(alias.name, noun)
+    out = [head]
+    for engine in found.ADAPTERS.values():
+        if engine.metric_names is None or (engine.name == "simulated"):
+            continue
+        signals = {alias.name: noun for noun, aliases in engine.signals.items() for alias in aliases}
+        rows = []
+        for one in engine.metric_names:
+            names = [name for name in (*one.series(), one.name) if name in signals or name in also]
+            used = ", ".join(dict.fromkeys(f"`{signals.get(name) or also[name]}`" for name in names))
+            versions = f"{one.since} to {one.until}" if one.until else f"{one.since} and later" if one.since else ""
+            rows.append((f"`{one.name}`", one.kind, one.what, versions, used))
+        note = "" if engine.basis.value == "run" else " Read in source, not run."
+        out.append(f"\n## {engine.title}\n\nVersions: {engine.versions}.{note}\n\n")
+        out.append(table(("metric", "type", "what", "versions", "used as"), rows))
+    return "".join(out)
+
+
 def causes() -> str:
     head = "# Causes\n\nWhat `tailrace diagnose` can name. The layer of a code follows from its prefix.\n"
     found = module("tailrace.diagnose.causes")
@@ -323,6 +355,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "results.md": results,
     "http.md": http,
     "metrics.md": metrics,
+    "engine-metrics.md": engine_metrics,
     "causes.md": causes,
 }
 

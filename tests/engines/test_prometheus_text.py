@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client import Histogram as ClientHistogram
 
-from tailrace.engines.prometheus_text import Histogram, parse_scrape
+from tailrace.engines.prometheus_text import Histogram, SeriesMemo, parse_scrape
 from tailrace.engines.signals import read_state
 from tailrace.engines.vllm import Vllm
 
@@ -109,3 +109,58 @@ def test_a_value_that_cannot_be_is_no_signal(value):
         parse_scrape(f"vllm:num_requests_running {value}\nvllm:kv_cache_usage_perc {value}\n"), Vllm.signals, 0
     )
     assert (state.running, state.kv_usage) == (None, None)
+
+
+def test_created_series_dropped() -> None:
+    scrape = parse_scrape("# TYPE a counter\na_total 5\n# TYPE a_created gauge\na_created 1.7e9\n")
+    assert scrape.names == {"a", "a_total"}
+
+
+def test_a_series_told_twice_counts_once() -> None:
+    scrape = parse_scrape('a{x="1",y="2"} 5\na{y="2",x="1"} 5\na{x="2",y="2"} 1\n')
+    assert scrape.total("a") == 6
+    assert scrape.duplicates == 1
+
+
+def test_histograms_with_different_bounds_keep_what_both_know() -> None:
+    text = """
+h_bucket{e="0",le="0.1"} 1
+h_bucket{e="0",le="0.5"} 4
+h_bucket{e="0",le="+Inf"} 5
+h_bucket{e="1",le="0.5"} 2
+h_bucket{e="1",le="0.8"} 3
+h_bucket{e="1",le="+Inf"} 3
+h_sum{e="0"} 2
+h_sum{e="1"} 1
+"""
+    found = parse_scrape(text).histogram("h")
+    assert found == Histogram([0.5], [6], 3.0, 8)
+
+
+def test_an_engine_that_saw_nothing_takes_no_bounds_away() -> None:
+    text = (
+        'h_bucket{e="0",le="1"} 0\nh_bucket{e="0",le="+Inf"} 0\nh_bucket{e="1",le="2"} 4\nh_bucket{e="1",le="+Inf"} 4\n'
+    )
+    found = parse_scrape(text).histogram("h")
+    assert found is not None
+    assert (found.bounds, found.counts) == ([2.0], [4])
+
+
+def test_summary_of_several_models_is_a_span() -> None:
+    text = 's{m="a",quantile="0.5"} 10\ns{m="b",quantile="0.5"} 30\ns{m="a",quantile="0.9"} NaN\n'
+    text += 's_sum{m="a"} 6\ns_count 2\n'
+    summary = parse_scrape(text).summary("s")
+    assert summary is not None
+    assert summary.quantiles == {0.5: (10, 30)}
+    assert summary.mean == 3
+    assert parse_scrape("s_sum 1\ns_count 2").summary("s") is None
+
+
+@given(st.lists(st.sampled_from(LINES.strip().split("\n")), max_size=12), st.lists(st.floats(), max_size=12))
+def test_a_memo_changes_nothing_but_the_cost(lines: list[str], values: list[float]) -> None:
+    memo = SeriesMemo()
+    for value in [0.0, *values]:
+        text = "\n".join([*lines, f'm{{a="b c",d="}}"}} {value}', f'm{{a="2"}} 3 # {{t="x"}} {value}'])
+        plain, remembered = parse_scrape(text), parse_scrape(text, memo=memo)
+        assert plain.samples == remembered.samples
+        assert (plain.types, plain.duplicates) == (remembered.types, remembered.duplicates)

@@ -96,6 +96,26 @@ def test_meta_info_timings() -> None:
     assert got.sources["queue"] == "reported(meta_info.queue_time)"
 
 
+def test_stamps_are_subtracted_within_one_process_only() -> None:
+    meta = {
+        "_field": "meta_info",
+        "request_received_ts": 1700000000.0,
+        "api_server_dispatch_finish_ts": 1700000000.004,
+        "forward_entry_time": 1700000000.25,
+        "prefill_finished_time": 1700000000.5,
+    }
+    got = SGLANG.timings(TimingFacts(sent=0, end=S), meta)
+    assert got.preprocess_ns == pytest.approx(4 * MS, abs=1000), "both stamps are the API server's"
+    assert got.sources["preprocess"] == "reported(meta_info.api_server_dispatch_finish_ts - request_received_ts)"
+    assert got.queue_ns is None, "dispatch and forward entry are stamps of two processes"
+
+
+@pytest.mark.parametrize("value", [None, "soon", True, 0, -1.0, 1600000000.0, 1e30])
+def test_stamps_out_of_order_say_nothing(value: object) -> None:
+    meta = {"_field": "meta_info", "forward_entry_time": 1700000000.25, "prefill_finished_time": value}
+    assert SGLANG.timings(TimingFacts(sent=0, end=S), meta).prefill_ns is None
+
+
 def test_sglang_prefill_attribute_includes_queue() -> None:
     alone = SGLANG.span_timings({"gen_ai.latency.time_in_model_prefill": 0.9})
     assert alone.prefill_ns is None
@@ -138,6 +158,7 @@ def test_priority_sign_higher_goes_first() -> None:
 
 
 def test_our_id_goes_into_the_body() -> None:
-    asked = SGLANG.additions(CHAT, {"stream": False}, "req-9")
-    assert asked.body == {"rid": "req-9"}
-    assert not SGLANG.additions(CHAT, {"stream": False, "rid": "theirs"}, "req-9").body
+    assert SGLANG.id_field == "rid"
+    assert SGLANG.takes_id(CHAT)
+    assert SGLANG.takes_id("/generate")
+    assert not SGLANG.takes_id("/v1/embeddings")

@@ -104,5 +104,7 @@ def test_priority_one_is_the_highest() -> None:
 
 
 def test_our_id_goes_into_the_body_of_its_own_routes() -> None:
-    assert TRITON.additions(PATH, {"text_input": "x"}, "req-1").body == {"id": "req-1"}
-    assert "id" not in TRITON.additions("/v1/chat/completions", {"stream": True}, "req-1").body
+    assert TRITON.id_field == "id"
+    assert TRITON.takes_id(PATH)
+    assert not TRITON.takes_id("/v2/models/{model}/infer"), "tensors may follow its JSON at a stated length"
+    assert not TRITON.takes_id("/v1/chat/completions")

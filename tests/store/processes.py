@@ -71,6 +71,35 @@ def write(root, step, where):
     writer.close()
 
 
+def amend(root, step, where):
+    """One record, and amendments to it until killed; a number on a line: so many are acknowledged."""
+    from tailrace.model.amendment import Amendment
+    from tailrace.store.writer import RecordWriter, WriterOptions
+    from tests.store.samples import T0, realistic
+
+    writer = RecordWriter(
+        root,
+        WriterOptions(linger_s=0.002, seal_rows=300, seal_after_s=60.0),
+        sealer_command=[sys.executable, "-m", "tests.store.processes", "seal", step, where],
+        on_step=killer(step, where) if where == "writer" else lambda _step: None,
+    )
+    (record,) = realistic(1, failing=0)
+    writer.put(record)
+    for number in range(10_000):
+        writer.amendments.put(
+            Amendment(
+                # The first to come counts.
+                received_unix_ns=T0 + 1_000_000 - number,
+                origin="span",
+                request_id=record.request_id,
+                parts_ns={"decode.step": number},
+            )
+        )
+        os.write(1, b"%d\n" % writer.amendments.acknowledged)
+        time.sleep(0.0005)
+    writer.close()
+
+
 def seal(step, where):
     import gc
 
@@ -82,4 +111,4 @@ def seal(step, where):
 
 
 if __name__ == "__main__":
-    {"write": write, "seal": seal}[sys.argv[1]](*sys.argv[2:])
+    {"write": write, "amend": amend, "seal": seal}[sys.argv[1]](*sys.argv[2:])

@@ -119,9 +119,9 @@ def test_a_record_that_cannot_be_encoded_takes_no_neighbour_along(tmp_path):
 class SlowDisk(HotFile):
     """Every commit takes half a second."""
 
-    def append(self, batches, counters):
+    def append(self, batches, counters, amendments=()):
         time.sleep(0.5)
-        super().append(batches, counters)
+        super().append(batches, counters, amendments)
 
 
 def test_a_slow_disk_never_blocks_put_and_drops_are_counted_by_class(tmp_path):
@@ -156,9 +156,9 @@ class HangingDisk(HotFile):
 
     gate = threading.Event()
 
-    def append(self, batches, counters):
+    def append(self, batches, counters, amendments=()):
         self.gate.wait(8)
-        super().append(batches, counters)
+        super().append(batches, counters, amendments)
 
 
 def test_closing_before_a_hanging_disk_ends_in_time_and_counts(tmp_path):

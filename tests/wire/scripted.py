@@ -141,13 +141,13 @@ Script = Callable[[Incoming], Awaitable[None]]
 
 
 class ScriptedEngine:
-    """Runs `script` for each request; anything that is no API call (`/metrics`, `/health`) gets `side` or a 404."""
+    """Runs `script` for each request; what is no API call (`/metrics`, `/health`) gets `side`, by path, or a 404."""
 
     def __init__(
         self,
         script: Script,
         *,
-        side: dict[str, bytes] | None = None,
+        side: dict[str, bytes | Script] | None = None,
         host: str = "127.0.0.1",
         tls: ssl.SSLContext | None = None,
         socket_path: str | None = None,
@@ -158,9 +158,10 @@ class ScriptedEngine:
         self.script = script
         self.gathers = gathers
         self.limit = 1 << 24 if gathers else 1 << 18
-        self.side = side or {}
+        self.side: dict[str, bytes | Script] = {} if side is None else side
         self.requests: list[Incoming] = []
         self.connections = 0
+        """All there were, those of a gateway's own questions among them."""
         self.open = 0
         self.close_after: Callable[[Incoming], bool] = lambda _: False
         self.errors: list[BaseException] = []
@@ -207,9 +208,11 @@ class ScriptedEngine:
                 if self.gathers:
                     incoming.body = b"".join([data async for data in incoming.read_body()])
                 if target in self.side:
-                    await incoming.reply(self.side[target])
+                    aside = self.side[target]
+                    await (incoming.reply(aside) if isinstance(aside, bytes) else aside(incoming))
                     continue
-                if target == "/metrics":
+                if target == "/metrics" or headers.get("user-agent", "").startswith("tailrace-"):
+                    # Scraping, and what a gateway asks on its own account.
                     await incoming.reply({}, 404)
                     continue
                 self.requests.append(incoming)

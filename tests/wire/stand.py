@@ -82,7 +82,7 @@ class Stand:
 async def stand(
     script: Script | None = None,
     *,
-    side: dict[str, bytes] | None = None,
+    side: dict[str, bytes | Script] | None = None,
     metrics_path: str | None = None,
     gathers: bool = True,
     engine_at: dict[str, Any] | None = None,
@@ -94,7 +94,7 @@ async def stand(
     `config`: keys of the YAML file. Afterwards nothing may be left in any table of the gateway."""
     async with ScriptedEngine(script or _stream, side=side, gathers=gathers, **(engine_at or {})) as engine:
         entry: dict[str, Any] = {"url": engine.url, **(backend or {})}
-        if engine.url.startswith("http"):
+        if engine.url.startswith("http") and "metrics_url" not in entry:
             entry["metrics_url"] = engine.url + (metrics_path or "/metrics")
         plain = {
             "listen": "127.0.0.1:0",

@@ -656,6 +656,38 @@ def test_a_stop_lets_requests_end_and_refuses_new_ones() -> None:
     run(test())
 
 
+def test_a_drained_engine_gets_no_new_call_and_ends_the_old_one() -> None:
+    async def test() -> None:
+        go = asyncio.Event()
+
+        async def script(call) -> None:
+            while await call.read() is not None:
+                await go.wait()
+                await call.send(whole())
+
+        async with grpc_stand(script) as s:
+            old = s.stream()
+            await old.write(ask(request_id="old"))
+            await s.until(lambda: bool(s.engine.calls))
+            s.gateway.engine.drain(on=True)
+            for _ in range(2):
+                error = await error_of(s.unary()(ask()))
+                assert error.code() is grpc.StatusCode.UNAVAILABLE
+                assert "takes no new requests" in error.details()
+            go.set()
+            assert await old.read() != grpc.aio.EOF
+            await old.write(ask(request_id="second of the same call"))
+            await old.done_writing()
+            await read_all(old)
+            s.gateway.engine.drain(on=False)
+            await ended(s.unary()(ask()))
+            assert len(s.engine.calls) == 2
+            reasons = sorted(record.reason for record in s.records.all)
+            assert reasons == ["", "", "no_backend", "no_backend", "no_backend"]
+
+    run(test())
+
+
 def test_a_stop_ends_what_does_not_end() -> None:
     async def test() -> None:
         async with grpc_stand(one_token) as s:

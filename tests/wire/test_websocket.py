@@ -169,6 +169,20 @@ def test_a_passthrough_path_may_be_a_socket_and_takes_no_lane() -> None:
     run(test())
 
 
+def test_a_drained_engine_gets_no_new_session() -> None:
+    async def test() -> None:
+        async with stand(Engines().script) as s:
+            s.gateway.engine.drain(on=True)
+            client = await s.client()
+            await client.send(offer())
+            reply = await client.reply()
+            assert (reply.status, reply.json["error"]["code"]) == (503, "no_backend")
+            assert s.engine.requests == []
+            assert (await s.record()).reason is Reason.NO_BACKEND
+
+    run(test())
+
+
 def test_an_engine_that_refuses_is_relayed_as_it_is() -> None:
     async def script(incoming: Incoming) -> None:
         status = int(incoming.target.rpartition("=")[2])

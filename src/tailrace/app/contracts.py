@@ -6,10 +6,16 @@ from typing import Any
 
 import msgspec
 
+from tailrace.model.check import CheckReport
 from tailrace.model.finding import Diagnosis
 from tailrace.model.measurement import BenchSummary, Comparison
 
-PUBLISHED: dict[str, type] = {"bench": BenchSummary, "compare": Comparison, "diagnose": Diagnosis}
+PUBLISHED: dict[str, type] = {
+    "bench": BenchSummary,
+    "check": CheckReport,
+    "compare": Comparison,
+    "diagnose": Diagnosis,
+}
 """Command -> the struct that it prints; `demo` adds its own, which holds these."""
 
 

@@ -19,10 +19,13 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.app.engine_metrics import SENT, sent_so_far
+from tailrace.app.fleet_cancels import PATIENCE_S, FleetCancels
 from tailrace.app.listening import TcpPort, port_for
 from tailrace.app.worker_handle import READY_S, NoAnswerError, State, WorkerHandle
 from tailrace.app.worker_link import (
     Built,
+    Cancelled,
     Counts,
     Ended,
     Follow,
@@ -35,6 +38,7 @@ from tailrace.app.worker_link import (
     Unreachable,
 )
 from tailrace.export.prometheus import GatewayMetrics
+from tailrace.gateway.amendments import AmendmentFork
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.fixed_keys import check_change
@@ -75,6 +79,15 @@ class Fleet:
         self.past = Counts()
         """What those that are gone have counted."""
         self.past_metrics = GatewayMetrics(parse_objectives(config.objectives))
+        self.amendments = AmendmentFork()
+        """Takes what becomes known of any worker's requests later; a composition says where it goes."""
+        self.cancels = FleetCancels(
+            self._at_engine,
+            wake=self._wake_watch,
+            period_ns=int(config.scrape.period),
+            amendments=self.amendments,
+            metrics=self.past_metrics,
+        )
         self.restarts = 0
         self.cut = 0
         self.closing = False
@@ -124,7 +137,8 @@ class Fleet:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.engine.watch.close()
+        await self.engine.close()
+        await self.cancels.close()
         for listener in self._slots:
             if listener is not None:
                 listener.close()
@@ -149,9 +163,8 @@ class Fleet:
             return False, "shutting down"
         if not self.serving():
             return False, "no worker serves"
-        if self.engine.reachable is False:
-            return False, f"the engine at {self.config.backends[0].url} does not answer: {self.engine.error}"
-        return True, ""
+        why = self.engine.unready()
+        return not why, why
 
     # -- changes
 
@@ -207,8 +220,10 @@ class Fleet:
         self.config = config
         self._tell(self.book.replace(config.lane_policies(), config.total_running, monotonic_ns()))
         if engine_changed:
-            await self.engine.watch.close()
+            await self.engine.close()
+            draining = self.engine.draining
             self.engine = EngineLink(config.backends[0], config.scrape)
+            self.engine.drain(on=draining)
             self._watch_engine()
 
     # -- one worker
@@ -256,6 +271,8 @@ class Fleet:
             for record in message.records:
                 self.followers.offer(record)
             self.followers.missed(message.missed)
+        elif isinstance(message, Cancelled):
+            self.cancels.watch.follow(message.cancel, metrics=self.engine.watch.counts)
         elif isinstance(message, Unreachable):
             self.engine.watch.unreachable()
         elif isinstance(message, Built):
@@ -312,14 +329,37 @@ class Fleet:
             if worker is not None:
                 worker.send(grant)
 
+    def _tally(self) -> dict[str, int]:
+        """What was sent to the engine so far, as the workers said last: up to a second ago."""
+        workers = (worker.counts.metrics.numbers.get(SENT, []) for worker in self.workers.values())
+        return sent_so_far([self.past_metrics.series(SENT), *workers])
+
     def _watch_engine(self) -> None:
+        self.engine.judge.tally = self._tally
         self.engine.watch.on_scrape = self._spread_news
-        self.engine.watch.start()
+        self.engine.watch.reader = self.cancels
+        self.engine.start()
+
+    def _wake_watch(self) -> None:
+        # Whichever it is: replacing workers may replace the engine.
+        self.engine.watch.wake()
 
     def _spread_news(self) -> None:
         news = News(self.engine.news())
         for worker in self.workers.values():
             worker.send(news)
+
+    async def _at_engine(self) -> list[int] | None:
+        workers = [worker for worker in self.workers.values() if worker.built]
+        said = await asyncio.gather(
+            *(worker.ask("at_engine", list[int], within_s=PATIENCE_S) for worker in workers), return_exceptions=True
+        )
+        out: list[int] = []
+        for one in said:
+            if isinstance(one, BaseException):
+                return None
+            out += one
+        return out
 
     async def _sweep(self) -> None:
         while True:

@@ -15,19 +15,21 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from tailrace.app.engine_metrics import show_engine
 from tailrace.app.fleet import Fleet
 from tailrace.app.host_gauges import show_signals
 from tailrace.app.worker_handle import NoAnswerError, WorkerHandle
 from tailrace.app.worker_link import Counts
 from tailrace.export.prometheus import GatewayMetrics
-from tailrace.gateway.cancels import KEPT
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.history import Follower
 from tailrace.gateway.host.signals import HostSignals
+from tailrace.gateway.served import check_backend, objectives_of
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
+from tailrace.store.writer import RecordWriter
 from tailrace.web.source import LaneNow, LiveNow, StreamNow, dropped_by_class
 
 _PATIENCE_S: Final = 1.0
@@ -51,9 +53,12 @@ _WORST: Final = frozenset(
 class FleetViews:
     """`Served` for the admin port."""
 
-    def __init__(self, fleet: Fleet, host: HostSignals | None = None) -> None:
-        """`host`: what reads this machine, once for all workers."""
+    def __init__(self, fleet: Fleet, writer: RecordWriter, host: HostSignals | None = None) -> None:
+        """`writer` is the supervisor's own: what comes in at the admin port is about requests of any worker; `host`
+        reads this machine, once for all workers.
+        """
         self._fleet = fleet
+        self._writer = writer
         self._host = host
         self._stores: dict[str, RecordStore] = {}
 
@@ -149,13 +154,7 @@ class FleetViews:
 
     async def cancels(self) -> list[dict[str, Any]]:
         """The last cancels that had reached the engine, oldest first."""
-        said = await self._ask("cancels", list[tuple[int, dict[str, Any]]])
-        cancels = sorted((cancel for _, some in said for cancel in some), key=lambda cancel: cancel[0])
-        return [view for _, view in cancels[-KEPT:]]
-
-    def slot_ns(self, request_id: str) -> int | None:  # noqa: ARG002
-        """Never known: the engine's count covers the requests of all workers, and proves nothing about one."""
-        return None
+        return [cancel.view() for cancel in self._fleet.cancels.watch.recent]
 
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
@@ -166,15 +165,17 @@ class FleetViews:
             lane["budgets_ms"] = {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()}
         return lanes
 
-    async def backends(self) -> list[dict[str, Any]]:
+    async def backends(self, window_ns: int) -> list[dict[str, Any]]:
         """The engine, as the one watch sees it, and the connections of all workers to it."""
         live = await self.live()
         backend = self.config.backends[0]
+        engine, now = self._fleet.engine, monotonic_ns()
         return [
             {
                 "name": backend.name,
                 "url": backend.url,
-                **self._fleet.engine.view(monotonic_ns()),
+                **engine.view(now),
+                **engine.window_view(now, window_ns, objectives_of(self.config)),
                 "connections": live.get("upstream_connections", 0),
                 "idle_connections": live.get("upstream_idle", 0),
             }
@@ -188,6 +189,11 @@ class FleetViews:
         """The same of this moment, in a line."""
         return "" if self._host is None else self._host.words()
 
+    async def drain(self, name: str, *, on: bool) -> None:
+        """Keep new requests away from the engine in all workers, or let them go to it again."""
+        check_backend(self.config, name)
+        self._fleet.engine.drain(on=on)
+
     async def metrics(self, accept: str) -> tuple[bytes, str] | None:
         """Body and content type of `/metrics`: every request is counted once, whichever worker served it."""
         await self._count()
@@ -196,20 +202,22 @@ class FleetViews:
         out.absorb(fleet.past_metrics.snapshot().ended())
         for worker in fleet.workers.values():
             out.absorb(worker.counts.metrics)
+        out.absorb(self._own_metrics().snapshot())
         out.counter("tailrace_worker_restarts_total", fleet.restarts)
+        show_engine(out, fleet.engine, self.config.backends[0].name)
         if self._host is not None:
             show_signals(self._host, out)
         return out.render(accept)
 
     async def recent(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
         """The newest `limit` records that began after `since_unix_ns`, oldest first."""
-        await self._ask("flush", bool)
+        await self._flush()
         since = None if since_unix_ns is None else since_unix_ns + 1
         return await asyncio.to_thread(self.store.records, since, limit)
 
     async def record(self, request_id: str) -> RequestRecord | None:
         """One record by our id or the client's."""
-        await self._ask("flush", bool)
+        await self._flush()
         return await asyncio.to_thread(self.store.get, request_id)
 
     def follow(self) -> AbstractContextManager[Follower]:
@@ -223,7 +231,17 @@ class FleetViews:
     def store_counters(self) -> dict[str, int]:
         """What all writers have counted, as of the last time they said so."""
         fleet = self._fleet
-        return merged([fleet.past.store, *(worker.counts.store for worker in fleet.workers.values())])
+        own = self._writer.counters()
+        return merged([fleet.past.store, *(worker.counts.store for worker in fleet.workers.values()), own])
+
+    def _own_metrics(self) -> GatewayMetrics:
+        out = GatewayMetrics(parse_objectives(self.config.objectives))
+        out.records(self._writer.counters(), disk_ok=not self._writer.error)
+        return out
+
+    async def _flush(self) -> None:
+        """Have everybody write what it holds."""
+        await asyncio.gather(self._ask("flush", bool), asyncio.to_thread(self._writer.flush, _PATIENCE_S))
 
     async def _count(self) -> None:
         """Have every worker's counts of now; one that is stuck keeps its last ones."""
@@ -282,7 +300,8 @@ class FleetPage:
             "loop_lag_ms": live.get("loop_lag_max_ms"),
             "uptime_s": time.monotonic() - self._started,
             "engine": engine.name,
-            "engine_version": engine.version,
+            "engine_version": engine.version_with_caveat,
+            "engine_trouble": engine.unready(),
             "simulated": "simulated" in engine.watch.server,
             "upstream": self._views.upstream,
             "upstream_ok": engine.reachable,

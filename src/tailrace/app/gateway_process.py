@@ -7,8 +7,9 @@ import sys
 from time import monotonic_ns
 from typing import Final
 
+from tailrace.app.engine_metrics import SENT, sent_so_far, show_engine
+from tailrace.app.fleet_cancels import count_slot
 from tailrace.export.prometheus import GatewayMetrics
-from tailrace.gateway.cancels import Cancel
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.gateway import Gateway
 from tailrace.govern.shared_state import SharedState
@@ -24,30 +25,36 @@ _SWITCH_S: Final = 0.001
 relay by up to 95 ms; with 1 ms it was 16 ms in the same run."""
 
 
+def record_writer(config: Config) -> RecordWriter:
+    """A writer of its own for this process. InputError for a data directory that cannot be used."""
+    records = config.records
+    return RecordWriter(
+        records.dir,
+        WriterOptions(
+            capacity=records.queue,
+            amendment_capacity=records.queue,
+            seal_rows=records.seal_rows,
+            seal_after_s=int(records.seal_after) / 1e9,
+            keep_days=int(records.retention) / 86400e9,
+        ),
+    )
+
+
 class GatewayProcess:
     """The parts, wired; `gateway.start` begins. InputError for a data directory that cannot be used."""
 
     def __init__(self, config: Config, *, shared: SharedState | None = None) -> None:
-        records = config.records
-        self.writer = RecordWriter(
-            records.dir,
-            WriterOptions(
-                capacity=records.queue,
-                seal_rows=records.seal_rows,
-                seal_after_s=int(records.seal_after) / 1e9,
-                keep_days=int(records.retention) / 86400e9,
-            ),
-        )
+        self.writer = record_writer(config)
         self.metrics = GatewayMetrics(parse_objectives(config.objectives))
         self.metrics.on_render(self._set_gauges)
         self.gateway = Gateway(config, self.writer, observer=self.metrics, shared=shared)
-        self.gateway.cancels.on_slot = self._slot_looked_for
+        self.gateway.amendments.add(self.writer.amendments)
+        self.gateway.cancels.on_slot = lambda cancel: count_slot(self.metrics, cancel)
+        self.gateway.engine.judge.tally = self._tally
 
-    def _slot_looked_for(self, cancel: Cancel) -> None:
-        if cancel.slot_ns is None:
-            self.metrics.add("tailrace_cancel_slot_unseen_total", 1, reason=cancel.reason)
-        else:
-            self.metrics.show("tailrace_cancel_slot_seconds", cancel.slot_ns, reason=cancel.reason)
+    def _tally(self) -> dict[str, int]:
+        self.gateway.flush_records()
+        return sent_so_far([self.metrics.series(SENT)])
 
     def _set_gauges(self, metrics: GatewayMetrics) -> None:
         """The live numbers, pulled by each scrape."""
@@ -80,6 +87,8 @@ class GatewayProcess:
             metrics.clear(name)
             if value is not None:
                 metrics.gauge(name, value, backend=backend)
+        if gateway.engine.watch.asks:
+            show_engine(metrics, gateway.engine, backend)
         metrics.records(self.writer.counters(), disk_ok=not self.writer.error)
 
 

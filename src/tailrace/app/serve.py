@@ -158,7 +158,8 @@ class GatewayPage:
             "loop_lag_ms": gateway.loop_lag_max_ns / 1e6,
             "uptime_s": time.monotonic() - self._started,
             "engine": engine.name,
-            "engine_version": engine.version,
+            "engine_version": engine.version_with_caveat,
+            "engine_trouble": engine.unready(),
             "simulated": "simulated" in engine.watch.server,
             "upstream": gateway.backend.url,
             "upstream_ok": engine.reachable,
@@ -232,7 +233,7 @@ def _announce(serving: ServingGateway, why: str, *, as_json: bool) -> None:
             line["grpc"] = gateway.rpc.address
         text = msgspec.json.encode(line).decode()
     else:
-        engine = gateway.engine.name or "engine not recognised"
+        engine = f"{gateway.engine.name} {gateway.engine.version_with_caveat}".strip() or "engine not recognised"
         base = gateway.url if gateway.url.startswith("unix:") else f"{gateway.url}/v1"
         text = (
             f"Tailrace gateway   {base}   ->  {gateway.backend.url} ({engine})\n"

@@ -19,7 +19,7 @@ import msgspec
 from tailrace.app.admin_port import AdminPort
 from tailrace.app.fleet import Fleet
 from tailrace.app.fleet_views import FleetPage, FleetViews
-from tailrace.app.gateway_process import freeze_loaded
+from tailrace.app.gateway_process import FLUSH_S, freeze_loaded, record_writer
 from tailrace.gateway.config import Config
 from tailrace.gateway.host.signals import HostSignals
 from tailrace.model.errors import InputError, StoreError
@@ -40,8 +40,15 @@ class Supervisor:
         self._hurry = asyncio.Event()
         self._changes: set[asyncio.Task[None]] = set()
         self.fleet = Fleet(config)
+        try:
+            self.writer = record_writer(config)
+            """For what comes in at the admin port: amendments to the records of all workers."""
+        except BaseException:
+            self.fleet.port.close()
+            raise
+        self.fleet.amendments.add(self.writer.amendments)
         self.signals = HostSignals(config.signals, config.backends[0], gateway_pids=lambda: self.fleet.pids)
-        self.views = FleetViews(self.fleet, self.signals)
+        self.views = FleetViews(self.fleet, self.writer, self.signals)
         self.admin = AdminPort(self.views, FleetPage(self.fleet, self.views), self.views.store_counters)
 
     async def run(self) -> None:
@@ -68,6 +75,7 @@ class Supervisor:
                 change.cancel()
             cut = await self.fleet.close(self._hurry)
             await self.admin.close()
+            await asyncio.to_thread(self.writer.close, FLUSH_S)
             await asyncio.to_thread(self.signals.close)
             self._account(cut)
 

@@ -18,6 +18,7 @@ import msgspec
 from tailrace.analyze.bench_summary import completed
 from tailrace.analyze.stage_groups import StageGroups, stage_groups
 from tailrace.analyze.window import WindowSummary, default_metric, ended_since, summarise_window
+from tailrace.engines.base import NOT_RUN, Basis
 from tailrace.export.jsonl import from_public
 from tailrace.model.errors import InputError, TargetError
 from tailrace.model.outcome import OutcomeKind
@@ -219,7 +220,7 @@ class GatewayWatch:
             url=self.url,
             upstream=str(health.get("upstream", "")),
             engine=str(engine.get("engine") or ""),
-            engine_version=str(engine.get("version") or ""),
+            engine_version=_version(engine),
             engine_reachable=engine.get("reachable"),
             simulated=_simulated(engine, streams, self._records.values()),
             uptime_s=uptime_s,
@@ -266,6 +267,11 @@ def _gateway_clock(date: str | None) -> int:
     except ValueError:
         return ours
     return ours if abs(theirs - ours / S) < CLOCK_TOLERANCE_S else int(theirs * S)
+
+
+def _version(engine: Mapping[str, Any]) -> str:
+    said = str(engine.get("version") or "")
+    return f"{said} {NOT_RUN}".strip() if engine.get("basis") == Basis.READ_IN_SOURCE.value else said
 
 
 def _simulated(engine: Mapping[str, Any], streams: list[StreamNow], records: Any) -> bool:

@@ -26,6 +26,7 @@ from tailrace.app.worker_link import (
     Ask,
     Begin,
     Built,
+    Cancelled,
     CannotStart,
     Counted,
     Counts,
@@ -41,6 +42,7 @@ from tailrace.app.worker_link import (
     Unreachable,
     decode_config,
 )
+from tailrace.gateway.cancels import Cancel, at_engine
 from tailrace.gateway.history import Follower
 from tailrace.gateway.served import cancel_by_operator
 from tailrace.govern.shared_state import Order, Report
@@ -168,8 +170,13 @@ class Worker:
             self._built.set_exception(error)
             return
         process.gateway.engine.watch.on_unreachable = lambda: self._link.send(Unreachable())
+        process.gateway.cancels.elsewhere = self._cancelled
         self._link.send(Built())
         self._built.set_result(process)
+
+    def _cancelled(self, cancel: Cancel) -> None:
+        cancel.worker = os.getpid()
+        self._link.send(Cancelled(cancel))
 
     def _orphaned(self) -> None:
         """The supervisor is gone: end in peace, rather than as a second gateway that nobody knows of."""
@@ -209,9 +216,9 @@ class Worker:
             return self._counts(process)
         if ask.what == "cancel":
             return cancel_by_operator(gateway, ask.request_id)
-        if ask.what == "cancels":
-            # One monotonic clock for all processes of a machine: their stamps can be put in order.
-            return [(cancel.since, {**cancel.view(), "worker": os.getpid()}) for cancel in gateway.cancels.recent]
+        if ask.what == "at_engine":
+            # One monotonic clock for all processes of a machine: their stamps can be compared.
+            return at_engine(gateway.in_flight.values())
         config = decode_config(ask.config)
         if ask.what == "check":
             gateway.check(config)

@@ -14,13 +14,14 @@ from typing import Any, Final, cast
 import msgspec
 
 from tailrace.export.prometheus import MetricsSnapshot
+from tailrace.gateway.cancels import Cancel
 from tailrace.gateway.config import Config
 from tailrace.gateway.config_values import Duration
 from tailrace.gateway.engine_link import EngineNews
 from tailrace.govern.shared_state import Order, Report
 from tailrace.model.record import RequestRecord
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Changes with any message: a supervisor that outlived an upgrade must not misread a worker of the new version."""
 _LENGTH: Final = 4
 _MOST_UNREAD: Final = 16 * 1024 * 1024
@@ -127,6 +128,12 @@ class Ended(msgspec.Struct, tag=True):
     missed: int = 0
 
 
+class Cancelled(msgspec.Struct, tag=True):
+    """A request was cancelled that had reached the engine."""
+
+    cancel: Cancel
+
+
 class Unreachable(msgspec.Struct, tag=True):
     """A request found nobody at the engine's address."""
 
@@ -140,7 +147,7 @@ class Counted(msgspec.Struct, tag=True):
 
 
 ToWorker = Begin | Grant | News | Ask | Follow | Retire | Stop
-ToSupervisor = Built | Ready | CannotStart | Lack | Answer | Ended | Unreachable | Counted
+ToSupervisor = Built | Ready | CannotStart | Lack | Answer | Ended | Cancelled | Unreachable | Counted
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 

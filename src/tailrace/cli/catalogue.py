@@ -50,6 +50,12 @@ COMMANDS: dict[str, Command] = {
         "tailrace.cli.compare",
     ),
     "diagnose": Command("decide", "why is the tail slow?", "tailrace diagnose after.run", "tailrace.cli.diagnose"),
+    "check": Command(
+        "decide",
+        "an engine's options: what is wrong, what would help, at what price",
+        "tailrace check http://localhost:8000 --lengths before.run",
+        "tailrace.cli.check",
+    ),
     "simulate": Command(
         "decide",
         "run a workload on the simulated engine in virtual time",

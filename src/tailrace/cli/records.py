@@ -14,7 +14,7 @@ from tailrace.cli.command_app import CommandApp
 from tailrace.cli.durations import parse_span
 
 if TYPE_CHECKING:
-    from tailrace.store.query import RecordStore
+    from tailrace.store.query import Answer, RecordStore
     from tailrace.store.table import RecordTable
 
 app = CommandApp(
@@ -32,6 +32,10 @@ OutcomeOption = Annotated[
     str, typer.Option(help="Only this outcome: completed, cancelled, timed_out, rejected, failed.")
 ]
 Model = Annotated[str, typer.Option(help="Only this model.")]
+AsWritten = Annotated[
+    bool,
+    typer.Option("--as-written", help="Leave out what became known after a record was written: spans, freed slots."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -49,6 +53,7 @@ def query(
     ask: Annotated[str, typer.Option(help="A named question; `--ask list` shows them.")] = "",
     number: Annotated[list[str] | None, typer.Option(help="A parameter of --ask: bound_ms=800. Repeatable.")] = None,
     limit: Annotated[int, typer.Option(help="At most so many records.", min=1)] = 20,
+    as_written: AsWritten = False,
     as_json: Json = False,
 ) -> None:
     """Show records, newest last; or the slowest; or the answer to a named question."""
@@ -58,16 +63,25 @@ def query(
     store = _open(data_dir)
     window = _window(since, until)
     if request:
-        _print_one(store, request, as_json)
+        _print_one(store, request, as_json, amended=not as_written)
     elif ask:
         _refuse_with_ask({"--lane": lane, "--outcome": outcome, "--model": model, "--slowest": slowest})
-        _print_answer(store, ask, metric, number or [], window, as_json)
+        answer = store.ask(
+            ask,
+            metric=metric or None,
+            since_unix_ns=window[0],
+            until_unix_ns=window[1],
+            amended=not as_written,
+            numbers=_numbers(number or []),
+        )
+        _print_answer(answer, ask, as_json)
     else:
         table = store.table(
             *window,
             slowest or limit,
             equal=_equal(lane, outcome, model),
             slowest_by=_metric_column(metric or "ttft") if slowest else "",
+            amended=not as_written,
         )
         _print_records(table, as_json)
 
@@ -84,6 +98,7 @@ def export(
     model: Model = "",
     limit: Annotated[int | None, typer.Option(help="At most so many records: the newest.", min=1)] = None,
     timelines: Annotated[bool, typer.Option(help="With event timelines (jsonl and parquet).")] = True,
+    as_written: AsWritten = False,
 ) -> None:
     """Write records for other tools; durations are in milliseconds (Parquet: in ns, as the store keeps them)."""
     from tailrace.model.errors import InputError
@@ -95,7 +110,8 @@ def export(
     store = _open(data_dir)
     wanted = _equal(lane, outcome, model)
     keep = timelines and file_format != "csv"
-    table = store.table(*_window(since, until), limit, with_timelines=keep, equal=wanted)
+    window = _window(since, until)
+    table = store.table(*window, limit, with_timelines=keep, equal=wanted, amended=not as_written)
     if file_format == "parquet":
         from tailrace.export.parquet import write_parquet
 
@@ -120,15 +136,18 @@ def prune(
 ) -> None:
     """Delete old records, while gateways go on.
 
-    Whole segments go, so a record may outlive the limit by up to a day; unsealed records stay.
+    Whole segments go, so a record may outlive the limit by up to a day; unsealed records stay. What became known of
+    records later goes with them.
     """
+    import msgspec
+
     from tailrace.store.upkeep import prune as prune_segments
 
     store = _open(data_dir)
     limit_ns = parse_span(older_than, place="--older-than", bare_seconds=False)
     gone = prune_segments(store.directory, older_than_s=limit_ns / 1e9)
     if as_json:
-        _print_json({"schema": 1, "segments": gone.segments, "records": gone.records, "bytes": gone.bytes})
+        _print_json({"schema": 1, **msgspec.structs.asdict(gone)})
     else:
         sys.stdout.write(f"{gone.records} records in {gone.segments} segments deleted ({gone.bytes / 1e6:.1f} MB)\n")
 
@@ -191,6 +210,19 @@ def _equal(lane: str, outcome: str, model: str) -> dict[str, str]:
     return {name: text for name, text in (("lane", lane), ("outcome", outcome), ("model", model)) if text}
 
 
+def _numbers(options: list[str]) -> dict[str, float]:
+    from tailrace.model.errors import InputError
+
+    numbers: dict[str, float] = {}
+    for text in options:
+        key, _, value = text.partition("=")
+        try:
+            numbers[key] = int(value) if value.lstrip("-").isdigit() else float(value)
+        except ValueError:
+            raise InputError(f"{text!r} is not name=number", place="--number") from None
+    return numbers
+
+
 def _metric_column(metric: str) -> str:
     from tailrace.model.errors import InputError
     from tailrace.store.queries import METRICS
@@ -236,13 +268,13 @@ def _print_questions(as_json: bool) -> None:
         sys.stdout.write(f"{name:20}  {one.answers}{metric}{numbers}\n")
 
 
-def _print_one(store: RecordStore, request: str, as_json: bool) -> None:
+def _print_one(store: RecordStore, request: str, as_json: bool, *, amended: bool) -> None:
     import msgspec
 
     from tailrace.export.jsonl import encode_public
     from tailrace.model.errors import InputError
 
-    record = store.get(request)
+    record = store.get(request, amended=amended)
     if record is None:
         raise InputError(
             f"there is no record with the id {request!r}",
@@ -253,19 +285,7 @@ def _print_one(store: RecordStore, request: str, as_json: bool) -> None:
     sys.stdout.write((line if as_json else msgspec.json.format(line, indent=2)).decode() + "\n")
 
 
-def _print_answer(
-    store: RecordStore, ask: str, metric: str, number: list[str], window: tuple[int | None, int | None], as_json: bool
-) -> None:
-    from tailrace.model.errors import InputError
-
-    numbers: dict[str, float] = {}
-    for text in number:
-        key, _, value = text.partition("=")
-        try:
-            numbers[key] = int(value) if value.lstrip("-").isdigit() else float(value)
-        except ValueError:
-            raise InputError(f"{text!r} is not name=number", place="--number") from None
-    answer = store.ask(ask, metric=metric or None, since_unix_ns=window[0], until_unix_ns=window[1], **numbers)
+def _print_answer(answer: Answer, ask: str, as_json: bool) -> None:
     if as_json:
         _print_json({"schema": 1, "ask": ask, "rows": answer.dicts()})
     else:

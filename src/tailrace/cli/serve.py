@@ -24,7 +24,9 @@ def serve(
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="data port [127.0.0.1:8080]")] = None,
     admin: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="admin port [127.0.0.1:9480]")] = None,
     data_dir: Annotated[str | None, typer.Option(metavar="DIR", help="where records are kept [tailrace-data]")] = None,
-    engine: Annotated[str | None, typer.Option(help="auto, vllm, llamacpp, sglang, triton or openai")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="auto, vllm, llamacpp, sglang, triton, tgi, tensorrt_llm, dynamo or openai")
+    ] = None,
     workers: Annotated[int | None, typer.Option(metavar="N", help="processes that share the data port [1]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON line when ready")] = False,
 ) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from enum import Enum
 from typing import Any, ClassVar, Final
 
 import msgspec
 
+from tailrace.engines.batches import BatchCounts
 from tailrace.engines.errors import Ending, ending_of_error
-from tailrace.engines.prometheus_text import parse_scrape
+from tailrace.engines.facts import Fact
+from tailrace.engines.metric_names.table import NONE_UNKNOWN, MetricNames, UnknownNames
+from tailrace.engines.prometheus_text import Scrape, parse_scrape
 from tailrace.engines.sglang_generate import SGLANG_GENERATE
 from tailrace.engines.signals import SignalTable, read_state
+from tailrace.engines.tgi_generate import TGI_GENERATE
 from tailrace.engines.triton_generate import TRITON_GENERATE
 from tailrace.measure.dialect import Dialect, EngineFault
 from tailrace.measure.dialects import dialect_for
@@ -36,6 +41,19 @@ class Detection(msgspec.Struct, frozen=True):
     """4: its own name, though it speaks like another; 3: what only this engine says; 2: a strong hint; 1: a guess."""
 
 
+class Basis(Enum):
+    """How an adapter's facts came to be known. It is shown wherever the engine is."""
+
+    RUN = "run"
+    """The engine was run, and its answers captured."""
+    READ_IN_SOURCE = "read_in_source"
+    """Names and messages were read in the engine's source; it was never run."""
+
+
+NOT_RUN: Final = "(read in source, not run)"
+"""How `READ_IN_SOURCE` is told to people."""
+
+
 class RequestAdditions(msgspec.Struct, frozen=True):
     """What the gateway adds to a request upstream on its own account, and must take out of the answer."""
 
@@ -58,6 +76,8 @@ class TimingFacts(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     """The end of the engine's answer, or the moment in which it was given up."""
     stream: bool = True
+    said_headers: Mapping[str, str] = {}
+    """The adapter's `timing_headers` that this answer had, lower case."""
 
     @property
     def wait_ns(self) -> int:
@@ -72,20 +92,39 @@ class EngineAdapter:
     """
 
     name: ClassVar[str] = "openai_compatible"
+    title: ClassVar[str] = "OpenAI-compatible server"
+    """As people call it."""
+    basis: ClassVar[Basis] = Basis.RUN
+    """How what is written here came to be known."""
+    versions: ClassVar[str] = ""
+    """The versions that it is known of."""
+    owners: ClassVar[tuple[str, ...]] = ()
+    """What it says as `owned_by` in `/v1/models`, which tells it from others where metrics are off or elsewhere."""
     metrics_path: ClassVar[str | None] = None
     """Where metrics are scraped, on the engine's own port unless its operator says otherwise."""
     metric_prefixes: ClassVar[tuple[str, ...]] = ()
+    metric_names: ClassVar[MetricNames | None] = None
+    """Every name that the engine is known to export under its prefixes; any other is reported."""
     signals: ClassVar[SignalTable] = {}
+    """Fields of `EngineState`, by the names of its versions."""
     lower_priority_first: ClassVar[bool | None] = None
     """How the engine reads a request's `priority`: `True` where the lower number goes first; `None`: not at all."""
     queue_begins_between_steps: ClassVar[bool] = False
     """Whether the queue time that it reports leaves out the step which runs when a request arrives."""
     preempts_silently: ClassVar[bool] = False
     """Whether it takes running requests' memory and does not say of which."""
+    id_field: ClassVar[str | None] = None
+    """Where our request's id goes in a JSON body, for engines that take it in no header; see `takes_id`."""
     health_path: ClassVar[str] = "/health"
     version_path: ClassVar[str | None] = None
     """Where the engine tells its version, as JSON."""
     version_field: ClassVar[str] = "version"
+    info_paths: ClassVar[tuple[str, ...]] = ()
+    """What is asked once a start of the engine for its facts, by GET; each answers JSON or is absent."""
+    timing_headers: ClassVar[frozenset[bytes]] = frozenset()
+    """Response headers (lower case) that carry one request's timings; given back in `TimingFacts.said_headers`."""
+    statistics_path: ClassVar[str | None] = None
+    """Where it keeps statistics by model that its metrics lack; read by `read_statistics`."""
 
     # -- recognising
 
@@ -94,31 +133,75 @@ class EngineAdapter:
         _ = headers, metric_names
         return None
 
+    def recognise(self, path: str, body: bytes) -> Detection | None:
+        """Whether the answer of one of `registry.TELLING_PATHS` is this engine's: by the owner of the models there."""
+        if path != "/v1/models" or not self.owners:
+            return None
+        said = decode_leniently(body)
+        cards = said.get("data") if isinstance(said, dict) else None
+        for card in cards if isinstance(cards, list) else []:
+            if isinstance(card, dict) and card.get("owned_by") in self.owners:
+                return Detection(self.name, "", f"/v1/models: owned_by {card['owned_by']}", 3)
+        return None
+
     def version(self, body: bytes) -> str:
         """The version in the answer of `version_path`; empty where it is not there."""
         obj = decode_leniently(body)
         value = obj.get(self.version_field) if isinstance(obj, dict) else None
         return value if isinstance(value, str) else ""
 
+    # -- facts, once a start
+
+    def asked_once(self) -> tuple[str, ...]:
+        """Every path that is asked at an engine's start."""
+        paths = dict.fromkeys((self.version_path, *self.info_paths))
+        return tuple(path for path in paths if path is not None)
+
+    def read_info(self, path: str, body: bytes) -> dict[str, Fact]:
+        """The facts in the answer of one of `asked_once`; nothing where the answer is not what it should be."""
+        version = self.version(body) if path == self.version_path else ""
+        return {"version": Fact(version, f"{path}: {self.version_field}")} if version else {}
+
+    def further_info(self, path: str, body: bytes) -> tuple[str, ...]:
+        """What is to be asked beyond `asked_once`, now that this answer is here: the models that it names."""
+        _ = path, body
+        return ()
+
+    def read_info_metrics(self, scrape: Scrape) -> dict[str, Fact]:
+        """The facts that a scrape carries: info metrics, whose labels are the values."""
+        _ = scrape
+        return {}
+
+    def read_statistics(self, body: bytes) -> dict[str, BatchCounts]:
+        """Model -> what it has executed so far, from the answer of `statistics_path`."""
+        _ = body
+        return {}
+
+    def unknown_metrics(self, scrape: Scrape) -> UnknownNames:
+        """What the scrape has under the engine's prefixes and nothing here knows: a newer or a renamed metric."""
+        names = self.metric_names
+        return NONE_UNKNOWN if names is None else names.unknown(scrape, self.metric_prefixes)
+
     # -- asking
 
     def dialect(self, path: str) -> Dialect:
         """How to read answers of an API path.
 
-        Triton's and SGLang's own paths speak their own shapes, whether or not the engine behind has been recognised:
-        Triton's metrics are on another port, where nobody looks unless told to.
+        Triton's, SGLang's and TGI's own paths speak their own shapes, also before the engine has been recognised.
         """
         if "/v2/" in path:
             return TRITON_GENERATE
-        return SGLANG_GENERATE if path.partition("?")[0].endswith("/generate") else dialect_for(path)
+        route = path.partition("?")[0]
+        if route.endswith("/generate_stream"):  # only TGI has it
+            return TGI_GENERATE
+        return SGLANG_GENERATE if route.endswith("/generate") else dialect_for(path)
 
-    def additions(self, path: str, body: Mapping[str, Any], request_id: str = "") -> RequestAdditions:
-        """What to add to a request with this decoded JSON body; `request_id` is ours.
+    def additions(self, path: str, body: Mapping[str, Any]) -> RequestAdditions:
+        """What to add to a request with this decoded JSON body.
 
         Asks for usage in streams, which every engine here understands, and cuts the extra frame if the client did not
         ask for it.
         """
-        _ = request_id
         route = path.partition("?")[0].rstrip("/")
         if not body.get("stream") or not route.endswith(GENERATING):
             return RequestAdditions()
@@ -127,6 +210,11 @@ class EngineAdapter:
         if options.get("include_usage"):
             return RequestAdditions()
         return RequestAdditions({"stream_options": {"include_usage": True}}, {}, frozenset({EventKind.USAGE}))
+
+    def takes_id(self, path: str) -> bool:
+        """Whether requests of this API may carry `id_field`."""
+        _ = path
+        return self.id_field is not None
 
     def priority(self, rank: int) -> int:
         """Our rank (0 first, larger later) as the number this engine wants."""
@@ -160,6 +248,11 @@ class EngineAdapter:
         """The ending of a request for which the engine sent an error object, in a body or inside a stream."""
         return ending_of_error(fault, status=status, tokens_seen=tokens_seen)
 
+    def status(self, fault: EngineFault, ending: Ending) -> int:
+        """The HTTP status that a client gets for an error that is the first event of its stream."""
+        said = fault.code or 0
+        return said if 400 <= said <= 599 else ending.http_status or 502
+
     def judge(self, summary: StreamSummary) -> Ending:
         """How a stream (or body) ended, from what was read of it alone.
 
@@ -180,4 +273,8 @@ class EngineAdapter:
 
     def parse_metrics(self, text: str, now: int) -> EngineState:
         """The engine's state from one scrape that arrived at `now`."""
-        return read_state(parse_scrape(text, prefixes=self.metric_prefixes), self.signals, now)
+        return self.read_metrics(parse_scrape(text, prefixes=self.metric_prefixes), now)
+
+    def read_metrics(self, scrape: Scrape, now: int) -> EngineState:
+        """The same from one that was parsed already."""
+        return read_state(scrape, self.signals, now)

@@ -47,6 +47,15 @@ _BY_WORDS: Final = (
         retry=True,
         status=503,
     ),
+    # TGI: 429 as a body of its own; inside a stream every error of its calls itself 422.
+    _Row(("model is overloaded",), Reason.QUEUE_FULL, "queue", retry=True, status=429),
+    _Row(
+        ("request failed during generation", "incomplete generation", "stream event serialization error"),
+        Reason.ENGINE_ERROR,
+        "",
+        retry=True,
+        status=502,
+    ),
     _Row(("aborted by a higher priority request",), Reason.EVICTED_BY_PRIORITY, "queue", retry=True, status=503),
     _Row(("using priority is disabled",), Reason.BAD_REQUEST, "ingress", retry=False, status=400),
     _Row(
@@ -72,6 +81,8 @@ _TOO_LONG: Final = (
     "is too long",
     "exceeds this limit",
     "exceeds the maximum allowed length",
+    "`inputs` must have less than",
+    "`inputs` tokens + `max_new_tokens` must be",
 )
 
 

@@ -6,12 +6,15 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 from tailrace.engines.base import Detection, EngineAdapter, RequestAdditions, TimingFacts
+from tailrace.engines.facts import Fact, take
+from tailrace.engines.metric_names.llamacpp import LLAMACPP_METRICS
+from tailrace.engines.metric_names.table import MetricNames
 from tailrace.engines.native import open_frame, or_done
 from tailrace.engines.said import count, duration_ns
 from tailrace.engines.signals import SignalTable, names
 from tailrace.measure.dialect import Dialect, Meaning, Usage
 from tailrace.measure.engine_timings import EngineTimings
-from tailrace.measure.openai import read_timings, text_length
+from tailrace.measure.openai import decode_leniently, read_timings, text_length
 from tailrace.measure.stage_account import Passage
 from tailrace.model.stage import SourceKind, source
 from tailrace.model.thresholds import MS
@@ -64,10 +67,15 @@ class LlamaCpp(EngineAdapter):
     """llama.cpp's OpenAI server."""
 
     name: ClassVar[str] = "llamacpp"
+    title: ClassVar[str] = "llama.cpp"
+    versions: ClassVar[str] = "xllamacpp 2026.10.11549"
+    owners: ClassVar[tuple[str, ...]] = ("llamacpp",)
     metrics_path: ClassVar[str | None] = "/metrics"
     metric_prefixes: ClassVar[tuple[str, ...]] = (PREFIX,)
+    metric_names: ClassVar[MetricNames | None] = LLAMACPP_METRICS
     version_path: ClassVar[str | None] = "/props"
     version_field: ClassVar[str] = "build_info"
+    info_paths: ClassVar[tuple[str, ...]] = ("/v1/models",)
     signals: ClassVar[SignalTable] = {
         "running": names("llamacpp:requests_processing"),
         "waiting": names("llamacpp:requests_deferred"),
@@ -85,17 +93,40 @@ class LlamaCpp(EngineAdapter):
             return Detection(self.name, "", "metric names llamacpp:*", 3)
         return None
 
+    def read_info(self, path: str, body: bytes) -> dict[str, Fact]:
+        """From `/props`, and from the card of the model. Neither tells `n_batch` or the precision of the KV cache."""
+        said = decode_leniently(body)
+        if not isinstance(said, dict):
+            return {}
+        if path == "/v1/models":
+            cards = said.get("data")
+            card = cards[0] if isinstance(cards, list) and cards else None
+            meta = card.get("meta") if isinstance(card, dict) else None
+            fields = {"quantization": "ftype", "parameters": "n_params", "weight_bytes": "size"}
+            return take(path, meta, fields, prefix="meta.") if isinstance(meta, dict) else {}
+        out = take(
+            path,
+            said,
+            {"version": "build_info", "slots": "total_slots", "model": "model_path", "quantization": "model_ftype"},
+        )
+        settings = said.get("default_generation_settings")
+        if isinstance(settings, dict):
+            # A slot's context is all that one request may have: the server's whole context divided by its slots.
+            fields = {"slot_ctx": "n_ctx", "max_model_len": "n_ctx"}
+            out |= take(path, settings, fields, prefix="default_generation_settings.")
+        return out
+
     def dialect(self, path: str) -> Dialect:
         """The native `/completion` has a shape of its own."""
         return NATIVE if path.partition("?")[0].endswith("/completion") else super().dialect(path)
 
-    def additions(self, path: str, body: Mapping[str, Any], request_id: str = "") -> RequestAdditions:
+    def additions(self, path: str, body: Mapping[str, Any]) -> RequestAdditions:
         """Usage, and `return_progress` for streams.
 
         The server notices a client that left only when it has something to write; progress frames give it that in the
         middle of a long prefill, and tell us that the prefill has begun.
         """
-        base = super().additions(path, body, request_id)
+        base = super().additions(path, body)
         if not body.get("stream") or not path.partition("?")[0].rstrip("/").endswith("/chat/completions"):
             return base
         if body.get("return_progress") is not None:

@@ -1,7 +1,8 @@
 """The Prometheus text format: a scrape as samples, with what is needed to read engines honestly.
 
 `_created` series are dropped (every counter and histogram of vLLM has one). A name's type comes from its `# TYPE`
-line, because names lie: vLLM's `iteration_tokens_total` is a histogram.
+line, because names lie: vLLM's `iteration_tokens_total` is a histogram. Of a series that stands twice in one scrape the
+first is taken, as Prometheus does: adding them up would count twice.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ import msgspec
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+\S+)?\s*$")
 _LABEL: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _ESCAPE: Final = re.compile(r"\\(.)")
-_PARTS: Final = ("_bucket", "_sum", "_count")
+_MOST_KNOWN: Final = 20_000
+"""Series that a memo keeps (some 6 MB); above it (a label with a value for each request) it begins anew."""
+
+Labels = tuple[tuple[str, str], ...]
+"""A label set that can be a key: (name, value), sorted by name."""
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
@@ -24,6 +29,48 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
     labels: dict[str, str]
     value: float
+
+
+class Series(msgspec.Struct, frozen=True, eq=False):
+    """What a sample's name and labels say, read once for all scrapes that repeat them."""
+
+    name: str
+    labels: dict[str, str]
+
+
+class SeriesMemo:
+    """Every series that the scrapes of one engine have told so far, read once.
+
+    An engine repeats itself with each scrape: with a memo reading vLLM's 60 kB costs a third.
+    """
+
+    __slots__ = ("by_spelling", "met")
+
+    def __init__(self) -> None:
+        self.by_spelling: dict[str, Series | None] = {}
+        """A line up to its value -> what it says; `None` for what is dropped."""
+        self.met: dict[tuple[str, Labels], Series] = {}
+
+    def series(self, name: str, labels: dict[str, str]) -> Series:
+        """The one series of this name and these labels, whatever their order."""
+        if len(self.met) > _MOST_KNOWN:
+            self.met.clear()
+            self.by_spelling.clear()
+        return self.met.setdefault((name, label_key(labels)), Series(name, labels))
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A summary: quantiles over a window of the engine's own choice. They cannot be added up over series or time."""
+
+    quantiles: dict[float, tuple[float, float]]
+    """q -> the lowest and the highest value over the series: the quantile of all lies between them."""
+    sum: float
+    count: float
+
+    @property
+    def mean(self) -> float | None:
+        """`sum / count`, since the engine's start."""
+        return self.sum / self.count if self.count else None
 
 
 class Histogram(msgspec.Struct, frozen=True):
@@ -34,6 +81,7 @@ class Histogram(msgspec.Struct, frozen=True):
     counts: list[float]
     """Cumulative counts, one per bound."""
     sum: float
+    """NaN where the scrape does not have it."""
     count: float
 
     @property
@@ -81,11 +129,13 @@ class Histogram(msgspec.Struct, frozen=True):
 class Scrape:
     """The samples of one scrape by name."""
 
-    __slots__ = ("samples", "types")
+    __slots__ = ("duplicates", "samples", "types")
 
-    def __init__(self, samples: dict[str, list[Sample]], types: dict[str, str]) -> None:
+    def __init__(self, samples: dict[str, list[Sample]], types: dict[str, str], duplicates: int = 0) -> None:
         self.samples = samples
         self.types = types
+        self.duplicates = duplicates
+        """Lines that repeat a series which the scrape has already told."""
 
     def __contains__(self, name: str) -> bool:
         return name in self.samples
@@ -109,19 +159,73 @@ class Scrape:
         """The declared type of a family (`counter`, `gauge`, `histogram`, `summary`), or empty."""
         return self.types.get(name, "")
 
-    def histogram(self, name: str) -> Histogram | None:
-        """The histogram `name`, its series (engines, models) summed bucket by bucket; `None` where there is none."""
-        buckets = self.samples.get(f"{name}_bucket")
-        if not buckets:
-            return None
-        sums: dict[float, float] = {}
-        for sample in buckets:
+    def series(self, name: str) -> dict[Labels, float]:
+        """Label set -> value, of what is finite."""
+        found = self.samples.get(name, ())
+        return {label_key(sample.labels): sample.value for sample in found if math.isfinite(sample.value)}
+
+    def histograms(self, name: str) -> dict[Labels, Histogram]:
+        """Label set (without `le`) -> its histogram. Its count is the bucket without end, or `_count` without one."""
+        buckets: dict[Labels, dict[float, float]] = {}
+        for sample in self.samples.get(f"{name}_bucket", ()):
             bound = _number(sample.labels.get("le", ""))
-            if bound is not None and not math.isinf(bound):
-                sums[bound] = sums.get(bound, 0.0) + sample.value
-        bounds = sorted(sums)
-        count = self.total(f"{name}_count") or 0.0
-        return Histogram(bounds, [sums[bound] for bound in bounds], self.total(f"{name}_sum") or 0.0, count)
+            if bound is not None and not math.isnan(bound) and math.isfinite(sample.value):
+                buckets.setdefault(label_key(sample.labels, without="le"), {})[bound] = sample.value
+        if not buckets:
+            return {}
+        sums, counts = self.series(f"{name}_sum"), self.series(f"{name}_count")
+        out: dict[Labels, Histogram] = {}
+        for labels, cells in buckets.items():
+            whole = cells.pop(math.inf, None)
+            bounds = sorted(cells)
+            count = counts.get(labels, 0.0) if whole is None else whole
+            out[labels] = Histogram(bounds, [cells[bound] for bound in bounds], sums.get(labels, math.nan), count)
+        return out
+
+    def histogram(self, name: str) -> Histogram | None:
+        """The histogram `name`, its series (engines, models) put together; `None` where there is none."""
+        found = self.histograms(name)
+        return put_together(found.values()) if found else None
+
+    def summary(self, name: str) -> Summary | None:
+        """The summary `name` over all its series; `None` where the scrape has none, or without quantiles."""
+        spans: dict[float, tuple[float, float]] = {}
+        for sample in self.samples.get(name, ()):
+            q = _number(sample.labels.get("quantile", ""))
+            if q is not None and 0 <= q <= 1 and math.isfinite(sample.value):
+                low, high = spans.get(q, (sample.value, sample.value))
+                spans[q] = min(low, sample.value), max(high, sample.value)
+        if not spans:
+            return None
+        return Summary(
+            dict(sorted(spans.items())), self.total(f"{name}_sum") or 0.0, self.total(f"{name}_count") or 0.0
+        )
+
+
+def label_key(labels: dict[str, str], *, without: str = "") -> Labels:
+    """A label set as a key, one label left out."""
+    return tuple(sorted(item for item in labels.items() if item[0] != without))
+
+
+def put_together(parts: Iterable[Histogram]) -> Histogram:
+    """Several series of one histogram as one.
+
+    Only bounds that all of them have are kept: what one of them counted below a bound that it does not have, nobody
+    knows. Series that saw nothing say nothing about bounds.
+    """
+    every = list(parts)
+    seen = [part for part in every if part.count] or every
+    if not seen:
+        return Histogram([], [], 0.0, 0.0)
+    common = set(seen[0].bounds).intersection(*(part.bounds for part in seen[1:]))
+    bounds = sorted(common)
+    sums = dict.fromkeys(bounds, 0.0)
+    for part in seen:
+        for bound, count in zip(part.bounds, part.counts, strict=True):
+            if bound in common:
+                sums[bound] += count
+    counts = [sums[bound] for bound in bounds]
+    return Histogram(bounds, counts, sum(part.sum for part in seen), sum(part.count for part in seen))
 
 
 def _number(text: str) -> float | None:
@@ -143,14 +247,18 @@ def _labels(text: str | None) -> dict[str, str]:
     return {found[1]: _unescape(found[2]) for found in _LABEL.finditer(text)}
 
 
-def parse_scrape(text: str, *, prefixes: Iterable[str] = ()) -> Scrape:
+def parse_scrape(text: str, *, prefixes: Iterable[str] = (), memo: SeriesMemo | None = None) -> Scrape:
     """Read a scrape. Lines that are no samples are skipped; values that are NaN are absent.
 
-    `prefixes` limits the work to names that begin with one of them; types are read all the same.
+    `prefixes` limits the work to names that begin with one of them; types are read all the same. `memo` makes the next
+    scrape of the same engine cheaper; it is filled here.
     """
     wanted = tuple(prefixes)
+    known = SeriesMemo() if memo is None else memo
     samples: dict[str, list[Sample]] = {}
     types: dict[str, str] = {}
+    told: set[Series] = set()
+    duplicates = 0
     # Not splitlines(): label values may hold any other separator.
     for raw in text.split("\n"):
         line = raw.strip()
@@ -163,15 +271,31 @@ def parse_scrape(text: str, *, prefixes: Iterable[str] = ()) -> Scrape:
             continue
         if wanted and not line.startswith(wanted):
             continue
-        # An OpenMetrics exemplar follows the value after " # ".
-        found = _SAMPLE.match(line.partition(" # ")[0] if " # {" in line else line)
-        if found is None:
+        spelled, _, number = line.rpartition(" ")
+        if spelled in known.by_spelling:
+            series, value = known.by_spelling[spelled], _number(number)
+        else:
+            series, value = _read_line(line, spelled, number, known)
+        if series is None or value is None or math.isnan(value):
             continue
-        name = found[1]
-        if name.endswith("_created"):
+        if series in told:
+            duplicates += 1
             continue
-        value = _number(found[3])
-        if value is None or math.isnan(value):
-            continue
-        samples.setdefault(name, []).append(Sample(_labels(found[2]), value))
-    return Scrape(samples, {name: kind for name, kind in types.items() if not name.endswith("_created")})
+        told.add(series)
+        samples.setdefault(series.name, []).append(Sample(series.labels, value))
+    types = {name: kind for name, kind in types.items() if not name.endswith("_created")}
+    return Scrape(samples, types, duplicates)
+
+
+def _read_line(line: str, spelled: str, number: str, memo: SeriesMemo) -> tuple[Series | None, float | None]:
+    # An OpenMetrics exemplar follows the value after " # ".
+    exemplar = " # {" in line
+    found = _SAMPLE.match(line.partition(" # ")[0] if exemplar else line)
+    if found is None:
+        return None, None
+    name = found[1]
+    series = None if name.endswith("_created") else memo.series(name, _labels(found[2]))
+    if not exemplar and found.end(3) == len(line) and found[3] == number:
+        # Nothing but series, blank, value: the next scrape's line differs in its last word only.
+        memo.by_spelling[spelled] = series
+    return series, _number(found[3])

@@ -10,6 +10,8 @@ from tailrace.measure.dialect import as_count
 _ABSURD_NS: Final = 10**18
 """Some thirty years: no request took that long, so the field means something else."""
 
+_LONGEST_NUMBER: Final = 24
+
 
 def duration_ns(said: Mapping[str, Any], key: str, unit_ns: int) -> int | None:
     """A duration in nanoseconds from a field in units of `unit_ns`; `None` where it is absent or makes no sense."""
@@ -25,3 +27,14 @@ def duration_ns(said: Mapping[str, Any], key: str, unit_ns: int) -> int | None:
 def count(said: Mapping[str, Any], key: str) -> int | None:
     """A count, `None` where it is absent or no count."""
     return as_count(said.get(key))
+
+
+def header_ns(headers: Mapping[str, str], name: str, unit_ns: int) -> int | None:
+    """A duration in nanoseconds from a header that holds a plain number; `None` where it does not."""
+    text = headers.get(name, "").strip()
+    if not text or len(text) > _LONGEST_NUMBER:
+        return None
+    try:
+        return duration_ns({name: float(text)}, name, unit_ns)
+    except ValueError:
+        return None

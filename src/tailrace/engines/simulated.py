@@ -6,10 +6,22 @@ from collections.abc import Collection, Mapping
 from typing import ClassVar, Final
 
 from tailrace.engines.base import Detection
+from tailrace.engines.facts import Fact, take
 from tailrace.engines.vllm import Vllm
+from tailrace.measure.openai import decode_leniently
 
 SERVER: Final = "tailrace-simulated-engine"
 """How its `Server` header begins; the version follows after a slash."""
+
+_KNOBS: Final = {
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "chunked_prefill": "enable_chunked_prefill",
+    "scheduling_policy": "policy",
+    "prefix_caching": "enable_prefix_caching",
+    "block_size": "block_size",
+    "num_gpu_blocks": "num_gpu_blocks",
+}
 
 
 class Simulated(Vllm):
@@ -17,6 +29,17 @@ class Simulated(Vllm):
 
     name: ClassVar[str] = "simulated"
     queue_begins_between_steps: ClassVar[bool] = False  # it counts from the arrival
+    title: ClassVar[str] = "Tailrace's simulated engine"
+    versions: ClassVar[str] = ""
+    owners: ClassVar[tuple[str, ...]] = (SERVER,)
+    info_paths: ClassVar[tuple[str, ...]] = ("/v1/models", "/knobs")
+
+    def read_info(self, path: str, body: bytes) -> dict[str, Fact]:
+        """As vLLM, and the scheduler's knobs, which it answers at run time."""
+        if path != "/knobs":
+            return super().read_info(path, body)
+        said = decode_leniently(body)
+        return take(path, said, _KNOBS) if isinstance(said, dict) else {}
 
     def detect(self, headers: Mapping[str, str], metric_names: Collection[str]) -> Detection | None:
         """By its `Server` header only; its metric names are vLLM's."""

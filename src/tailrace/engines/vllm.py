@@ -6,13 +6,21 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Final
 
 from tailrace.engines.base import Detection, EngineAdapter, TimingFacts
+from tailrace.engines.facts import Fact
+from tailrace.engines.metric_names.table import MetricNames
+from tailrace.engines.metric_names.vllm import VLLM_METRICS
+from tailrace.engines.prometheus_text import Scrape
 from tailrace.engines.said import duration_ns
 from tailrace.engines.signals import SignalTable, names
+from tailrace.engines.vllm_facts import read_cache_info, read_model_card, read_server_info
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
 from tailrace.model.stage import SourceKind, source
 from tailrace.model.thresholds import MS, S
 
 PREFIX: Final = "vllm:"
+
+DEVELOPER_INFO: Final = "/server_info?config_format=json"
+"""Answers in developer mode only (`VLLM_SERVER_DEV_MODE=1`); older versions know no format and answer with text."""
 
 _SPAN_ATTRIBUTES: Final = {
     "queue": "gen_ai.latency.time_in_queue",
@@ -25,8 +33,12 @@ class Vllm(EngineAdapter):
     """vLLM's OpenAI server."""
 
     name: ClassVar[str] = "vllm"
+    title: ClassVar[str] = "vLLM"
+    versions: ClassVar[str] = "0.6.6 to 0.33; 0.32.0 was run"
+    owners: ClassVar[tuple[str, ...]] = ("vllm",)
     metrics_path: ClassVar[str | None] = "/metrics"
     metric_prefixes: ClassVar[tuple[str, ...]] = (PREFIX,)
+    metric_names: ClassVar[MetricNames | None] = VLLM_METRICS
     lower_priority_first: ClassVar[bool | None] = True
     queue_begins_between_steps: ClassVar[bool] = True
     preempts_silently: ClassVar[bool] = True
@@ -49,10 +61,11 @@ class Vllm(EngineAdapter):
             "vllm:gpu_prefix_cache_queries_total",
             "vllm:gpu_prefix_cache_queries",
         ),
-        "queue_seconds_total": names("vllm:request_queue_time_seconds_sum"),
+        "queue_seconds_total": names("vllm:request_queue_time_seconds_sum", "vllm:time_in_queue_requests_sum"),
     }
 
     version_path: ClassVar[str | None] = "/version"
+    info_paths: ClassVar[tuple[str, ...]] = ("/v1/models", DEVELOPER_INFO)
 
     def detect(self, headers: Mapping[str, str], metric_names: Collection[str]) -> Detection | None:
         """By its metric names; its `Server` header says only `uvicorn`."""
@@ -61,6 +74,16 @@ class Vllm(EngineAdapter):
         if "x-vllm-version" in headers:
             return Detection(self.name, headers["x-vllm-version"], "header x-vllm-version", 3)
         return None
+
+    def read_info(self, path: str, body: bytes) -> dict[str, Fact]:
+        """From `/version`, the card of `/v1/models` and, in developer mode, the whole configuration."""
+        if path == self.version_path:
+            return super().read_info(path, body)
+        return read_server_info(body) if path == DEVELOPER_INFO else read_model_card(path, body)
+
+    def read_info_metrics(self, scrape: Scrape) -> dict[str, Fact]:
+        """From the labels of `vllm:cache_config_info`."""
+        return read_cache_info(scrape)
 
     def timings(self, facts: TimingFacts, said: Mapping[str, Any] | None) -> EngineTimings:
         """From the `metrics` object (needs `--enable-per-request-metrics`, vLLM 0.32 and later).

@@ -52,6 +52,13 @@ def _one(_: RequestRecord) -> int:
     return 1
 
 
+def _sent(record: RequestRecord) -> int | None:
+    """Whether the engine has had it: a connection was given to it, or an answer came, or it completed (gRPC)."""
+    reached = record.connection_reused is not None or record.headers_ns is not None
+    reached = reached or record.outcome is OutcomeKind.COMPLETED
+    return 1 if reached and record.lane != "passthrough" else None
+
+
 def _first_token_unseen(record: RequestRecord) -> int | None:
     unseen = record.ttft_ns is None and record.stream and record.outcome is OutcomeKind.COMPLETED
     return 1 if unseen else None
@@ -389,6 +396,112 @@ _TABLE: Final = (
         merge="max",
         definition="Share of KV-cache blocks in use by the engine's own metrics, 0 to 1.",
     ),
+    Metric(
+        name="tailrace_scrapes_total",
+        kind="counter",
+        labels=("backend", "result"),
+        unit="scrapes",
+        definition="Times that the engine's metrics were asked for, by result: answered, failed (late, refused).",
+    ),
+    Metric(
+        name="tailrace_engine_state_age_seconds",
+        kind="gauge",
+        labels=("backend",),
+        unit="seconds",
+        merge="max",
+        definition="Age of the last scrape that was answered; above scrape.stale it counts as absent.",
+    ),
+    Metric(
+        name="tailrace_engine_frozen",
+        kind="gauge",
+        labels=("backend",),
+        unit="bool",
+        merge="max",
+        definition="1 while the engine has requests and its counters of tokens, steps and ended requests have stood "
+        "still for scrape.frozen; its /health may say 200 all the while.",
+    ),
+    Metric(
+        name="tailrace_engine_draining",
+        kind="gauge",
+        labels=("backend",),
+        unit="bool",
+        merge="max",
+        definition="1 while an operator keeps new requests away from the engine.",
+    ),
+    Metric(
+        name="tailrace_engine_preemption_suspected",
+        kind="gauge",
+        labels=("backend",),
+        unit="bool",
+        merge="max",
+        definition="1 while requests wait in the engine with others running and its KV cache full, though its counter "
+        "of preemptions has not moved: vLLM counts one when the request resumes.",
+    ),
+    Metric(
+        name="tailrace_engine_restarts_total",
+        kind="counter",
+        labels=("backend",),
+        unit="restarts",
+        definition="Times that the engine's counters were seen to begin anew.",
+    ),
+    Metric(
+        name="tailrace_engine_tokens_total",
+        kind="counter",
+        labels=("backend", "kind"),
+        unit="tokens",
+        definition="Tokens by the engine's own counters since the gateway began to ask, over its restarts: prompt, "
+        "generation, cached (prompt tokens found in the prefix cache).",
+    ),
+    Metric(
+        name="tailrace_engine_preemptions_total",
+        kind="counter",
+        labels=("backend",),
+        unit="preemptions",
+        definition="Preemptions by the engine's own counter, over its restarts.",
+    ),
+    Metric(
+        name="tailrace_engine_requests_total",
+        kind="counter",
+        labels=("backend", "result", "reason"),
+        unit="requests",
+        definition="Requests by the engine's own counters, over its restarts: finished, aborted, rejected, failed. "
+        "Those whose client left are often in none; tailrace_engine_sent_total has them.",
+    ),
+    Metric(
+        name="tailrace_engine_sent_total",
+        kind="counter",
+        labels=("outcome", "reason"),
+        unit="requests",
+        definition="Requests that the gateway sent to the engine and that have ended, as the gateway saw it: the other "
+        "side of tailrace_engine_requests_total.",
+        of=_sent,
+    ),
+    Metric(
+        name="tailrace_engine_latency_seconds",
+        kind="gauge",
+        labels=("backend", "signal", "stat"),
+        unit="seconds",
+        merge="max",
+        definition="The engine's own durations over the last minute: queue, prefill, decode, ttft, itl, tpot, e2e. "
+        "stat is mean (from sum and count), or the low and high end of the bucket in which a quantile lies (p50_low, "
+        "p50_high, p99_low, p99_high; +Inf where no bucket ends above it).",
+    ),
+    Metric(
+        name="tailrace_engine_latency_observations",
+        kind="gauge",
+        labels=("backend", "signal"),
+        unit="observations",
+        merge="max",
+        definition="How many observations tailrace_engine_latency_seconds rests on.",
+    ),
+    Metric(
+        name="tailrace_engine_prefix_hit_ratio",
+        kind="gauge",
+        labels=("backend",),
+        unit="ratio",
+        merge="max",
+        definition="Share of prompt tokens found in the engine's prefix cache in the last minute.",
+    ),
     # -- our own records
     Metric(
         name="tailrace_records_acknowledged_total",
@@ -403,6 +516,20 @@ _TABLE: Final = (
         unit="records",
         definition="Records lost because the disk did not keep up, by class. Normal ones are given up before slow "
         "ones; a diagnosis refuses above 1 %.",
+    ),
+    Metric(
+        name="tailrace_amendments_acknowledged_total",
+        kind="counter",
+        unit="amendments",
+        definition="Late reports on requests (spans, freed slots) committed to the hot tier.",
+    ),
+    Metric(
+        name="tailrace_amendments_dropped_total",
+        kind="counter",
+        labels=("class",),
+        unit="amendments",
+        definition="Late reports lost, by class: `stages` would have split a request's time, `facts` told something "
+        "else. The records themselves are not touched by it.",
     ),
     Metric(
         name="tailrace_records_waiting",

@@ -161,6 +161,10 @@ class GatewayMetrics(Collector):
         for kind in ("normal", "slow"):
             # Said from the start, as 0: an alarm on a series that is absent never fires.
             self.counter("tailrace_records_dropped_total", counters.get(f"dropped.{kind}", 0), **{"class": kind})
+        self.counter("tailrace_amendments_acknowledged_total", counters.get("amendments.acknowledged", 0))
+        for kind in ("stages", "facts"):
+            lost = counters.get(f"amendments.dropped.{kind}", 0)
+            self.counter("tailrace_amendments_dropped_total", lost, **{"class": kind})
         for name, total in counters.items():
             if name.startswith("dropped."):
                 self.counter("tailrace_records_dropped_total", total, **{"class": name.removeprefix("dropped.")})
@@ -170,6 +174,11 @@ class GatewayMetrics(Collector):
         self._pulls.append(pull)
 
     # -- several processes
+
+    def series(self, name: str) -> list[tuple[tuple[str, ...], float]]:
+        """One counter's or gauge's series, every request that has ended included."""
+        self._count_ended()
+        return list(self._numbers[name].items())
 
     def snapshot(self) -> MetricsSnapshot:
         """All series as they are now."""

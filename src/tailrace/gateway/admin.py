@@ -18,9 +18,11 @@ from aiohttp import web
 from tailrace.export.jsonl import encode_lines, encode_public, to_public
 from tailrace.gateway.config import Config, config_from, to_plain
 from tailrace.gateway.config_sections import LaneConfig
+from tailrace.gateway.engine_judge import LONGEST_NS, WINDOW_NS
 from tailrace.gateway.served import Served
 from tailrace.model.errors import InputError, TailraceError
 from tailrace.model.record import RequestRecord
+from tailrace.model.thresholds import S
 
 MAX_RECORDS: Final = 10_000
 _OPEN_WITHOUT_TOKEN: Final = frozenset({"/healthz", "/readyz"})
@@ -55,6 +57,7 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_get("/lanes", admin.lanes)
     app.router.add_post("/lanes", admin.set_lanes)
     app.router.add_get("/backends", admin.backends)
+    app.router.add_post("/backends/{name}", admin.set_backend)
     app.router.add_get("/knobs", admin.knobs)
     app.router.add_get("/signals", admin.signals)
     app.router.add_get("/config", admin.config)
@@ -156,12 +159,7 @@ class _Admin:
         record = await self._served.record(request_id)
         if record is None:
             return _json({"error": {"message": f"there is no record {request_id!r}"}}, status=404)
-        public = to_public(record)
-        slot_ns = self._served.slot_ns(record.request_id)
-        if slot_ns is not None:
-            # Known only after the record was written; a record is never rewritten.
-            public["cancel_slot_ms"] = slot_ns / 1e6
-        return _json(public)
+        return _json(to_public(record))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Finished requests as server-sent events, from now on."""
@@ -247,9 +245,19 @@ class _Admin:
             )
         return config_from({**to_plain(config), "lanes": lanes}, where="body")
 
-    async def backends(self, _: web.Request) -> web.Response:
-        """The engine behind us."""
-        return _json({"backends": await self._served.backends()})
+    async def backends(self, request: web.Request) -> web.Response:
+        """The engine behind us, and what its metrics say of the last `window` seconds (60, at most 300)."""
+        length_ns = _number(request.query.get("window", str(WINDOW_NS // S)), "window") * S
+        return _json({"backends": await self._served.backends(max(S, min(length_ns, LONGEST_NS)))})
+
+    async def set_backend(self, request: web.Request) -> web.Response:
+        """`{"drain": true}` keeps new requests away from the engine, `{"drain": false}` lets them go to it again."""
+        body = _object(await request.read())
+        on = body.get("drain")
+        if not isinstance(on, bool) or len(body) != 1:
+            raise InputError("is not understood", place="body", remedy='Send {"drain": true} or {"drain": false}.')
+        await self._served.drain(request.match_info["name"], on=on)
+        return _json({"backends": await self._served.backends(WINDOW_NS)})
 
     async def knobs(self, _: web.Request) -> web.Response:
         """The engine's scheduler knobs, where it tells them (the simulated engine does)."""

@@ -1,7 +1,8 @@
 """How fast a cancelled request's work really ends: its connection to the engine, then the engine's slot.
 
 Closing the connection is ours and known at once; it stands in the record. That the engine stopped can only be seen in
-its metrics, after the record was written, so it is kept here: for metrics, and for the admin port while it is recent.
+its metrics, after the record was written: it becomes an amendment to it. What could not be proved is kept here, for
+metrics, and for the admin port while it is recent.
 
 The slot is called free when the engine's count of running and waiting requests is, twice in a row, no more than those
 of ours that it counted before and still works on. That proves it only if the engine was seen to count the request in
@@ -13,11 +14,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tailrace.gateway.amendments import AmendmentSink
 from tailrace.gateway.verdict import Phase
+from tailrace.model.amendment import Amendment
 from tailrace.model.engine_state import EngineState
 from tailrace.model.outcome import Reason
 
@@ -28,6 +32,7 @@ KEPT: Final = 512
 """Cancels that the admin port can still show."""
 BURST_NS: Final = 1_000_000_000
 """How long an engine is looked at after a cancel: one that takes longer has not noticed it."""
+_ORIGIN: Final = "the engine's count of its requests"
 _FIRST_PAUSE_S: Final = 0.004
 _GROWTH: Final = 1.15
 _LAST_PAUSE_S: Final = 0.1
@@ -59,13 +64,15 @@ class Cancel(msgspec.Struct, kw_only=True):
     """`since` -> a scrape showed the slot free."""
     unseen: str = ""
     """Why `slot_ns` is absent for good; empty while it is looked for or known."""
+    worker: int = 0
+    """The process that served it, where there are several."""
     counted_at: int | None = None
     """A scrape asked at this instant counted all our requests, this one among them."""
     free_at: int | None = None
 
     def view(self) -> dict[str, Any]:
         """For the admin port (ms)."""
-        return {
+        out = {
             "request_id": self.request_id,
             "reason": self.reason,
             "stage": self.stage,
@@ -73,6 +80,7 @@ class Cancel(msgspec.Struct, kw_only=True):
             "cancel_slot_ms": None if self.slot_ns is None else self.slot_ns / 1e6,
             "unseen": self.unseen,
         }
+        return {**out, "worker": self.worker} if self.worker else out
 
 
 class CancelWatch:
@@ -82,9 +90,17 @@ class CancelWatch:
     scrape at once. `on_slot` is told of each cancel once its slot is known to be free or known to stay unseen.
     """
 
-    def __init__(self, at_engine: Callable[[], Iterable[int]], *, wake: Callable[[], None], period_ns: int) -> None:
+    def __init__(
+        self,
+        at_engine: Callable[[], Iterable[int]],
+        *,
+        wake: Callable[[], None],
+        period_ns: int,
+        amendments: AmendmentSink | None = None,
+    ) -> None:
         self._at_engine = at_engine
         self._wake = wake
+        self._amendments = amendments
         self._period_ns = period_ns
         self._pending: list[Cancel] = []
         self._counted_at: int | None = None
@@ -92,8 +108,8 @@ class CancelWatch:
         self._burst_until = 0
         self._rests_until = 0
         self._pause_s = _FIRST_PAUSE_S
-        self.blind = ""
-        """Why no slot can be seen here, whatever the engine tells; empty where one can."""
+        self.elsewhere: Callable[[Cancel], None] | None = None
+        """Who follows the cancels of this process: another one, which sees the requests of all to the same engine."""
         self.recent: deque[Cancel] = deque(maxlen=KEPT)
         self.on_slot: Callable[[Cancel], None] | None = None
 
@@ -113,10 +129,18 @@ class CancelWatch:
             sent=sent,
             upstream_ns=max(0, closed - since),
         )
+        if self.elsewhere is not None:
+            self.elsewhere(cancel)
+        else:
+            self.follow(cancel, metrics=metrics)
+
+    def follow(self, cancel: Cancel, *, metrics: bool) -> None:
+        """Look for its slot."""
         self.recent.append(cancel)
-        if self.blind or not metrics:
-            self._ends(cancel, self.blind or "the engine shows no count of its requests")
+        if not metrics:
+            self._ends(cancel, "the engine shows no count of its requests")
             return
+        closed = cancel.since + cancel.upstream_ns
         if not self._pending or closed > self._burst_until:
             if closed < self._rests_until:
                 # However many leave, the engine has a usual period to itself between two bursts.
@@ -124,7 +148,7 @@ class CancelWatch:
                 return
             self._burst_until = closed + BURST_NS
             self._pause_s = _FIRST_PAUSE_S
-        if self._counted_at is not None and self._counted_at > sent:
+        if self._counted_at is not None and self._counted_at > cancel.sent:
             cancel.counted_at = self._counted_at
         self._pending.append(cancel)
         self._wake()
@@ -184,5 +208,14 @@ class CancelWatch:
 
     def _ends(self, cancel: Cancel, unseen: str) -> None:
         cancel.unseen = unseen
+        if cancel.slot_ns is not None and self._amendments is not None:
+            self._amendments.put(
+                Amendment(
+                    received_unix_ns=time_ns(),
+                    origin=_ORIGIN,
+                    request_id=cancel.request_id,
+                    cancel_slot_ns=cancel.slot_ns,
+                )
+            )
         if self.on_slot is not None:
             self.on_slot(cancel)

@@ -249,6 +249,12 @@ def check(config: Config, *, where: str = "config") -> None:
         message_bytes=config.limits.grpc_message_bytes,
         where=where,
     )
+    if not 0.0 <= config.scrape.jitter <= 0.5:
+        raise ConfigError(
+            f"{config.scrape.jitter} is no jitter",
+            place=f"{where}: scrape.jitter",
+            remedy="Write a share of the period from 0 to 0.5.",
+        )
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
         _check_lane(lane, names, place=f"{where}: lanes[{index}]")

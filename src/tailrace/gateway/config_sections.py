@@ -41,9 +41,17 @@ class BackendConfig(Section):
     """For `https://`; the system's authorities without it."""
     name: str = "default"
     engine: str = "auto"
-    """`auto` looks at the engine's headers and metrics; or `vllm`, `sglang`, `llamacpp`, `triton`, `openai`."""
+    """`auto` looks at the engine's headers, its metrics and what it answers about itself; or `vllm`, `sglang`,
+    `llamacpp`, `triton`, `tgi`, `tensorrt_llm`, `dynamo`, `openai`."""
+    dtype: str = ""
+    """Precision of the model, for records of an engine that does not tell it; what the engine tells wins."""
+    quantization: str = ""
+    """Quantisation of its weights, likewise."""
     metrics_url: str | None = None
     """Where the engine's Prometheus text is; default: `/metrics` of `url`."""
+    model: str | None = None
+    """A model that the engine must list. Where another server has taken its address, `/health` says 200 all the same;
+    with this key nothing is sent to it."""
     api_key: str | None = None
     grpc_url: str | None = None
     """Where a Triton serves gRPC: `10.0.0.5:8001`, or `grpcs://triton.example:443` for TLS. Needs `grpc_listen`."""
@@ -144,9 +152,15 @@ class ScrapeConfig(Section):
     """How the engine's metrics are read, off every request's path."""
 
     period: Duration = lasting(1 * S)
+    jitter: float = 0.1
+    """By which share of the period a pause is shorter or longer, by chance: gateways started together do not stay in
+    step."""
     timeout: Duration = lasting(1 * S)
     stale: Duration = lasting(3 * S)
     """An older answer is no evidence: the record's engine state is then absent."""
+    frozen: Duration = lasting(10 * S)
+    """How long an engine with requests may compute nothing before it is called frozen. A long prompt that is computed
+    in one piece looks the same, so let it exceed your longest."""
 
 
 class SignalsConfig(Section):

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import aiohttp
 import msgspec
 
-from tailrace.engines.base import EngineAdapter, RequestAdditions, TimingFacts
+from tailrace.engines.base import NOT_RUN, Basis, Detection, EngineAdapter, RequestAdditions, TimingFacts
+from tailrace.engines.facts import NO_FACTS, EngineFacts
+from tailrace.engines.metric_names.table import NONE_UNKNOWN, UnknownNames
+from tailrace.engines.prometheus_text import SeriesMemo, parse_scrape
 from tailrace.engines.registry import adapter, detect
+from tailrace.engines.tallies import STARTED_AND_COUNTED
 from tailrace.gateway.address import read_address
 from tailrace.gateway.config_sections import BackendConfig, ScrapeConfig
+from tailrace.gateway.engine_inquiry import EngineInquiry
+from tailrace.gateway.engine_judge import EngineJudge
+from tailrace.gateway.engine_profile import BatchReading, EngineProfile
+from tailrace.gateway.identity import Identity
 from tailrace.gateway.scrape import EngineWatch
 from tailrace.gateway.tls import engine_context
 from tailrace.gateway.work import Work
@@ -23,8 +32,10 @@ from tailrace.measure.meter import StreamMeter
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.engine_state import EngineState
 
+log = logging.getLogger(__name__)
+
 _PLAIN: Final = "openai_compatible"
-_ALIASES: Final = {"auto": _PLAIN, "openai": _PLAIN, "llama.cpp": "llamacpp"}
+_AUTO: Final = "auto"
 _NO_ADDITIONS: Final = RequestAdditions()
 
 
@@ -41,6 +52,11 @@ class EngineNews(msgspec.Struct, frozen=True, kw_only=True):
     error: str
     scrapes: int
     failures: int
+    draining: bool = False
+    foreign: str = ""
+    facts: EngineFacts = NO_FACTS
+    unknown: UnknownNames = NONE_UNKNOWN
+    batches: dict[str, BatchReading] = {}
 
 
 class EngineLink:
@@ -51,14 +67,19 @@ class EngineLink:
     """
 
     def __init__(self, backend: BackendConfig, scrape: ScrapeConfig) -> None:
-        self._auto = backend.engine == "auto"
-        self.adapter: EngineAdapter = adapter(_ALIASES.get(backend.engine, backend.engine))
-        self.version = ""
+        self._auto = backend.engine == _AUTO
+        self.adapter: EngineAdapter = adapter(_PLAIN if self._auto else backend.engine)
+        self.profile = EngineProfile()
         self.evidence = "" if self._auto else "configuration"
         self._confidence = 0
         self._additions: dict[tuple[str, bool, bool], RequestAdditions] = {}
         self._tls_config = backend.tls
+        self.url = backend.url
+        self.foreign = ""
+        """Why the server at the address is not the engine, as this process or the one that asks has found."""
         self.address = read_address(backend.url)
+        self.key_header = {"Authorization": f"Bearer {backend.api_key}"} if backend.api_key else {}
+        self._scraped_elsewhere = backend.metrics_url is not None
         self.tls = self.fresh_tls()
         self.watch = EngineWatch(
             backend.metrics_url or f"{self.address.base}{self.adapter.metrics_path or '/metrics'}",
@@ -68,8 +89,44 @@ class EngineLink:
             period_ns=int(scrape.period),
             timeout_ns=int(scrape.timeout),
             stale_ns=int(scrape.stale),
+            jitter=scrape.jitter,
             api_key=backend.api_key,
         )
+        self._name = backend.name
+        self._memo = SeriesMemo()
+        self.judge = EngineJudge(backend.name, frozen_after_ns=int(scrape.frozen))
+        self.identity = Identity(
+            self.address.base,
+            expected=backend.model,
+            session=self.session,
+            timeout_ns=int(scrape.timeout),
+            server_name=self.server_name,
+            api_key=backend.api_key,
+        )
+        self.inquiry = EngineInquiry(
+            self, {"dtype": backend.dtype, "quantization": backend.quantization}, period_ns=int(scrape.period)
+        )
+        self.watch.on_late = self.judge.late
+        self.judge.on_restart = self._restarted
+        self.watch.look_further = self._look_further
+        self.draining = False
+        """An operator keeps new requests away."""
+        self.shut = ""
+        """Why no new request may go to the engine; empty where it may."""
+
+    def start(self) -> None:
+        """Begin to scrape, and to ask."""
+        self.watch.start()
+        self.inquiry.start()
+
+    async def close(self) -> None:
+        """Stop and wait."""
+        await self.inquiry.close()
+        await self.watch.close()
+
+    def _restarted(self) -> None:
+        self.identity.again()
+        self.inquiry.again()
 
     def fresh_tls(self) -> ssl.SSLContext | None:
         """A context from the files as they are now; `None` where the engine is not reached by HTTPS."""
@@ -106,12 +163,45 @@ class EngineLink:
         """Look at what an answer gives away; a surer hint than the last one decides."""
         if not self._auto:
             return
-        hit = detect(headers, metric_names)
-        if hit.confidence > self._confidence:
-            self._confidence = hit.confidence
-            self.adapter = adapter(hit.name)
-            self.version, self.evidence = hit.version, hit.evidence
-            self._additions.clear()
+        self.found(detect(headers, metric_names))
+
+    @property
+    def recognised(self) -> bool:
+        """Whether it is known which engine this is."""
+        return not self._auto or self._confidence > 0
+
+    def found(self, hit: Detection) -> None:
+        """Somebody knows which engine this is; a surer hint than the last one decides."""
+        if not self._auto or hit.confidence <= self._confidence:
+            return
+        self._confidence, self.evidence = hit.confidence, hit.evidence
+        if self._become(hit.name, hit.version):
+            self.inquiry.forget()
+
+    def _become(self, name: str, version: str) -> bool:
+        """Read by this adapter from now on; whether it is another one."""
+        before, self.adapter = self.adapter, adapter(name)
+        self.profile.hear(version, self.evidence)
+        self._additions.clear()
+        if not self._scraped_elsewhere:
+            self.watch.ask_at(f"{self.address.base}{self.adapter.metrics_path or '/metrics'}")
+        return self.adapter is not before
+
+    @property
+    def version(self) -> str:
+        """The engine's version, empty where nobody said it."""
+        return self.profile.version
+
+    @property
+    def version_with_caveat(self) -> str:
+        """The version for people's eyes; it says so where nobody has ever run this engine with Tailrace."""
+        unproven = bool(self.name) and self.adapter.basis is Basis.READ_IN_SOURCE
+        return f"{self.version} {NOT_RUN}".strip() if unproven else self.version
+
+    def describe(self, ledger: RequestLedger) -> None:
+        """Put into a request's account which engine served it, and what is true of that."""
+        ledger.engine = self.name
+        self.profile.describe(ledger, self.adapter)
 
     def answered(self, server: bytes) -> None:
         """An answer came, with this `Server` header: somebody is there, and may have given himself away."""
@@ -125,8 +215,45 @@ class EngineLink:
                 {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if line[:1] != "#"}
             )
             self.recognise({"server": server} if server else {}, metric_names)
-        state = self.adapter.parse_metrics(text, now)
+        prefixes = {*self.adapter.metric_prefixes, *STARTED_AND_COUNTED}
+        scrape = parse_scrape(text, prefixes=prefixes, memo=self._memo)
+        self.profile.note_unknown(self.adapter.unknown_metrics(scrape), self.adapter.title)
+        if self.inquiry.wants_metrics:
+            self.inquiry.take_metrics(self.adapter.read_info_metrics(scrape))
+        state = self.adapter.read_metrics(scrape, now)
+        self.judge.feed(scrape, state, now)
         return state if state.names else None
+
+    async def _look_further(self) -> None:
+        if self.watch.reachable is False:
+            self.identity.again()  # whoever answers next may be another
+            return
+        before = self.identity.foreign
+        await self.identity.look()
+        if self.identity.foreign != before:
+            log.warning("backend %s: %s", self._name, self.identity.foreign or "the engine is back at its address")
+            self._settle(self.identity.foreign)
+
+    # -- keeping requests away
+
+    def drain(self, *, on: bool) -> None:
+        """Keep new requests away from the engine, or let them go to it again; those it works on are not touched."""
+        self.draining = on
+        self._settle(self.identity.foreign)
+
+    def _settle(self, foreign: str) -> None:
+        self.foreign = foreign
+        drained = f"an operator drains the engine at {self.address.base}" if self.draining else ""
+        changed, self.shut = self.shut, drained or foreign
+        if changed != self.shut and self.watch.on_scrape is not None:
+            self.watch.on_scrape()  # other processes are told with the news
+
+    def unready(self) -> str:
+        """Why a request sent now would not be served by the engine; empty where it would."""
+        if self.watch.reachable is False:
+            return f"the engine at {self.url} does not answer: {self.watch.error}"
+        frozen = self.judge.frozen
+        return self.shut or ("" if frozen is None else f"the engine at {self.url} is frozen: {frozen.text}")
 
     # -- several processes, one of which asks
 
@@ -144,23 +271,45 @@ class EngineLink:
             error=watch.error,
             scrapes=watch.scrapes,
             failures=watch.failures,
+            facts=self.profile.facts,
+            unknown=self.profile.unknown,
+            batches=self.profile.batches,
+            draining=self.draining,
+            foreign=self.foreign,
         )
 
     def take(self, news: EngineNews) -> None:
         """Know what another process has asked the engine."""
         if self._auto and news.confidence > self._confidence:
-            self._confidence = news.confidence
-            self.adapter = adapter(news.adapter)
-            self.version, self.evidence = news.version, news.evidence
-            self._additions.clear()
+            self._confidence, self.evidence = news.confidence, news.evidence
+            self._become(news.adapter, news.version)
+        if news.facts != self.profile.facts:
+            self.profile.know(news.facts)
+        self.profile.unknown, self.profile.batches = news.unknown, news.batches
         watch = self.watch
         watch.latest, watch.reachable, watch.server = news.state, news.reachable, news.server
         watch.error, watch.scrapes, watch.failures = news.error, news.scrapes, news.failures
+        self.draining = news.draining
+        self._settle(news.foreign)
 
     # -- asking
 
-    def additions(self, endpoint: str, work: Work) -> RequestAdditions:
-        """What to ask of the engine beyond what the client asked."""
+    @property
+    def names_requests(self) -> bool:
+        """Whether requests that are not streamed get something, too: our id, in their body."""
+        return self.adapter.id_field is not None
+
+    def additions(self, endpoint: str, work: Work, body: bytes, request_id: str) -> RequestAdditions:
+        """What to ask of the engine beyond what the client asked, and our id where the engine wants it in the body."""
+        found = self._asked_for(endpoint, work)
+        field = self.adapter.id_field
+        if field is None or not self.adapter.takes_id(endpoint) or b'"%b"' % field.encode() in body:
+            return found
+        return msgspec.structs.replace(found, body={**found.body, field: request_id})
+
+    def _asked_for(self, endpoint: str, work: Work) -> RequestAdditions:
+        if not work.stream:
+            return _NO_ADDITIONS
         key = (endpoint, work.usage_asked, work.progress_asked)
         found = self._additions.get(key)
         if found is None:
@@ -191,6 +340,7 @@ class EngineLink:
             first_token=summary.first_token_at,
             end=end,
             stream=ledger.stream,
+            said_headers=ledger.said_headers,
         )
         return self.adapter.timings(facts, summary.timings)
 
@@ -229,13 +379,26 @@ class EngineLink:
             "engine": self.name or "unknown",
             "version": self.version,
             "evidence": self.evidence,
+            "basis": self.adapter.basis.value if self.name else None,
             "reachable": self.watch.reachable,
             "error": self.watch.error,
             "scrapes": self.watch.scrapes,
             "scrape_failures": self.watch.failures,
             "state_age_ms": None if age is None else age / 1e6,
             "state": None if state is None else state_view(state),
+            **self.profile.view(),
+            "models": self.identity.models,
+            "models_error": self.identity.error,
+            "draining": self.draining,
+            "shut": self.shut,
+            "frozen": "" if self.judge.frozen is None else self.judge.frozen.text,
+            "silent": "" if self.judge.silent is None else self.judge.silent.text,
+            "preemption": self.judge.preemption.text,
         }
+
+    def window_view(self, now: int, window_ns: int, objectives: Sequence[tuple[str, str, int]]) -> dict[str, Any]:
+        """What the engine's metrics say of the last `window_ns`."""
+        return self.judge.view(window_ns, now=now, engine=self.adapter.name, objectives=objectives)
 
 
 def state_view(state: EngineState) -> dict[str, Any]:

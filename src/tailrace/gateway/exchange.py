@@ -244,8 +244,8 @@ class GatewayExchange:
             self.lane_refused(decision, now)
             return
         self.clock.budgets = desk.policy(decision.lane).budgets
-        if work.stream and self.upload is None:
-            added = self.gateway.engine.additions(self.route.endpoint, work)
+        if self.upload is None and (work.stream or self.gateway.engine.names_requests):
+            added = self.gateway.engine.additions(self.route.endpoint, work, body, self.ledger.request_id)
             self.transit.cut = added.cut
             body = with_fields(body, work, added.body)
         self._request = self._forwarded(body)

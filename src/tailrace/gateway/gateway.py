@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tailrace.gateway.aliases import Aliases
+from tailrace.gateway.amendments import AmendmentFork
 from tailrace.gateway.cancels import CancelWatch, at_engine
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_head import EngineHeads
@@ -25,6 +26,7 @@ from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.pool import UpstreamPool
 from tailrace.gateway.reception import Reception
 from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, RecordSink
+from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.session import Listeners
 from tailrace.gateway.streams import stream_view
@@ -46,6 +48,8 @@ SWEEP_NS: Final = 50_000_000
 """How late a budget may be noticed."""
 _CONNECTIONS_EVERY: Final = 20
 """Sweeps between two looks at idle and slow clients: one second."""
+SHUT_RETRY_S: Final = 5
+"""When a client may ask again whose engine takes no new requests."""
 RETIRE_QUIET_NS: Final = 200_000_000
 """How long a connection must have been idle before a process that is replaced closes it."""
 
@@ -91,6 +95,8 @@ class Gateway:
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running, shared=shared)
         self.kept = History()
         """The last records; `history` reads it up to date."""
+        self.amendments = AmendmentFork(self.kept.amendments)
+        """Takes what becomes known of requests after their records were made; shown from memory at once."""
         self.counters = Counters()
         self.listeners: Listeners | None = None
         """Who listens to the WebSocket sessions that begin; nobody, unless a composition says so."""
@@ -99,6 +105,7 @@ class Gateway:
             lambda: at_engine(self.in_flight.values()),
             wake=self.engine.watch.wake,
             period_ns=int(config.scrape.period),
+            amendments=self.amendments,
         )
         self.engine.watch.reader = self.cancels
         self.hindsight = Hindsight(self.cancels, self.engine.watch)
@@ -167,9 +174,8 @@ class Gateway:
         self._due = monotonic_ns() + SWEEP_NS
         self._tick = asyncio.get_running_loop().call_later(SWEEP_NS / 1e9, self._sweep)
         if scrape:
-            self.engine.watch.start()
+            self.engine.start()
         else:
-            self.cancels.blind = "the engine's count covers the requests of all workers"
             self.waits.partial = "each worker sees only the tokens of its own requests"
 
     @property
@@ -195,7 +201,7 @@ class Gateway:
         if self.rpc is not None:
             await self.rpc.close()
         self._desk.flush()
-        await self.engine.watch.close()
+        await self.engine.close()
         await self.pool.close()
         self.hangups.close()
         await asyncio.sleep(0)
@@ -289,6 +295,17 @@ class Gateway:
         if exchange is not None and (verdict.outcome is not OutcomeKind.COMPLETED or not exchange.keep_alive):
             self.hindsight.look(exchange, verdict)
         self._desk.add(ledger, measured, verdict, now, exchange)
+
+    def turned_away(self) -> Refusal | None:
+        """Why no new request is taken at the moment; `None` where they are."""
+        if self.closing:
+            text = "the gateway is shutting down"
+            return Refusal(status=503, message=text, reason=Reason.NO_BACKEND, retry_after_s=1)
+        if self.engine.shut:
+            # Addresses and models are the operator's to know, not every client's.
+            text = "the engine takes no new requests at the moment"
+            return Refusal(status=503, message=text, reason=Reason.NO_BACKEND, retry_after_s=SHUT_RETRY_S)
+        return None
 
     def flush_records(self) -> None:
         """Make the records of the requests that have ended; otherwise the next sweep does."""
@@ -387,9 +404,8 @@ class Gateway:
         """Whether new requests would be served, and why not."""
         if self.closing:
             return False, "shutting down"
-        if self.engine.reachable is False:
-            return False, f"the engine at {self.backend.url} does not answer: {self.engine.error}"
-        return True, ""
+        why = self.engine.unready()
+        return not why, why
 
     def over_objective(self, now: int) -> dict[str, int]:
         """Lane -> requests in flight that have passed its TTFT objective without a token: a hang shows here first."""

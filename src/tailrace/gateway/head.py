@@ -53,6 +53,11 @@ def connection_tokens(value: bytes) -> list[bytes]:
     return [token.strip().lower() for token in value.split(b",")]
 
 
+def picked(headers: list[Header], names: frozenset[bytes]) -> dict[str, str]:
+    """The headers of these names (lower case)."""
+    return {name.lower().decode("ascii"): value.decode("latin-1") for name, value in headers if name.lower() in names}
+
+
 def end_to_end(headers: list[Header], drop: frozenset[bytes]) -> list[Header]:
     """The headers that cross us: without hop-by-hop ones, those that `Connection` names, and those in `drop`."""
     named: set[bytes] = set()

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from tailrace.gateway.amendments import RecentAmendments
 from tailrace.model.record import RequestRecord
 from tailrace.model.timeline import Timeline
 
@@ -67,9 +68,13 @@ class Followers:
 
 
 class History:
-    """A ring of finished requests, newest last, and those who follow it live."""
+    """A ring of finished requests, newest last, and those who follow it live.
+
+    Whoever reads it sees the records with their amendments; those who follow it, with the amendments that came first.
+    """
 
     def __init__(self) -> None:
+        self.amendments = RecentAmendments()
         self._records: deque[RequestRecord] = deque(maxlen=KEPT_RECORDS)
         self._by_id: dict[str, RequestRecord] = {}
         self._timelines: OrderedDict[str, Timeline] = OrderedDict()
@@ -78,7 +83,8 @@ class History:
 
     def add(self, record: RequestRecord) -> None:
         """Take one finished request."""
-        self._followers.offer(record)
+        if self._followers:
+            self._followers.offer(self._amended([record])[0] if self.amendments else record)
         if record.timeline is not None:
             self._timelines[record.request_id] = record.timeline
             if len(self._timelines) > KEPT_TIMELINES:
@@ -96,12 +102,13 @@ class History:
         record = self._by_id.get(request_id)
         if record is None:
             record = next((r for r in reversed(self._records) if r.client_request_id == request_id), None)
-        return None if record is None else self._whole(record)
+        return None if record is None else self._whole(self._amended([record])[0])
 
     def since(self, unix_ns: int | None, limit: int) -> list[RequestRecord]:
         """The newest `limit` records that began after `unix_ns`, oldest first."""
         newest_first = (r for r in reversed(self._records) if unix_ns is None or r.start_unix_ns > unix_ns)
-        return [self._whole(record) for record in islice(newest_first, limit)][::-1]
+        found = list(islice(newest_first, limit))[::-1]
+        return [self._whole(record) for record in self._amended(found)]
 
     def reaches_back_to(self, unix_ns: int) -> bool:
         """Whether nothing that began after `unix_ns` has been pushed out of the ring."""
@@ -110,6 +117,9 @@ class History:
     def follow(self) -> AbstractContextManager[Follower]:
         """Receive every record from now on."""
         return self._followers.follow()
+
+    def _amended(self, records: list[RequestRecord]) -> list[RequestRecord]:
+        return self.amendments.amended(records, self._records) if self.amendments else records
 
     def _whole(self, record: RequestRecord) -> RequestRecord:
         timeline = self._timelines.get(record.request_id)

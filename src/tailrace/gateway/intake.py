@@ -18,9 +18,10 @@ def work_of(target: bytes, named: dict[bytes, bytes], body: bytes) -> Work:
 
 
 def with_path(work: Work, target: bytes) -> Work:
-    """Add what Triton's paths say and its bodies do not: the model, and whether the answer is a stream."""
+    """Add what Triton's and TGI's paths say and their bodies do not: the model, and whether the answer is a stream."""
     if not target.startswith(b"/v2/"):
-        return work
+        streams = target.startswith(b"/generate_stream") and not work.stream
+        return msgspec.structs.replace(work, stream=True) if streams else work
     path = target.partition(b"?")[0].rstrip(b"/")
     parts = path.split(b"/")  # "", "v2", "models", name, ...
     model = unquote_to_bytes(parts[3]).decode("utf-8", "replace") if len(parts) > 3 else ""

@@ -57,7 +57,7 @@ class Reception:
         known = connection.known_head
         if known is not None and known.same(method, target, version, headers, gateway.config):
             length = known.length_of(headers)
-            if length <= gateway.max_body_bytes and not gateway.closing:
+            if length <= gateway.max_body_bytes and not (gateway.closing or gateway.engine.shut):
                 return self._enter(connection, known, received=received, now=now)
         named = check_head(version, headers)
         if len(target) > MAX_TARGET:
@@ -148,8 +148,4 @@ class Reception:
         if length > limit:
             text = f"the body of {length} bytes is larger than {limit} bytes"
             return Refusal(status=413, message=text, reason=Reason.BAD_REQUEST)
-        if self._gateway.closing:
-            return Refusal(
-                status=503, message="the gateway is shutting down", reason=Reason.NO_BACKEND, retry_after_s=1
-            )
-        return None
+        return self._gateway.turned_away()

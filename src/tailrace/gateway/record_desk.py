@@ -101,7 +101,7 @@ class RecordDesk:
                 summary, verdict = measured.settle(verdict)
                 timeline = measured.timeline
             # Named at the end: its own answer may have been the first that told which engine this is.
-            ledger.engine, ledger.engine_version = engine.name, engine.version
+            engine.describe(ledger)
             record = ledger.close(
                 ended.end,
                 verdict.outcome,

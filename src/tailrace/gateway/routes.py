@@ -47,6 +47,7 @@ _READ: Final = {
     b"/v1/audio/transcriptions": "/v1/audio/transcriptions",
     b"/v1/audio/translations": "/v1/audio/translations",
     b"/generate": "/generate",
+    b"/generate_stream": "/generate_stream",
 }
 _TRITON_MODEL: Final = re.compile(
     rb"/v2/models/[^/]+(?:/versions/[^/]+)?(?P<call>/infer|/generate|/generate_stream|/ready|/config|/stats)?"

@@ -2,12 +2,14 @@
 
 One scraper a backend: an engine answers `/metrics` from the loop that runs its steps, so a scrape may take as long as
 a step; it has a timeout, never overlaps itself, and nobody waits for it. An answer that is too old counts as absent.
+The period has a jitter, so that the gateways of a fleet, started together, do not ask one engine in step for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from os import urandom
 from time import monotonic_ns, thread_time_ns
 from typing import Final, Protocol
 
@@ -16,6 +18,8 @@ import aiohttp
 from tailrace.model.engine_state import EngineState
 
 _MAX_BYTES: Final = 16 * 1024 * 1024
+_AS_TEXT: Final = {"Accept": "text/plain;version=0.0.4, */*;q=0.1", "Accept-Encoding": "identity"}
+"""Compressing 60 kB would cost the engine's own loop, and the way to it is short."""
 _BACK_OFF: Final = 30
 """Periods between two tries where the engine has no metrics at all (404): it may have been restarted with them."""
 
@@ -57,8 +61,10 @@ class EngineWatch:
         period_ns: int,
         timeout_ns: int,
         stale_ns: int,
+        jitter: float = 0.0,
         api_key: str | None = None,
     ) -> None:
+        """`jitter`: by which share of the period a pause may be shorter or longer."""
         self._url = metrics_url
         self._parse = parse
         self._session = session
@@ -66,6 +72,7 @@ class EngineWatch:
         self._period_s = period_ns / 1e9
         self._timeout_s = timeout_ns / 1e9
         self._stale_ns = stale_ns
+        self._jitter = jitter
         self._api_key = api_key
         self.latest: EngineState | None = None
         """The last state, however old."""
@@ -76,6 +83,8 @@ class EngineWatch:
         """Why the last scrape failed; empty when it did not."""
         self.reachable: bool | None = None
         """Whether anybody answers at the engine's address; `None` until somebody has asked."""
+        self.lost = 0
+        """How often nobody was there: whoever answers after that may be another."""
         self.server = ""
         """The engine's `Server` header."""
         self._quiet_for = 0
@@ -85,8 +94,18 @@ class EngineWatch:
         self.reader: ScrapeReader | None = None
         self.on_scrape: Callable[[], None] | None = None
         """Called after each scrape, however it ended."""
+        self.look_further: Callable[[], Awaitable[None]] | None = None
+        """What else is asked of the engine now and then, after a scrape and never beside one."""
+        self.on_late: Callable[[int], None] | None = None
+        """Called with the time where an answer did not come within the timeout."""
         self.on_unreachable: Callable[[], None] | None = None
         """Called where a request finds nobody at the engine's address."""
+
+    def ask_at(self, metrics_url: str) -> None:
+        """The engine's metrics turn out to be here."""
+        if metrics_url != self._url:
+            self._url = metrics_url
+            self._quiet_for = 0
 
     def wake(self) -> None:
         """Scrape now, or as soon as the scrape under way has ended."""
@@ -106,6 +125,11 @@ class EngineWatch:
         return None if self.latest is None else now - self.latest.at_ns
 
     @property
+    def asks(self) -> bool:
+        """Whether this process asks the engine itself."""
+        return self._task is not None
+
+    @property
     def counts(self) -> bool:
         """Whether the engine tells how many requests it works on."""
         return self.latest is not None and self.latest.running is not None
@@ -113,6 +137,7 @@ class EngineWatch:
     def unreachable(self) -> None:
         """A request found nobody at the engine's address: look again soon."""
         self.reachable = False
+        self.lost += 1
         self._quiet_for = 0
         if self.on_unreachable is not None:
             self.on_unreachable()
@@ -133,7 +158,7 @@ class EngineWatch:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
-        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else None
+        headers = {**_AS_TEXT, **({"Authorization": f"Bearer {self._api_key}"} if self._api_key else {})}
         async with self._session(timeout_s=self._timeout_s, headers=headers) as session:
             while True:
                 if self._quiet_for > 0:
@@ -145,13 +170,21 @@ class EngineWatch:
                         self._first.set()
                         if self.on_scrape is not None:
                             self.on_scrape()
-                pause = self._period_s if self.reader is None else self.reader.pause_s(self._period_s, self._cost_s)
+                if self.look_further is not None:
+                    await self.look_further()
+                usual = self._usual_s()
+                pause = usual if self.reader is None else self.reader.pause_s(usual, self._cost_s)
                 try:
                     async with asyncio.timeout(pause):
                         await self._wake.wait()
                 except TimeoutError:
                     pass
                 self._wake.clear()
+
+    def _usual_s(self) -> float:
+        """The period, shorter or longer by chance."""
+        chance = int.from_bytes(urandom(2)) / 0xFFFF
+        return self._period_s * (1 + self._jitter * (2 * chance - 1))
 
     async def _scrape(self, session: aiohttp.ClientSession) -> None:
         asked = monotonic_ns()
@@ -174,7 +207,13 @@ class EngineWatch:
                 if answer.status != 200:
                     self._failed(f"the engine answers {answer.status} to its metrics")
                     return
-                body = await answer.content.read(_MAX_BYTES)
+                body = bytearray()
+                # Piece by piece: `read(n)` returns what has come so far, and half a histogram would be read as a whole.
+                async for piece in answer.content.iter_any():
+                    body += piece
+                    if len(body) > _MAX_BYTES:
+                        self._failed(f"the engine's metrics are larger than {_MAX_BYTES >> 20} MiB")
+                        return
                 text = body.decode("utf-8", "replace")
                 began = thread_time_ns()
                 self.latest = self._parse(text, self.server, monotonic_ns())
@@ -183,8 +222,11 @@ class EngineWatch:
         except TimeoutError:
             # A busy engine is late with its metrics; it is not gone.
             self._failed(f"no answer within {self._timeout_s * 1e3:.0f} ms")
+            if self.on_late is not None:
+                self.on_late(monotonic_ns())
         except aiohttp.ClientConnectorError as error:
             self.reachable = False
+            self.lost += 1
             self._failed(str(error.os_error.strerror or error))
         except Exception as error:  # noqa: BLE001  (whatever an engine calls its metrics must not end the watch)
             self._failed(str(error) or type(error).__name__)

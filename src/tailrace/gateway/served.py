@@ -15,6 +15,8 @@ from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.history import Follower
 from tailrace.gateway.host.signals import HostSignals
+from tailrace.govern.objectives import objective_name
+from tailrace.model.errors import InputError
 from tailrace.model.outcome import Reason
 from tailrace.model.record import RequestRecord
 
@@ -66,14 +68,14 @@ class Served(Protocol):
     async def cancels(self) -> list[dict[str, Any]]:
         """The last cancels that had reached the engine, oldest first."""
 
-    def slot_ns(self, request_id: str) -> int | None:
-        """How long after its cancel a recent request's slot in the engine was seen free; `None` where it was not."""
-
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
 
-    async def backends(self) -> list[dict[str, Any]]:
-        """The engines, and the connections to them."""
+    async def backends(self, window_ns: int) -> list[dict[str, Any]]:
+        """The engines, the connections to them, and what their metrics say of the last `window_ns`."""
+
+    async def drain(self, name: str, *, on: bool) -> None:
+        """Keep new requests away from a backend, or let them go to it again. InputError for an unknown name."""
 
     def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
         """What is read of this machine, as `HostSignals.view` gives it; `None` where nothing reads it."""
@@ -97,6 +99,24 @@ class Served(Protocol):
 def cancel_by_operator(gateway: Gateway, request_id: str) -> str:
     """End a request in flight; returns its stage, or nothing where there is no such request."""
     return gateway.cancel(request_id, Reason.OPERATOR, "an operator cancelled this request")
+
+
+def objectives_of(config: Config) -> list[tuple[str, str, int]]:
+    """Every objective, the lanes' own too: name as shown, metric, bound (ns)."""
+    out = [("", config.objectives), *((f"{lane.name}: ", lane.objectives or {}) for lane in config.lanes)]
+    return [
+        (f"{lane}{key}", parsed[0], int(bound))
+        for lane, objectives in out
+        for key, bound in objectives.items()
+        if (parsed := objective_name(key)) is not None
+    ]
+
+
+def check_backend(config: Config, name: str) -> None:
+    """InputError where there is no backend of this name."""
+    names = [backend.name for backend in config.backends]
+    if name not in names:
+        raise InputError(f"there is no backend {name!r}", place="name", remedy=f"The backends are {', '.join(names)}.")
 
 
 class OneGateway:
@@ -166,11 +186,6 @@ class OneGateway:
         """The last cancels that had reached the engine, oldest first."""
         return [cancel.view() for cancel in self._gateway.cancels.recent]
 
-    def slot_ns(self, request_id: str) -> int | None:
-        """How long after its cancel a recent request's slot was seen free."""
-        cancel = self._gateway.cancels.find(request_id)
-        return None if cancel is None else cancel.slot_ns
-
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
         desk = self._gateway.lanes
@@ -180,14 +195,16 @@ class OneGateway:
             lane["budgets_ms"] = {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()}
         return lanes
 
-    async def backends(self) -> list[dict[str, Any]]:
+    async def backends(self, window_ns: int) -> list[dict[str, Any]]:
         """The engine behind us."""
         gateway = self._gateway
+        now = monotonic_ns()
         return [
             {
                 "name": gateway.backend.name,
                 "url": gateway.backend.url,
-                **gateway.engine.view(monotonic_ns()),
+                **gateway.engine.view(now),
+                **gateway.engine.window_view(now, window_ns, objectives_of(gateway.config)),
                 "connections": len(gateway.pool.open),
                 "idle_connections": len(gateway.pool.idle),
             }
@@ -196,6 +213,11 @@ class OneGateway:
     def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
         """What is read of this machine."""
         return None if self._signals is None else self._signals.view(since_unix_ns)
+
+    async def drain(self, name: str, *, on: bool) -> None:
+        """Keep new requests away from the engine, or let them go to it again."""
+        check_backend(self._gateway.config, name)
+        self._gateway.engine.drain(on=on)
 
     async def metrics(self, accept: str) -> tuple[bytes, str] | None:
         """Body and content type of `/metrics`."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from tailrace.gateway.answer import Answer
 from tailrace.gateway.budget_clock import NEVER
 from tailrace.gateway.flow import Flow
-from tailrace.gateway.head import Header
+from tailrace.gateway.head import Header, picked
 from tailrace.gateway.refusal import Refusal, error_body, error_event
 from tailrace.gateway.routes import RouteKind
 from tailrace.gateway.verdict import COMPLETED, Verdict
@@ -35,7 +35,6 @@ MAX_READ_BODY: Final = 4 * 1024 * 1024
 MAX_ERROR_TEXT: Final = 300
 _RELEASE_AT: Final = 64 * 1024
 """A plain answer's head waits for its body, up to this many bytes, so that both leave in one segment."""
-_ERROR_STATUS: Final = range(400, 600)
 _WHOLE: Final = frozenset({"stop", "length", "tool_calls", "end_turn", "max_tokens"})
 """Finish reasons that every adapter takes for a whole answer."""
 
@@ -92,6 +91,8 @@ class Transit:
         kind = head.kind
         gateway.engine.answered(head.server)
         exchange.head_seen(now)
+        if gateway.engine.adapter.timing_headers:
+            exchange.ledger.said_headers = picked(headers, gateway.engine.adapter.timing_headers)
         readable = head.encoding in (b"", b"identity")
         sse = kind == b"text/event-stream" and 200 <= status < 300
         self.answer.ours = exchange.our_headers(now)
@@ -270,9 +271,9 @@ class Transit:
     def _first_frame_error(self, meter: StreamMeter, fault: EngineFault, now: int) -> None:
         """The stream's first event is an error and nothing has left: the client gets its real status."""
         exchange = self._exchange
-        ending = exchange.gateway.engine.adapter.fault(fault, tokens_seen=False)
-        said = fault.code or 0
-        status = said if said in _ERROR_STATUS else ending.http_status or 502
+        adapter = exchange.gateway.engine.adapter
+        ending = adapter.fault(fault, tokens_seen=False)
+        status = adapter.status(fault, ending)
         exchange.stop_engine(now)
         meter.end(now, clean=False)
         refusal = Refusal(

@@ -31,8 +31,10 @@ def _from_mapping(body: dict[str, Any], outer: dict[str, Any]) -> EngineFault:
     kind = body.get("type") or outer.get("error_type") or ""
     code = _code(body.get("code"))
     if code is None:
-        # Some dialects put the status in `status_code`, or name it as the type.
+        # Some dialects put the status in `status_code` (TGI: `http_status_code`), or name it as the type.
         code = _code(body.get("status_code"))
+    if code is None:
+        code = _code(body.get("http_status_code"))
     if code is None:
         code = _code(kind)
     if code is None and isinstance(body.get("code"), str) and not kind:

@@ -89,6 +89,10 @@ class RequestLedger(msgspec.Struct, kw_only=True):
     # -- facts
     at_admission: EngineState | None = None
     at_first_token: EngineState | None = None
+    batch_size: int | None = None
+    """What the engine itself counted; without it, the requests that ran at the first token."""
+    said_headers: dict[str, str] = {}
+    """Headers of the engine's answer that carry its timings, lower case."""
     prefix_hit: float | None = None
     dtype: str = ""
     quantization: str = ""
@@ -210,7 +214,9 @@ class RequestLedger(msgspec.Struct, kw_only=True):
             running_at_first_token=token_state.running if token_state else None,
             waiting_at_first_token=token_state.waiting if token_state else None,
             kv_usage_at_first_token=token_state.kv_usage if token_state else None,
-            batch_size=token_state.running if token_state else None,
+            engine_state_age_ns=self.admitted - admission.at_ns if admission and self.admitted is not None else None,
+            # A count of none is from before this request ran, and says nothing of its batch.
+            batch_size=self.batch_size or (token_state.running if token_state else None) or None,
             prefix_hit=self.prefix_hit,
             preemptions=timings.preemptions,
             dtype=self.dtype,

@@ -80,7 +80,10 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     running_at_first_token: int | None = None
     waiting_at_first_token: int | None = None
     kv_usage_at_first_token: float | None = None
+    engine_state_age_ns: int | None = None
+    """How old the scrape was that the state at admission comes from."""
     batch_size: int | None = None
+    """Requests in its batch: as the engine counted, else those that ran at the first token (see `fact_sources`)."""
     prefix_hit: float | None = None
     preemptions: int | None = None
     dtype: str = ""
@@ -141,9 +144,11 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     cancel_upstream_ns: int | None = None
     """Why it is over was seen (the client's end, the deadline, a call) -> its connection to the engine was closed.
 
-    Cancelled requests that had one. When the engine's slot became free is known only after the record was written:
-    the metric `tailrace_cancel_slot_seconds` and `GET /cancels` have it.
+    Cancelled requests that had one.
     """
+    cancel_slot_ns: int | None = None
+    """Why it is over was seen -> the engine's slot was seen free. Known only after the record was written: it comes by
+    an amendment, where it could be proved (`GET /cancels` says why not)."""
     # -- hops: read once, at the end, of requests whose timeline is kept; Linux only
     upstream_rtt_ns: int | None = None
     """TCP's smoothed round-trip time to the engine."""

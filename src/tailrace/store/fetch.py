@@ -20,7 +20,7 @@ from tailrace.store.table import FIELDS, KINDS, ColumnKind, RecordTable, build_c
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["fetch_table"]
+__all__ = ["fetch_columns", "fetch_table"]
 
 _TEXTS: Final = tuple(name for name in FIELDS if KINDS[name] in (ColumnKind.TEXT, ColumnKind.ENUM, ColumnKind.OBJECT))
 _IDS: Final = frozenset({"request_id", "client_request_id", "trace_id", "session_id", "parent_id"})
@@ -38,26 +38,35 @@ class _Texts(msgspec.Struct, frozen=True):
 
 def fetch_table(connection: duckdb.DuckDBPyConnection, relation: str, *, with_timelines: bool) -> RecordTable:
     """The temporary table `relation` (columns of `parquet_file`), in its order, as numpy columns."""
-    found = connection.execute(f"SELECT count(*) FROM {relation}").fetchone()  # noqa: S608
-    count = found[0] if found else 0
-    if not count:
-        return RecordTable.empty()
-    texts = _survey(connection, relation) if count >= _SHARED_TEXT_ROWS else _Texts()
-    chosen = ", ".join(_selected(name, texts) for name in FIELDS if name not in texts.constants)
-    fetched = connection.execute(f"SELECT {chosen} FROM {relation} ORDER BY rowid").fetchnumpy()  # noqa: S608
-    columns = {name: _column(name, fetched.get(name), texts, count) for name in FIELDS}
-    timelines = _timelines(connection, relation, count) if with_timelines else None
+    columns = fetch_columns(connection, relation, FIELDS)
+    timelines = _timelines(connection, relation, len(columns[FIELDS[0]])) if with_timelines else None
     return RecordTable(columns, timelines)
 
 
-def _survey(connection: duckdb.DuckDBPyConnection, relation: str) -> _Texts:
+def fetch_columns(
+    connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Some columns of the temporary table `relation`, in its order, laid out as those of a `RecordTable`."""
+    found = connection.execute(f"SELECT count(*) FROM {relation}").fetchone()  # noqa: S608
+    count = found[0] if found else 0
+    if not count:
+        empty = RecordTable.empty().columns
+        return {name: empty[name] for name in names}
+    survey = [name for name in _TEXTS if name in names] if count >= _SHARED_TEXT_ROWS else []
+    texts = _survey(connection, relation, survey) if survey else _Texts()
+    chosen = ", ".join(_selected(name, texts) for name in names if name not in texts.constants)
+    fetched = connection.execute(f"SELECT {chosen} FROM {relation} ORDER BY rowid").fetchnumpy()  # noqa: S608
+    return {name: _column(name, fetched.get(name), texts, count) for name in names}
+
+
+def _survey(connection: duckdb.DuckDBPyConnection, relation: str, names: Sequence[str]) -> _Texts:
     ends = connection.execute(
-        "SELECT " + ", ".join(f'min("{name}"), max("{name}")' for name in _TEXTS) + f" FROM {relation}"  # noqa: S608
+        "SELECT " + ", ".join(f'min("{name}"), max("{name}")' for name in names) + f" FROM {relation}"  # noqa: S608
     ).fetchone()
     if ends is None:
         return _Texts()
     texts = _Texts(constants={}, labels={})
-    for place, name in enumerate(_TEXTS):
+    for place, name in enumerate(names):
         if ends[2 * place] == ends[2 * place + 1]:
             texts.constants[name] = ends[2 * place]
         elif name not in _IDS:
@@ -67,7 +76,7 @@ def _survey(connection: duckdb.DuckDBPyConnection, relation: str) -> _Texts:
             if len(distinct) <= _MAX_LABELS:
                 texts.labels[name] = sorted(value for (value,) in distinct)
                 quoted = ", ".join("'" + value.replace("'", "''") + "'" for value in texts.labels[name])
-                connection.execute(f'CREATE TYPE "labels_{name}" AS ENUM ({quoted})')
+                connection.execute(f'CREATE OR REPLACE TYPE "labels_{name}" AS ENUM ({quoted})')
     return texts
 
 

@@ -4,6 +4,9 @@ One row is one committed batch (see `batch`), so that a commit of a thousand rec
 a single writer; any number of processes read it meanwhile. `synchronous=NORMAL`: a killed process loses nothing that
 was committed; a power cut may lose the last commits, never older ones.
 
+Amendments lie in the same file, in tables of their own (`series`): one commit takes both, and whoever finds the file
+finds both.
+
 The seal log lives here too. A segment's name and batch range are written down *before* its file is begun, so that a
 crash at any step neither loses nor doubles a record:
 
@@ -28,6 +31,7 @@ import msgspec
 from tailrace.model.errors import StoreError
 from tailrace.store.batch import LAYOUT
 from tailrace.store.segment import SegmentName, list_segments
+from tailrace.store.series import RECORDS, SERIES, Series
 
 __all__ = ["HotBatch", "HotFile", "HotReader", "ignore_step"]
 
@@ -37,13 +41,20 @@ _BUSY_S: Final = 10.0
 
 _SCHEMA: Final = """
 create table if not exists meta (key text primary key, value text not null);
-create table if not exists batch (
+create table if not exists counter (name text primary key, value integer not null);
+""" + "".join(
+    f"""
+create table if not exists {series.batches} (
     id integer primary key autoincrement,
     rows integer not null, min_ns integer not null, max_ns integer not null, body blob not null);
-create table if not exists seal (
+create table if not exists {series.seals} (
     name text primary key, lo integer not null, hi integer not null, state text not null);
-create table if not exists counter (name text primary key, value integer not null);
 """
+    for series in SERIES.values()
+)
+
+Packed = tuple[int, int, int, bytes]
+"""A batch on its way into the file: `(rows, min_ns, max_ns, blob)`."""
 
 
 def ignore_step(step: str) -> None:
@@ -80,12 +91,15 @@ class HotFile:
         except sqlite3.Error as error:
             raise StoreError(f"{path}: cannot open the hot tier: {error}") from None
 
-    def append(self, batches: Sequence[tuple[int, int, int, bytes]], counters: Mapping[str, int]) -> None:
-        """Commit `(rows, min_ns, max_ns, blob)` batches and the current counters in one transaction."""
+    def append(self, batches: Sequence[Packed], counters: Mapping[str, int], amendments: Sequence[Packed] = ()) -> None:
+        """Commit batches of records and of amendments, and the current counters, in one transaction."""
+        insert = "insert into {} (rows, min_ns, max_ns, body) values (?, ?, ?, ?)"
         try:
             self._db.execute("begin immediate")
             try:
-                self._db.executemany("insert into batch (rows, min_ns, max_ns, body) values (?, ?, ?, ?)", batches)
+                self._db.executemany(insert.format("batch"), batches)
+                if amendments:
+                    self._db.executemany(insert.format("amendment"), amendments)
                 self._put_counters(counters)
                 self._db.execute("commit")
             except BaseException:
@@ -108,19 +122,19 @@ class HotFile:
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("rollback")
 
-    def begin_seal(self, max_rows: int) -> SegmentName | None:
+    def begin_seal(self, max_rows: int, series: Series = RECORDS) -> SegmentName | None:
         """Step 1: choose the oldest batches up to about `max_rows`, commit their range as pending, return the name.
 
         `None` when there is nothing to seal. A seal still pending is returned again, so a failed one is retried
         under the same name.
         """
         try:
-            pending = self.pending()
+            pending = self.pending(series)
             if pending:
                 return pending[0]
             lo, hi, rows, low_ns, high_ns = 0, 0, 0, 0, 0
             for number, count, min_ns, max_ns in self._db.execute(
-                "select id, rows, min_ns, max_ns from batch order by id"
+                f"select id, rows, min_ns, max_ns from {series.batches} order by id"  # noqa: S608
             ):
                 if rows and rows + count > max_rows:
                     break
@@ -131,29 +145,38 @@ class HotFile:
                 return None
             name = SegmentName(min_ns=low_ns, max_ns=high_ns, rows=rows, writer=self.writer, lo=lo, hi=hi)
             self._step("before_begin")
-            self._db.execute("insert into seal values (?, ?, ?, 'pending')", (name.text, lo, hi))
+            self._db.execute(
+                f"insert into {series.seals} values (?, ?, ?, 'pending')",  # noqa: S608
+                (name.text, lo, hi),
+            )
             self._step("after_begin")
         except sqlite3.Error as error:
             raise StoreError(f"{self.path}: cannot begin to seal: {error}") from None
         return name
 
-    def pending(self) -> list[SegmentName]:
+    def pending(self, series: Series = RECORDS) -> list[SegmentName]:
         """Seals that were begun and not finished."""
-        rows = self._db.execute("select name from seal where state = 'pending' order by lo").fetchall()
+        rows = self._db.execute(
+            f"select name from {series.seals} where state = 'pending' order by lo"  # noqa: S608
+        ).fetchall()
         return [SegmentName.parse(name) for (name,) in rows]
 
-    def finish_seal(self, name: SegmentName) -> None:
+    def finish_seal(self, name: SegmentName, series: Series = RECORDS) -> None:
         """Step 3: delete the sealed range and mark the name, in one transaction. Harmless when done twice."""
         try:
             self._db.execute("begin immediate")
             try:
                 self._step("before_finish")
-                self._db.execute("delete from batch where id between ? and ?", (name.lo, name.hi))
-                self._db.execute("update seal set state = 'sealed' where name = ?", (name.text,))
+                seals = series.seals
+                self._db.execute(
+                    f"delete from {series.batches} where id between ? and ?",  # noqa: S608
+                    (name.lo, name.hi),
+                )
+                self._db.execute(f"update {seals} set state = 'sealed' where name = ?", (name.text,))  # noqa: S608
                 # The log is for a person who looks into the file; the last hundred tell enough.
                 self._db.execute(
-                    "delete from seal where state = 'sealed' and lo < "
-                    "(select min(lo) from (select lo from seal order by lo desc limit 100))"
+                    f"delete from {seals} where state = 'sealed' and lo < "  # noqa: S608
+                    f"(select min(lo) from (select lo from {seals} order by lo desc limit 100))"
                 )
                 self._db.execute("commit")
                 self._step("after_finish")
@@ -163,26 +186,24 @@ class HotFile:
         except sqlite3.Error as error:
             raise StoreError(f"{self.path}: cannot finish a seal: {error}") from None
 
-    def forget_seal(self, name: SegmentName) -> None:
+    def forget_seal(self, name: SegmentName, series: Series = RECORDS) -> None:
         """Drop a pending seal whose file was never renamed into place; its rows stay to be sealed again."""
-        self._db.execute("delete from seal where name = ? and state = 'pending'", (name.text,))
+        self._db.execute(
+            f"delete from {series.seals} where name = ? and state = 'pending'",  # noqa: S608
+            (name.text,),
+        )
 
-    def recover(self, segments: Path) -> None:
+    def recover(self, segments: Path, series: Series = RECORDS) -> None:
         """Complete or forget the seals that a crash left pending. The caller holds the file's locks."""
         listing = list_segments(segments)
         # A segment may have been merged into another since; its rows are on disk all the same.
         sealed = {*listing.names, *listing.replaced}
-        for name in self.pending():
+        for name in self.pending(series):
             if name in sealed:
-                self.finish_seal(name)
+                self.finish_seal(name, series)
             else:
                 name.temporary(segments).unlink(missing_ok=True)
-                self.forget_seal(name)
-
-    def unsealed(self) -> tuple[int, int]:
-        """Rows in the file, and the id of the oldest batch (0 when empty)."""
-        rows, oldest = self._db.execute("select coalesce(sum(rows), 0), coalesce(min(id), 0) from batch").fetchone()
-        return int(rows), int(oldest)
+                self.forget_seal(name, series)
 
     def close(self) -> None:
         """Close; the last close folds the write-ahead log into the file."""
@@ -208,6 +229,7 @@ class HotReader:
             raise StoreError(f"{path}: hot tier of format {meta.get('format')}, this Tailrace reads {HOT_FORMAT}")
         self.writer: str = meta["writer"]
         self.layout: tuple[str, ...] = tuple(json.loads(meta["layout"]))
+        """Columns of its batches of records; amendments name their fields themselves."""
 
     def _fail(self, error: sqlite3.Error) -> NoReturn:
         if not self.path.exists():
@@ -221,9 +243,14 @@ class HotReader:
         ) from None
 
     def batches(
-        self, *, since_ns: int | None = None, until_ns: int | None = None, containing: str = ""
+        self,
+        *,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        containing: str = "",
+        series: Series = RECORDS,
     ) -> list[HotBatch]:
-        """Batches that may hold a record started in [since, until), and whose bytes contain a text if one is given."""
+        """Batches that may hold something of [since, until), and whose bytes contain a text if one is given."""
         clauses, values = ["1"], []
         if since_ns is not None:
             clauses.append("max_ns >= ?")
@@ -231,7 +258,7 @@ class HotReader:
         if until_ns is not None:
             clauses.append("min_ns < ?")
             values.append(until_ns)
-        sql = f"select id, rows, min_ns, max_ns, body from batch where {' and '.join(clauses)}"  # noqa: S608
+        sql = f"select id, rows, min_ns, max_ns, body from {series.batches} where {' and '.join(clauses)}"  # noqa: S608
         parameters: list[int | bytes] = list(values)
         if containing:
             # msgpack keeps text as its UTF-8 bytes, so a lookup by id scans blobs in C, and decodes only the hit.
@@ -240,18 +267,25 @@ class HotReader:
         try:
             return [HotBatch(*row) for row in self._db.execute(sql + " order by id", parameters)]
         except sqlite3.Error as error:
-            raise StoreError(f"{self.path}: cannot read records: {error}") from None
+            if series is not RECORDS and "no such table" in str(error):
+                return []  # a file of a Tailrace that knew no amendments
+            raise StoreError(f"{self.path}: cannot read {series.name}: {error}") from None
 
-    def range(self, lo: int, hi: int) -> list[HotBatch]:
+    def range(self, lo: int, hi: int, series: Series = RECORDS) -> list[HotBatch]:
         """The batches of a seal."""
         rows = self._db.execute(
-            "select id, rows, min_ns, max_ns, body from batch where id between ? and ? order by id", (lo, hi)
+            f"select id, rows, min_ns, max_ns, body from {series.batches} "  # noqa: S608
+            "where id between ? and ? order by id",
+            (lo, hi),
         )
         return [HotBatch(*row) for row in rows]
 
-    def is_pending(self, name: SegmentName) -> bool:
+    def is_pending(self, name: SegmentName, series: Series = RECORDS) -> bool:
         """Whether the seal log still waits for this segment."""
-        found = self._db.execute("select 1 from seal where name = ? and state = 'pending'", (name.text,)).fetchone()
+        found = self._db.execute(
+            f"select 1 from {series.seals} where name = ? and state = 'pending'",  # noqa: S608
+            (name.text,),
+        ).fetchone()
         return found is not None
 
     def counters(self) -> dict[str, int]:

@@ -5,6 +5,7 @@
     tailrace-data/
     ├── hot/                 <writer>.sqlite (+ -wal, -shm), <writer>.lock, <writer>.sealing
     ├── segments/2026-11-29/ <name>.parquet, <name>.replaces.json
+    ├── amendments/2026-11-29/  the same, of what became known of requests later
     └── counters.jsonl       counters of writers whose hot files are sealed away
 
 A writer holds an exclusive `flock` on `<writer>.lock` for as long as it lives, and the operating system lets it go
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from tailrace.model.errors import InputError
+from tailrace.store.series import AMENDMENTS, RECORDS, Series
 
 __all__ = ["DEFAULT_DIRECTORY", "DataDirectory", "FileLock"]
 
@@ -33,7 +35,8 @@ class DataDirectory:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root)
         self.hot = self.root / "hot"
-        self.segments = self.root / "segments"
+        self.segments = self.root / RECORDS.folder
+        self.amendments = self.root / AMENDMENTS.folder
         self.counters = self.root / "counters.jsonl"
 
     def prepare(self) -> None:
@@ -41,6 +44,7 @@ class DataDirectory:
         try:
             self.hot.mkdir(parents=True, exist_ok=True)
             self.segments.mkdir(exist_ok=True)
+            self.amendments.mkdir(exist_ok=True)
             probe = self.hot / f".probe-{os.getpid()}"
             probe.write_bytes(b"")
             probe.unlink()
@@ -65,6 +69,10 @@ class DataDirectory:
                 place=str(self.root),
                 remedy="Name the directory that `tailrace serve --data-dir` wrote.",
             )
+
+    def segments_of(self, series: Series) -> Path:
+        """Where the segments of a series lie."""
+        return self.root / series.folder
 
     def hot_file(self, writer: str) -> Path:
         """The hot file of a writer."""

@@ -28,6 +28,7 @@ __all__ = [
     "TIMELINE_TYPES",
     "connect",
     "copy_to_parquet",
+    "register_arrays",
     "register_columns",
     "register_table",
     "select_segments",
@@ -176,6 +177,19 @@ def register_table(connection: duckdb.DuckDBPyConnection, view: str, table: Reco
     timelines = [None if line is None else msgspec.structs.asdict(line) for line in table.timelines]
     chosen = [_from_numpy(name, arrays[name]) for name in FIELDS]
     return _register(connection, view, arrays, chosen, timelines)
+
+
+def register_arrays(
+    connection: duckdb.DuckDBPyConnection, view: str, columns: Mapping[str, np.ndarray[Any, Any]]
+) -> str:
+    """Register some columns of a table as `view`; returns the SELECT that gives them their SQL types."""
+    arrays = {
+        name: _json_texts(list(column)) if KINDS[name] is ColumnKind.OBJECT else column
+        for name, column in columns.items()
+    }
+    connection.register(view, arrays)
+    chosen = ", ".join(_from_numpy(name, array) for name, array in arrays.items())
+    return f"SELECT {chosen} FROM {view}"  # noqa: S608  (names are the record's fields)
 
 
 def _register(

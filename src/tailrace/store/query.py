@@ -3,32 +3,43 @@
 The order of reading is the whole trick: hot files first, then the list of segments. A batch that is sealed in
 between is then seen twice, and is recognised, because a segment's name carries its writer and its range of batches;
 in the other order it would be missed.
+
+What became known of requests later (amendments) is joined here, whoever asks: rows of a table after they were chosen,
+and, where a question or an order goes by what amendments change, before.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 
+from tailrace.measure.amend import AMENDABLE
 from tailrace.model.errors import InputError, StoreError
 from tailrace.model.record import RequestRecord
 from tailrace.store.batch import decode_batches, table_of
 from tailrace.store.fetch import fetch_table
 from tailrace.store.hot import HotReader
+from tailrace.store.late import LATEST_NS, LateReports, amend_table, join_view
 from tailrace.store.layout import DEFAULT_DIRECTORY, DataDirectory
 from tailrace.store.queries import query_sql
 from tailrace.store.segment import list_segments
+from tailrace.store.series import AMENDMENTS
 from tailrace.store.table import KINDS, RecordTable
+
+if TYPE_CHECKING:
+    import duckdb
 
 __all__ = ["Answer", "RecordStore"]
 
 _T = TypeVar("_T")
 _ATTEMPTS: Final = 4
+_AMENDABLE: Final = frozenset(AMENDABLE)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -47,9 +58,14 @@ class Answer(msgspec.Struct, frozen=True):
         return [row[place] for row in self.rows]
 
 
+_HOUR_NS: Final = 3_600_000_000_000
+"""How far apart the requests of one trace may be, to be told from a trace of a single one."""
+
+
 class _Snapshot(msgspec.Struct, frozen=True):
     hot: RecordTable
     segments: list[Path]
+    late: LateReports
 
 
 class RecordStore:
@@ -75,12 +91,13 @@ class RecordStore:
         with_timelines: bool = False,
         equal: Mapping[str, str] | None = None,
         slowest_by: str = "",
+        amended: bool = True,
     ) -> RecordTable:
         """Records in the window, ordered by start; with `limit`, the newest so many of them.
 
         `equal` keeps those whose text fields say this (`{"lane": "batch"}`). `slowest_by` names a column: the rows
         that have it come largest first, and `limit` keeps the largest. Timelines are read only when asked for: they
-        are most of the bytes.
+        are most of the bytes. Without `amended`, records come as they were written.
         """
         order = slowest_by or "start_unix_ns"
         wanted = dict(equal or {})
@@ -89,7 +106,12 @@ class RecordStore:
                 raise InputError(f"records have no field {name!r}", remedy=f"They have: {', '.join(KINDS)}.")
 
         def read() -> RecordTable:
-            snapshot = self._snapshot(since_unix_ns, until_unix_ns)
+            snapshot = self._snapshot(since_unix_ns, until_unix_ns, amended=amended)
+            window = (since_unix_ns, until_unix_ns)
+            if snapshot.late and not _AMENDABLE.isdisjoint((order, *wanted)):
+                return self._table_of_amended(
+                    snapshot, window, order, limit, equal=wanted, largest=bool(slowest_by), timelines=with_timelines
+                )
             hot = snapshot.hot if with_timelines else RecordTable(snapshot.hot.columns)
             for name, text in wanted.items():
                 hot = hot.where((hot.column(name) == text).astype(bool))
@@ -97,15 +119,14 @@ class RecordStore:
                 hot = hot.where(~np.isnan(hot.column(order)))
             parts = [hot]
             if snapshot.segments:
-                where = _window(since_unix_ns, until_unix_ns)
-                where += "".join(f' AND "{name}" = {_quoted(text)}' for name, text in wanted.items())
-                where += f' AND "{order}" IS NOT NULL'
+                where = _window(*window) + _says(wanted) + f' AND "{order}" IS NOT NULL'
                 cold = self._read_segments(snapshot.segments, where, order, limit, with_timelines=with_timelines)
                 parts.insert(0, cold)
             largest_first = RecordTable.concat(parts).sorted_by(order, descending=True)
             if limit is not None and len(largest_first) > limit:
                 largest_first = largest_first.where(np.arange(limit))
-            return largest_first if slowest_by else largest_first.sorted_by(order)
+            chosen = largest_first if slowest_by else largest_first.sorted_by(order)
+            return self._amended(chosen, snapshot.late, window) if snapshot.late else chosen
 
         return self._retry(read)
 
@@ -115,14 +136,14 @@ class RecordStore:
         """Like `table`, as records with their timelines."""
         return list(self.table(since_unix_ns, until_unix_ns, limit, with_timelines=True).records())
 
-    def get(self, request_id: str) -> RequestRecord | None:
+    def get(self, request_id: str, *, amended: bool = True) -> RequestRecord | None:
         """The record of one request, by our id or the client's, with its timeline; the newest if there are several."""
         if not request_id or request_id.endswith("\0"):
             # Most records have no client id, and an empty one must not find them; numpy cuts NULs off what it compares.
             return None
 
         def read() -> RequestRecord | None:
-            found = self._hot(containing=request_id)[0]
+            found, _, batches = self._hot(containing=request_id)
             mine = (found.column("request_id") == request_id) | (found.column("client_request_id") == request_id)
             hits = found.where(mine.astype(bool))
             if not len(hits):
@@ -133,7 +154,11 @@ class RecordStore:
                 where = f"request_id = {quoted} OR client_request_id = {quoted}"
                 paths = [name.path(self.directory.segments) for name in listing.names]
                 hits = self._read_segments(paths, where, "start_unix_ns", 1, with_timelines=True)
-            newest = hits.sorted_by("start_unix_ns", descending=True)
+            newest = hits.sorted_by("start_unix_ns", descending=True).where(np.arange(min(1, len(hits))))
+            late = self._late(batches, None, None) if amended else LateReports()
+            if late and len(newest):
+                start = int(newest.column("start_unix_ns")[0])
+                newest = self._amended(newest, late, (start, start + 1))
             return next(newest.records(), None)
 
         return self._retry(read)
@@ -147,22 +172,25 @@ class RecordStore:
         metric: str | None = None,
         since_unix_ns: int | None = None,
         until_unix_ns: int | None = None,
-        **numbers: float,
+        amended: bool = True,
+        numbers: Mapping[str, float] | None = None,
+        **more: float,
     ) -> Answer:
-        """Answer a named query (see `queries.QUERIES`) over a window. InputError for an unknown name or parameter."""
-        sql = query_sql(name, metric, **numbers)
+        """Answer a named query (see `queries.QUERIES`) over a window. InputError for an unknown name or parameter.
+
+        Its parameters go by their names (`bound_ms=500`), or all in `numbers`.
+        """
+        sql = query_sql(name, metric, **(numbers or {}), **more)
+        # A question that goes by nothing that amendments change is answered without a look at them.
+        fields = [column for column in AMENDABLE if column in sql] if amended else []
 
         def read() -> Answer:
-            from tailrace.store.parquet_file import connect, register_table, select_segments  # noqa: PLC0415
+            from tailrace.store.parquet_file import connect  # noqa: PLC0415
 
-            snapshot = self._snapshot(since_unix_ns, until_unix_ns)
+            window = (since_unix_ns, until_unix_ns)
+            snapshot = self._snapshot(*window, amended=bool(fields))
             with connect(threads=self._threads) as connection:
-                parts = [register_table(connection, "hot", snapshot.hot)]
-                if snapshot.segments:
-                    parts.append(select_segments(connection, snapshot.segments))
-                where = _window(since_unix_ns, until_unix_ns)
-                union = " UNION ALL ".join(f"(SELECT * FROM ({part}) WHERE {where})" for part in parts)  # noqa: S608
-                connection.execute(f"CREATE TEMP VIEW records AS {union}")
+                self._make_view(connection, snapshot, window, fields)
                 cursor = connection.execute(sql)
                 columns = [column[0] for column in cursor.description or []]
                 return Answer(columns, cursor.fetchall())
@@ -194,16 +222,17 @@ class RecordStore:
         return out
 
     def size(self) -> dict[str, int]:
-        """How much there is: `hot_files`, `hot_records`, `segments`, `sealed_records`, `bytes`."""
+        """How much there is: `hot_files`, `hot_records`, `segments`, `sealed_records`, `amendments`, `bytes`."""
         hot, _seen = self._hot_rows()
         listing = list_segments(self.directory.segments)
         paths = [name.path(self.directory.segments) for name in listing.names]
-        files = [*paths, *self.directory.hot.glob("*")]
+        files = [*paths, *self.directory.hot.glob("*"), *self.directory.amendments.glob("*/*.parquet")]
         return {
             "hot_files": len(self.directory.hot_files()),
             "hot_records": hot,
             "segments": len(paths),
             "sealed_records": sum(name.rows for name in listing.names),
+            "amendments": self._late_rows(),
             "bytes": sum(path.stat().st_size for path in files if path.exists()),
         }
 
@@ -231,8 +260,8 @@ class RecordStore:
             "read the others."
         )
 
-    def _snapshot(self, since: int | None, until: int | None) -> _Snapshot:
-        hot, batches = self._hot(since_ns=since, until_ns=until)
+    def _snapshot(self, since: int | None, until: int | None, *, amended: bool = True) -> _Snapshot:
+        hot, batches, late = self._hot(since_ns=since, until_ns=until)
         listing = list_segments(self.directory.segments)
         held = listing.holds()
         fresh = np.array(
@@ -249,25 +278,37 @@ class RecordStore:
         if not inside.all():
             hot = hot.where(inside)
         paths = [name.path(self.directory.segments) for name in listing.window(since, until)]
-        return _Snapshot(hot, paths)
+        return _Snapshot(hot, paths, self._late(late, since, until) if amended else LateReports())
 
-    def _hot(self, **filters: Any) -> tuple[RecordTable, list[tuple[str, int]]]:
-        """Hot rows, and for each the writer and batch it came from."""
+    def _late(self, batches: list[bytes], since: int | None, until: int | None) -> LateReports:
+        """The amendments to records of a window; `batches` were read before this, like hot records."""
+        listing = list_segments(self.directory.amendments)
+        chosen = listing.window(since, None if until is None else until + LATEST_NS)
+        return LateReports(batches, [name.path(self.directory.amendments) for name in chosen])
+
+    def _hot(
+        self, *, since_ns: int | None = None, until_ns: int | None = None, containing: str = ""
+    ) -> tuple[RecordTable, list[tuple[str, int]], list[bytes]]:
+        """Hot rows, for each the writer and batch it came from, and batches of hot amendments."""
         tables: list[RecordTable] = []
         origin: list[tuple[str, int]] = []
+        late: list[bytes] = []
+        latest = None if until_ns is None else until_ns + LATEST_NS
         for path in self.directory.hot_files():
             try:
                 with HotReader(path) as reader:
-                    batches = reader.batches(**filters)
+                    batches = reader.batches(since_ns=since_ns, until_ns=until_ns, containing=containing)
+                    said = reader.batches(since_ns=since_ns, until_ns=latest, series=AMENDMENTS)
             except FileNotFoundError:
                 # Sealed away a moment ago: its rows are in segments, which are listed after this.
                 continue
+            late.extend(batch.body for batch in said)
             if not batches:
                 continue
             columns = decode_batches([(batch.rows, batch.body) for batch in batches], reader.layout)
             tables.append(table_of(columns, sum(batch.rows for batch in batches)))
             origin.extend((reader.writer, batch.id) for batch in batches for _row in range(batch.rows))
-        return RecordTable.concat(tables), origin
+        return RecordTable.concat(tables), origin, late
 
     def _hot_rows(self) -> tuple[int, int]:
         rows, files = 0, 0
@@ -279,6 +320,93 @@ class RecordStore:
                 continue
             files += 1
         return rows, files
+
+    def _late_rows(self) -> int:
+        rows = sum(name.rows for name in list_segments(self.directory.amendments).names)
+        for path in self.directory.hot_files():
+            try:
+                with HotReader(path) as reader:
+                    rows += sum(batch.rows for batch in reader.batches(series=AMENDMENTS))
+            except FileNotFoundError:
+                continue
+        return rows
+
+    def _amended(self, table: RecordTable, late: LateReports, window: tuple[int | None, int | None]) -> RecordTable:
+        """The table with what is known of its records now."""
+        from tailrace.store.parquet_file import connect  # noqa: PLC0415
+
+        with connect(threads=self._threads) as connection:
+            amendments = late.about(connection, table.columns)
+        return amend_table(table, amendments, lambda traces: self._traces_of_many(traces, window))
+
+    def _traces_of_many(self, traces: set[str], window: tuple[int | None, int | None]) -> set[str]:
+        """Of these traces, those of which more than one request is kept, inside the window or within an hour of it."""
+        from tailrace.store.parquet_file import connect, select_segments  # noqa: PLC0415
+
+        since, until = window
+        wide = self._snapshot(
+            None if since is None else since - _HOUR_NS, None if until is None else until + _HOUR_NS, amended=False
+        )
+        ours = wide.hot.column("vantage") != "application"
+        count = Counter(trace for trace in wide.hot.column("trace_id")[ours].tolist() if trace in traces)
+        if wide.segments:
+            with connect(threads=self._threads) as connection:
+                connection.register("traces", {"id": np.array(sorted(traces), dtype=object)})
+                found = connection.execute(
+                    f"SELECT trace_id, count(*) FROM ({select_segments(connection, wide.segments)}) "  # noqa: S608
+                    f"WHERE vantage <> 'application' AND trace_id IN (SELECT id FROM traces) GROUP BY 1"
+                ).fetchall()
+            count.update(dict(found))
+        return {trace for trace, n in count.items() if n > 1}
+
+    def _make_view(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        snapshot: _Snapshot,
+        window: tuple[int | None, int | None],
+        fields: Sequence[str] = AMENDABLE,
+    ) -> None:
+        """The records of a window as the view `records`, amended in these fields where there are amendments."""
+        from tailrace.store.parquet_file import register_table, select_segments  # noqa: PLC0415
+
+        parts = [register_table(connection, "hot", snapshot.hot)]
+        if snapshot.segments:
+            parts.append(select_segments(connection, snapshot.segments))
+        union = " UNION ALL ".join(f"(SELECT * FROM ({part}) WHERE {_window(*window)})" for part in parts)  # noqa: S608
+        name = "written" if snapshot.late else "records"
+        connection.execute(f"CREATE TEMP VIEW {name} AS {union}")
+        if snapshot.late:
+            join_view(
+                connection,
+                name,
+                snapshot.late,
+                lambda traces: self._traces_of_many(traces, window),
+                "records",
+                fields,
+            )
+
+    def _table_of_amended(
+        self,
+        snapshot: _Snapshot,
+        window: tuple[int | None, int | None],
+        order: str,
+        limit: int | None,
+        *,
+        equal: Mapping[str, str],
+        largest: bool,
+        timelines: bool,
+    ) -> RecordTable:
+        """A table whose choice goes by what amendments change: chosen among the amended rows."""
+        from tailrace.store.parquet_file import connect  # noqa: PLC0415
+
+        with connect(threads=self._threads) as connection:
+            self._make_view(connection, snapshot, window)
+            rows = f'SELECT * FROM records WHERE "{order}" IS NOT NULL{_says(equal)} ORDER BY "{order}" DESC'  # noqa: S608
+            if limit is not None:
+                rows += f" LIMIT {int(limit)}"
+            connection.execute(f"CREATE TEMP TABLE chosen AS {rows}")
+            found = fetch_table(connection, "chosen", with_timelines=timelines)
+        return found if largest else found.sorted_by(order)
 
     def _read_segments(
         self, paths: list[Path], where: str, order: str, limit: int | None, *, with_timelines: bool
@@ -302,6 +430,10 @@ def _window(since: int | None, until: int | None) -> str:
     if until is not None:
         clauses.append(f"start_unix_ns < {int(until)}")
     return " AND ".join(clauses)
+
+
+def _says(equal: Mapping[str, str]) -> str:
+    return "".join(f' AND "{name}" = {_quoted(text)}' for name, text in equal.items())
 
 
 def _quoted(text: str) -> str:

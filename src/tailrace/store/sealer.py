@@ -13,17 +13,21 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import msgspec
 
 from tailrace.model.errors import StoreError
 from tailrace.store.batch import decode_batches
-from tailrace.store.hot import HotFile, HotReader, ignore_step
+from tailrace.store.hot import HotBatch, HotFile, HotReader, ignore_step
 from tailrace.store.layout import DataDirectory
 from tailrace.store.segment import SegmentName
+from tailrace.store.series import RECORDS, SERIES, Series
+
+if TYPE_CHECKING:
+    import duckdb
 
 __all__ = ["Job", "Reply", "main", "seal_range", "serve"]
 
@@ -43,6 +47,7 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     writer: str = ""
     segment: str = ""
     keep_days: float | None = None
+    series: str = RECORDS.name
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,43 +55,65 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
 
     kind: str
     segment: str = ""
+    series: str = RECORDS.name
     error: str = ""
     skipped: bool = False
 
 
-def seal_range(hot: Path, name: SegmentName, segments: Path, on_step: Callable[[str], None] = ignore_step) -> bool:
+def seal_range(
+    hot: Path,
+    name: SegmentName,
+    segments: Path,
+    on_step: Callable[[str], None] = ignore_step,
+    series: Series = RECORDS,
+) -> bool:
     """Step 2 of the protocol: write the batches of `name` as a segment, and nothing else.
 
     False, and nothing written, when the seal log does not wait for that segment (any more).
     """
-    from tailrace.store.parquet_file import connect, copy_to_parquet, register_columns  # noqa: PLC0415
+    from tailrace.store.parquet_file import connect, copy_to_parquet  # noqa: PLC0415
 
     try:
         with HotReader(hot) as reader:
             # The parent may be dead, and its file adopted by the next start, since this job was sent.
-            if not reader.is_pending(name):
+            if not reader.is_pending(name, series):
                 return False
-            batches = [(batch.rows, batch.body) for batch in reader.range(name.lo, name.hi)]
+            batches = reader.range(name.lo, name.hi, series)
             layout = reader.layout
     except FileNotFoundError:
         return False
     # The snapshot is let go before the work: while one is held, the log of the hot file cannot be reused.
-    columns = decode_batches(batches, layout)
-    rows = sum(count for count, _body in batches)
-    if rows != name.rows:
-        raise StoreError(f"{hot}: segment {name.text} should have {name.rows} records, the file has {rows}")
     with connect(threads=1) as connection:
+        rows, select = _register(connection, batches, layout, series)
+        if rows != name.rows:
+            raise StoreError(f"{hot}: segment {name.text} should have {name.rows} {series.name}, the file has {rows}")
         # By start, not by end: row groups of a time window then lie together, whichever records the queue preferred.
-        select = register_columns(connection, "sealing", columns, rows) + " ORDER BY start_unix_ns"
+        select += f" ORDER BY {series.clock}"
         copy_to_parquet(connection, select, name.temporary(segments), name.path(segments), on_step=on_step)
     return True
 
 
+def _register(
+    connection: duckdb.DuckDBPyConnection, batches: Sequence[HotBatch], layout: Sequence[str], series: Series
+) -> tuple[int, str]:
+    """Decode batches into `connection`; returns how many rows they hold and the SELECT for them."""
+    if series is RECORDS:
+        from tailrace.store.parquet_file import register_columns  # noqa: PLC0415
+
+        rows = sum(batch.rows for batch in batches)
+        columns = decode_batches([(batch.rows, batch.body) for batch in batches], layout)
+        return rows, register_columns(connection, "sealing", columns, rows)
+    from tailrace.store.amendment_file import decode_amendments, register_amendments  # noqa: PLC0415
+
+    amendments = [one for batch in batches for one in decode_amendments(batch.body)]
+    return len(amendments), register_amendments(connection, "sealing", amendments)
+
+
 def _seal(directory: DataDirectory, job: Job, on_step: Callable[[str], None]) -> Reply:
-    name = SegmentName.parse(job.segment)
+    name, series = SegmentName.parse(job.segment), SERIES[job.series]
     with directory.sealing_lock(job.writer):
-        done = seal_range(directory.hot_file(job.writer), name, directory.segments, on_step)
-    return Reply(kind=job.kind, segment=job.segment, skipped=not done)
+        done = seal_range(directory.hot_file(job.writer), name, directory.segments_of(series), on_step, series)
+    return Reply(kind=job.kind, segment=job.segment, series=job.series, skipped=not done)
 
 
 def _adopt(directory: DataDirectory, job: Job, on_step: Callable[[str], None]) -> Reply:
@@ -102,10 +129,12 @@ def _adopt(directory: DataDirectory, job: Job, on_step: Callable[[str], None]) -
             return Reply(kind=job.kind, skipped=True)
         hot = HotFile(path, writer, on_step=on_step)
         try:
-            hot.recover(directory.segments)
-            while (name := hot.begin_seal(SEAL_ROWS)) is not None:
-                seal_range(path, name, directory.segments, on_step)
-                hot.finish_seal(name)
+            for series in SERIES.values():
+                segments = directory.segments_of(series)
+                hot.recover(segments, series)
+                while (name := hot.begin_seal(SEAL_ROWS, series)) is not None:
+                    seal_range(path, name, segments, on_step, series)
+                    hot.finish_seal(name, series)
             with HotReader(path) as reader:
                 _keep_counters(directory, writer, reader.counters())
         finally:
@@ -148,7 +177,9 @@ def serve(source: BinaryIO, sink: BinaryIO, on_step: Callable[[str], None] = ign
         try:
             reply = _WORK[job.kind](DataDirectory(job.root), job, on_step)
         except Exception as error:  # noqa: BLE001  (every fault of a job is an answer: disk full, duckdb, damaged file)
-            reply = Reply(kind=job.kind, segment=job.segment, error=f"{type(error).__name__}: {error}")
+            reply = Reply(
+                kind=job.kind, segment=job.segment, series=job.series, error=f"{type(error).__name__}: {error}"
+            )
         sink.write(msgspec.json.encode(reply) + b"\n")
         sink.flush()
         # Decoding makes millions of containers and no cycles, so the collector rests while a job runs.

@@ -29,7 +29,7 @@ from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.record import RequestRecord
 from tailrace.model.timeline import Timeline
 
-__all__ = ["FIELDS", "KINDS", "ColumnKind", "RecordTable", "build_column", "default_of"]
+__all__ = ["FIELDS", "KINDS", "ColumnKind", "RecordTable", "build_column", "default_of", "values_of"]
 
 Column = npt.NDArray[Any]
 
@@ -216,13 +216,14 @@ class RecordTable:
 
     def records(self) -> Iterator[RequestRecord]:
         """The rows back as records; `from_records(table.records())` is the same table."""
-        lists = {name: _values(name, self.columns[name]) for name in FIELDS}
+        lists = {name: values_of(name, self.columns[name]) for name in FIELDS}
         for place, timeline in enumerate(self.timelines):
             fields = {name: values[place] for name, values in lists.items()}
             yield RequestRecord(**fields, timeline=timeline)
 
 
-def _values(name: str, array: Column) -> list[Any]:
+def values_of(name: str, array: Column) -> list[Any]:
+    """A column's values as a record holds them: `None` where absent, enumerations as members."""
     kind = KINDS[name]
     if kind is ColumnKind.ENUM:
         members = _ENUMS[name]

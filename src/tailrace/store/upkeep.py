@@ -20,6 +20,7 @@ import msgspec
 from tailrace.store.hot import ignore_step
 from tailrace.store.layout import DataDirectory, FileLock
 from tailrace.store.segment import SegmentName, list_segments
+from tailrace.store.series import AMENDMENTS, RECORDS, SERIES, Series
 
 __all__ = ["Pruned", "compact", "prune"]
 
@@ -39,33 +40,42 @@ class Pruned(msgspec.Struct, frozen=True):
     segments: int = 0
     records: int = 0
     bytes: int = 0
+    amendments: int = 0
 
 
 def prune(directory: DataDirectory, *, older_than_s: float, now_unix_ns: int | None = None) -> Pruned:
     """Delete every segment whose newest record started more than `older_than_s` ago, and empty day directories.
 
     A segment goes whole or stays whole, so a record may outlive the limit by the width of its segment (a day at
-    most). Unsealed records are never deleted.
+    most). Unsealed records are never deleted. Amendments go by when they came, which is after their record's start:
+    they outlive it, never the other way round.
     """
     now = time.time_ns() if now_unix_ns is None else now_unix_ns
     cutoff = now - int(older_than_s * 1e9)
-    segments = directory.segments
     with _upkeep_lock(directory):
-        listing = list_segments(segments)
-        # Those that a merged segment replaces first: the other way round they would come back to life.
-        old = [name for name in (*listing.replaced, *listing.names) if name.max_ns < cutoff]
-        files, rows, size = 0, 0, 0
-        for name in old:
-            path = name.path(segments)
-            try:
-                size += path.stat().st_size
-                path.unlink()
-            except FileNotFoundError:
-                continue
-            name.replaces(segments).unlink(missing_ok=True)
-            files += 1
-            rows += name.rows if name in listing.names else 0
-        _remove_empty_days(segments)
+        gone = {series: _prune(directory.segments_of(series), cutoff) for series in SERIES.values()}
+    records, amendments = gone[RECORDS], gone[AMENDMENTS]
+    return Pruned(
+        records.segments + amendments.segments, records.records, records.bytes + amendments.bytes, amendments.records
+    )
+
+
+def _prune(segments: Path, cutoff: int) -> Pruned:
+    listing = list_segments(segments)
+    # Those that a merged segment replaces first: the other way round they would come back to life.
+    old = [name for name in (*listing.replaced, *listing.names) if name.max_ns < cutoff]
+    files, rows, size = 0, 0, 0
+    for name in old:
+        path = name.path(segments)
+        try:
+            size += path.stat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            continue
+        name.replaces(segments).unlink(missing_ok=True)
+        files += 1
+        rows += name.rows if name in listing.names else 0
+    _remove_empty_days(segments)
     return Pruned(files, rows, size)
 
 
@@ -85,16 +95,19 @@ def compact(
         return 0
     try:
         written = 0
-        by_day: dict[str, list[SegmentName]] = {}
-        for name in list_segments(directory.segments).names:
-            if name.rows < SMALL_ROWS:
-                by_day.setdefault(name.day, []).append(name)
-        for small in by_day.values():
-            if len(small) >= merge_files:
-                for group in _groups(small):
-                    _merge(directory, group, on_step)
-                    written += 1
-        _sweep(directory, grace_s)
+        for series in SERIES.values():
+            segments = directory.segments_of(series)
+            by_day: dict[str, list[SegmentName]] = {}
+            for name in list_segments(segments).names:
+                if name.rows < SMALL_ROWS:
+                    by_day.setdefault(name.day, []).append(name)
+            for small in by_day.values():
+                if len(small) >= merge_files:
+                    for group in _groups(small):
+                        _merge(segments, group, on_step, series)
+                        written += 1
+            _sweep(segments, grace_s)
+        _sweep_hot(directory)
         return written
     finally:
         lock.release()
@@ -118,10 +131,10 @@ def _groups(names: list[SegmentName]) -> list[list[SegmentName]]:
     return [group for group in out if len(group) > 1]
 
 
-def _merge(directory: DataDirectory, group: list[SegmentName], on_step: Callable[[str], None]) -> None:
+def _merge(segments: Path, group: list[SegmentName], on_step: Callable[[str], None], series: Series) -> None:
+    from tailrace.store.amendment_file import select_amendments  # noqa: PLC0415
     from tailrace.store.parquet_file import connect, copy_to_parquet, select_segments  # noqa: PLC0415
 
-    segments = directory.segments
     name = SegmentName(
         min_ns=min(one.min_ns for one in group),
         max_ns=max(one.max_ns for one in group),
@@ -143,10 +156,11 @@ def _merge(directory: DataDirectory, group: list[SegmentName], on_step: Callable
             os.fsync(file.fileno())
 
     with connect(threads=1) as connection:
-        select = select_segments(connection, [one.path(segments) for one in group])
+        read = select_segments if series is RECORDS else select_amendments
+        select = read(connection, [one.path(segments) for one in group])
         copy_to_parquet(
             connection,
-            f"{select} ORDER BY start_unix_ns",
+            f"{select} ORDER BY {series.clock}",
             name.temporary(segments),
             name.path(segments),
             before_rename=publish,
@@ -154,9 +168,9 @@ def _merge(directory: DataDirectory, group: list[SegmentName], on_step: Callable
         )
 
 
-def _sweep(directory: DataDirectory, grace_s: float) -> None:
+def _sweep(segments: Path, grace_s: float) -> None:
     """Delete replaced segments after the grace period, and the litter of crashes after an hour."""
-    segments, now = directory.segments, time.time()  # noqa: TID251  (compared with file times)
+    now = time.time()  # noqa: TID251  (compared with file times)
     listing = list_segments(segments)
     merged_before = {
         text
@@ -172,11 +186,15 @@ def _sweep(directory: DataDirectory, grace_s: float) -> None:
     for path in (*segments.glob("*/*.tmp"), *segments.glob("*/*.replaces.json")):
         if path not in known and now - _changed(path) > _LITTER_S:
             path.unlink(missing_ok=True)
+    _remove_empty_days(segments)
+
+
+def _sweep_hot(directory: DataDirectory) -> None:
+    now = time.time()  # noqa: TID251  (compared with file times)
     for path in directory.hot.glob("*"):
         writer = path.name.split(".", maxsplit=1)[0]
         if not directory.hot_file(writer).exists() and now - _changed(path) > _LITTER_S:
             path.unlink(missing_ok=True)
-    _remove_empty_days(segments)
 
 
 def _changed(path: Path) -> float:

@@ -3,6 +3,7 @@
 ::
 
     put() ──> Backlog (bounded) ──> writer thread ──> hot file (commit = acknowledged) ──> sealing process ──> segment
+    amendments.put() ──> AmendmentQueue ──┘
 
 One thread does everything that touches a file. The records of 200 ms are committed together; a record costs about 4 us
 of that thread. When the disk fails, the batch in hand is kept and tried again, the backlog fills and drops by
@@ -21,14 +22,18 @@ from typing import Final, Self
 
 import msgspec
 
+from tailrace.model.amendment import Amendment
 from tailrace.model.errors import StoreError
 from tailrace.model.record import RequestRecord
+from tailrace.store.amendment_file import encode_amendments
+from tailrace.store.amendment_queue import AmendmentQueue
 from tailrace.store.backlog import Backlog, record_class
 from tailrace.store.batch import MAX_BATCH, encode_batch
-from tailrace.store.hot import HotFile, ignore_step
+from tailrace.store.hot import HotFile, Packed, ignore_step
 from tailrace.store.layout import DataDirectory
 from tailrace.store.sealer import Job, Reply
 from tailrace.store.sealing import SEALER_COMMAND, Sealing
+from tailrace.store.series import AMENDMENTS, RECORDS, SERIES, Series
 
 __all__ = ["RecordWriter", "WriterOptions"]
 
@@ -45,6 +50,8 @@ class WriterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Records that may wait for the disk."""
     event_capacity: int = 1_000_000
     """Timeline events among them (about 60 bytes each)."""
+    amendment_capacity: int = 20_000
+    """Amendments that may wait beside them (some 600 bytes each)."""
     linger_s: float = 0.2
     """How long the thread lets records gather before it commits them; the delay of an acknowledgement. A commit costs
     half a millisecond, however few records are in it: at sixteen requests a second that was a third of a gateway's
@@ -61,8 +68,20 @@ class WriterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Off: everything stays in the hot file, and the next start seals it."""
 
 
+class _Hot(msgspec.Struct):
+    """What lies unsealed in the hot file, of one series."""
+
+    rows: int = 0
+    since: float = 0.0
+
+    def grew(self, rows: int) -> None:
+        if not self.rows:
+            self.since = time.monotonic()
+        self.rows += rows
+
+
 class RecordWriter:
-    """Writes the records of one process into a data directory.
+    """Writes the records of one process into a data directory, and amendments to the records of any process.
 
     `put` may be called from any thread. `acknowledged` counts the committed records; a process killed at any moment
     loses none of those.
@@ -94,6 +113,7 @@ class RecordWriter:
         self._left_behind = [path.stem for path in self.directory.hot_files()]
         self._hot = open_hot(self.directory.hot_file(self.name), self.name, on_step=on_step)
         self._on_commit = on_commit
+        self._wake = threading.Event()
         self._sealing = Sealing(sealer_command)
         self._backlog = Backlog(self.options.capacity, self.options.event_capacity)
         self.acknowledged = 0
@@ -104,14 +124,15 @@ class RecordWriter:
         """What went wrong last on the disk; empty again once a commit succeeds."""
         self.seal_error = ""
         """What went wrong in the last sealing; empty again once one succeeds."""
+        self.amendments = AmendmentQueue(self.options.amendment_capacity, self._nudge)
+        """Takes amendments: `amendments.put`, from any thread."""
         self._in_hand: list[RequestRecord] = []
-        self._encoded: list[tuple[int, int, int, bytes]] = []
-        self._hot_rows = 0
-        self._hot_since = 0.0
+        self._encoded: list[Packed] = []
+        self._late_in_hand: list[Amendment] = []
+        self._lies = {RECORDS: _Hot(), AMENDMENTS: _Hot()}
         self._seal_not_before = 0.0
         self._tidy_at = time.monotonic() + _TIDY_S
         self._saved_counters: dict[str, int] = {}
-        self._wake = threading.Event()
         self._closing = threading.Event()
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._run, name="tailrace-records", daemon=True)
@@ -125,9 +146,12 @@ class RecordWriter:
             self._backlog.count_drop(record_class(record))
             return False
         taken = self._backlog.put(record)
+        self._nudge()
+        return taken
+
+    def _nudge(self) -> None:
         if not self._wake.is_set():
             self._wake.set()
-        return taken
 
     # -- seen from outside
 
@@ -142,14 +166,17 @@ class RecordWriter:
         return dict(self._backlog.dropped)
 
     def counters(self) -> dict[str, int]:
-        """Everything counted, flat: `acknowledged`, `sealed`, `waiting`, `dropped.normal`, `dropped.slow`, ..."""
+        """Everything counted, flat: `acknowledged`, `sealed`, `waiting`, `dropped.normal`, `dropped.slow`, ...
+
+        Amendments are counted apart (`amendments.acknowledged`, ...): losing one loses no request.
+        """
         out = {"acknowledged": self.acknowledged, "sealed": self.sealed, "waiting": self.waiting}
         out.update({f"dropped.{kind}": n for kind, n in sorted(self._backlog.dropped.items())})
-        return out
+        return out | self.amendments.counters()
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Wait until everything put so far is committed. For tests, tools and shutdown, never for a request."""
-        return self._until(lambda: self.waiting == 0, timeout_s)
+        return self._until(lambda: self.waiting == 0 and not self.amendments and not self._late_in_hand, timeout_s)
 
     def seal_now(self, timeout_s: float = 60.0) -> bool:
         """Commit and seal everything, and wait for it. For tools and tests."""
@@ -157,11 +184,15 @@ class RecordWriter:
             return False
         self._seal_all = True
         try:
-            return self._until(lambda: self._hot_rows == 0 and not self._sealing.busy, timeout_s)
+            return self._until(lambda: not self._unsealed and not self._sealing.busy, timeout_s)
         finally:
             self._seal_all = False
 
     _seal_all = False
+
+    @property
+    def _unsealed(self) -> int:
+        return sum(lies.rows for lies in self._lies.values())
 
     def _until(self, done: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -178,6 +209,7 @@ class RecordWriter:
         Records still hot stay in their file: every reader finds them there, and the next start seals them.
         """
         self._deadline = time.monotonic() + timeout_s
+        self.amendments.closed = True
         self._closing.set()
         self._wake.set()
         self._thread.join(timeout_s + 0.5)
@@ -185,6 +217,12 @@ class RecordWriter:
             # A disk that hangs: the thread is a daemon and dies with the process.
             for record in (*self._in_hand, *self._backlog.take(self.options.capacity)):
                 self._backlog.count_drop(record_class(record))
+            self._give_up_late()
+
+    def _give_up_late(self) -> None:
+        for amendment in (*self._late_in_hand, *self.amendments.take(self.amendments.capacity)):
+            self.amendments.count_drop(amendment)
+        self._late_in_hand = []
 
     def __enter__(self) -> Self:
         return self
@@ -197,7 +235,7 @@ class RecordWriter:
     def _run(self) -> None:
         while not self._closing.is_set():
             self._wake.wait(self._patience())
-            if self._backlog and len(self._backlog) < self.options.capacity // 4:
+            if (self._backlog or self.amendments) and len(self._backlog) < self.options.capacity // 4:
                 self._closing.wait(self.options.linger_s)
             self._wake.clear()
             self._commit_all()
@@ -208,27 +246,37 @@ class RecordWriter:
         """Seconds to sleep when nobody wakes us."""
         if self._sealing.busy:
             return 0.05
-        return 1.0 if self._hot_rows or self._left_behind else 5.0
+        return 1.0 if self._unsealed or self._left_behind else 5.0
 
     def _commit_all(self) -> None:
-        while self._in_hand or self._backlog:
-            if not self._in_hand:
-                self._in_hand = self._backlog.take(_COMMIT_RECORDS)
-                self._encoded = self._encode(self._in_hand)
+        while self._has_work():
+            self._take()
             if not self._commit():
                 # The batch stays in hand. Meanwhile the backlog takes what it can, and drops by class.
                 self._closing.wait(_RETRY_S)
                 return
             self._look_after_sealing()
-            if len(self._backlog) < self.options.capacity // 4:
+            if len(self._backlog) < self.options.capacity // 4 and not self.amendments.overfull:
                 # What came meanwhile gathers like the rest: a commit costs a millisecond, however few are in it.
                 break
         counters = self._counters_to_save()
         if counters != self._saved_counters and not self.error:
             self._save_counters(counters)
 
+    def _has_work(self) -> bool:
+        return bool(self._in_hand or self._late_in_hand or self._backlog or self.amendments)
+
+    def _take(self) -> None:
+        """Take the next commit in hand, unless the last one is still there."""
+        if self._in_hand or self._late_in_hand:
+            return
+        self._in_hand = self._backlog.take(_COMMIT_RECORDS)
+        self._encoded = self._encode(self._in_hand)
+        self._late_in_hand = self.amendments.take(_COMMIT_RECORDS)
+
     def _counters_to_save(self) -> dict[str, int]:
-        return {f"dropped.{kind}": n for kind, n in self._backlog.dropped.items()}
+        lost = {f"dropped.{kind}": n for kind, n in self._backlog.dropped.items()}
+        return lost | {f"amendments.dropped.{kind}": n for kind, n in self.amendments.dropped.items()}
 
     def _save_counters(self, counters: dict[str, int]) -> None:
         try:
@@ -237,8 +285,8 @@ class RecordWriter:
         except StoreError as error:
             self.error = str(error)
 
-    def _encode(self, records: list[RequestRecord]) -> list[tuple[int, int, int, bytes]]:
-        out: list[tuple[int, int, int, bytes]] = []
+    def _encode(self, records: list[RequestRecord]) -> list[Packed]:
+        out: list[Packed] = []
         for at in range(0, len(records), MAX_BATCH):
             part = records[at : at + MAX_BATCH]
             try:
@@ -254,22 +302,23 @@ class RecordWriter:
 
     def _commit(self) -> bool:
         counters = self._counters_to_save()
+        late = self._late_in_hand
         try:
-            if self._encoded:
-                self._hot.append(self._encoded, counters)
+            if self._encoded or late:
+                self._hot.append(self._encoded, counters, _packed_late(late))
         except StoreError as error:
             self.error = str(error)
             return False
         self.error = ""
         self._saved_counters = counters
-        committed, self._in_hand = self._in_hand, []
+        committed, self._in_hand, self._late_in_hand = self._in_hand, [], []
         rows = sum(batch[0] for batch in self._encoded)
         self._encoded = []
-        if not self._hot_rows:
-            self._hot_since = time.monotonic()
-        self._hot_rows += rows
+        self._lies[RECORDS].grew(rows)
         self.acknowledged += rows
-        if self._on_commit is not None:
+        self._lies[AMENDMENTS].grew(len(late))
+        self.amendments.acknowledged += len(late)
+        if self._on_commit is not None and committed:
             self._on_commit(committed)
         return True
 
@@ -293,14 +342,16 @@ class RecordWriter:
             self._seal_failed(str(error))
 
     def _next_job(self, now: float) -> Job | None:
-        if self._seal_due(now):
+        for series, lies in self._lies.items():
+            if not self._seal_due(lies, now):
+                continue
             try:
-                name = self._hot.begin_seal(self.options.seal_rows)
+                name = self._hot.begin_seal(self.options.seal_rows, series)
             except StoreError as error:
                 self._seal_failed(str(error))
                 return None
             if name is not None:
-                return self._job("seal", self.name, name.text)
+                return self._job("seal", self.name, name.text, series)
         if self._left_behind:
             return self._job("adopt", self._left_behind.pop(0))
         if now >= self._tidy_at:
@@ -308,17 +359,23 @@ class RecordWriter:
             return self._job("tidy")
         return None
 
-    def _seal_due(self, now: float) -> bool:
-        if not self._hot_rows:
+    def _seal_due(self, lies: _Hot, now: float) -> bool:
+        if not lies.rows:
             return False
-        if self._seal_all or self._hot_rows >= self.options.seal_rows:
+        if self._seal_all or lies.rows >= self.options.seal_rows:
             return True
-        patience = self.options.seal_after_s * (1 if self._hot_rows >= self.options.seal_min_rows else 10)
-        return now - self._hot_since >= patience
+        patience = self.options.seal_after_s * (1 if lies.rows >= self.options.seal_min_rows else 10)
+        return now - lies.since >= patience
 
-    def _job(self, kind: str, writer: str = "", segment: str = "") -> Job:
-        root = str(self.directory.root.absolute())
-        return Job(kind=kind, root=root, writer=writer, segment=segment, keep_days=self.options.keep_days)
+    def _job(self, kind: str, writer: str = "", segment: str = "", series: Series = RECORDS) -> Job:
+        return Job(
+            kind=kind,
+            root=str(self.directory.root.absolute()),
+            writer=writer,
+            segment=segment,
+            keep_days=self.options.keep_days,
+            series=series.name,
+        )
 
     def _take_answer(self, reply: Reply) -> None:
         if reply.error:
@@ -327,18 +384,23 @@ class RecordWriter:
         self.seal_error = ""
         if reply.kind != "seal":
             return
-        name = next((name for name in self._hot.pending() if name.text == reply.segment), None)
+        series = SERIES[reply.series]
+        name = next((name for name in self._hot.pending(series) if name.text == reply.segment), None)
         if name is None or reply.skipped:
             self._seal_failed(f"segment {reply.segment} was not written")
             return
         try:
-            self._hot.finish_seal(name)
+            self._hot.finish_seal(name, series)
         except StoreError as error:
             self._seal_failed(str(error))
             return
-        self.sealed += name.rows
-        self._hot_rows -= name.rows
-        self._hot_since = time.monotonic()
+        if series is RECORDS:
+            self.sealed += name.rows
+        else:
+            self.amendments.sealed += name.rows
+        lies = self._lies[series]
+        lies.rows -= name.rows
+        lies.since = time.monotonic()
 
     def _seal_failed(self, message: str) -> None:
         self.seal_error = message
@@ -347,30 +409,35 @@ class RecordWriter:
     # -- the end
 
     def _finish(self) -> None:
-        while (self._in_hand or self._backlog) and time.monotonic() < self._deadline:
-            self._commit_all_once()
+        while self._has_work() and time.monotonic() < self._deadline:
+            self._take()
+            if not self._commit():
+                time.sleep(0.05)
         for record in (*self._in_hand, *self._backlog.take(self.options.capacity)):
             self._backlog.count_drop(record_class(record))
         self._in_hand = []
+        self._give_up_late()
         reply = self._sealing.wait(max(0.0, self._deadline - time.monotonic() - 0.3))
         if reply is not None:
             self._take_answer(reply)
         self._sealing.close(max(0.1, min(0.3, self._deadline - time.monotonic())))
         self._save_counters(self._counters_to_save())
         self._hot.close()
-        if self._hot_rows == 0 and not self.acknowledged:
+        if not self._unsealed and not self.acknowledged and not self.amendments.acknowledged:
             # Nothing was ever written: leave no empty file behind.
             self.directory.remove_hot(self.name)
         self._life.release()
 
-    def _commit_all_once(self) -> None:
-        if not self._in_hand:
-            self._in_hand = self._backlog.take(_COMMIT_RECORDS)
-            self._encoded = self._encode(self._in_hand)
-        if not self._commit():
-            time.sleep(0.05)
 
-
-def _packed(records: list[RequestRecord]) -> tuple[int, int, int, bytes]:
+def _packed(records: list[RequestRecord]) -> Packed:
     starts = [record.start_unix_ns for record in records]
     return len(records), min(starts), max(starts), encode_batch(records)
+
+
+def _packed_late(amendments: list[Amendment]) -> list[Packed]:
+    out = []
+    for at in range(0, len(amendments), MAX_BATCH):
+        part = amendments[at : at + MAX_BATCH]
+        came = [one.received_unix_ns for one in part]
+        out.append((len(part), min(came), max(came), encode_amendments(part)))
+    return out

@@ -43,6 +43,8 @@ class LiveNow(TypedDict, total=False):
     uptime_s: float
     engine: str
     engine_version: str
+    engine_trouble: str
+    """Why the engine takes no requests or does nothing: gone, drained, another server, frozen; empty where it works."""
     simulated: bool
     """The engine is Tailrace's model of one: the page says so beside its name."""
     upstream: str

@@ -177,10 +177,7 @@ class GrpcPort:
         if method.route.kind is RouteKind.UNKNOWN:
             text = f"there is no method {name[:MAX_ID]} here; the configuration's `passthrough` can add it"
             return Refusal(status=404, message=text, reason=Reason.BAD_REQUEST)
-        if self.gateway.closing:
-            text = "the gateway is shutting down"
-            return Refusal(status=503, message=text, reason=Reason.NO_BACKEND, retry_after_s=1)
-        return None
+        return self.gateway.turned_away()
 
     def open(self, call: Any, received: int, *, number: int = 1) -> RpcRequest:
         """A request begins: its ids, its account, its row in the table of those in flight."""

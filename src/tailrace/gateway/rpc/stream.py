@@ -203,9 +203,9 @@ class StreamCall(Call):
         return message
 
     def _look_at(self, message: bytes) -> tuple[Refusal | None, InferAsk]:
-        if self.gateway.closing:
-            text = "the gateway is shutting down"
-            return Refusal(status=503, message=text, reason=Reason.NO_BACKEND, retry_after_s=1), InferAsk()
+        refusal = self.gateway.turned_away()
+        if refusal is not None:
+            return refusal, InferAsk()
         try:
             return None, read_ask(message)
         except WireError as error:

@@ -48,7 +48,7 @@ export function showLive(live) {
   say("dropped-note", `${dropped.map(([name, number]) => `${name} ${count(number)}`).join(", ")}: what is shown is incomplete`);
   say("target", live.title || "");
   const engine = [live.engine, live.engine_version].filter(Boolean).join(" ");
-  say("engine", live.upstream_ok === false ? `${engine || "the engine"} does not answer` : engine);
+  say("engine", live.upstream_ok === false ? `${engine || "the engine"} does not answer` : live.engine_trouble || engine);
   byId("simulated").hidden = !live.simulated;
   showLanes(lanes);
   showStreams(live);
