@@ -19,6 +19,8 @@ __all__ = ["Hardware", "Shares", "host_shares", "of_engine", "shares_of_gpu"]
 Floats = NDArray[np.float64]
 _BETWEEN_NS: Final = 30_000_000_000
 """A reading speaks for the time since the one before it, and for no more than this."""
+_BEFORE_NS: Final = 2_000_000_000
+"""Requests of a moment may fall between two readings: the one before them is then all there is."""
 
 
 class Hardware(msgspec.Struct, kw_only=True):
@@ -59,7 +61,7 @@ class Hardware(msgspec.Struct, kw_only=True):
             gpus=[
                 state
                 for state in self.gpus
-                if state.at_unix_ns is None or begin <= state.at_unix_ns <= end + _BETWEEN_NS
+                if state.at_unix_ns is None or begin - _BEFORE_NS <= state.at_unix_ns <= end + _BETWEEN_NS
             ],
         )
 
