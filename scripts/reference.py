@@ -229,10 +229,18 @@ def duration(text: str) -> str:
 
 HEADERS_READ = [
     ("`x-request-id`", "kept as `client_request_id`, searchable, returned as `x-client-request-id`"),
-    ("`traceparent`", "continued; a missing or malformed one starts a new trace"),
+    (
+        "`traceparent`",
+        "continued; a missing or malformed one starts a new trace. The engine sees it as `traces` allows",
+    ),
+    ("`x-tailrace-trace: 1`", "have the engine trace this request; at most `traces.per_second` of them"),
     ("`x-session-id`", "one voice or chat session"),
     ("`upgrade: websocket`", "taken up on `/v1/realtime` and `passthrough` paths, when the engine takes it up"),
     ("`x-deadline-ms`", "may only shorten a budget"),
+    (
+        "`server-timing`, of the answer",
+        "stages of a service between us and the engine: `preprocess.retrieval;dur=12.5` (ms); relayed, too",
+    ),
 ]
 HEADERS_SET = [
     ("`x-request-id`", "ours: the key of the record; it also goes upstream"),

@@ -87,7 +87,9 @@ def test_the_floors_are_kept():
         ("tailrace", ["msgspec", "numpy", "duckdb", "plotly", "scipy", "aiohttp", "rich", "typer"]),
         ("tailrace.model", ["numpy", "duckdb", "plotly", "scipy", "aiohttp", "asyncio"]),
         ("tailrace.model.record", ["numpy", "duckdb", "plotly", "scipy", "aiohttp", "asyncio"]),
-        ("tailrace.stages", ["msgspec", "numpy", "aiohttp", "tailrace.model"]),
+        ("tailrace.stages", ["msgspec", "numpy", "aiohttp", "tailrace.model", "tailrace.measure"]),
+        ("tailrace.stages.asgi", ["msgspec", "numpy", "aiohttp", "tailrace.model", "tailrace.measure"]),
+        ("tailrace.stages.wsgi", ["msgspec", "numpy", "aiohttp", "tailrace.model", "tailrace.measure"]),
         ("tailrace.cli", ["typer", "rich", "numpy", "duckdb", "plotly", "scipy", "aiohttp"]),
     ],
 )
@@ -95,6 +97,16 @@ def test_an_import_stays_light(module, absent):
     code = f"import sys, {module}; print(*[name for name in {absent!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], env=child_env(), capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_service_that_imports_stages_gets_the_standard_library_and_nothing_else_of_tailrace():
+    code = (
+        "import sys; before = set(sys.modules); import tailrace.stages.asgi, tailrace.stages.wsgi;"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names);"
+        "print(*sorted(new), *sorted(n for n in sys.modules if n.startswith('tailrace.') and '.stages' not in n))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=child_env(), capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["tailrace"]
 
 
 def test_the_package_exports_lazily_what_it_says():

@@ -1,8 +1,10 @@
 import msgspec
+import numpy as np
 import pytest
 
 from tailrace.app.diagnose import diagnose_records, diagnose_sources, read_any
-from tailrace.diagnose.readers.source import Kind
+from tailrace.diagnose.readers.source import Kind, kind_of
+from tailrace.diagnose.readers.triton_trace import read_triton_trace
 from tailrace.export.jsonl import encode_lines
 from tailrace.model.errors import InputError, RunFileError
 from tailrace.model.measurement import ClientHealth
@@ -133,3 +135,25 @@ def test_missing_files_and_sources_without_records(tmp_path):
         diagnose_sources([str(scrape)])
     with pytest.raises(InputError, match="data directory"):
         diagnose_sources([str(tmp_path)])
+
+
+@pytest.mark.needs("shared")
+def test_a_trace_file_of_triton_is_records(shared):
+    path = shared / "data/engine_samples/triton/trace_infer.json"
+    assert kind_of(path) is Kind.TRITON
+    table = read_triton_trace(path)
+    assert list(table.column("request_id")) == ["req-42"]
+    stages = {name: float(table.ms(f"{name}_ns")[0]) for name in ("queue", "preprocess", "prefill", "postprocess")}
+    assert stages["queue"] == pytest.approx(5.291, abs=0.001)
+    assert stages["prefill"] == pytest.approx(288.185, abs=0.001)
+    # Between its stamps there is no gap: nothing is left over.
+    assert np.isnan(table.ms("unattributed_ns")[0])
+    assert sum(stages.values()) == pytest.approx(float(table.ms("e2e_ns")[0]), abs=1e-6)
+
+
+def test_a_trace_file_that_says_nothing_is_refused(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text('[{"id":1,"timestamps":[{"name":"HTTP_RECV_START","ns":5}]}]')
+    with pytest.raises(InputError) as refused:
+        read_triton_trace(path)
+    assert "no whole request" in str(refused.value)

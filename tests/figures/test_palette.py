@@ -50,6 +50,10 @@ TO_LAB = np.array(
 # In the order of life, and those that touch because what lies between them is absent or too short to see.
 NEIGHBOURS = [
     *itertools.pairwise(map(str, STAGES)),
+    ("decode", "postprocess"),
+    ("preprocess", "model"),
+    ("model", "response"),
+    ("model", "unattributed"),
     ("ingress", "prefill"),
     ("queue", "prefill"),
     ("queue", "decode"),

@@ -36,7 +36,12 @@ def test_a_gateway_gives_records_and_metrics():
     assert [scrape.text for scrape in got.scrapes] == ["x 1\n"]
     assert got.missing == []
     assert got.signals == b""
-    assert server.asked == ["/records?limit=50&since=5m", "/signals", "/metrics"]
+    assert server.asked == [
+        "/records?limit=50&since=5m",
+        "/signals",
+        "/records?limit=50&since=5m&vantage=application",
+        "/metrics",
+    ]
 
 
 def test_a_gateway_on_the_engines_machine_gives_its_signals():

@@ -1,8 +1,10 @@
-"""Run the Triton server of an environment's `nvidia-pytriton` wheel: `python triton_server.py FOLDER`.
+"""Run the Triton server of an environment's `nvidia-pytriton` wheel: `python triton_server.py FOLDER [SPANS_URL]`.
 
 Standard library only. The wheel's own API is not used: it holds the plain server with the Python backend. That backend
 looks for a stub of the interpreter's version beside itself, and the stub for that interpreter's shared library and for
 the libraries that the wheel brings; a copy in FOLDER has them together, and leaves the environment as it was.
+
+With SPANS_URL it traces what brings a `traceparent`, and sends the spans there.
 
 Prints one JSON line with the ports once the server is ready, and passes SIGTERM on.
 """
@@ -50,7 +52,19 @@ def prepare(folder):
     return packages, server
 
 
-def start(folder):
+def trace_flags(url):
+    """`rate=0` draws no requests of its own; one with a propagated context is traced whatever the rate says."""
+    settings = [
+        "mode=opentelemetry",
+        "rate=0",
+        "level=TIMESTAMPS",
+        f"opentelemetry,url={url}",
+        "opentelemetry,bsp_schedule_delay=200",
+    ]
+    return [f"--trace-config={setting}" for setting in settings]
+
+
+def start(folder, spans_url):
     packages, server = prepare(folder)
     http, grpc, metrics = free_ports(3)
     libraries = [sysconfig.get_config_var("LIBDIR") or "", str(packages / "nvidia_pytriton.libs")]
@@ -78,7 +92,14 @@ def start(folder):
     # What the models print and what the server logs, in one place.
     with (folder / "log").open("wb") as log:
         child = subprocess.Popen(
-            [str(binary), *(f"--{name}={value}" for name, value in flags.items())], env=env, stdout=log, stderr=log
+            [
+                str(binary),
+                *(f"--{name}={value}" for name, value in flags.items()),
+                *(trace_flags(spans_url) if spans_url else []),
+            ],
+            env=env,
+            stdout=log,
+            stderr=log,
         )
     return child, {"url": f"http://127.0.0.1:{http}", "grpc": f"127.0.0.1:{grpc}", "metrics": metrics}
 
@@ -97,7 +118,7 @@ def wait_ready(child, url):
 def main():
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    child, where = start(folder)
+    child, where = start(folder, sys.argv[2] if len(sys.argv) > 2 else "")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: child.terminate())
     if not wait_ready(child, where["url"]):

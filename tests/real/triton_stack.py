@@ -126,11 +126,11 @@ class TritonStack:
 
 
 @contextmanager
-def triton_server(folder: Path) -> Iterator[TritonServer]:
-    """Until the end of the block."""
+def triton_server(folder: Path, spans_url: str = "") -> Iterator[TritonServer]:
+    """Until the end of the block. With `spans_url` it traces what brings a parent, and posts the spans there."""
     python = triton_python()
     assert python is not None, 'mark this test with needs("triton")'
-    child = Child([python, str(HERE / "triton_server.py"), str(folder)])
+    child = Child([python, str(HERE / "triton_server.py"), str(folder), *([spans_url] if spans_url else [])])
     try:
         yield TritonServer(child.wait_ready(60), folder)
     finally:

@@ -2,7 +2,8 @@
 
 SIZE is `small` (0.5 M parameters) or `middle` (39 M: a step takes long enough to be scheduled around). The text is
 meaningless; scheduling, prefill, blocks of the cache, streaming and metrics are the engine's own. The model is made
-once in FOLDER. Prints one JSON line with the address once the engine serves *this* model, and passes SIGTERM on.
+once in FOLDER; PORT in the environment chooses where the engine listens. Prints one JSON line with the address once the
+engine serves *this* model, and passes SIGTERM on.
 """
 
 import json
@@ -77,7 +78,7 @@ def start(folder, size, flags):
     if not (model / "config.json").exists():
         model.mkdir(parents=True, exist_ok=True)
         make_model(model, size)
-    port = free_port()
+    port = int(os.environ.get("PORT") or free_port())
     env = dict(
         os.environ,
         VLLM_CPU_KVCACHE_SPACE="1",

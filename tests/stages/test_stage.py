@@ -122,6 +122,22 @@ def test_threads_inherit_the_request():
     assert asyncio.run(scene()) == {"preprocess", "preprocess.resample"}
 
 
+def test_threads_that_share_a_request_never_share_a_number():
+    async def scene():
+        def work():
+            for _ in range(200):
+                with stage("preprocess.resample"):
+                    pass
+
+        with collect() as stages:
+            await asyncio.gather(*(asyncio.to_thread(work) for _ in range(8)))
+        return stages
+
+    stages = asyncio.run(scene())
+    assert sorted(span.number for span in stages.spans) == list(range(1600))
+    assert stages.running == {}
+
+
 def test_decorators():
     clock = ManualClock()
 
@@ -144,14 +160,6 @@ def test_decorators():
         with pytest.raises(LookupError):
             asyncio.run(decode())
     assert stages.durations() == {"preprocess": 3, "preprocess.tokenize": 3, "decode": 5}
-
-
-def test_generators_are_refused():
-    with pytest.raises(TypeError, match="is a generator"):
-
-        @stage("decode")
-        def tokens():
-            yield 1
 
 
 @pytest.mark.parametrize(

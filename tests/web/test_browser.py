@@ -294,3 +294,29 @@ def test_a_guarded_port_asks_for_its_token(chromium):
             await tab.until("location.hash === ''")
 
     asyncio.run(scenario())
+
+
+def test_the_view_of_the_application_is_offered_only_where_there_is_one(chromium):
+    own = realistic_records(40)
+    mine = [
+        msgspec.structs.replace(one, vantage="application", request_id=f"app-{number}")
+        for number, one in enumerate(realistic_records(9, seed=3))
+    ]
+    source = ListSource([*own, *mine], busy_live())
+    hidden = "document.getElementById('vantage-choice').hidden"
+    first_row = "(document.querySelector('#slowest tbody tr') || {textContent: ''}).textContent"
+
+    async def look(tab: Tab) -> None:
+        await tab.until(f"{first_row} !== ''")
+        assert await tab.ask(hidden) is True
+        source.now = {**source.now, "applications": 9}
+        await tab.until(f"{hidden} === false")
+        assert "app-" not in await tab.ask("document.getElementById('slowest').textContent")
+        await tab.ask(
+            "(() => { const choice = document.getElementById('vantage'); choice.value = 'application';"
+            " choice.dispatchEvent(new Event('change')); })()"
+        )
+        await tab.until("document.querySelectorAll('#slowest tbody tr').length === 9")
+        assert "app-" in await tab.ask("document.getElementById('slowest').textContent")
+
+    watch(chromium, source, look)

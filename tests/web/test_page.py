@@ -7,8 +7,10 @@ import gzip
 import re
 import threading
 import time
+from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from tailrace.figures.palette import STAGE_COLORS
@@ -214,7 +216,7 @@ class SlowSource(ListSource):
         self.running = 0
         self.most = 0
 
-    async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
+    async def table(self, since_unix_ns: int | None, limit: int, vantage: str = "gateway") -> RecordTable:
         self.running += 1
         self.most = max(self.most, self.running)
         await asyncio.sleep(0.05)
@@ -314,12 +316,41 @@ def test_only_the_oldest_requests_in_flight_travel():
 
 def test_records_that_cannot_be_read_are_said():
     class Broken(ListSource):
-        async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
+        async def table(self, since_unix_ns: int | None, limit: int, vantage: str = "gateway") -> RecordTable:
             raise StoreError("the records directory is gone")
 
     async def scenario() -> None:
         async with served(Broken([])) as url, session() as http, http.get(f"{url}/page/view") as answer:
             assert answer.status == 503
             assert (await answer.json())["error"] == "the records directory is gone"
+
+    asyncio.run(scenario())
+
+
+def test_requests_as_a_service_reports_them_are_a_view_of_their_own():
+    async def scenario() -> None:
+        records = realistic_records(50)
+        mine = [
+            msgspec.structs.replace(one, vantage="application", request_id=f"app-{number}", service="rag")
+            for number, one in enumerate(realistic_records(7, seed=2))
+        ]
+        same = msgspec.structs.replace(mine[0], request_id=records[0].request_id, parts_ns={"preprocess.retrieval": 1})
+        source = ListSource([*records, *mine, same])
+        async with served(source) as url, aiohttp.ClientSession() as http:
+
+            async def view(path: str, status: int = 200) -> dict[str, Any]:
+                async with http.get(f"{url}/page/{path}") as answer:
+                    assert answer.status == status, path
+                    return await answer.json()
+
+            assert (await view("view?window=all"))["summary"]["n"] == 50
+            assert (await view("view?window=all&vantage=application"))["summary"]["n"] == 8
+            assert (await view("view?window=all&vantage=gateway"))["summary"]["n"] == 50
+            await view("view?vantage=other", 400)
+            detail = await view(f"request/{same.request_id}?vantage=application")
+            assert "preprocess.retrieval" in {row["stage"] for row in detail["stages"]}
+            assert ["service", "rag"] in detail["facts"]
+            detail = await view(f"request/{same.request_id}?vantage=gateway")
+            assert "preprocess.retrieval" not in {row["stage"] for row in detail["stages"]}
 
     asyncio.run(scenario())

@@ -132,14 +132,20 @@ class ListSource:
         self.reads = 0
         self.now: LiveNow = live if live is not None else {"in_flight": 0, "lanes": {}, "uptime_s": 400.0}
 
-    async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
+    async def table(self, since_unix_ns: int | None, limit: int, vantage: str = "gateway") -> RecordTable:
         self.reads += 1
-        kept = [record for record in self.records if since_unix_ns is None or record.start_unix_ns >= since_unix_ns]
+        kept = [
+            record
+            for record in self.records
+            if record.vantage == vantage and (since_unix_ns is None or record.start_unix_ns >= since_unix_ns)
+        ]
         kept.sort(key=lambda record: record.start_unix_ns)
         return RecordTable.from_records(kept[-limit:])
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        return next((record for record in self.records if record.request_id == request_id), None)
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        return next(
+            (one for one in self.records if one.request_id == request_id and vantage in (None, one.vantage)), None
+        )
 
     async def live(self) -> LiveNow:
         return self.now

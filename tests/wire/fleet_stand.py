@@ -60,7 +60,7 @@ class Fleet:
         self.process, self.ready, self.config = process, ready, config
         self.url: str = ready["url"]
         self.admin: str = ready["admin"]
-        self.workers: list[int] = ready["workers"]
+        self.workers: list[int] = ready.get("workers", [])
         self.said: list[str] = []
         self.clients: list[RawClient] = []
         self.tls: ssl.SSLContext | None = None

@@ -101,6 +101,7 @@ async def stand(
             "backends": [entry],
             "scrape": {"period": "60s"},
             "records": {"sample": 1.0},
+            "traces": {"share": 0.0},  # by default one request in a hundred would be another
             **config,
         }
         records = Records()

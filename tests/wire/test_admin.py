@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from tailrace.gateway.admin import AdminParts, make_admin
+from tailrace.gateway.admin import AdminParts, admin_runner, make_admin
 from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.served import OneGateway
 from tailrace.model.errors import StoreError
@@ -41,9 +41,9 @@ class Admin:
 
 @asynccontextmanager
 async def admin_of(gateway: Gateway, **parts: Any) -> AsyncIterator[Admin]:
-    added = AdminParts(diagnose=parts.pop("diagnose", None))
+    added = AdminParts(**{name: parts.pop(name) for name in ("diagnose", "spans", "of_engine") if name in parts})
     admin = make_admin(OneGateway(gateway, **parts), added)
-    runner = web.AppRunner(admin, handle_signals=False, shutdown_timeout=0.1)
+    runner = admin_runner(admin)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     host, port = runner.addresses[0][:2]
@@ -104,11 +104,12 @@ def test_records_older_than_memory_come_from_the_store() -> None:
         def __init__(self) -> None:
             self.all: list[RequestRecord] = []
 
-        def records(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
-            return [r for r in self.all if since_unix_ns is None or r.start_unix_ns > since_unix_ns][-limit:]
+        def records(self, since_unix_ns: int | None, limit: int, vantage: str) -> list[RequestRecord]:
+            mine = [r for r in self.all if r.vantage == vantage]
+            return [r for r in mine if since_unix_ns is None or r.start_unix_ns > since_unix_ns][-limit:]
 
-        def get(self, request_id: str) -> RequestRecord | None:
-            return next((r for r in self.all if r.request_id == request_id), None)
+        def get(self, request_id: str, vantage: str | None) -> RequestRecord | None:
+            return next((r for r in self.all if r.request_id == request_id and vantage in (None, r.vantage)), None)
 
     async def test() -> None:
         older = Older()
@@ -126,10 +127,10 @@ def test_records_older_than_memory_come_from_the_store() -> None:
 
 def test_a_damaged_store_is_said_in_a_sentence() -> None:
     class Damaged:
-        def records(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
+        def records(self, since_unix_ns: int | None, limit: int, vantage: str) -> list[RequestRecord]:
             raise StoreError("segment 7 is damaged")
 
-        def get(self, request_id: str) -> RequestRecord | None:
+        def get(self, request_id: str, vantage: str | None) -> RequestRecord | None:
             raise StoreError("segment 7 is damaged")
 
     async def test() -> None:

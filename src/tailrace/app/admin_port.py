@@ -7,7 +7,8 @@ from typing import Any
 
 from aiohttp import web
 
-from tailrace.gateway.admin import AdminParts, is_loopback, make_admin
+from tailrace.app.trace_intake import TraceIntake
+from tailrace.gateway.admin import AdminParts, admin_runner, is_loopback, make_admin
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.entrance import bind_error, split_address
 from tailrace.gateway.served import Served
@@ -20,8 +21,15 @@ from tailrace.web.source import PageSource, dropped_by_class
 class AdminPort:
     """Binds `config.admin`; `url` is known after `start`."""
 
-    def __init__(self, served: Served, page: PageSource, store_counters: Callable[[], dict[str, int]]) -> None:
+    def __init__(
+        self,
+        served: Served,
+        page: PageSource,
+        store_counters: Callable[[], dict[str, int]],
+        traces: TraceIntake | None = None,
+    ) -> None:
         self._served = served
+        self._traces = traces
         self._page = page
         self._store_counters = store_counters
         self._runner: web.AppRunner | None = None
@@ -40,9 +48,16 @@ class AdminPort:
 
     async def start(self) -> None:
         """Bind. InputError when the address cannot be had; `close` still has to be called then."""
-        app = make_admin(self._served, AdminParts(diagnose=self._diagnose, open_paths=OPEN_PATHS))
+        traces = self._traces
+        parts = AdminParts(
+            diagnose=self._diagnose,
+            open_paths=OPEN_PATHS,
+            spans=None if traces is None else traces.desk,
+            of_engine=None if traces is None else traces.view,
+        )
+        app = make_admin(self._served, parts)
         add_page(app, self._page)
-        runner = self._runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=0.1)
+        runner = self._runner = admin_runner(app)
         await runner.setup()
         address = self._served.config.admin
         host, port = split_address(address, "admin")

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.analyze.vantage import APPLICATION, one_vantage
 from tailrace.diagnose.engine import diagnose
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.gather import gather
@@ -89,10 +90,11 @@ def _live(url: str, token: str, timeout_s: float) -> list[Source]:
 
     found = asyncio.run(fetch_evidence(url, limit=_LIVE_RECORDS, token=token, timeout_s=timeout_s))
     out = []
-    if found.records.strip():
-        out.append(
-            Source(name=url, kind=Kind.LINES, table=parse_lines(found.records.splitlines(), _decode, f"{url}/records"))
-        )
+    place = f"{url}/records"
+    lines = [*found.records.splitlines(), *_of_applications(found.applications, place)]
+    if any(line.strip() for line in lines):
+        table, applications = one_vantage(parse_lines(lines, _decode, place))
+        out.append(Source(name=url, kind=Kind.LINES, table=table, applications=applications))
     if found.signals:
         out.append(_signals(found.signals, f"{url}/signals"))
     for scrape in found.scrapes:
@@ -117,3 +119,9 @@ def _signals(body: bytes, name: str) -> Source:
         return Source(name=name, kind=Kind.SIGNALS, hardware=read_signals(body, name))
     except InputError as error:
         return Source(name=name, kind=Kind.SIGNALS, notes=[f"{name}: {error.message}"])
+
+
+def _of_applications(body: bytes, place: str) -> list[bytes]:
+    """The lines that are records of services: a gateway that does not know the question gives its own again."""
+    lines = [line for line in body.splitlines() if line.strip()]
+    return [line for line in lines if _decode(line, place).vantage == APPLICATION]

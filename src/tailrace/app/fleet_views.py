@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from time import monotonic_ns
 from typing import Any, Final, cast
@@ -21,9 +21,10 @@ from tailrace.app.host_gauges import show_signals
 from tailrace.app.worker_handle import NoAnswerError, WorkerHandle
 from tailrace.app.worker_link import Counts
 from tailrace.export.prometheus import GatewayMetrics
+from tailrace.gateway.applications import GATEWAY
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
-from tailrace.gateway.history import Follower
+from tailrace.gateway.history import Address, Follower, History
 from tailrace.gateway.host.signals import HostSignals
 from tailrace.gateway.served import check_backend, objectives_of
 from tailrace.model.record import RequestRecord
@@ -53,14 +54,21 @@ _WORST: Final = frozenset(
 class FleetViews:
     """`Served` for the admin port."""
 
-    def __init__(self, fleet: Fleet, writer: RecordWriter, host: HostSignals | None = None) -> None:
-        """`writer` is the supervisor's own: what comes in at the admin port is about requests of any worker; `host`
-        reads this machine, once for all workers.
+    def __init__(
+        self, fleet: Fleet, writer: RecordWriter, applications: History, host: HostSignals | None = None
+    ) -> None:
+        """`writer` is the supervisor's own: what comes in at the admin port is about requests of any worker.
+
+        `applications`: what services before us have reported of their requests.
+        `host` reads this machine, once for all workers.
         """
         self._fleet = fleet
         self._writer = writer
         self._host = host
         self._stores: dict[str, RecordStore] = {}
+        self.pulls: list[Callable[[GatewayMetrics], None]] = []
+        """What the supervisor's own numbers are set by at each scrape."""
+        self.applications = applications
 
     @property
     def config(self) -> Config:
@@ -156,6 +164,11 @@ class FleetViews:
         """The last cancels that had reached the engine, oldest first."""
         return [cancel.view() for cancel in self._fleet.cancels.watch.recent]
 
+    async def holds(self, addresses: Sequence[Address]) -> list[bool]:
+        """Whether any worker has the record that each address speaks of in memory."""
+        said = await self._ask("holds", list[bool], addresses=addresses)
+        return [any(answers[at] for _, answers in said) for at in range(len(addresses))]
+
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
         lanes: dict[str, dict[str, Any]] = (await self.live()).get("lanes", {})
@@ -204,25 +217,27 @@ class FleetViews:
             out.absorb(worker.counts.metrics)
         out.absorb(self._own_metrics().snapshot())
         out.counter("tailrace_worker_restarts_total", fleet.restarts)
+        for pull in self.pulls:
+            pull(out)
         show_engine(out, fleet.engine, self.config.backends[0].name)
         if self._host is not None:
             show_signals(self._host, out)
         return out.render(accept)
 
-    async def recent(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
-        """The newest `limit` records that began after `since_unix_ns`, oldest first."""
+    async def recent(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> list[RequestRecord]:
+        """The newest `limit` records of one vantage that began after `since_unix_ns`, oldest first."""
         await self._flush()
         since = None if since_unix_ns is None else since_unix_ns + 1
-        return await asyncio.to_thread(self.store.records, since, limit)
+        return await asyncio.to_thread(self.store.records, since, limit, vantage=vantage)
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record by our id or the client's."""
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record by our id or the client's; `None`: the gateway's, or else an application's."""
         await self._flush()
-        return await asyncio.to_thread(self.store.get, request_id)
+        return await asyncio.to_thread(self.store.get, request_id, vantage=vantage)
 
-    def follow(self) -> AbstractContextManager[Follower]:
-        """Receive every record from now on."""
-        return self._fleet.follow()
+    def follow(self, vantage: str = GATEWAY) -> AbstractContextManager[Follower]:
+        """Receive every record of one vantage from now on."""
+        return self._fleet.follow() if vantage == GATEWAY else self.applications.follow()
 
     async def reconfigure(self, config: Config) -> None:
         """Apply a configuration to all workers, or to none."""
@@ -251,10 +266,15 @@ class FleetViews:
     def _built(self) -> list[WorkerHandle]:
         return [worker for worker in self._fleet.workers.values() if worker.built]
 
-    async def _ask(self, what: str, kind: Any, *, request_id: str = "") -> list[tuple[WorkerHandle, Any]]:
+    async def _ask(
+        self, what: str, kind: Any, *, request_id: str = "", addresses: Sequence[Address] = ()
+    ) -> list[tuple[WorkerHandle, Any]]:
         workers = self._built()
         answers = await asyncio.gather(
-            *(worker.ask(what, kind, request_id=request_id, within_s=_PATIENCE_S) for worker in workers),
+            *(
+                worker.ask(what, kind, request_id=request_id, addresses=addresses, within_s=_PATIENCE_S)
+                for worker in workers
+            ),
             return_exceptions=True,
         )
         out = []
@@ -280,13 +300,13 @@ class FleetPage:
         """The engine's address."""
         return self._views.upstream
 
-    async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
+    async def table(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> RecordTable:
         """Records at rest; they are there about 200 ms after a request has ended."""
-        return await asyncio.to_thread(self._views.store.table, since_unix_ns, None, limit)
+        return await asyncio.to_thread(self._views.store.table, since_unix_ns, None, limit, vantage=vantage)
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record with its timeline."""
-        return await self._views.record(request_id)
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record with its timeline; the gateway's first, if no vantage is said."""
+        return await self._views.record(request_id, vantage)
 
     async def live(self) -> LiveNow:
         """The state of this moment."""
@@ -306,6 +326,7 @@ class FleetPage:
             "upstream": self._views.upstream,
             "upstream_ok": engine.reachable,
             "host": self._views.host_words(),
+            "applications": self._views.applications.total,
         }
         state = engine.watch.state(monotonic_ns())
         if state is not None:

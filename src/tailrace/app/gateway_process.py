@@ -87,6 +87,9 @@ class GatewayProcess:
             metrics.clear(name)
             if value is not None:
                 metrics.gauge(name, value, backend=backend)
+        for why, budget in gateway.traces.budgets.items():
+            metrics.counter("tailrace_traces_asked_total", budget.granted, why=why, answer="granted")
+            metrics.counter("tailrace_traces_asked_total", budget.withheld, why=why, answer="withheld")
         if gateway.engine.watch.asks:
             show_engine(metrics, gateway.engine, backend)
         metrics.records(self.writer.counters(), disk_ok=not self.writer.error)

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic_ns
@@ -21,8 +21,11 @@ from tailrace.app.admin_port import AdminPort
 from tailrace.app.gateway_process import FLUSH_S, GatewayProcess, freeze_loaded, tune_interpreter
 from tailrace.app.host_gauges import show_signals
 from tailrace.app.open_files import FEW, raise_open_files
+from tailrace.app.trace_intake import TraceIntake
+from tailrace.gateway.applications import GATEWAY, ApplicationRecords, ApplicationSpans
 from tailrace.gateway.config import Config
 from tailrace.gateway.gateway import Gateway
+from tailrace.gateway.history import Address
 from tailrace.gateway.host.signals import HostSignals
 from tailrace.gateway.served import OneGateway
 from tailrace.model.errors import InputError, StoreError
@@ -70,14 +73,23 @@ class ServingGateway:
         self.store = RecordStore(config.records.dir)
         self.signals = HostSignals(config.signals, config.backends[0])
         self.metrics.on_render(partial(show_signals, self.signals))
-        served = OneGateway(
+        self.applications = ApplicationRecords(self.writer)
+        self.served = served = OneGateway(
             self.gateway,
+            applications=self.applications.history,
             signals=self.signals,
             metrics=self.metrics.render,
             history=_History(self.store),
             store_counters=self.writer.counters,
         )
-        self._admin = AdminPort(served, GatewayPage(self), self.writer.counters)
+        self.traces = TraceIntake(
+            config, self.gateway.amendments, ApplicationSpans(self.applications), holds=self._holds
+        )
+        self.metrics.on_render(self.traces.set_metrics)
+        self._admin = AdminPort(served, GatewayPage(self), self.writer.counters, self.traces)
+
+    async def _holds(self, addresses: Sequence[Address]) -> list[bool]:
+        return self.gateway.history.holds(addresses)
 
     @property
     def admin_url(self) -> str:
@@ -87,6 +99,7 @@ class ServingGateway:
     async def start(self) -> None:
         """Bind both ports. After an error, `close` still has to be called."""
         await self.gateway.start()
+        await self.traces.start()
         await self._admin.start()
         self.signals.start()
 
@@ -104,6 +117,7 @@ class ServingGateway:
         """Drain, cut, flush; returns how many requests were cut."""
         cut = await self.gateway.close(drain_s)
         await self._admin.close()
+        await self.traces.close()
         await asyncio.gather(asyncio.to_thread(self.writer.close, FLUSH_S), asyncio.to_thread(self.signals.close))
         return cut
 
@@ -114,13 +128,13 @@ class _History:
     def __init__(self, store: RecordStore) -> None:
         self._store = store
 
-    def records(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
+    def records(self, since_unix_ns: int | None, limit: int, vantage: str) -> list[RequestRecord]:
         # The store's window includes its start; `since` excludes it, so that a poller can pass the last stamp it has.
         since = None if since_unix_ns is None else since_unix_ns + 1
-        return self._store.records(since, limit)
+        return self._store.records(since, limit, vantage=vantage)
 
-    def get(self, request_id: str) -> RequestRecord | None:
-        return self._store.get(request_id)
+    def get(self, request_id: str, vantage: str | None) -> RequestRecord | None:
+        return self._store.get(request_id, vantage=vantage)
 
 
 class GatewayPage:
@@ -135,14 +149,13 @@ class GatewayPage:
         """The engine's address."""
         return self._serving.gateway.backend.url
 
-    async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
+    async def table(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> RecordTable:
         """Records at rest; they are there about 200 ms after a request has ended."""
-        return await asyncio.to_thread(self._serving.store.table, since_unix_ns, None, limit)
+        return await asyncio.to_thread(self._serving.store.table, since_unix_ns, None, limit, vantage=vantage)
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record with its timeline."""
-        found = self._serving.gateway.history.get(request_id)
-        return found or await asyncio.to_thread(self._serving.store.get, request_id)
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record with its timeline; the gateway's first, if no vantage is said."""
+        return await self._serving.served.record(request_id, vantage)
 
     async def live(self) -> LiveNow:
         """The state of this moment."""
@@ -164,6 +177,7 @@ class GatewayPage:
             "upstream": gateway.backend.url,
             "upstream_ok": engine.reachable,
             "host": self._serving.signals.words(),
+            "applications": self._serving.applications.records,
         }
         if state is not None:
             out["engine_state"] = {
@@ -231,6 +245,8 @@ def _announce(serving: ServingGateway, why: str, *, as_json: bool) -> None:
         }
         if gateway.rpc is not None:
             line["grpc"] = gateway.rpc.address
+        if serving.traces.grpc_address:
+            line["traces_grpc"] = serving.traces.grpc_address
         text = msgspec.json.encode(line).decode()
     else:
         engine = f"{gateway.engine.name} {gateway.engine.version_with_caveat}".strip() or "engine not recognised"

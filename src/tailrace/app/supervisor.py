@@ -20,6 +20,8 @@ from tailrace.app.admin_port import AdminPort
 from tailrace.app.fleet import Fleet
 from tailrace.app.fleet_views import FleetPage, FleetViews
 from tailrace.app.gateway_process import FLUSH_S, freeze_loaded, record_writer
+from tailrace.app.trace_intake import TraceIntake
+from tailrace.gateway.applications import ApplicationRecords, ApplicationSpans
 from tailrace.gateway.config import Config
 from tailrace.gateway.host.signals import HostSignals
 from tailrace.model.errors import InputError, StoreError
@@ -48,8 +50,13 @@ class Supervisor:
             raise
         self.fleet.amendments.add(self.writer.amendments)
         self.signals = HostSignals(config.signals, config.backends[0], gateway_pids=lambda: self.fleet.pids)
-        self.views = FleetViews(self.fleet, self.writer, self.signals)
-        self.admin = AdminPort(self.views, FleetPage(self.fleet, self.views), self.views.store_counters)
+        applications = ApplicationRecords(self.writer)
+        self.views = FleetViews(self.fleet, self.writer, applications.history, self.signals)
+        self.traces = TraceIntake(
+            config, self.writer.amendments, ApplicationSpans(applications), holds=self.views.holds
+        )
+        self.views.pulls.append(self.traces.set_metrics)
+        self.admin = AdminPort(self.views, FleetPage(self.fleet, self.views), self.views.store_counters, self.traces)
 
     async def run(self) -> None:
         """Serve until SIGINT or SIGTERM."""
@@ -75,12 +82,14 @@ class Supervisor:
                 change.cancel()
             cut = await self.fleet.close(self._hurry)
             await self.admin.close()
+            await self.traces.close()
             await asyncio.to_thread(self.writer.close, FLUSH_S)
             await asyncio.to_thread(self.signals.close)
             self._account(cut)
 
     async def _start(self) -> str:
         await self.fleet.start()
+        await self.traces.start()
         await self.admin.start()
         self.signals.start()
         try:
@@ -141,6 +150,8 @@ class Supervisor:
             }
             if fleet.grpc is not None:
                 line["grpc"] = fleet.grpc.address
+            if self.traces.grpc_address:
+                line["traces_grpc"] = self.traces.grpc_address
             text = msgspec.json.encode(line).decode()
         else:
             base = url if url.startswith("unix:") else f"{url}/v1"

@@ -208,10 +208,13 @@ class Worker:
 
     def _said(self, ask: Ask, process: GatewayProcess) -> Any:
         gateway = process.gateway
-        if ask.what == "live":
-            return gateway.live()
-        if ask.what == "streams":
-            return [{**stream, "worker": os.getpid()} for stream in gateway.streams()]
+        views: dict[str, Callable[[], Any]] = {
+            "live": gateway.live,
+            "streams": lambda: [{**stream, "worker": os.getpid()} for stream in gateway.streams()],
+            "holds": lambda: gateway.history.holds(ask.addresses),
+        }
+        if ask.what in views:
+            return views[ask.what]()
         if ask.what == "counts":
             return self._counts(process)
         if ask.what == "cancel":

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -31,6 +32,7 @@ from tailrace.app.worker_link import (
     encode_config,
 )
 from tailrace.gateway.config import Config
+from tailrace.gateway.history import Address
 from tailrace.model.errors import InputError
 
 ANSWER_S: Final = 2.0
@@ -123,13 +125,21 @@ class WorkerHandle:
         self._link.send(message)
 
     async def ask(
-        self, what: str, kind: Any, *, config: Config | None = None, request_id: str = "", within_s: float = ANSWER_S
+        self,
+        what: str,
+        kind: Any,
+        *,
+        config: Config | None = None,
+        request_id: str = "",
+        addresses: Sequence[Address] = (),
+        within_s: float = ANSWER_S,
     ) -> Any:
         """An answer of type `kind`. InputError with the worker's own words; `NoAnswerError` when there is none."""
         self._number += 1
         number = self._number
         waiting = self._asked[number] = asyncio.get_running_loop().create_future()
-        self._link.send(Ask(number, what, b"" if config is None else self._encoded(config), request_id))
+        encoded = b"" if config is None else self._encoded(config)
+        self._link.send(Ask(number, what, encoded, request_id, list(addresses)))
         try:
             async with asyncio.timeout(within_s):
                 return msgspec.msgpack.decode(await waiting, type=kind)

@@ -21,7 +21,7 @@ from tailrace.gateway.engine_link import EngineNews
 from tailrace.govern.shared_state import Order, Report
 from tailrace.model.record import RequestRecord
 
-PROTOCOL: Final = 2
+PROTOCOL: Final = 4
 """Changes with any message: a supervisor that outlived an upgrade must not misread a worker of the new version."""
 _LENGTH: Final = 4
 _MOST_UNREAD: Final = 16 * 1024 * 1024
@@ -66,6 +66,7 @@ class Ask(msgspec.Struct, tag=True):
     what: str
     config: bytes = b""
     request_id: str = ""
+    addresses: list[tuple[str, str, str]] = []
 
 
 class Follow(msgspec.Struct, tag=True):

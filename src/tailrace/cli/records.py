@@ -32,6 +32,9 @@ OutcomeOption = Annotated[
     str, typer.Option(help="Only this outcome: completed, cancelled, timed_out, rejected, failed.")
 ]
 Model = Annotated[str, typer.Option(help="Only this model.")]
+Vantage = Annotated[
+    str, typer.Option(help="Whose records: gateway, or application (what services before it have reported).")
+]
 AsWritten = Annotated[
     bool,
     typer.Option("--as-written", help="Leave out what became known after a record was written: spans, freed slots."),
@@ -50,6 +53,7 @@ def query(
     outcome: OutcomeOption = "",
     model: Model = "",
     request: Annotated[str, typer.Option("--id", help="The one record with this id, whole.")] = "",
+    vantage: Vantage = "gateway",
     ask: Annotated[str, typer.Option(help="A named question; `--ask list` shows them.")] = "",
     number: Annotated[list[str] | None, typer.Option(help="A parameter of --ask: bound_ms=800. Repeatable.")] = None,
     limit: Annotated[int, typer.Option(help="At most so many records.", min=1)] = 20,
@@ -62,6 +66,7 @@ def query(
         return
     store = _open(data_dir)
     window = _window(since, until)
+    _check_vantage(vantage)
     if request:
         _print_one(store, request, as_json, amended=not as_written)
     elif ask:
@@ -72,6 +77,7 @@ def query(
             since_unix_ns=window[0],
             until_unix_ns=window[1],
             amended=not as_written,
+            vantage=vantage,
             numbers=_numbers(number or []),
         )
         _print_answer(answer, ask, as_json)
@@ -80,7 +86,8 @@ def query(
             *window,
             slowest or limit,
             equal=_equal(lane, outcome, model),
-            slowest_by=_metric_column(metric or "ttft") if slowest else "",
+            slowest_by=_metric_column(metric or _first_metric(vantage)) if slowest else "",
+            vantage=vantage,
             amended=not as_written,
         )
         _print_records(table, as_json)
@@ -96,6 +103,7 @@ def export(
     lane: Lane = "",
     outcome: OutcomeOption = "",
     model: Model = "",
+    vantage: Vantage = "gateway",
     limit: Annotated[int | None, typer.Option(help="At most so many records: the newest.", min=1)] = None,
     timelines: Annotated[bool, typer.Option(help="With event timelines (jsonl and parquet).")] = True,
     as_written: AsWritten = False,
@@ -110,8 +118,9 @@ def export(
     store = _open(data_dir)
     wanted = _equal(lane, outcome, model)
     keep = timelines and file_format != "csv"
+    _check_vantage(vantage)
     window = _window(since, until)
-    table = store.table(*window, limit, with_timelines=keep, equal=wanted, amended=not as_written)
+    table = store.table(*window, limit, with_timelines=keep, equal=wanted, vantage=vantage, amended=not as_written)
     if file_format == "parquet":
         from tailrace.export.parquet import write_parquet
 
@@ -208,6 +217,20 @@ def _equal(lane: str, outcome: str, model: str) -> dict[str, str]:
             f"there is no outcome {outcome!r}", place="--outcome", remedy=f"Use one of: {', '.join(known)}."
         )
     return {name: text for name, text in (("lane", lane), ("outcome", outcome), ("model", model)) if text}
+
+
+def _check_vantage(vantage: str) -> None:
+    from tailrace.model.errors import InputError
+
+    if vantage not in ("gateway", "application"):
+        raise InputError(
+            f"there is no vantage {vantage!r}", place="--vantage", remedy="Use one of: gateway, application."
+        )
+
+
+def _first_metric(vantage: str) -> str:
+    """An application's request may have no first token: by its whole length."""
+    return "ttft" if vantage == "gateway" else "e2e"
 
 
 def _numbers(options: list[str]) -> dict[str, float]:

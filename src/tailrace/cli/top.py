@@ -27,6 +27,7 @@ _LETTERS = {
     "encode": "n",
     "prefill": "p",
     "decode": "d",
+    "model": "m",
     "postprocess": "o",
     "response": "s",
     "unattributed": "u",

@@ -24,6 +24,8 @@ _LAYERS: Final = {
     "SCHED": Layer.SCHEDULER,
     "COMPUTE": Layer.COMPUTE,
     "DECODE": Layer.COMPUTE,
+    "PREPROCESS": Layer.GATEWAY,
+    "POSTPROCESS": Layer.GATEWAY,
     "MIX": Layer.MIX,
     "METRIC": Layer.VALIDITY,
     "BENCH": Layer.VALIDITY,
@@ -49,6 +51,8 @@ class Cause(ABC):
     action: ClassVar[Action] = Action.TUNE
     only_with_before: ClassVar[bool] = False
     """The rule compares two windows."""
+    of_applications: ClassVar[bool] = False
+    """The rule can be decided by the records of services before the gateway, without the gateway's."""
 
     @abstractmethod
     def judge(self, evidence: EvidenceSet) -> Finding | None:

@@ -10,7 +10,7 @@ from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observations import observations
-from tailrace.diagnose.symptoms import Symptom, healthy_words, symptoms
+from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
 from tailrace.diagnose.triage import triage
 from tailrace.diagnose.validity import check
 from tailrace.model.finding import Action, Diagnosis, Finding, Level
@@ -71,7 +71,9 @@ def _of_requests(evidence: EvidenceSet) -> Diagnosis:
             + ".",
         )
     window = evidence.now
-    if window.n < MIN_N and len(window.every) < MIN_N:
+    few = window.n < MIN_N and len(window.every) < MIN_N
+    found = [*([] if few else symptoms(evidence)), *application_symptoms(evidence, at_least=MIN_N)]
+    if few and not found:
         return Diagnosis(
             validity=checked.findings,
             action=Action.COLLECT,
@@ -80,7 +82,6 @@ def _of_requests(evidence: EvidenceSet) -> Diagnosis:
             summary=f"Cannot tell: {len(window.every)} requests are too few; {MIN_N} are the least, {needed(0.99)} "
             "support a p99.",
         )
-    found = symptoms(evidence)
     needs = _needs_of_n(evidence)
     if not found:
         return Diagnosis(
@@ -93,6 +94,8 @@ def _of_requests(evidence: EvidenceSet) -> Diagnosis:
         )
     findings = []
     for cause in CAUSES:
+        if few and not cause.of_applications:
+            continue
         why = cause.cannot_run(evidence)
         if why:
             needs.append(f"{cause.code}: {why}")
@@ -106,10 +109,10 @@ def _of_requests(evidence: EvidenceSet) -> Diagnosis:
         validity=checked.findings,
         findings=findings,
         action=findings[0].action if findings else Action.COLLECT,
-        triage=triage(evidence),
+        triage=[] if few else triage(evidence),
         needs=needs,
         not_understood=evidence.not_understood,
-        summary=_summary(evidence, findings, found),
+        summary=_summary(evidence, findings, found, few=few),
     )
 
 
@@ -118,13 +121,13 @@ def _needs_of_n(evidence: EvidenceSet) -> list[str]:
     return [] if supported(0.99, n) else [f"{needed(0.99)} completed requests for a p99 (n = {n})"]
 
 
-def _summary(evidence: EvidenceSet, findings: list[Finding], found: list[Symptom]) -> str:
+def _summary(evidence: EvidenceSet, findings: list[Finding], found: list[Symptom], *, few: bool) -> str:
     if findings:
         first = findings[0]
         wording = _WORDING[first.level]
         if first.level is Level.SUSPECTED and first.missing:
             wording = f"This could be it; to decide, measure: {first.missing[0]}."
         return f"{first.statement} {wording}"
-    where = tail_stages(evidence.now.done)
+    where = None if few else tail_stages(evidence.now.done)
     place = f" {where.sentence}" if where else ""
     return f"Something is wrong ({found[0].text}), but no cause that this evidence can test explains it.{place}"

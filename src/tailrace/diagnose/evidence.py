@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from tailrace.analyze.vantage import split_applications
+from tailrace.diagnose.applications import ApplicationWindow
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.window import Window
 from tailrace.model.engine_state import EngineState
@@ -19,8 +21,9 @@ class EvidenceSet:
     """Everything that the rules may look at. Build it with `from_run`, `from_table`, or a reader.
 
     `states` are scrapes of the engine in order of time; two of them give the counters' deltas. `dropped` is the share
-    of records that were lost. `before` is the window to compare with, if there is one. `hardware` is what was seen
-    of the machine and its accelerators.
+    of records that were lost. `before` is the window to compare with, if there is one. Records that services before the
+    gateway have reported may be among the others: they are kept apart, as `applications`. `hardware` is what
+    was seen of the machine and its accelerators.
     """
 
     def __init__(
@@ -37,8 +40,8 @@ class EvidenceSet:
         not_understood: list[str] | None = None,
         hardware: Hardware | None = None,
     ) -> None:
-        self.table = table
-        self.before_table = before
+        self.table, self.applications = split_applications(table)
+        self.before_table = None if before is None else split_applications(before)[0]
         self.header = header
         self.client = client or ClientHealth()
         self.states = sorted(states or [], key=lambda state: state.at_ns)
@@ -68,7 +71,7 @@ class EvidenceSet:
     def with_table(self, table: RecordTable) -> EvidenceSet:
         """The same evidence with other records of the window: those that a validity check left."""
         return EvidenceSet(
-            table,
+            RecordTable.concat([table, self.applications]),
             before=self.before_table,
             header=self.header,
             client=self.client,
@@ -89,6 +92,11 @@ class EvidenceSet:
     def now(self) -> Window:
         """The window in question."""
         return Window(self.table)
+
+    @cached_property
+    def application(self) -> ApplicationWindow:
+        """The same window as the services before the gateway report it."""
+        return ApplicationWindow(self.applications)
 
     @cached_property
     def before(self) -> Window | None:

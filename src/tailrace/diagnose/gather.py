@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tailrace.analyze.inferred_waits import with_inferred
+from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.readers.source import Source
@@ -23,7 +24,8 @@ def gather(
     InputError when no source holds records or hardware: scrapes alone name no request.
     """
     # A load generator's run may not say how long its engine queued; what its timelines give away, it may have.
-    tables = [with_inferred(source.table) for source in sources if source.table is not None]
+    tables = [_with_inferred(source.table) for source in sources if source.table is not None]
+    tables += [source.applications for source in sources if source.applications is not None]
     notes = [note for source in sources for note in source.notes]
     hardware = Hardware()
     for source in sources:
@@ -52,3 +54,8 @@ def gather(
         not_understood=notes,
         hardware=hardware,
     )
+
+
+def _with_inferred(table: RecordTable) -> RecordTable:
+    """A service's time is not its engine's: nothing is inferred from a table of its records alone."""
+    return table if split_applications(table)[1].timelines else with_inferred(table)

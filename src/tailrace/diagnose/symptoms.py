@@ -14,7 +14,7 @@ from tailrace.diagnose.window import Window
 from tailrace.model.measurement import Verdict
 from tailrace.stats.quantiles import quantile, supported
 
-__all__ = ["Symptom", "healthy_words", "more_often_than", "symptoms"]
+__all__ = ["Symptom", "application_symptoms", "healthy_words", "more_often_than", "symptoms"]
 
 _WORDS: Final = {"ttft": "TTFT", "tpot": "TPOT", "chunk_gap": "longest chunk gap", "e2e": "E2E"}
 STUTTER_MS: Final = 500.0
@@ -29,7 +29,7 @@ class Symptom(NamedTuple):
     """Something that a user would complain about."""
 
     kind: str
-    """`objective`, `stutter`, `failures` or `worse`."""
+    """`objective`, `stutter`, `failures`, `budget` or `worse`."""
     text: str
 
 
@@ -56,6 +56,26 @@ def symptoms(evidence: EvidenceSet) -> list[Symptom]:
         change = compare(evidence.before_table, evidence.table, objectives=evidence.objectives)
         if change.verdict is Verdict.REGRESSED or _mix_made_it_worse(evidence):
             out.append(Symptom("worse", f"worse than before: {change.summary}"))
+    return out
+
+
+def application_symptoms(evidence: EvidenceSet, *, at_least: int) -> list[Symptom]:
+    """What is wrong with the requests of the services before the gateway, where so many of them were reported."""
+    window = evidence.application
+    out = []
+    if window.n >= at_least:
+        if more_often_than(window.failed, window.n, FAILED_SHARE):
+            where, count = window.most_died_in
+            out.append(
+                Symptom(
+                    "failures",
+                    f"{window.failed} of {window.n} requests of the service did not complete, {count} of them ended in "
+                    f"{where}",
+                )
+            )
+        over = sum(map(bool, window.overrun))
+        if more_often_than(over, window.n, FAILED_SHARE):
+            out.append(Symptom("budget", f"{over} of {window.n} requests of the service overran a stage's budget"))
     return out
 
 

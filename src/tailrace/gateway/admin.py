@@ -16,10 +16,15 @@ import msgspec
 from aiohttp import web
 
 from tailrace.export.jsonl import encode_lines, encode_public, to_public
+from tailrace.gateway.applications import GATEWAY, VANTAGES
 from tailrace.gateway.config import Config, config_from, to_plain
 from tailrace.gateway.config_sections import LaneConfig
 from tailrace.gateway.engine_judge import LONGEST_NS, WINDOW_NS
+from tailrace.gateway.otlp.http import PATH as TRACES
+from tailrace.gateway.otlp.http import PROTOBUF, TracesHandler
+from tailrace.gateway.otlp.span_desk import SpanDesk
 from tailrace.gateway.served import Served
+from tailrace.measure.application import VANTAGE as APPLICATION
 from tailrace.model.errors import InputError, TailraceError
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import S
@@ -28,6 +33,10 @@ MAX_RECORDS: Final = 10_000
 _OPEN_WITHOUT_TOKEN: Final = frozenset({"/healthz", "/readyz"})
 _KEEP_ALIVE_S: Final = 15.0
 _KNOBS_TIMEOUT_S: Final = 2.0
+
+_JSON_ONLY: Final = frozenset({"application/json"})
+_TAKEN: Final = {TRACES: _JSON_ONLY | {PROTOBUF}}
+"""Path -> the kinds of body that it takes, where it takes more than JSON."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -39,6 +48,10 @@ class AdminParts(msgspec.Struct, kw_only=True):
     """Records -> a `Diagnosis`; called in a thread."""
     open_paths: frozenset[str] = frozenset()
     """Further paths that need no token: the page's own files, which carry no data."""
+    spans: SpanDesk | None = None
+    """Who takes the spans that engines and services send."""
+    of_engine: Callable[[], dict[str, Any]] | None = None
+    """What is known of the engine from its spans, for `/backends`."""
 
 
 def make_admin(served: Served, parts: AdminParts | None = None) -> web.Application:
@@ -64,7 +77,14 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_post("/config", admin.set_config)
     app.router.add_get("/canary", admin.canary)
     app.router.add_get("/diagnosis", admin.diagnosis)
+    if admin.spans is not None:
+        app.router.add_post("/v1/traces", admin.traces)
     return app
+
+
+def admin_runner(app: web.Application) -> web.AppRunner:
+    """What serves it. Bodies come as they were sent: the server's own unpacking has no bound."""
+    return web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=0.1, auto_decompress=False)
 
 
 def is_loopback(host: str) -> bool:
@@ -91,10 +111,14 @@ async def _explain_errors(request: web.Request, handler: Handler) -> web.StreamR
 def _guard(served: Served, open_paths: frozenset[str]) -> Any:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        # A page of another origin can make a browser on this machine post here: only JSON is taken, which a browser
-        # does not send across origins unasked (nor a DELETE), and a Host that is a foreign name is a rebound one.
-        if request.method == "POST" and request.content_type != "application/json":
-            return _json({"error": {"message": "send application/json"}}, status=415)
+        # A page of another origin can make a browser on this machine post here: only JSON is taken (and protobuf, where
+        # spans go), which a browser does not send across origins unasked (nor a DELETE), and a Host that is a foreign
+        # name is a rebound one.
+        if request.method == "POST" and request.content_type not in _TAKEN.get(request.path, _JSON_ONLY):
+            taken = " or ".join(sorted(_TAKEN.get(request.path, _JSON_ONLY)))
+            return _json({"error": {"message": f"send {taken}"}}, status=415)
+        if request.headers.get("Content-Encoding") and request.path not in _TAKEN:
+            return _json({"error": {"message": "send it without compression"}}, status=415)
         token = served.config.admin_token
         if token and request.path not in open_paths:
             given = request.headers.get("Authorization", "")
@@ -120,12 +144,19 @@ class _Admin:
         self._changing = asyncio.Lock()
         """One change of the configuration at a time: each is made of the one before."""
         self.open_paths = _OPEN_WITHOUT_TOKEN | parts.open_paths
+        self.spans = parts.spans
+        self._traces = (
+            None if parts.spans is None else TracesHandler(parts.spans, lambda: served.config.traces.body_bytes)
+        )
 
     # -- health
 
     async def healthz(self, _: web.Request) -> web.Response:
         """The process lives, and its gauges."""
-        return _json({"status": "closing" if self._served.closing else "ok", **await self._served.health()})
+        health = await self._served.health()
+        if self.spans is not None:
+            health["spans"] = self.spans.view()
+        return _json({"status": "closing" if self._served.closing else "ok", **health})
 
     async def readyz(self, _: web.Request) -> web.Response:
         """Whether a request sent now would be served."""
@@ -145,37 +176,38 @@ class _Admin:
     async def records(self, request: web.Request) -> web.Response:
         """JSON lines, oldest first: `since` in s, ms or ns of the epoch (exclusive), the newest `limit`.
 
-        `timeline=0` leaves timelines out.
+        `timeline=0` leaves timelines out; `vantage=application` gives what services before us have reported instead.
         """
         since = _since(request.query.get("since", ""))
         limit = min(_number(request.query.get("limit", "1000"), "limit"), MAX_RECORDS)
-        found = await self._served.recent(since, limit)
+        found = await self._served.recent(since, limit, _vantage(request) or GATEWAY)
         body = b"".join(encode_lines(found, timeline=request.query.get("timeline") != "0"))
         return web.Response(body=body, content_type="application/x-ndjson")
 
     async def record(self, request: web.Request) -> web.Response:
-        """One record by our id or the client's."""
+        """One record by our id or the client's: the gateway's, or else an application's; `vantage` asks for one."""
         request_id = request.match_info["request_id"]
-        record = await self._served.record(request_id)
+        record = await self._served.record(request_id, _vantage(request))
         if record is None:
             return _json({"error": {"message": f"there is no record {request_id!r}"}}, status=404)
         return _json(to_public(record))
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """Finished requests as server-sent events, from now on."""
+        """Finished requests as server-sent events, from now on; the gateway's, or those of `vantage=application`."""
+        vantage = _vantage(request) or GATEWAY
         answer = web.StreamResponse(
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         )
         await answer.prepare(request)
-        async for data in self._follow():
+        async for data in self._follow(vantage):
             try:
                 await answer.write(data)
             except ConnectionError:
                 break
         return answer
 
-    async def _follow(self) -> AsyncIterator[bytes]:
-        with self._served.follow() as follower:
+    async def _follow(self, vantage: str) -> AsyncIterator[bytes]:
+        with self._served.follow(vantage) as follower:
             yield b": following\n\n"
             while not self._served.closing:
                 try:
@@ -246,9 +278,12 @@ class _Admin:
         return config_from({**to_plain(config), "lanes": lanes}, where="body")
 
     async def backends(self, request: web.Request) -> web.Response:
-        """The engine behind us, and what its metrics say of the last `window` seconds (60, at most 300)."""
+        """The engine behind us, and what its metrics say of the last `window` seconds (60, at most 300).
+
+        What its spans tell: `cold_start_ms`, `spans` by what became of them.
+        """
         length_ns = _number(request.query.get("window", str(WINDOW_NS // S)), "window") * S
-        return _json({"backends": await self._served.backends(max(S, min(length_ns, LONGEST_NS)))})
+        return await self._backends(max(S, min(length_ns, LONGEST_NS)))
 
     async def set_backend(self, request: web.Request) -> web.Response:
         """`{"drain": true}` keeps new requests away from the engine, `{"drain": false}` lets them go to it again."""
@@ -257,7 +292,18 @@ class _Admin:
         if not isinstance(on, bool) or len(body) != 1:
             raise InputError("is not understood", place="body", remedy='Send {"drain": true} or {"drain": false}.')
         await self._served.drain(request.match_info["name"], on=on)
-        return _json({"backends": await self._served.backends(WINDOW_NS)})
+        return await self._backends(WINDOW_NS)
+
+    async def _backends(self, window_ns: int) -> web.Response:
+        backends = await self._served.backends(window_ns)
+        if self._parts.of_engine is not None and backends:
+            backends[0].update(self._parts.of_engine())
+        return _json({"backends": backends})
+
+    async def traces(self, request: web.Request) -> web.Response:
+        """Spans of engines and services: OTLP in protobuf (`application/x-protobuf`) or JSON, plain or compressed."""
+        assert self._traces is not None
+        return await self._traces.post(request)
 
     async def knobs(self, _: web.Request) -> web.Response:
         """The engine's scheduler knobs, where it tells them (the simulated engine does)."""
@@ -316,6 +362,7 @@ class _Admin:
         since = _since(request.query.get("since", ""))
         limit = min(_number(request.query.get("limit", str(MAX_RECORDS)), "limit"), MAX_RECORDS)
         records = await self._served.recent(since, limit)
+        records += await self._served.recent(since, limit, APPLICATION)
         return _json(await asyncio.to_thread(diagnose, records))
 
 
@@ -346,6 +393,13 @@ def _since(text: str) -> int | None:
     if number < 10**14:
         return number * 10**6 + (int(f"{fraction[:6]:0<6}") if fraction.isdigit() else 0)
     return number
+
+
+def _vantage(request: web.Request) -> str | None:
+    said = request.query.get("vantage")
+    if said is not None and said not in VANTAGES:
+        raise InputError(f"there is no vantage {said!r}", place="vantage", remedy=f"Use {' or '.join(VANTAGES)}.")
+    return said
 
 
 def _without_secrets(plain: dict[str, Any]) -> dict[str, Any]:

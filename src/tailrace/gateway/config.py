@@ -27,11 +27,13 @@ from tailrace.gateway.config_sections import (
     SignalsConfig,
     SlowConfig,
     TlsConfig,
+    TracesConfig,
     WebsocketConfig,
 )
 from tailrace.gateway.config_values import Duration, Section, human, lasting, parse_duration
 from tailrace.gateway.grpc_keys import check_grpc
 from tailrace.gateway.plain_yaml import read_yaml
+from tailrace.gateway.traces_keys import check_traces
 from tailrace.govern.lane import LaneMatch, LanePolicy
 from tailrace.govern.objectives import FORM, objective_name
 from tailrace.model.errors import ConfigError
@@ -71,6 +73,7 @@ class Config(Section):
     inference: InferenceConfig = msgspec.field(default_factory=InferenceConfig)
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
+    traces: TracesConfig = msgspec.field(default_factory=TracesConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
@@ -221,6 +224,7 @@ def load_config(path: str | Path, *, upstream: str | None = None) -> Config:
 def check(config: Config, *, where: str = "config") -> None:
     """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
     _check_websocket(config.websocket, place=f"{where}: websocket")
+    check_traces(config.traces, place=f"{where}: traces")
     _check_inference(config.inference, place=f"{where}: inference")
     if not config.backends:
         raise ConfigError(
@@ -435,6 +439,7 @@ def _known_keys() -> list[str]:
         ScrapeConfig,
         SignalsConfig,
         RecordsConfig,
+        TracesConfig,
         WebsocketConfig,
     )
     return [name for kind in kinds for name in kind.__struct_fields__]

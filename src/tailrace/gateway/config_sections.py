@@ -184,6 +184,22 @@ class SignalsConfig(Section):
         return self.gpu
 
 
+class TracesConfig(Section):
+    """Spans that engines and services report, and which requests an engine is asked to trace."""
+
+    share: float = 0.01
+    """Of the traces that begin here, how many the engine is asked to trace; drawn by the trace's id."""
+    per_second: float = 1.0
+    """The most of them a second over all workers; as many again of those whose caller samples them, and of those that
+    ask by `x-tailrace-trace: 1`. 0 asks for none."""
+    body_bytes: int = 4 * 1024 * 1024
+    """The largest `POST /v1/traces`, unpacked. Exporters send at most 512 spans at once by default, about 1 kB each;
+    what is in memory at once is this times four."""
+    grpc_listen: str | None = None
+    """Where exporters that speak gRPC send their spans (SGLang's does), for example `127.0.0.1:4317`. Needs the extra
+    `grpc`. Beyond loopback it takes `admin_token`, as the admin port does."""
+
+
 class InferenceConfig(Section):
     """Queue and prefill of an engine that reports neither, inferred from the tokens of the requests beside it."""
 

@@ -31,10 +31,13 @@ class EngineHead:
         "lines",
         "server",
         "status",
+        "timing_at",
     )
 
     def __init__(self, status: int, headers: list[Header]) -> None:
         self.status = status
+        self.timing_at: tuple[int, ...] = ()
+        """Where a service behind us says how long its stages took."""
         self.kind = b""
         """Media type, lower case, without parameters."""
         self.encoding = b""
@@ -55,6 +58,9 @@ class EngineHead:
             elif key == b"date" and self.date_at < 0:
                 self.date_at = at
                 changing.append((at, name))
+            elif key == b"server-timing":
+                self.timing_at += (at,)
+                changing.append((at, name))
             elif key == b"x-request-id":
                 changing.append((at, name))
         places = {at for at, _ in changing}
@@ -66,7 +72,7 @@ class EngineHead:
         self._changing = changing
 
     def same(self, headers: list[Header]) -> bool:
-        """Whether these headers differ in length, date and request id alone."""
+        """Whether these headers differ in length, date, timing and request id alone."""
         if len(headers) != self._size:
             return False
         for at, pair in self._fixed:
@@ -98,18 +104,20 @@ class EngineHeads:
 class AnswerHead:
     """The head of one answer, ready to be written once its framing is known."""
 
-    __slots__ = ("_date", "_kind", "content_length", "status")
+    __slots__ = ("_date", "_kind", "content_length", "status", "timing")
 
     def __init__(self, kind: EngineHead, headers: list[Header]) -> None:
         self._kind = kind
         self.status = kind.status
         self.content_length = headers[kind.length_at][1] if kind.length_at >= 0 else None
         self._date = headers[kind.date_at][1] if kind.date_at >= 0 else None
+        self.timing = b"" if not kind.timing_at else b", ".join(headers[at][1] for at in kind.timing_at)
 
     def render(self, ours: list[bytes], *, framing: bytes, keep_alive: bool) -> bytes:
         """`ours`: ready-made header lines; `framing`: the line that says where the body ends, or empty."""
-        return b"%b%b%b%b%b\r\n" % (
+        return b"%b%b%b%b%b%b\r\n" % (
             self._kind.lines,
+            b"server-timing: %b\r\n" % self.timing if self.timing else b"",
             date_line() if self._date is None else b"date: %b\r\n" % self._date,
             b"".join(ours),
             framing,

@@ -29,6 +29,7 @@ from tailrace.gateway.work import Work
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.meter import StreamMeter
+from tailrace.measure.reported_parts import with_reported
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.engine_state import EngineState
 
@@ -331,7 +332,12 @@ class EngineLink:
         if ledger.sent is None:
             return NO_TIMINGS
         ledger.passages = [*ledger.passages, *self.adapter.passages(ledger.sent, ledger.headers)]
-        if summary is None:
+        if ledger.server_timing:
+            return with_reported(self._said(ledger, summary), ledger.server_timing)
+        return self._said(ledger, summary)
+
+    def _said(self, ledger: RequestLedger, summary: StreamSummary | None) -> EngineTimings:
+        if summary is None or ledger.sent is None:
             return NO_TIMINGS
         end = ledger.upstream_end or summary.ended_at or ledger.sent
         facts = TimingFacts(

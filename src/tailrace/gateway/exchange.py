@@ -20,7 +20,6 @@ from tailrace.gateway.lane_facts import lane_facts
 from tailrace.gateway.refusal import Refusal, budget_refusal, cancellation, lane_refusal
 from tailrace.gateway.request_head import RequestHead
 from tailrace.gateway.routes import PASSTHROUGH_LANE, RouteKind
-from tailrace.gateway.trace import continue_trace
 from tailrace.gateway.transit import Transit
 from tailrace.gateway.upload import NOT_IN_TIME, Upload
 from tailrace.gateway.verdict import Phase, Verdict
@@ -280,7 +279,7 @@ class GatewayExchange:
 
     def _forwarded(self, body: bytes) -> bytes:
         gateway = self.gateway
-        trace = continue_trace(self.head.named.get(b"traceparent"))
+        trace = gateway.traces.trace(self.head.named, engine=gateway.engine.name, endpoint=self.route.endpoint)
         self.ledger.trace_id, self.ledger.parent_id, self.ledger.span_id = trace[:3]
         head = self.head
         onward = head.onward

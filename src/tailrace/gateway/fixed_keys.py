@@ -20,6 +20,8 @@ _FIXED: Final = (
     "total_running",
     "scrape",
     "signals",
+    "traces.body_bytes",
+    "traces.grpc_listen",
     "records.dir",
     "records.queue",
     "records.seal_rows",

@@ -31,12 +31,13 @@ def onward_head(
 def forward_request(onward: bytes, body: bytes, *, request_id: str, traceparent: bytes, framing: bytes) -> bytes:
     """Head and body in one piece: one write, one segment for a short prompt.
 
-    `framing`: the header line that says where the body ends, or nothing where there is none.
+    `framing`: the header line that says where the body ends, or nothing where there is none. An empty `traceparent` is
+    not sent.
     """
-    return b"%bx-request-id: %b\r\ntraceparent: %b\r\n%b\r\n%b" % (
+    return b"%bx-request-id: %b\r\n%b%b\r\n%b" % (
         onward,
         request_id.encode("latin-1"),
-        traceparent,
+        b"traceparent: %b\r\n" % traceparent if traceparent else b"",
         framing,
         body,
     )

@@ -30,6 +30,7 @@ from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.session import Listeners
 from tailrace.gateway.streams import stream_view
+from tailrace.gateway.trace_share import TraceShare
 from tailrace.gateway.verdict import Verdict
 from tailrace.gateway.wait_inference import WaitInference
 from tailrace.govern.shared_state import SharedState
@@ -131,6 +132,7 @@ class Gateway:
         self._tick: asyncio.TimerHandle | None = None
         self._due = 0
         self._ticks = 0
+        self.traces = TraceShare(config.traces, config.workers)
         self._apply(config)
 
     def _apply(self, config: Config) -> None:
@@ -140,6 +142,7 @@ class Gateway:
         self.header_hold_ns = max(0, int(config.header_hold) - SWEEP_NS)
         """The sweeper is up to one period late, so it is told to come one period early."""
         self.aliases = Aliases(config.aliases)
+        self.traces.reconfigure(config.traces, config.workers)
         self.waits.apply(config.inference)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes

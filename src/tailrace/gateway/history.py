@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import Final
@@ -15,6 +15,8 @@ from tailrace.gateway.amendments import RecentAmendments
 from tailrace.model.record import RequestRecord
 from tailrace.model.timeline import Timeline
 
+Address = tuple[str, str, str]
+"""Whose request something is: our id, or, where that is empty, its trace and our span."""
 KEPT_RECORDS: Final = 4096
 KEPT_TIMELINES: Final = 512
 """A timeline of 2,048 events is about 150 kB of Python integers: 512 of them stay under 80 MB at the very worst."""
@@ -113,6 +115,14 @@ class History:
     def reaches_back_to(self, unix_ns: int) -> bool:
         """Whether nothing that began after `unix_ns` has been pushed out of the ring."""
         return self.total <= len(self._records) or (bool(self._records) and self._records[0].start_unix_ns <= unix_ns)
+
+    def holds(self, addresses: Sequence[Address]) -> list[bool]:
+        """Whether the record that each address speaks of is in memory."""
+        spans = {(record.trace_id, record.span_id) for record in self._records} if addresses else set()
+        return [
+            request_id in self._by_id if request_id else (trace_id, span_id) in spans
+            for request_id, trace_id, span_id in addresses
+        ]
 
     def follow(self) -> AbstractContextManager[Follower]:
         """Receive every record from now on."""

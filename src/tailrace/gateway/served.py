@@ -10,12 +10,14 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tailrace.gateway.applications import GATEWAY
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.gateway import Gateway
-from tailrace.gateway.history import Follower
+from tailrace.gateway.history import Follower, History
 from tailrace.gateway.host.signals import HostSignals
 from tailrace.govern.objectives import objective_name
+from tailrace.measure.application import VANTAGE as APPLICATION
 from tailrace.model.errors import InputError
 from tailrace.model.outcome import Reason
 from tailrace.model.record import RequestRecord
@@ -24,11 +26,11 @@ from tailrace.model.record import RequestRecord
 class RecordHistory(Protocol):
     """Older records than a gateway holds in memory. Called in a thread: it may read files."""
 
-    def records(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
-        """The newest `limit` records that began after `since_unix_ns`, oldest first."""
+    def records(self, since_unix_ns: int | None, limit: int, vantage: str) -> list[RequestRecord]:
+        """The newest `limit` records of one vantage that began after `since_unix_ns`, oldest first."""
 
-    def get(self, request_id: str) -> RequestRecord | None:
-        """One record by our id or the client's."""
+    def get(self, request_id: str, vantage: str | None) -> RequestRecord | None:
+        """One record by our id or the client's; `None`: the gateway's, or else an application's."""
 
 
 class Served(Protocol):
@@ -83,14 +85,14 @@ class Served(Protocol):
     async def metrics(self, accept: str) -> tuple[bytes, str] | None:
         """Body and content type of `/metrics`; `None` where none are kept."""
 
-    async def recent(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
-        """The newest `limit` records that began after `since_unix_ns`, oldest first."""
+    async def recent(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> list[RequestRecord]:
+        """The newest `limit` records of one vantage that began after `since_unix_ns`, oldest first."""
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record by our id or the client's."""
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record by our id or the client's; `None`: the gateway's, or else an application's."""
 
-    def follow(self) -> AbstractContextManager[Follower]:
-        """Receive every record from now on."""
+    def follow(self, vantage: str = GATEWAY) -> AbstractContextManager[Follower]:
+        """Receive every record of one vantage from now on."""
 
     async def reconfigure(self, config: Config) -> None:
         """Apply a configuration everywhere, or nowhere: InputError where it changes what is fixed."""
@@ -128,11 +130,14 @@ class OneGateway:
         *,
         metrics: Callable[[str], tuple[bytes, str]] | None = None,
         history: RecordHistory | None = None,
+        applications: History | None = None,
         store_counters: Callable[[], dict[str, Any]] | None = None,
         signals: HostSignals | None = None,
     ) -> None:
+        """`applications`: what services before us have reported of their requests."""
         self._gateway = gateway
         self._signals = signals
+        self._applications = History() if applications is None else applications
         self._metrics = metrics
         self._history = history
         self._store_counters = store_counters
@@ -223,9 +228,12 @@ class OneGateway:
         """Body and content type of `/metrics`."""
         return None if self._metrics is None else self._metrics(accept)
 
-    async def recent(self, since_unix_ns: int | None, limit: int) -> list[RequestRecord]:
-        """The newest `limit` records that began after `since_unix_ns`, oldest first."""
-        ring, older = self._gateway.history, self._history
+    def _ring(self, vantage: str | None) -> History:
+        return self._applications if vantage == APPLICATION else self._gateway.history
+
+    async def recent(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> list[RequestRecord]:
+        """The newest `limit` records of one vantage that began after `since_unix_ns`, oldest first."""
+        ring, older = self._ring(vantage), self._history
         found = ring.since(since_unix_ns, limit)
         if older is None or len(found) >= limit:
             return found
@@ -233,21 +241,23 @@ class OneGateway:
             return found
         # The ring does not reach back so far; the store does, but lags by its last commit.
         newest_here = {record.request_id for record in found}
-        stored = await asyncio.to_thread(older.records, since_unix_ns, limit)
+        stored = await asyncio.to_thread(older.records, since_unix_ns, limit, vantage)
         merged = [record for record in stored if record.request_id not in newest_here] + found
         merged.sort(key=lambda record: record.start_unix_ns)
         return merged[-limit:]
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record by our id or the client's."""
-        record = self._gateway.history.get(request_id)
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record by our id or the client's; `None`: the gateway's, or else an application's."""
+        record = self._ring(vantage).get(request_id)
         if record is None and self._history is not None:
-            record = await asyncio.to_thread(self._history.get, request_id)
+            record = await asyncio.to_thread(self._history.get, request_id, vantage or GATEWAY)
+        if record is None and vantage is None:
+            return await self.record(request_id, APPLICATION)
         return record
 
-    def follow(self) -> AbstractContextManager[Follower]:
-        """Receive every record from now on."""
-        return self._gateway.history.follow()
+    def follow(self, vantage: str = GATEWAY) -> AbstractContextManager[Follower]:
+        """Receive every record of one vantage from now on."""
+        return self._ring(vantage).follow()
 
     async def reconfigure(self, config: Config) -> None:
         """Apply a configuration."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tailrace.gateway.ids import random_hex
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_SAMPLED = 1
 
 
 class Trace(NamedTuple):
@@ -19,15 +20,39 @@ class Trace(NamedTuple):
     span_id: str
     """Ours: the parent of what the engine reports."""
     header: bytes
-    """What goes upstream: same trace, our span, the caller's flags.
+    """What goes upstream: same trace, our span, the flags that `Sampler` leaves. Empty: nothing goes upstream."""
 
-    A trace that begins here is not sampled (flag 00): engines decide at the start and we at the end, so asking them
-    to trace every request would cost each of them a span for the few that are kept.
+
+class Sampler(Protocol):
+    """Who decides which requests an engine is asked to trace."""
+
+    def begins(self, trace_id: str) -> bool:
+        """Whether to ask for a trace that begins here."""
+
+    def goes_on(self) -> bool:
+        """Whether to ask on for one whose caller asks."""
+
+
+class _Never:
+    def begins(self, trace_id: str) -> bool:  # noqa: ARG002
+        return False
+
+    def goes_on(self) -> bool:
+        return True
+
+
+AS_IT_COMES = _Never()
+"""The caller's flags as they are; nothing that begins here is traced."""
+
+
+def continue_trace(
+    traceparent: bytes | None, sampler: Sampler = AS_IT_COMES, *, asked: bool = False, only_sampled: bool = False
+) -> Trace:
+    """Read `traceparent`; a missing or malformed one starts a new trace, as the standard asks.
+
+    `asked`: this very request is to be traced, whatever the flags say. `only_sampled`: the engine traces whatever has a
+    parent, so that it is told of one only where it is to trace.
     """
-
-
-def continue_trace(traceparent: bytes | None) -> Trace:
-    """Read `traceparent`; a missing or malformed one starts a new trace, as the standard asks."""
     match = _TRACEPARENT.fullmatch(traceparent.strip()) if traceparent else None
     random = random_hex(24)
     span = random[32:]
@@ -39,6 +64,14 @@ def continue_trace(traceparent: bytes | None) -> Trace:
         or match[3] == b"0" * 16
     ):
         trace_id = random[:32]
-        return Trace(trace_id, "", span, f"00-{trace_id}-{span}-00".encode())
+        sampled = asked or sampler.begins(trace_id)
+        if only_sampled and not sampled:
+            return Trace(trace_id, "", span, b"")
+        return Trace(trace_id, "", span, f"00-{trace_id}-{span}-0{sampled:d}".encode())
     trace_id = match[2].decode()
-    return Trace(trace_id, match[3].decode(), span, f"00-{trace_id}-{span}-{match[4].decode()}".encode())
+    flags = int(match[4], 16)
+    sampled = asked or (flags & _SAMPLED == _SAMPLED and sampler.goes_on())
+    if only_sampled and not sampled:
+        return Trace(trace_id, match[3].decode(), span, b"")
+    flags = flags | _SAMPLED if sampled else flags & ~_SAMPLED
+    return Trace(trace_id, match[3].decode(), span, f"00-{trace_id}-{span}-{flags:02x}".encode())

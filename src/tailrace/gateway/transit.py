@@ -97,6 +97,8 @@ class Transit:
         sse = kind == b"text/event-stream" and 200 <= status < 300
         self.answer.ours = exchange.our_headers(now)
         self.answer.begin(head, headers, sse=sse)
+        if head.timing_at:
+            exchange.ledger.server_timing = b", ".join(headers[at][1] for at in head.timing_at)
         if exchange.route.kind is RouteKind.READ and sse and readable:
             self.meter = StreamMeter(
                 gateway.engine.adapter.dialect(exchange.route.endpoint),

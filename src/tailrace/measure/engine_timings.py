@@ -18,8 +18,12 @@ class EngineTimings(msgspec.Struct, frozen=True, kw_only=True):
     prefill_ns: int | None = None
     decode_ns: int | None = None
     """Used only where our clock saw no token, that is for an answer that was not streamed."""
+    postprocess_ns: int | None = None
+    """As `decode_ns`: what follows the last token we measure ourselves."""
+    parts_ns: dict[str, int] = {}
+    """Parts by name, of services and engines: `preprocess.retrieval`. Each is contained in its stage."""
     sources: dict[str, str] = {}
-    """Stage (`queue`, `preprocess`, `encode`, `prefill`, `decode`) -> source, as `model.stage.source` spells it."""
+    """Stage (`queue`, `preprocess`, `encode`, `prefill`, `decode`, `postprocess`) or part -> source."""
     preemptions: int | None = None
     cached_tokens: int | None = None
 

@@ -8,7 +8,7 @@ import msgspec
 
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
 from tailrace.measure.sampling import DEFAULT_RATE, keep
-from tailrace.measure.stage_account import Passage, StageAccount, Stamps, account_for
+from tailrace.measure.stage_account import Passage, StageAccount, Stamps, account_for, parts_within
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.engine_state import EngineState
 from tailrace.model.outcome import OutcomeKind, Reason
@@ -52,6 +52,8 @@ class RequestLedger(msgspec.Struct, kw_only=True):
     """When the client's socket had taken the last byte; ends the request."""
     blocked: list[tuple[int, int]] = []
     passages: list[Passage] = []
+    server_timing: bytes = b""
+    """What a service behind us said of its stages in the head of the answer; read when the record is made."""
 
     # -- identity
     client_request_id: str = ""
@@ -161,6 +163,11 @@ class RequestLedger(msgspec.Struct, kw_only=True):
             end = self.client_last_write
         end = max(end, self.received)
         account = self._account(end, summary, timings)
+        sources = {str(stage): origin for stage, origin in account.sources.items()}
+        parts: dict[str, int] = {}
+        if timings.parts_ns:
+            parts, of_parts = parts_within(account, timings)
+            sources |= of_parts
         ttft = self._ttft(summary)
         slow = self._slow(summary, ttft, end, outcome, limits)
         keep_reason, weight = keep(self.request_id, outcome, slow, sample_rate)
@@ -234,7 +241,8 @@ class RequestLedger(msgspec.Struct, kw_only=True):
             postprocess_ns=values.get("postprocess"),
             response_ns=values.get("response"),
             unattributed_ns=values.get("unattributed"),
-            stage_sources={str(stage): origin for stage, origin in account.sources.items()},
+            parts_ns=parts,
+            stage_sources=sources,
             e2e_ns=end - self.received,
             e2e_last_token_ns=self._not_before(ttft, stream.last_token_at),
             ttft_ns=ttft,

@@ -18,7 +18,8 @@ from tailrace.model.thresholds import MS
 
 _MEASURED: Final = source(SourceKind.MEASURED)
 _REMAINDER: Final = source(SourceKind.INFERRED, "remainder")
-_WAIT_PARTS: Final = ("queue", "preprocess", "encode", "prefill", "decode")
+_WAIT_PARTS: Final = ("queue", "preprocess", "encode", "prefill", "decode", "postprocess")
+_MEASURED_WITH_TOKENS: Final = ("decode", "postprocess")
 _STRENGTH: Final = {"inferred": 0, "reported": 1, "measured": 2}
 
 
@@ -199,6 +200,22 @@ _STREAM_SOURCES: Final = {**_WHOLE_SOURCES, "decode": _MEASURED, "postprocess": 
 _STREAM_UNSPLIT_SOURCES: Final = {**_STREAM_SOURCES, "unattributed": _REMAINDER}
 
 
+def parts_within(account: StageAccount, timings: EngineTimings) -> tuple[dict[str, int], dict[str, str]]:
+    """(parts, their sources): those of `timings` whose stage is in the account, none longer than its stage."""
+    parts: dict[str, int] = {}
+    sources: dict[str, str] = {}
+    for name, value in timings.parts_ns.items():
+        whole = account.values.get(name.partition(".")[0])
+        if whole is None or value < 0:
+            continue
+        origin = timings.sources.get(name, "reported")
+        if value > whole:
+            origin = _with_detail(origin, f"clamped from {value / MS:.3f} ms")
+        parts[name] = min(value, whole)
+        sources[name] = origin
+    return parts, sources
+
+
 def _full_account(
     stamps: Stamps, timings: EngineTimings, passages: Sequence[Passage], blocked: Sequence[tuple[int, int]]
 ) -> StageAccount:
@@ -258,7 +275,7 @@ def _split_wait(
     seen = _between(passages, start, stop)
     left = length
     for stage in _WAIT_PARTS:
-        if stage == "decode" and sees_tokens:
+        if sees_tokens and stage in _MEASURED_WITH_TOKENS:
             continue
         part = timings.part(stage) or seen.get(stage)
         if part is None:

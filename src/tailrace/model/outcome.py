@@ -34,6 +34,8 @@ class Reason(StrEnum):
     FIRST_TOKEN_TIMEOUT = "first_token_timeout"  # noqa: S105  (a reason, not a password)
     IDLE_TIMEOUT = "idle_timeout"
     TOTAL_TIMEOUT = "total_timeout"
+    STAGE_TIMEOUT = "stage_timeout"
+    """A service's own budget for one of its stages; the record names both."""
     # rejected
     QUEUE_FULL = "queue_full"
     PREDICTED_WAIT = "predicted_wait"
@@ -56,6 +58,8 @@ class Reason(StrEnum):
     GATEWAY_ERROR = "gateway_error"
     CLIENT_ERROR = "client_error"
     """A probe's own failure (its socket, its DNS); never the server's."""
+    APPLICATION_ERROR = "application_error"
+    """A service before the gateway failed by itself."""
 
 
 REASON_KIND: dict[Reason, OutcomeKind] = {
@@ -80,6 +84,7 @@ REASON_KIND: dict[Reason, OutcomeKind] = {
             Reason.FIRST_TOKEN_TIMEOUT,
             Reason.IDLE_TIMEOUT,
             Reason.TOTAL_TIMEOUT,
+            Reason.STAGE_TIMEOUT,
         ),
         OutcomeKind.TIMED_OUT,
     ),
@@ -109,6 +114,7 @@ REASON_KIND: dict[Reason, OutcomeKind] = {
             Reason.PROTOCOL_ERROR,
             Reason.GATEWAY_ERROR,
             Reason.CLIENT_ERROR,
+            Reason.APPLICATION_ERROR,
         ),
         OutcomeKind.FAILED,
     ),

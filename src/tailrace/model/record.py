@@ -24,7 +24,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     schema: int = SCHEMA
     vantage: str = "gateway"
-    """Whose clock this is: `gateway`, `client` (the probe), `application` (a service before us) or `simulated`."""
+    """Whose clock this is: `gateway`, `client` (the probe), `application` (a service before us), `engine` (its own
+    trace file) or `simulated`."""
 
     # -- identity
     request_id: str
@@ -44,6 +45,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     model: str = ""
     requested_model: str = ""
     """What the client called it, where that is an alias and `model` the engine's own name."""
+    service: str = ""
+    """Of an application's record: the service that reported it."""
     backend: str = ""
     engine: str = ""
     engine_version: str = ""
@@ -102,6 +105,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     encode_ns: int | None = None
     prefill_ns: int | None = None
     decode_ns: int | None = None
+    model_ns: int | None = None
+    """Of an application's record: its call of the hop behind, whose own record splits it; absent in all others."""
     postprocess_ns: int | None = None
     response_ns: int | None = None
     unattributed_ns: int | None = None
@@ -175,7 +180,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     died_in: str = ""
     """The stage in which a request that did not complete ended."""
     budget: str = ""
-    """The budget that a timed-out request exceeded: `queue`, `first_token`, `idle`, `total`."""
+    """The budget that a timed-out request exceeded: `queue`, `first_token`, `idle`, `total`; of an application, the
+    stage that had it: `preprocess.retrieval`."""
     error: str = ""
     """What the engine said, shortened to 300 characters."""
     http_status: int | None = None
@@ -190,7 +196,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     keep_weight: float = 1.0
     """How many requests of its kind this record's timeline stands for."""
     slow: list[str] = []
-    """The thresholds that were crossed: `ttft`, `tpot`, `stall`, `gap`."""
+    """The thresholds that were crossed: `ttft`, `tpot`, `stall`, `gap`; of an application, the stages that took longer
+    than their budget and were not stopped."""
     timeline: Timeline | None = None
 
     def stage_ns(self, stage: str) -> int | None:

@@ -19,6 +19,8 @@ class Stage(StrEnum):
     ENCODE = "encode"
     PREFILL = "prefill"
     DECODE = "decode"
+    MODEL = "model"
+    """A service's call of the hop behind it, to the last token. Never in a gateway's record, which splits that call."""
     POSTPROCESS = "postprocess"
     RESPONSE = "response"
     UNATTRIBUTED = "unattributed"

@@ -30,6 +30,8 @@ class LiveEvidence(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     records: bytes = b""
     """Finished requests as JSON lines, as the admin port of a gateway gives them."""
+    applications: bytes = b""
+    """The same of the services before it; a gateway of an older version gives its own records again."""
     scrapes: list[Scrape] = []
     """Scrapes of `/metrics`, oldest first; differences need two."""
     signals: bytes = b""
@@ -58,6 +60,7 @@ async def fetch_evidence(
     envelope = Envelope(target.host_header, "/", api_key=token)
     missing: list[str] = []
     scrapes: list[Scrape] = []
+    applications = b""
     try:
         query = f"?limit={limit}" + (f"&since={since}" if since else "")
         records = await _get(pool, envelope, f"{base}/records{query}", timeout_s)
@@ -68,6 +71,8 @@ async def fetch_evidence(
             # Older gateways have none, and an engine is not asked.
             answer = await _get(pool, envelope, f"{base}/signals", timeout_s)
             signals = answer.body if answer.status == 200 else b""
+            reported = await _get(pool, envelope, f"{base}/records{query}&vantage=application", timeout_s)
+            applications = reported.body if reported.status == 200 else b""
         for wait_s in (0.0, between_s) if between_s > 0 else (0.0,):
             await asyncio.sleep(wait_s)
             answer = await _get(pool, envelope, f"{base}/metrics", timeout_s)
@@ -86,6 +91,7 @@ async def fetch_evidence(
     return LiveEvidence(
         url=url,
         records=records.body if records.status == 200 else b"",
+        applications=applications,
         scrapes=scrapes,
         signals=signals,
         missing=missing,

@@ -39,6 +39,9 @@ __all__ = ["Answer", "RecordStore"]
 
 _T = TypeVar("_T")
 _ATTEMPTS: Final = 4
+GATEWAY: Final = "gateway"
+"""The vantage that every question is about unless it says otherwise: two records of one request are not two requests.
+"""
 _AMENDABLE: Final = frozenset(AMENDABLE)
 
 
@@ -91,16 +94,19 @@ class RecordStore:
         with_timelines: bool = False,
         equal: Mapping[str, str] | None = None,
         slowest_by: str = "",
+        vantage: str | None = GATEWAY,
         amended: bool = True,
     ) -> RecordTable:
         """Records in the window, ordered by start; with `limit`, the newest so many of them.
 
+        One `vantage`, the gateway's own unless another is asked for (`application`: what services before it have
+        reported of the same requests); `None`: whatever there is.
         `equal` keeps those whose text fields say this (`{"lane": "batch"}`). `slowest_by` names a column: the rows
         that have it come largest first, and `limit` keeps the largest. Timelines are read only when asked for: they
         are most of the bytes. Without `amended`, records come as they were written.
         """
         order = slowest_by or "start_unix_ns"
-        wanted = dict(equal or {})
+        wanted = {**(equal or {}), **({} if vantage is None else {"vantage": vantage})}
         for name in (order, *wanted):
             if name not in KINDS:
                 raise InputError(f"records have no field {name!r}", remedy=f"They have: {', '.join(KINDS)}.")
@@ -131,13 +137,27 @@ class RecordStore:
         return self._retry(read)
 
     def records(
-        self, since_unix_ns: int | None = None, limit: int | None = None, until_unix_ns: int | None = None
+        self,
+        since_unix_ns: int | None = None,
+        limit: int | None = None,
+        until_unix_ns: int | None = None,
+        *,
+        vantage: str | None = GATEWAY,
     ) -> list[RequestRecord]:
         """Like `table`, as records with their timelines."""
-        return list(self.table(since_unix_ns, until_unix_ns, limit, with_timelines=True).records())
+        table = self.table(since_unix_ns, until_unix_ns, limit, with_timelines=True, vantage=vantage)
+        return list(table.records())
 
-    def get(self, request_id: str, *, amended: bool = True) -> RequestRecord | None:
-        """The record of one request, by our id or the client's, with its timeline; the newest if there are several."""
+    def get(self, request_id: str, *, vantage: str | None = None, amended: bool = True) -> RequestRecord | None:
+        """The record of one request, by our id or the client's, with its timeline; the newest if there are several.
+
+        `vantage` `None`: the gateway's, or where it has none, an application's.
+        """
+        if vantage is None:
+            return self._get(request_id, GATEWAY, amended=amended) or self._get(request_id, "", amended=amended)
+        return self._get(request_id, vantage, amended=amended)
+
+    def _get(self, request_id: str, vantage: str, *, amended: bool) -> RequestRecord | None:
         if not request_id or request_id.endswith("\0"):
             # Most records have no client id, and an empty one must not find them; numpy cuts NULs off what it compares.
             return None
@@ -145,13 +165,16 @@ class RecordStore:
         def read() -> RequestRecord | None:
             found, _, batches = self._hot(containing=request_id)
             mine = (found.column("request_id") == request_id) | (found.column("client_request_id") == request_id)
+            if vantage:
+                mine &= found.column("vantage") == vantage
             hits = found.where(mine.astype(bool))
             if not len(hits):
                 listing = list_segments(self.directory.segments)
                 if not listing.names:
                     return None
                 quoted = _quoted(request_id)
-                where = f"request_id = {quoted} OR client_request_id = {quoted}"
+                where = f"(request_id = {quoted} OR client_request_id = {quoted})"
+                where += f' AND "vantage" = {_quoted(vantage)}' if vantage else ""
                 paths = [name.path(self.directory.segments) for name in listing.names]
                 hits = self._read_segments(paths, where, "start_unix_ns", 1, with_timelines=True)
             newest = hits.sorted_by("start_unix_ns", descending=True).where(np.arange(min(1, len(hits))))
@@ -172,13 +195,15 @@ class RecordStore:
         metric: str | None = None,
         since_unix_ns: int | None = None,
         until_unix_ns: int | None = None,
+        vantage: str = GATEWAY,
         amended: bool = True,
         numbers: Mapping[str, float] | None = None,
         **more: float,
     ) -> Answer:
-        """Answer a named query (see `queries.QUERIES`) over a window. InputError for an unknown name or parameter.
+        """Answer a named query (see `queries.QUERIES`) over a window, of the records of one vantage.
 
-        Its parameters go by their names (`bound_ms=500`), or all in `numbers`.
+        InputError for an unknown name or parameter. Its parameters go by their names (`bound_ms=500`), or all in
+        `numbers`.
         """
         sql = query_sql(name, metric, **(numbers or {}), **more)
         # A question that goes by nothing that amendments change is answered without a look at them.
@@ -190,7 +215,7 @@ class RecordStore:
             window = (since_unix_ns, until_unix_ns)
             snapshot = self._snapshot(*window, amended=bool(fields))
             with connect(threads=self._threads) as connection:
-                self._make_view(connection, snapshot, window, fields)
+                self._make_view(connection, snapshot, window, vantage, fields)
                 cursor = connection.execute(sql)
                 columns = [column[0] for column in cursor.description or []]
                 return Answer(columns, cursor.fetchall())
@@ -364,15 +389,17 @@ class RecordStore:
         connection: duckdb.DuckDBPyConnection,
         snapshot: _Snapshot,
         window: tuple[int | None, int | None],
+        vantage: str | None,
         fields: Sequence[str] = AMENDABLE,
     ) -> None:
-        """The records of a window as the view `records`, amended in these fields where there are amendments."""
+        """The records of a window, of one vantage or all, as the view `records`, amended in `fields` if they were."""
         from tailrace.store.parquet_file import register_table, select_segments  # noqa: PLC0415
 
         parts = [register_table(connection, "hot", snapshot.hot)]
         if snapshot.segments:
             parts.append(select_segments(connection, snapshot.segments))
-        union = " UNION ALL ".join(f"(SELECT * FROM ({part}) WHERE {_window(*window)})" for part in parts)  # noqa: S608
+        where = _window(*window) + ("" if vantage is None else f" AND vantage = {_quoted(vantage)}")
+        union = " UNION ALL ".join(f"(SELECT * FROM ({part}) WHERE {where})" for part in parts)  # noqa: S608
         name = "written" if snapshot.late else "records"
         connection.execute(f"CREATE TEMP VIEW {name} AS {union}")
         if snapshot.late:
@@ -400,7 +427,7 @@ class RecordStore:
         from tailrace.store.parquet_file import connect  # noqa: PLC0415
 
         with connect(threads=self._threads) as connection:
-            self._make_view(connection, snapshot, window)
+            self._make_view(connection, snapshot, window, None)
             rows = f'SELECT * FROM records WHERE "{order}" IS NOT NULL{_says(equal)} ORDER BY "{order}" DESC'  # noqa: S608
             if limit is not None:
                 rows += f" LIMIT {int(limit)}"

@@ -5,8 +5,8 @@ an application of its own. Everything is read-only.
 
 * `GET /` the document; `GET /page/FILE` its script, style and icon; `GET /page/plotly.js` from the plotly package
 * `GET /page/live` the state of this moment
-* `GET /page/view?window=&lane=&metric=&theme=` the answer, the pictures and the slowest requests
-* `GET /page/request/{id}?theme=` one request
+* `GET /page/view?window=&lane=&metric=&vantage=&theme=` the answer, the pictures and the slowest requests
+* `GET /page/request/{id}?vantage=&theme=` one request
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aiohttp import hdrs, web
 
 from tailrace.model.errors import InputError, StoreError
 from tailrace.web.assets import FOREVER, HEADERS, REVALIDATE, Asset, page_html, plotly_path, static_asset
-from tailrace.web.selection import Selection
+from tailrace.web.selection import Selection, vantage_of
 from tailrace.web.source import PageSource
 from tailrace.web.view import request_detail
 from tailrace.web.views import REFRESH_S, ROWS, Views
@@ -125,7 +125,11 @@ class _Page:
 
     async def request(self, request: web.Request) -> web.Response:
         request_id = request.match_info["request_id"]
-        record = await self.source.record(request_id)
+        try:
+            vantage = vantage_of(request.query)
+        except InputError as error:
+            return _json({"error": str(error)}, status=400)
+        record = await self.source.record(request_id, vantage)
         if record is None:
             return _json({"error": "No record has this id: it may still be in flight, or was pruned."}, status=404)
         theme = Selection.from_query({"theme": request.query.get("theme", "")}).theme

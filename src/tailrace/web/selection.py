@@ -13,8 +13,17 @@ from tailrace.model.errors import InputError
 from tailrace.model.thresholds import S
 
 WINDOWS_S: Final[dict[str, int | None]] = {"1m": 60, "5m": 300, "1h": 3600, "all": None}
+VANTAGES: Final = ("gateway", "application")
 LANE_LIMIT: Final = 200
 """Characters of a lane's name; keeps the keys of the cache small."""
+
+
+def vantage_of(query: Mapping[str, str]) -> str | None:
+    """The vantage that a URL's query names, if it does. InputError for one that is none."""
+    vantage = query.get("vantage") or None
+    if vantage is not None and vantage not in VANTAGES:
+        raise InputError(f"no vantage {vantage[:40]!r}", remedy=f"Choose {', '.join(VANTAGES)}.")
+    return vantage
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +35,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     metric: str = ""
     """Empty: what fits the traffic."""
     theme: Theme = "light"
+    vantage: str = "gateway"
+    """Whose records: the gateway's, or those of the services before it."""
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Self:
@@ -40,7 +51,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         lane = query.get("lane", "")
         if len(lane) > LANE_LIMIT:
             raise InputError("the lane's name is too long", remedy=f"It has at most {LANE_LIMIT} characters.")
-        return cls(window=window, lane=lane, metric=metric, theme=theme)
+        return cls(window=window, lane=lane, metric=metric, theme=theme, vantage=vantage_of(query) or "gateway")
 
     def since_unix_ns(self, now_unix_ns: int) -> int | None:
         """Where the window begins, `None` for all that is kept."""

@@ -50,6 +50,8 @@ class LiveNow(TypedDict, total=False):
     upstream: str
     upstream_ok: bool | None
     """Whether the engine answered lately; `None` where nobody has asked."""
+    applications: int
+    """Requests that services before the gateway have reported; the page offers their view where there are any."""
     engine_state: dict[str, Any]
     """`running`, `waiting`, `kv_usage` of the last scrape, where there was one."""
     host: str
@@ -69,12 +71,15 @@ class PageSource(Protocol):
         """What is being watched, in a few words: the gateway's name or its upstream."""
         ...
 
-    async def table(self, since_unix_ns: int | None, limit: int) -> RecordTable:
-        """The newest `limit` records that started at or after `since_unix_ns` (all when `None`); no timelines."""
+    async def table(self, since_unix_ns: int | None, limit: int, vantage: str = "gateway") -> RecordTable:
+        """The newest `limit` records of one vantage that started at or after `since_unix_ns` (all when `None`).
+
+        No timelines.
+        """
         ...
 
-    async def record(self, request_id: str) -> RequestRecord | None:
-        """One record with its timeline, `None` where it is not known."""
+    async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
+        """One record with its timeline, `None` where it is not known; the gateway's first, if no vantage is said."""
         ...
 
     async def live(self) -> Mapping[str, object]:

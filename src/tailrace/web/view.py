@@ -103,9 +103,12 @@ def request_detail(record: RequestRecord, theme: Theme) -> dict[str, Any]:
         rows.append(_stage_row(name, value, record))
         if name == "queue":
             rows.extend(_stage_row(part, ns, record) for part, ns in parts.items() if ns is not None)
+        named = {part: ns for part, ns in record.parts_ns.items() if part.partition(".")[0] == name}
+        rows.extend(_stage_row(_short(part), ns, record) for part, ns in named.items())
     facts = {
         "client's request id": record.client_request_id,
         "trace": record.trace_id,
+        "service": record.service,
         "model": record.model,
         "backend": record.backend,
         "engine": f"{record.engine} {record.engine_version}".strip(),
@@ -117,6 +120,7 @@ def request_detail(record: RequestRecord, theme: Theme) -> dict[str, Any]:
         "finish reason": record.finish_reason,
         "HTTP status": "" if record.http_status is None else str(record.http_status),
         "retries": str(record.retries) if record.retries else "",
+        "budget that was over": record.budget,
         "slow by": ", ".join(record.slow),
         "running / waiting at admission": _pair(record.running_at_admission, record.waiting_at_admission),
         "error": record.error,

@@ -17,7 +17,7 @@ import msgspec
 
 from tailrace.store.table import RecordTable
 from tailrace.web.assets import Asset
-from tailrace.web.selection import WINDOWS_S, Selection
+from tailrace.web.selection import VANTAGES, WINDOWS_S, Selection
 from tailrace.web.source import LiveNow, PageSource
 from tailrace.web.view import build_view
 
@@ -57,7 +57,7 @@ class Views:
         self._rows = rows
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="tailrace-page")
         self._kept: OrderedDict[Selection, _Kept] = OrderedDict()
-        self._tables: dict[str, tuple[float, RecordTable]] = {}
+        self._tables: dict[tuple[str, str], tuple[float, RecordTable]] = {}
         self._building = asyncio.Lock()
         self.builds = 0
         """How many views were built; a test watches it."""
@@ -100,16 +100,19 @@ class Views:
 
     async def _table(self, chosen: Selection, now: int, started: float) -> RecordTable:
         """One read serves every lane, metric and theme of a window."""
-        known = self._tables.get(chosen.window)
+        key = (chosen.window, chosen.vantage)
+        known = self._tables.get(key)
         if known is not None and known[0] > started:
             return known[1]
         since = chosen.since_unix_ns(now)
-        table = await self._source.table(None if since is None else since - SLACK_NS, self._rows)
+        table = await self._source.table(
+            None if since is None else since - SLACK_NS, self._rows, vantage=chosen.vantage
+        )
         took = time.monotonic() - started
         # Tables are the big thing here: only those of windows that somebody looks at now are held.
         self._tables = {name: pair for name, pair in self._tables.items() if pair[0] > started}
-        self._tables[chosen.window] = (started + max(self._refresh_s * 0.8, took / SHARE), table)
-        assert len(self._tables) <= len(WINDOWS_S)
+        self._tables[key] = (started + max(self._refresh_s * 0.8, took / SHARE), table)
+        assert len(self._tables) <= len(WINDOWS_S) * len(VANTAGES)
         return table
 
     def _work(self, table: RecordTable, chosen: Selection, now: int, uptime_s: float | None) -> tuple[Asset, float]:

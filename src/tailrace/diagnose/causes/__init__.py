@@ -18,6 +18,7 @@ from tailrace.diagnose.causes.prefill_steals_decode import PrefillStealsDecode
 from tailrace.diagnose.causes.queue_saturation import QueueSaturation
 from tailrace.diagnose.causes.self_bottleneck import SelfBottleneck
 from tailrace.diagnose.causes.slow_reader import SlowReader
+from tailrace.diagnose.causes.stage_slow import PostprocessSlow, PreprocessSlow
 
 __all__ = ["CAUSES"]
 
@@ -30,6 +31,8 @@ CAUSES: Final[tuple[Cause, ...]] = (
     SelfBottleneck(),
     Network(),
     SlowReader(),
+    PreprocessSlow(),
+    PostprocessSlow(),
     CpuStarved(),
     PowerCap(),
     Thermal(),

@@ -16,9 +16,13 @@ NEWEST: Final = 100_000
 
 
 def read_directory(path: Path) -> tuple[RecordTable, float]:
-    """(the newest records, share of records that were dropped). InputError when it is no data directory or empty."""
+    """(the newest records of the gateway and of services before it, share of records that were dropped).
+
+    InputError when it is no data directory or empty.
+    """
     store = RecordStore(path)
-    table = store.table(limit=NEWEST, with_timelines=True)
+    vantages = [store.table(limit=NEWEST, with_timelines=True, vantage=name) for name in ("gateway", "application")]
+    table = RecordTable.concat(vantages)
     if not len(table):
         raise InputError("there is no record in it yet", place=str(path), remedy="Send requests through the gateway.")
     dropped = sum(value for name, value in store.counters().items() if name.startswith("dropped"))

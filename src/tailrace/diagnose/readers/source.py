@@ -1,4 +1,4 @@
-"""One source of evidence: a run file, records as JSON lines, a gateway's data directory, a scrape of /metrics, signals
+"""One source of evidence: a run file, records as JSON lines, a data directory, Triton's trace file, a scrape, signals
 of a machine, a log of nvidia-smi, a summary of nsys.
 """
 
@@ -11,12 +11,14 @@ from typing import Final
 
 import msgspec
 
+from tailrace.analyze.vantage import one_vantage
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.readers.data_directory import read_directory
 from tailrace.diagnose.readers.json_lines import read_lines
 from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import MARK, read_signals
+from tailrace.diagnose.readers.triton_trace import read_triton_trace
 from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
@@ -29,7 +31,8 @@ __all__ = ["Kind", "Source", "kind_of", "read_source"]
 _HEAD_BYTES: Final = 4096
 _REMEDY: Final = (
     "Give a run file (`tailrace bench … --out`), records as JSON lines (`tailrace records export`), a gateway's data "
-    "directory, two saved scrapes of /metrics, a gateway's admin URL, a CSV log of nvidia-smi, or `nsys stats` as CSV."
+    "directory, Triton's trace file, two saved scrapes of /metrics, a gateway's admin URL, a CSV log of nvidia-smi, or "
+    "`nsys stats` as CSV."
 )
 
 Decode = Callable[[bytes, str], RequestRecord]
@@ -46,6 +49,7 @@ class Kind(StrEnum):
     SIGNALS = "signals"
     NVIDIA_SMI = "nvidia-smi"
     PROFILE = "profile"
+    TRITON = "triton trace"
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +58,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: Kind
     table: RecordTable | None = None
+    """Records of one vantage: whoever counts them counts each request once."""
+    applications: RecordTable | None = None
+    """What services before the gateway have reported of the same requests, where that stood beside the others."""
     run: Run | None = None
     state: EngineState | None = None
     hardware: Hardware | None = None
@@ -76,20 +83,27 @@ def kind_of(path: Path) -> Kind:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", place=place, remedy=_REMEDY) from None
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if start.startswith(b'{"tailrace_run"'):
-        return Kind.RUN
-    if start.startswith(b"{") and MARK in head[:64]:
-        return Kind.SIGNALS
-    if start.startswith(b"{") and (b'"request_id"' in head or b'"start_unix_ns"' in head):
-        return Kind.LINES
-    table = _table_kind(start)
-    if table is not None:
-        return table
-    if start.startswith(b"#") or _looks_like_samples(start):
-        return Kind.SCRAPE
     if not start:
         raise InputError("the file is empty", place=place, remedy=_REMEDY)
+    kind = _json_kind(start) or _table_kind(start)
+    if kind is not None:
+        return kind
+    if start.startswith(b"#") or _looks_like_samples(start):
+        return Kind.SCRAPE
     raise InputError(f"this is no evidence that is known; it begins with {head[:40]!r}", place=place, remedy=_REMEDY)
+
+
+def _json_kind(start: bytes) -> Kind | None:
+    """JSON by its first keys."""
+    if start.startswith(b'{"tailrace_run"'):
+        return Kind.RUN
+    if start.startswith(b"{") and MARK in start[:64]:
+        return Kind.SIGNALS
+    if start.startswith(b"{") and (b'"request_id"' in start or b'"start_unix_ns"' in start):
+        return Kind.LINES
+    if start.startswith(b'[{"id"') and (b'"timestamps"' in start or b'"model_name"' in start):
+        return Kind.TRITON
+    return None
 
 
 def _table_kind(head: bytes) -> Kind | None:
@@ -123,10 +137,14 @@ def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: boo
         notes = [f"{name}: only the part before {run.problem} was read"] if run.problem else []
         return Source(name=name, kind=kind, table=run.table(), run=run, notes=notes)
     if kind is Kind.LINES:
-        return Source(name=name, kind=kind, table=read_lines(path, decode))
+        table, applications = one_vantage(read_lines(path, decode))
+        return Source(name=name, kind=kind, table=table, applications=applications)
+    if kind is Kind.TRITON:
+        return Source(name=name, kind=kind, table=read_triton_trace(path))
     if kind is Kind.DIRECTORY:
-        table, dropped = read_directory(path)
-        return Source(name=name, kind=kind, table=table, dropped=dropped)
+        read, dropped = read_directory(path)
+        table, applications = one_vantage(read)
+        return Source(name=name, kind=kind, table=table, applications=applications, dropped=dropped)
     if kind in (Kind.SIGNALS, Kind.NVIDIA_SMI, Kind.PROFILE):
         return _hardware(path, name, kind)
     state, notes = read_scrape(path.read_text(encoding="utf-8", errors="replace"), at_ns)

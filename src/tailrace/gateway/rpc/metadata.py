@@ -33,7 +33,8 @@ def onward(
         if key not in _HOP and not key.startswith(("grpc-", ":")) and (api_key is None or key != "authorization")
     ]
     kept.append(("x-request-id", request_id))
-    kept.append(("traceparent", traceparent.decode("ascii")))
+    if traceparent:
+        kept.append(("traceparent", traceparent.decode("ascii")))
     if api_key is not None:
         kept.append(("authorization", f"Bearer {api_key}"))
     return tuple(kept)

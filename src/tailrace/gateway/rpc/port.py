@@ -5,29 +5,27 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import socket
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 from grpc import aio
 
-from tailrace.gateway.entrance import bind_error
 from tailrace.gateway.grpc_keys import grpc_target
 from tailrace.gateway.ids import random_hex
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, RouteKind
 from tailrace.gateway.rpc import metadata
 from tailrace.gateway.rpc.answer import UpstreamEnd, upstream_end
+from tailrace.gateway.rpc.bind import address_text, unbound
 from tailrace.gateway.rpc.call import Call, Context, RefusedCall, UnaryCall
 from tailrace.gateway.rpc.infer import InferCall
 from tailrace.gateway.rpc.methods import Method, Shape, method_of
 from tailrace.gateway.rpc.request import RpcRequest
 from tailrace.gateway.rpc.stream import StreamCall
 from tailrace.gateway.rpc.tunnel import TunnelCall
-from tailrace.gateway.trace import Trace, continue_trace
+from tailrace.gateway.trace import Trace
 from tailrace.measure.ledger import RequestLedger
-from tailrace.model.errors import InputError
 from tailrace.model.outcome import Reason
 
 if TYPE_CHECKING:
@@ -101,11 +99,10 @@ class GrpcPort:
         server.add_generic_rpc_handlers((_Methods(self),))
         host, port = listen
         self.host = host
-        text = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
-            self.port = server.add_insecure_port(text)
+            self.port = server.add_insecure_port(address_text(host, port))
         except RuntimeError:
-            _explain(host, port, text)
+            raise unbound(host, port, "grpc_listen") from None
         await server.start()
 
     def retire(self, within_s: float) -> None:
@@ -186,7 +183,8 @@ class GrpcPort:
         call_id = self._calls.get(call)
         if call_id is None:
             call_id = self._calls[call] = self._new_id(client_id)
-            self._traces[call_id] = continue_trace(named.get(b"traceparent"))
+            endpoint = call.method.route.endpoint
+            self._traces[call_id] = gateway.traces.trace(named, engine=gateway.engine.name, endpoint=endpoint)
         trace = self._traces[call_id]
         now = monotonic_ns()
         ledger = RequestLedger(
@@ -280,15 +278,3 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
         """See grpc."""
         return self._port.handler(handler_call_details.method)
-
-
-def _explain(host: str, port: int, text: str) -> None:
-    """Why gRPC could not bind, which it does not say: the kernel does."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, proto) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except (OSError, UnicodeError) as error:
-        raise bind_error(error, text, "grpc_listen") from None
-    raise InputError("cannot listen there", place=text, remedy="Choose another with grpc_listen: HOST:PORT.")

@@ -4,7 +4,7 @@ import { showDetail, showLive, showNumbers, showSlowest } from "./tables.js";
 import { byId, clock, count, element, say } from "./text.js";
 
 const TIMEOUT_MS = 8000;
-const choice = { window: "5m", lane: "", metric: "" };
+const choice = { window: "5m", lane: "", metric: "", vantage: "gateway" };
 const state = { refreshMs: 2000, lostSince: null, page: null, busy: false, again: false, timer: 0, token: "" };
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -53,6 +53,7 @@ async function refresh() {
     state.page = live.page;
     state.refreshMs = live.refresh_ms;
     showLive(live);
+    byId("vantage-choice").hidden = !live.applications && choice.vantage === "gateway";
     showNumbers(view.summary);
     showLanes(view.lanes, Object.keys(live.lanes || {}));
     byId("metric").value = view.metric;
@@ -128,7 +129,7 @@ async function openRequested() {
     return;
   }
   try {
-    await showDetail(await ask(`/page/request/${encodeURIComponent(id)}?theme=${theme()}`));
+    await showDetail(await ask(`/page/request/${encodeURIComponent(id)}?theme=${theme()}&vantage=${choice.vantage}`));
   } catch (error) {
     if (error instanceof NotKnown) {
       say("status", `Request ${id}: ${error.message}`);
@@ -155,7 +156,7 @@ function start() {
       change();
     });
   }
-  for (const name of ["lane", "metric"]) {
+  for (const name of ["lane", "metric", "vantage"]) {
     byId(name).addEventListener("change", () => {
       choice[name] = byId(name).value;
       change();
