@@ -35,7 +35,7 @@ def rank(findings: list[Finding]) -> list[Finding]:
 
 def diagnose(evidence: EvidenceSet) -> Diagnosis:
     """Why is the tail slow? Findings are ranked; with nothing wrong there is none, and the summary says so."""
-    if not len(evidence.table) and evidence.hardware:
+    if not len(evidence.table) and not len(evidence.applications) and evidence.hardware:
         return _without_requests(evidence)
     found = _of_requests(evidence)
     return msgspec.structs.replace(found, observations=observations(evidence.meanwhile))
