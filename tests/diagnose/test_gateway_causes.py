@@ -4,6 +4,8 @@ import msgspec
 import numpy as np
 
 from tailrace.model.finding import Action, Layer, Level
+from tailrace.model.host_state import Role
+from tests.diagnose.machines import host
 from tests.diagnose.simulated import answer, as_client, as_gateway, codes, found, served, without_state
 
 LANE = "GW_LANE_QUEUE"
@@ -152,6 +154,19 @@ def test_a_gateway_that_is_held_up_gets_other_advice():
     first = answer(lagging(calm(), 800, cpu=0.1)).findings[0]
     assert (first.code, first.level) == (SELF, Level.CONSISTENT)
     assert "little CPU" in first.advice
+
+
+def test_what_the_machine_says_of_it_makes_the_advice_plain():
+    records = lagging(calm(), 800, cpu=0.1)
+    always = [(0, 2**63)]
+    stopped = found(answer(records, hardware=host(records, always, throttled=5, role=Role.GATEWAY)), SELF)
+    assert "raise the CPU limit" in stopped.advice
+    assert any(item.source == "host:cgroup" for item in stopped.evidence)
+    waiting = found(answer(records, hardware=host(records, always, wait=0.4, role=Role.GATEWAY)), SELF)
+    assert "cores of its own" in waiting.advice
+    assert "others had it" in waiting.advice
+    neither = found(answer(records, hardware=host(records, always, wait=0.05, role=Role.GATEWAY)), SELF)
+    assert "look for what held it" in neither.advice
 
 
 def test_overhead_alone_is_enough_where_it_is_a_share_of_the_request():

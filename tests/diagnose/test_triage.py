@@ -1,7 +1,9 @@
 import msgspec
 import pytest
 
+from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.triage import RULES, triage
+from tests.diagnose.machines import gpu
 from tests.diagnose.simulated import UNCHUNKED, as_client, as_gateway, evidence, served
 
 
@@ -69,3 +71,18 @@ def test_rules_that_fire_are_known_and_ordered(seed):
     fired = rules(as_gateway(served(seed, rate=8.0, **UNCHUNKED)))
     assert set(fired) <= set(RULES)
     assert fired == sorted(fired, key=lambda rule: int(rule[1:]))
+
+
+def test_a_busy_device_behind_a_queue_and_an_idle_one_before_slow_requests_are_r12():
+    queued = as_gateway(served(rate=25.0, long_share=0.0, max_num_seqs=32))
+    calm = as_gateway(served(rate=4.0, long_share=0.0))
+
+    def device(records, use):
+        readings = gpu(records, lambda _: False)
+        return Hardware(gpus=[msgspec.structs.replace(state, utilisation=use) for state in readings.gpus])
+
+    assert "R12" in rules(queued, hardware=device(queued, 0.97))
+    assert "R12" in rules(queued, hardware=device(queued, 0.02))
+    assert "R12" not in rules(queued, hardware=device(queued, 0.6))
+    assert "R12" not in rules(queued)
+    assert rules(calm, hardware=device(calm, 1.0)) == []

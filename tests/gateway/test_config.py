@@ -136,3 +136,23 @@ def test_a_key_that_stands_twice_is_refused_where_it_stands(tmp_path) -> None:
     with pytest.raises(ConfigError, match="`lanes` stands here twice") as caught:
         load_config(file)
     assert str(caught.value.place).endswith(":3:1")
+
+
+@pytest.mark.parametrize(
+    ("signals", "place"),
+    [
+        ({"period": "10ms"}, "signals.period"),
+        ({"gpu": "somewhere"}, "signals.gpu"),
+        ({"engine_pid": 0}, "signals.engine_pid"),
+    ],
+)
+def test_signals_that_cannot_be(signals, place):
+    with pytest.raises(ConfigError) as error:
+        config_from({"backends": [{"url": "http://127.0.0.1:8000"}], "signals": signals})
+    assert place in error.value.place
+
+
+def test_the_word_off_is_a_truth_value_in_yaml(tmp_path):
+    path = tmp_path / "tailrace.yaml"
+    path.write_text("backends: [{url: 'http://127.0.0.1:8000'}]\nsignals: {gpu: off}\n")
+    assert load_config(path).signals.gpu_source == "off"

@@ -35,7 +35,18 @@ def test_a_gateway_gives_records_and_metrics():
     assert got.records == b'{"a": 1}\n'
     assert [scrape.text for scrape in got.scrapes] == ["x 1\n"]
     assert got.missing == []
-    assert server.asked == ["/records?limit=50&since=5m", "/records?limit=50&since=5m&vantage=application", "/metrics"]
+    assert got.signals == b""
+    assert server.asked == [
+        "/records?limit=50&since=5m",
+        "/signals",
+        "/records?limit=50&since=5m&vantage=application",
+        "/metrics",
+    ]
+
+
+def test_a_gateway_on_the_engines_machine_gives_its_signals():
+    with serving(Admin(records="{}\n", metrics="x 1\n", signals='{"tailrace_signals": 1}')) as server:
+        assert fetch(server).signals == b'{"tailrace_signals": 1}'
 
 
 def test_two_scrapes_lie_apart():

@@ -77,11 +77,16 @@ class AdminPort:
     def _diagnose(self, records: list[RequestRecord]) -> dict[str, Any]:
         """What `GET /diagnosis` answers; called in a thread."""
         from tailrace.app.diagnose import diagnose_records  # noqa: PLC0415  (scipy: only when somebody asks)
+        from tailrace.diagnose.hardware import Hardware  # noqa: PLC0415  (as above)
 
         counters = self._store_counters()
         lost = sum(dropped_by_class(counters).values())
+        seen = self._served.signals(None) or {}
         return diagnose_records(
             records,
+            hardware=Hardware(
+                **{name: seen[name] for name in ("host", "gpus", "engine_pids", "absent") if name in seen}
+            ),
             objectives=parse_objectives(self._served.config.objectives),
             dropped=lost / max(1, lost + counters["acknowledged"]),
         )

@@ -12,8 +12,10 @@ from tailrace.analyze.vantage import APPLICATION, one_vantage
 from tailrace.diagnose.engine import diagnose
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.gather import gather
+from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.readers.json_lines import parse_lines
 from tailrace.diagnose.readers.scrape import read_scrape
+from tailrace.diagnose.readers.signals import read_signals
 from tailrace.diagnose.readers.source import Kind, Source, read_source
 from tailrace.export.jsonl import from_public_json
 from tailrace.model.errors import InputError
@@ -65,11 +67,17 @@ def diagnose_sources(
 
 
 def diagnose_records(
-    records: Iterable[RequestRecord], *, objectives: Objectives | None = None, dropped: float = 0.0
+    records: Iterable[RequestRecord],
+    *,
+    objectives: Objectives | None = None,
+    dropped: float = 0.0,
+    hardware: Hardware | None = None,
 ) -> dict[str, Any]:
     """The diagnosis of records in memory as plain JSON data: what a gateway's admin port answers."""
     table = RecordTable.from_records(records)
-    plain: dict[str, Any] = msgspec.to_builtins(diagnose(EvidenceSet(table, objectives=objectives, dropped=dropped)))
+    plain: dict[str, Any] = msgspec.to_builtins(
+        diagnose(EvidenceSet(table, objectives=objectives, dropped=dropped, hardware=hardware))
+    )
     return plain
 
 
@@ -87,6 +95,8 @@ def _live(url: str, token: str, timeout_s: float) -> list[Source]:
     if any(line.strip() for line in lines):
         table, applications = one_vantage(parse_lines(lines, _decode, place))
         out.append(Source(name=url, kind=Kind.LINES, table=table, applications=applications))
+    if found.signals:
+        out.append(_signals(found.signals, f"{url}/signals"))
     for scrape in found.scrapes:
         state, notes = read_scrape(scrape.text, scrape.at_ns)
         # A gateway's own metrics are no engine's: only what was understood is evidence.
@@ -101,6 +111,14 @@ def _live(url: str, token: str, timeout_s: float) -> list[Source]:
             remedy="Give the admin URL of a gateway (http://127.0.0.1:9480) that has served requests.",
         )
     return out
+
+
+def _signals(body: bytes, name: str) -> Source:
+    """What nobody asked for by name must not end the diagnosis."""
+    try:
+        return Source(name=name, kind=Kind.SIGNALS, hardware=read_signals(body, name))
+    except InputError as error:
+        return Source(name=name, kind=Kind.SIGNALS, notes=[f"{name}: {error.message}"])
 
 
 def _of_applications(body: bytes, place: str) -> list[bytes]:

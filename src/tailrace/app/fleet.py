@@ -408,7 +408,7 @@ def _sum(parts: Iterable[dict[str, int]]) -> dict[str, int]:
 
 def _as_far_as_possible(old: Config, new: Config) -> Config:
     """`new` where a running worker can follow it. InputError for what no worker can change."""
-    for name in ("listen", "listen_mode", "admin", "admin_token", "grpc_listen", "workers"):
+    for name in ("listen", "listen_mode", "admin", "admin_token", "grpc_listen", "workers", "signals"):
         if getattr(old, name) != getattr(new, name):
             raise InputError(
                 "cannot be changed by replacing workers", place=name, remedy="Restart `tailrace serve` to change it."

@@ -17,6 +17,7 @@ import msgspec
 
 from tailrace.app.engine_metrics import show_engine
 from tailrace.app.fleet import Fleet
+from tailrace.app.host_gauges import show_signals
 from tailrace.app.worker_handle import NoAnswerError, WorkerHandle
 from tailrace.app.worker_link import Counts
 from tailrace.export.prometheus import GatewayMetrics
@@ -24,6 +25,7 @@ from tailrace.gateway.applications import GATEWAY
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.history import Address, Follower, History
+from tailrace.gateway.host.signals import HostSignals
 from tailrace.gateway.served import check_backend, objectives_of
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
@@ -52,13 +54,17 @@ _WORST: Final = frozenset(
 class FleetViews:
     """`Served` for the admin port."""
 
-    def __init__(self, fleet: Fleet, writer: RecordWriter, applications: History) -> None:
+    def __init__(
+        self, fleet: Fleet, writer: RecordWriter, applications: History, host: HostSignals | None = None
+    ) -> None:
         """`writer` is the supervisor's own: what comes in at the admin port is about requests of any worker.
 
         `applications`: what services before us have reported of their requests.
+        `host` reads this machine, once for all workers.
         """
         self._fleet = fleet
         self._writer = writer
+        self._host = host
         self._stores: dict[str, RecordStore] = {}
         self.pulls: list[Callable[[GatewayMetrics], None]] = []
         """What the supervisor's own numbers are set by at each scrape."""
@@ -188,6 +194,14 @@ class FleetViews:
             }
         ]
 
+    def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
+        """What is read of this machine."""
+        return None if self._host is None else self._host.view(since_unix_ns)
+
+    def host_words(self) -> str:
+        """The same of this moment, in a line."""
+        return "" if self._host is None else self._host.words()
+
     async def drain(self, name: str, *, on: bool) -> None:
         """Keep new requests away from the engine in all workers, or let them go to it again."""
         check_backend(self.config, name)
@@ -206,6 +220,8 @@ class FleetViews:
         for pull in self.pulls:
             pull(out)
         show_engine(out, fleet.engine, self.config.backends[0].name)
+        if self._host is not None:
+            show_signals(self._host, out)
         return out.render(accept)
 
     async def recent(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> list[RequestRecord]:
@@ -309,6 +325,7 @@ class FleetPage:
             "simulated": "simulated" in engine.watch.server,
             "upstream": self._views.upstream,
             "upstream_ok": engine.reachable,
+            "host": self._views.host_words(),
             "applications": self._views.applications.total,
         }
         state = engine.watch.state(monotonic_ns())

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic_ns
 from typing import Final, cast
@@ -18,12 +19,14 @@ import uvloop
 
 from tailrace.app.admin_port import AdminPort
 from tailrace.app.gateway_process import FLUSH_S, GatewayProcess, freeze_loaded, tune_interpreter
+from tailrace.app.host_gauges import show_signals
 from tailrace.app.open_files import FEW, raise_open_files
 from tailrace.app.trace_intake import TraceIntake
 from tailrace.gateway.applications import GATEWAY, ApplicationRecords, ApplicationSpans
 from tailrace.gateway.config import Config
 from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.history import Address
+from tailrace.gateway.host.signals import HostSignals
 from tailrace.gateway.served import OneGateway
 from tailrace.model.errors import InputError, StoreError
 from tailrace.model.record import RequestRecord
@@ -68,10 +71,13 @@ class ServingGateway:
         process = GatewayProcess(config)
         self.writer, self.metrics, self.gateway = process.writer, process.metrics, process.gateway
         self.store = RecordStore(config.records.dir)
+        self.signals = HostSignals(config.signals, config.backends[0])
+        self.metrics.on_render(partial(show_signals, self.signals))
         self.applications = ApplicationRecords(self.writer)
         self.served = served = OneGateway(
             self.gateway,
             applications=self.applications.history,
+            signals=self.signals,
             metrics=self.metrics.render,
             history=_History(self.store),
             store_counters=self.writer.counters,
@@ -95,6 +101,7 @@ class ServingGateway:
         await self.gateway.start()
         await self.traces.start()
         await self._admin.start()
+        self.signals.start()
 
     async def look_at_engine(self) -> str:
         """Wait for the first answer of the engine; returns why there is none, or nothing."""
@@ -111,7 +118,7 @@ class ServingGateway:
         cut = await self.gateway.close(drain_s)
         await self._admin.close()
         await self.traces.close()
-        await asyncio.to_thread(self.writer.close, FLUSH_S)
+        await asyncio.gather(asyncio.to_thread(self.writer.close, FLUSH_S), asyncio.to_thread(self.signals.close))
         return cut
 
 
@@ -169,6 +176,7 @@ class GatewayPage:
             "simulated": "simulated" in engine.watch.server,
             "upstream": gateway.backend.url,
             "upstream_ok": engine.reachable,
+            "host": self._serving.signals.words(),
             "applications": self._serving.applications.records,
         }
         if state is not None:

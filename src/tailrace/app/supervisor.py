@@ -23,6 +23,7 @@ from tailrace.app.gateway_process import FLUSH_S, freeze_loaded, record_writer
 from tailrace.app.trace_intake import TraceIntake
 from tailrace.gateway.applications import ApplicationRecords, ApplicationSpans
 from tailrace.gateway.config import Config
+from tailrace.gateway.host.signals import HostSignals
 from tailrace.model.errors import InputError, StoreError
 from tailrace.web.source import dropped_by_class
 
@@ -48,8 +49,9 @@ class Supervisor:
             self.fleet.port.close()
             raise
         self.fleet.amendments.add(self.writer.amendments)
+        self.signals = HostSignals(config.signals, config.backends[0], gateway_pids=lambda: self.fleet.pids)
         applications = ApplicationRecords(self.writer)
-        self.views = FleetViews(self.fleet, self.writer, applications.history)
+        self.views = FleetViews(self.fleet, self.writer, applications.history, self.signals)
         self.traces = TraceIntake(
             config, self.writer.amendments, ApplicationSpans(applications), holds=self.views.holds
         )
@@ -82,12 +84,14 @@ class Supervisor:
             await self.admin.close()
             await self.traces.close()
             await asyncio.to_thread(self.writer.close, FLUSH_S)
+            await asyncio.to_thread(self.signals.close)
             self._account(cut)
 
     async def _start(self) -> str:
         await self.fleet.start()
         await self.traces.start()
         await self.admin.start()
+        self.signals.start()
         try:
             async with asyncio.timeout(_FIRST_LOOK_S):
                 await self.fleet.engine.watch.first_answer()

@@ -25,7 +25,8 @@ def diagnose(
         list[str],
         typer.Argument(
             help="Run file, records as JSON lines, a gateway's data directory, saved scrapes of /metrics (two give "
-            "deltas), or the admin URL of a live gateway."
+            "deltas), the admin URL of a live gateway or its saved /signals, a CSV log of nvidia-smi, `nsys stats` in "
+            "CSV."
         ),
     ],
     before: Annotated[str | None, typer.Option(help="The same from before: a run file, records, a URL.")] = None,
@@ -73,17 +74,20 @@ def _print(result: Diagnosis) -> None:
             console.print(f"\n! {finding.code}: {finding.statement} {finding.advice}", markup=False)
     for number, finding in enumerate(result.findings, start=1):
         _finding(console, number, finding)
-    if result.triage:
-        console.print("\nFirst questions that fire:")
-        for rule in result.triage:
-            console.print(f"  {rule}: {RULES.get(rule, '')}", markup=False)
-    if result.needs:
-        console.print("\nNot answered, for want of:")
-        for need in result.needs:
-            console.print(f"  {need}", markup=False)
+    _list(console, "First questions that fire", [f"{rule}: {RULES.get(rule, '')}" for rule in result.triage])
+    seen = [f"{item.text}  [{item.source}]" for item in result.observations]
+    _list(console, "Seen beside the requests (no verdict by itself)", seen)
+    _list(console, "Not answered, for want of", result.needs)
     for note in result.not_understood:
         console.print(f"not understood: {note}", markup=False)
     console.print(f"\nAction: {result.action}", markup=False)
+
+
+def _list(console: Console, title: str, lines: list[str]) -> None:
+    if lines:
+        console.print(f"\n{title}:")
+        for line in lines:
+            console.print(f"  {line}", markup=False)
 
 
 def _finding(console: Console, number: int, finding: Finding) -> None:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Final
 
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.hardware import Hardware
 from tailrace.model.finding import Action, Evidence, Finding, Layer, Level
 
 __all__ = ["CARRIES_MS", "CARRIES_SHARE", "Cause", "layer_of"]
@@ -56,6 +57,10 @@ class Cause(ABC):
     @abstractmethod
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """The finding, or `None` when the rule does not hold or cannot be computed at all."""
+
+    def without_requests(self, hardware: Hardware) -> Finding | None:  # noqa: ARG002
+        """What readings of the machine show where there is no request to judge by; most causes say nothing then."""
+        return None
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """Why the rule cannot be computed at all on this evidence; empty when it can."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observations import observations
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
 from tailrace.diagnose.triage import triage
 from tailrace.diagnose.validity import check
@@ -32,6 +35,29 @@ def rank(findings: list[Finding]) -> list[Finding]:
 
 def diagnose(evidence: EvidenceSet) -> Diagnosis:
     """Why is the tail slow? Findings are ranked; with nothing wrong there is none, and the summary says so."""
+    if not len(evidence.table) and not len(evidence.applications) and evidence.hardware:
+        return _without_requests(evidence)
+    found = _of_requests(evidence)
+    return msgspec.structs.replace(found, observations=observations(evidence.meanwhile))
+
+
+def _without_requests(evidence: EvidenceSet) -> Diagnosis:
+    """Readings of a machine alone: what they show, and that nobody is known to have felt it."""
+    found = (cause.without_requests(evidence.hardware) for cause in CAUSES)
+    findings = rank([finding for finding in found if finding is not None])
+    return Diagnosis(
+        findings=findings,
+        action=findings[0].action if findings else Action.COLLECT,
+        needs=["records of requests from the same time: without them nobody is known to have been slow"],
+        not_understood=evidence.not_understood,
+        observations=observations(evidence.hardware),
+        summary=f"{findings[0].statement} {_WORDING[findings[0].level]}"
+        if findings
+        else "There is no request in this, so there is nothing to explain; what it shows is listed.",
+    )
+
+
+def _of_requests(evidence: EvidenceSet) -> Diagnosis:
     checked = check(evidence)
     if checked.sound is not evidence.table:
         evidence = evidence.with_table(checked.sound)

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.applications import ApplicationWindow
+from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.window import Window
 from tailrace.model.engine_state import EngineState
 from tailrace.model.measurement import ClientHealth
@@ -21,7 +22,8 @@ class EvidenceSet:
 
     `states` are scrapes of the engine in order of time; two of them give the counters' deltas. `dropped` is the share
     of records that were lost. `before` is the window to compare with, if there is one. Records that services before the
-    gateway have reported may be among the others: they are kept apart, as `applications`.
+    gateway have reported may be among the others: they are kept apart, as `applications`. `hardware` is what
+    was seen of the machine and its accelerators.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class EvidenceSet:
         dropped: float = 0.0,
         sources: list[str] | None = None,
         not_understood: list[str] | None = None,
+        hardware: Hardware | None = None,
     ) -> None:
         self.table, self.applications = split_applications(table)
         self.before_table = None if before is None else split_applications(before)[0]
@@ -46,6 +49,7 @@ class EvidenceSet:
         self.dropped = dropped
         self.sources = sources or []
         self.not_understood = not_understood or []
+        self.hardware = hardware or Hardware()
 
     @classmethod
     def from_run(cls, run: Run, *, before: Run | None = None, objectives: Objectives | None = None) -> EvidenceSet:
@@ -76,7 +80,13 @@ class EvidenceSet:
             dropped=self.dropped,
             sources=self.sources,
             not_understood=self.not_understood,
+            hardware=self.hardware,
         )
+
+    @cached_property
+    def meanwhile(self) -> Hardware:
+        """What was seen of the machine while the window's requests lived."""
+        return self.hardware.within(self.now)
 
     @cached_property
     def now(self) -> Window:

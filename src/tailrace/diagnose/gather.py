@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tailrace.analyze.inferred_waits import with_inferred
 from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.readers.source import Source
 from tailrace.model.errors import InputError
 from tailrace.model.thresholds import Objectives
@@ -20,13 +21,17 @@ def gather(
 ) -> EvidenceSet:
     """Join sources: records are stacked, scrapes give engine states, the first run gives header and client.
 
-    InputError when no source holds records: scrapes alone name no request.
+    InputError when no source holds records or hardware: scrapes alone name no request.
     """
     # A load generator's run may not say how long its engine queued; what its timelines give away, it may have.
     tables = [_with_inferred(source.table) for source in sources if source.table is not None]
     tables += [source.applications for source in sources if source.applications is not None]
     notes = [note for source in sources for note in source.notes]
-    if not tables:
+    hardware = Hardware()
+    for source in sources:
+        if source.hardware is not None:
+            hardware = hardware.joined(source.hardware)
+    if not tables and not hardware:
         raise InputError(
             "these sources hold no records of requests",
             place=", ".join(source.name for source in sources),
@@ -38,7 +43,7 @@ def gather(
     limited = next((run.trailer.client for run in runs if run.trailer and run.trailer.client.limited), None)
     first = runs[0].trailer.client if runs and runs[0].trailer else None
     return EvidenceSet(
-        RecordTable.concat(tables) if len(tables) > 1 else tables[0],
+        RecordTable.concat(tables) if len(tables) > 1 else tables[0] if tables else RecordTable.from_records([]),
         before=with_inferred(before.table) if before and before.table is not None else None,
         header=runs[0].header if runs else None,
         client=limited or first,
@@ -47,6 +52,7 @@ def gather(
         dropped=max(source.dropped for source in sources),
         sources=[source.name for source in sources],
         not_understood=notes,
+        hardware=hardware,
     )
 
 

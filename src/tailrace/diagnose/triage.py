@@ -1,6 +1,6 @@
 """Triage: the first questions of anybody who looks at a slow system, as far as the evidence can answer them.
 
-R8 (replicas doubled) and R12 (GPU busy or idle) need what records do not hold and never fire here.
+R8 (replicas doubled) needs what no evidence here holds and never fires; R12 needs readings of the accelerator.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tailrace.stats.quantiles import quantile, supported
 __all__ = ["RULES", "triage"]
 
 Floats = NDArray[np.float64]
+BUSY: Final = 0.9
+IDLE: Final = 0.1
 
 RULES: Final[dict[str, str]] = {
     "R1": "high queue wait: concurrency, limits, scheduling",
@@ -31,6 +33,8 @@ RULES: Final[dict[str, str]] = {
     "R9": "one long prompt makes everything stutter: a single prefill occupies the GPU",
     "R10": "one slow request in a normal batch: host jitter, power, network",
     "R11": "TTFT over 2 s: prefill or queue, the larger one",
+    "R12": "a busy GPU behind a queue is not healthy, an idle one before slow requests has nothing to do: look at the "
+    "queue, at preprocessing, locks, network, scheduling",
 }
 
 
@@ -68,7 +72,18 @@ def triage(evidence: EvidenceSet) -> list[str]:
         out.append("R10")
     if quantile(ttft, p) > 2000.0:
         out.append("R11")
+    out += _busy_or_idle(evidence, queue, slow=slow_ttft)
     return sorted(out, key=lambda rule: int(rule[1:]))
+
+
+def _busy_or_idle(evidence: EvidenceSet, queue: tuple[float, float] | None, *, slow: bool) -> list[str]:
+    """The accelerator's use beside the requests': by itself it says nothing."""
+    used = [state.utilisation for state in evidence.meanwhile.gpus if state.utilisation is not None]
+    if not used:
+        return []
+    median = float(np.median(used))
+    fires = (median > BUSY and queue is not None and queue[0] > 0.5) or (median < IDLE and slow)
+    return ["R12"] if fires else []
 
 
 def _known(window: Window, metric: str) -> Floats:
@@ -101,7 +116,9 @@ def _against_before(evidence: EvidenceSet, window: Window, e2e: Floats) -> list[
     out = []
     if abs(middle) < 0.05 and tail > 0.2:
         out.append("R4")
-    if middle > 0.2 and tail > 0.2 and (evidence.kv_usage or 0.0) > 0.9:
+    used = [state.utilisation for state in evidence.meanwhile.gpus if state.utilisation is not None]
+    near = max(evidence.kv_usage or 0.0, float(np.median(used)) if used else 0.0)
+    if middle > 0.2 and tail > 0.2 and near > BUSY:
         out.append("R6")
     failed = [1.0 - side.n / max(len(side.every), 1) for side in (before, window)]
     if abs(middle) < 0.05 and more_often_than(len(window.every) - window.n, len(window.every), max(failed[0], 0.01)):

@@ -8,6 +8,8 @@ import msgspec
 
 from tailrace.model.record import RequestRecord
 
+__all__ = ["Metric"]
+
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
     """One metric. `objective` names the objective whose bounds are added to the buckets."""

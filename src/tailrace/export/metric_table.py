@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tailrace.export.host_metrics import HOST_METRICS
 from tailrace.export.metric import Metric
 from tailrace.export.span_metrics import SPAN_METRICS
 from tailrace.model.outcome import OutcomeKind
@@ -560,6 +561,8 @@ _TABLE: Final = (
         merge="min",
         definition="0 while records cannot be written; relaying goes on.",
     ),
+    # -- this machine
+    *HOST_METRICS,
     Metric(
         name="tailrace_build_info",
         kind="gauge",

@@ -72,6 +72,7 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_get("/backends", admin.backends)
     app.router.add_post("/backends/{name}", admin.set_backend)
     app.router.add_get("/knobs", admin.knobs)
+    app.router.add_get("/signals", admin.signals)
     app.router.add_get("/config", admin.config)
     app.router.add_post("/config", admin.set_config)
     app.router.add_get("/canary", admin.canary)
@@ -319,6 +320,13 @@ class _Admin:
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
             why = f"the engine did not answer: {error or type(error).__name__}"
         return _json({"knobs": None, "why": why})
+
+    async def signals(self, request: web.Request) -> web.Response:
+        """This machine's CPU time, pressure, memory, accelerators: now, and what is kept (`since` as in /records)."""
+        found = self._served.signals(_since(request.query.get("since", "")))
+        if found is None:
+            return _json({"error": {"message": "nothing reads this machine's signals"}}, status=501)
+        return _json(found)
 
     async def config(self, _: web.Request) -> web.Response:
         """The configuration in force, secrets left out."""

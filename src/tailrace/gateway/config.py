@@ -24,6 +24,7 @@ from tailrace.gateway.config_sections import (
     LimitsConfig,
     RecordsConfig,
     ScrapeConfig,
+    SignalsConfig,
     SlowConfig,
     TlsConfig,
     TracesConfig,
@@ -68,6 +69,7 @@ class Config(Section):
     slow: SlowConfig = msgspec.field(default_factory=SlowConfig)
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
     scrape: ScrapeConfig = msgspec.field(default_factory=ScrapeConfig)
+    signals: SignalsConfig = msgspec.field(default_factory=SignalsConfig)
     inference: InferenceConfig = msgspec.field(default_factory=InferenceConfig)
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
@@ -158,7 +160,8 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema of the file, for editors."""
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
     for kind in (
-        BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, InferenceConfig, RecordsConfig, WebsocketConfig, Config,
+        BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, SignalsConfig, InferenceConfig, RecordsConfig,
+        WebsocketConfig, Config,
     ):  # fmt: skip
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
@@ -260,6 +263,7 @@ def check(config: Config, *, where: str = "config") -> None:
     for index, lane in enumerate(config.lanes):
         _check_lane(lane, names, place=f"{where}: lanes[{index}]")
     parse_objectives(config.objectives)
+    _check_signals(config.signals, place=f"{where}: signals")
     if config.limits.upstream_connections < 1:
         raise ConfigError(
             f"{config.limits.upstream_connections} connections serve nobody",
@@ -271,6 +275,21 @@ def check(config: Config, *, where: str = "config") -> None:
             f"{config.records.sample} is no share",
             place=f"{where}: records.sample",
             remedy="Write a number from 0 to 1; 0.01 keeps one normal request in a hundred.",
+        )
+
+
+def _check_signals(signals: SignalsConfig, *, place: str) -> None:
+    if signals.period < 100 * MS:
+        raise ConfigError(
+            "a sample every few milliseconds would cost more than it tells",
+            place=f"{place}.period",
+            remedy="Write at least `100ms`; `1s` is the default.",
+        )
+    if signals.gpu_source not in ("auto", "off"):
+        check_url(signals.gpu_source.partition("?")[0], place=f"{place}.gpu")
+    if signals.engine_pid is not None and signals.engine_pid < 1:
+        raise ConfigError(
+            f"{signals.engine_pid} is no process", place=f"{place}.engine_pid", remedy="Write the engine's process id."
         )
 
 
@@ -418,6 +437,7 @@ def _known_keys() -> list[str]:
         SlowConfig,
         LimitsConfig,
         ScrapeConfig,
+        SignalsConfig,
         RecordsConfig,
         TracesConfig,
         WebsocketConfig,

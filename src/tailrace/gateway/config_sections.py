@@ -163,6 +163,27 @@ class ScrapeConfig(Section):
     in one piece looks the same, so let it exceed your longest."""
 
 
+class SignalsConfig(Section):
+    """What is read of this machine: CPU time given and withheld, pressure, memory, accelerators."""
+
+    enabled: bool = True
+    """False reads nothing."""
+    period: Duration = lasting(1 * S)
+    """Between two samples; one costs one to three milliseconds of CPU, in a thread of its own."""
+    gpu: str | bool = "auto"
+    """`auto` takes NVML (the Python module `pynvml`) or the program `nvidia-smi`, where there is one; `off`; or the URL
+    of a DCGM exporter, for example `http://127.0.0.1:9400/metrics`."""
+    engine_pid: int | None = None
+    """The engine's process on this machine; unset: whoever listens at the backend's address, and what it started."""
+
+    @property
+    def gpu_source(self) -> str:
+        """`auto`, `off` or a URL; YAML reads a bare `off` as false."""
+        if isinstance(self.gpu, bool):
+            return "auto" if self.gpu else "off"
+        return self.gpu
+
+
 class TracesConfig(Section):
     """Spans that engines and services report, and which requests an engine is asked to trace."""
 

@@ -19,6 +19,7 @@ _FIXED: Final = (
     "backends",
     "total_running",
     "scrape",
+    "signals",
     "traces.body_bytes",
     "traces.grpc_listen",
     "records.dir",

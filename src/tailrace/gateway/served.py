@@ -15,6 +15,7 @@ from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.history import Follower, History
+from tailrace.gateway.host.signals import HostSignals
 from tailrace.govern.objectives import objective_name
 from tailrace.measure.application import VANTAGE as APPLICATION
 from tailrace.model.errors import InputError
@@ -78,6 +79,9 @@ class Served(Protocol):
     async def drain(self, name: str, *, on: bool) -> None:
         """Keep new requests away from a backend, or let them go to it again. InputError for an unknown name."""
 
+    def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
+        """What is read of this machine, as `HostSignals.view` gives it; `None` where nothing reads it."""
+
     async def metrics(self, accept: str) -> tuple[bytes, str] | None:
         """Body and content type of `/metrics`; `None` where none are kept."""
 
@@ -128,9 +132,11 @@ class OneGateway:
         history: RecordHistory | None = None,
         applications: History | None = None,
         store_counters: Callable[[], dict[str, Any]] | None = None,
+        signals: HostSignals | None = None,
     ) -> None:
         """`applications`: what services before us have reported of their requests."""
         self._gateway = gateway
+        self._signals = signals
         self._applications = History() if applications is None else applications
         self._metrics = metrics
         self._history = history
@@ -208,6 +214,10 @@ class OneGateway:
                 "idle_connections": len(gateway.pool.idle),
             }
         ]
+
+    def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
+        """What is read of this machine."""
+        return None if self._signals is None else self._signals.view(since_unix_ns)
 
     async def drain(self, name: str, *, on: bool) -> None:
         """Keep new requests away from the engine, or let them go to it again."""

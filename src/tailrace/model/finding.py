@@ -87,5 +87,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     triage: list[str] = []
     needs: list[str] = []
     not_understood: list[str] = []
+    observations: list[Evidence] = []
+    """What the machine and a profile showed beside the requests, whatever the cause; none of it is a verdict."""
     summary: str = ""
     """One sentence for a person: the answer, or that nothing is wrong, or what is missing."""

@@ -54,6 +54,8 @@ class LiveNow(TypedDict, total=False):
     """Requests that services before the gateway have reported; the page offers their view where there are any."""
     engine_state: dict[str, Any]
     """`running`, `waiting`, `kv_usage` of the last scrape, where there was one."""
+    host: str
+    """One line about the machine: CPU time given and withheld, accelerators; empty where nothing is read."""
 
 
 def dropped_by_class(counters: Mapping[str, int]) -> dict[str, int]:

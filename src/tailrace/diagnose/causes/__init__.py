@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.cpu_starved import CpuStarved
 from tailrace.diagnose.causes.decode_slowdown import DecodeSlowdown
+from tailrace.diagnose.causes.gpu_clock import PowerCap, Thermal
+from tailrace.diagnose.causes.gpu_shared import GpuShared
 from tailrace.diagnose.causes.hol_long_prefill import HolLongPrefill
 from tailrace.diagnose.causes.kv_preemption import KvPreemption
 from tailrace.diagnose.causes.lane_queue import LaneQueue
@@ -30,6 +33,10 @@ CAUSES: Final[tuple[Cause, ...]] = (
     SlowReader(),
     PreprocessSlow(),
     PostprocessSlow(),
+    CpuStarved(),
+    PowerCap(),
+    Thermal(),
+    GpuShared(),
     MixShift(),
     DecodeSlowdown(),
 )

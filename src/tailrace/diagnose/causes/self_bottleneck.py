@@ -11,6 +11,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
+from tailrace.model.host_state import Role
 
 __all__ = ["SelfBottleneck"]
 
@@ -21,6 +22,14 @@ CPU_FULL: Final = 0.8
 """Cores: the relay runs on one thread."""
 SAME_LAG: Final = 1.5
 FEW_LOST: Final = 0.25
+HELD: Final = 0.10
+"""Of enforcement periods or of the time: below it, nothing kept the gateway from running."""
+_HELD_ADVICE: Final = {
+    "": "It did not run although it used little CPU: look for what held it (other processes on the machine, a CPU "
+    "limit, a stopped or swapped process, a slow disk) and give it cores of its own.",
+    "throttled": "It used little CPU because its own limit stopped it: raise the CPU limit of the gateway.",
+    "waited": "It used little CPU because others had it: give the gateway cores of its own.",
+}
 
 
 def _own_ms(window: Window) -> NDArray[np.float64]:
@@ -30,6 +39,23 @@ def _own_ms(window: Window) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore"):
         heavy = overhead > OVERHEAD_SHARE * window.done.ms("e2e")
     return np.maximum(lag, np.where(heavy, overhead, 0.0))
+
+
+def _held(evidence: EvidenceSet) -> Evidence | None:
+    """What kept the gateway's processes from running, where the machine was looked at."""
+    seen = [process for state in evidence.meanwhile.host if (process := state.of(Role.GATEWAY)) is not None]
+    groups = [process.cgroup for process in seen if process.cgroup is not None]
+    periods = sum(group.periods or 0 for group in groups)
+    stopped = sum(group.throttled_periods or 0 for group in groups) / periods if periods else 0.0
+    waits = [process.worst_thread_wait for process in seen if process.worst_thread_wait is not None]
+    waited = float(np.mean(waits)) if waits else 0.0
+    if max(stopped, waited) <= HELD:
+        return None
+    if stopped > waited:
+        text = f"its CPU limit stopped it in {stopped:.0%} of {periods} periods"
+        return Evidence(text=text, source="host:cgroup", name="throttled", value=round(stopped, 4))
+    text = f"it was ready to run and waited for a CPU {waited:.0%} of the time"
+    return Evidence(text=text, source="host:run_queue", name="waited", value=round(waited, 4))
 
 
 class SelfBottleneck(Cause):
@@ -69,6 +95,7 @@ class SelfBottleneck(Cause):
         used = float(np.median(cpu)) if cpu.size else float("nan")
         missing = [] if cpu.size else ["CPU use of the gateway's process (records of this version have it)"]
         full = used >= CPU_FULL
+        held = _held(evidence)
         p99 = float(np.quantile(own, 0.99))
         return self.finding(
             statement=f"The gateway itself is the bottleneck: its event loop stood still for up to {p99:.0f} ms (p99), "
@@ -103,6 +130,7 @@ class SelfBottleneck(Cause):
                     if cpu.size
                     else []
                 ),
+                *([held] if held else []),
             ],
             explains_ms=explains,
             relation=f"own time / lost = {explains:.0f} / {window.tail_lost_ms:.0f} ms = "
@@ -110,8 +138,7 @@ class SelfBottleneck(Cause):
             n=int((own > SHARE * window.tail_lost_ms).sum()),
             advice="Its thread is full: run more gateway processes, and profile this one for the hot path."
             if full
-            else "It did not run although it used little CPU: look for what held it (other processes on the machine, a "
-            "CPU limit, a stopped or swapped process, a slow disk) and give it cores of its own.",
+            else _HELD_ADVICE[held.name if held else ""],
             price="Memory and a core for each process more." if full else "Cores that other work cannot use.",
             verify="tailrace diagnose ADMIN-URL, after the change",
             missing=missing,

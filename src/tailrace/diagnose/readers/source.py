@@ -1,4 +1,6 @@
-"""One source of evidence: a run file, records as JSON lines, a data directory, Triton's trace file, or a scrape."""
+"""One source of evidence: a run file, records as JSON lines, a data directory, Triton's trace file, a scrape, signals
+of a machine, a log of nvidia-smi, a summary of nsys.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,14 @@ from typing import Final
 import msgspec
 
 from tailrace.analyze.vantage import one_vantage
+from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.readers.data_directory import read_directory
 from tailrace.diagnose.readers.json_lines import read_lines
+from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
 from tailrace.diagnose.readers.scrape import read_scrape
+from tailrace.diagnose.readers.signals import MARK, read_signals
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
+from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
 from tailrace.model.record import RequestRecord
@@ -25,7 +31,8 @@ __all__ = ["Kind", "Source", "kind_of", "read_source"]
 _HEAD_BYTES: Final = 4096
 _REMEDY: Final = (
     "Give a run file (`tailrace bench … --out`), records as JSON lines (`tailrace records export`), a gateway's data "
-    "directory, Triton's trace file, two saved scrapes of /metrics, or a gateway's admin URL."
+    "directory, Triton's trace file, two saved scrapes of /metrics, a gateway's admin URL, a CSV log of nvidia-smi, or "
+    "`nsys stats` as CSV."
 )
 
 Decode = Callable[[bytes, str], RequestRecord]
@@ -39,6 +46,9 @@ class Kind(StrEnum):
     LINES = "lines"
     DIRECTORY = "directory"
     SCRAPE = "scrape"
+    SIGNALS = "signals"
+    NVIDIA_SMI = "nvidia-smi"
+    PROFILE = "profile"
     TRITON = "triton trace"
 
 
@@ -53,6 +63,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """What services before the gateway have reported of the same requests, where that stood beside the others."""
     run: Run | None = None
     state: EngineState | None = None
+    hardware: Hardware | None = None
     dropped: float = 0.0
     """Share of records that were lost on their way into a data directory."""
     notes: list[str] = []
@@ -71,18 +82,38 @@ def kind_of(path: Path) -> Kind:
         raise InputError("there is no such file", place=place, remedy=_REMEDY) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", place=place, remedy=_REMEDY) from None
-    start = head.lstrip()
-    if start.startswith(b'{"tailrace_run"'):
-        return Kind.RUN
-    if start.startswith(b"{") and (b'"request_id"' in head or b'"start_unix_ns"' in head):
-        return Kind.LINES
-    if start.startswith(b'[{"id"') and (b'"timestamps"' in head or b'"model_name"' in head):
-        return Kind.TRITON
-    if start.startswith(b"#") or _looks_like_samples(start):
-        return Kind.SCRAPE
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start:
         raise InputError("the file is empty", place=place, remedy=_REMEDY)
+    kind = _json_kind(start) or _table_kind(start)
+    if kind is not None:
+        return kind
+    if start.startswith(b"#") or _looks_like_samples(start):
+        return Kind.SCRAPE
     raise InputError(f"this is no evidence that is known; it begins with {head[:40]!r}", place=place, remedy=_REMEDY)
+
+
+def _json_kind(start: bytes) -> Kind | None:
+    """JSON by its first keys."""
+    if start.startswith(b'{"tailrace_run"'):
+        return Kind.RUN
+    if start.startswith(b"{") and MARK in start[:64]:
+        return Kind.SIGNALS
+    if start.startswith(b"{") and (b'"request_id"' in start or b'"start_unix_ns"' in start):
+        return Kind.LINES
+    if start.startswith(b'[{"id"') and (b'"timestamps"' in start or b'"model_name"' in start):
+        return Kind.TRITON
+    return None
+
+
+def _table_kind(head: bytes) -> Kind | None:
+    """A CSV file by the line that names its columns; a profiler's own sentences may stand before it."""
+    for line in head.decode("utf-8", "replace").splitlines():
+        if is_profile_header(line):
+            return Kind.PROFILE
+        if is_query_header(line):
+            return Kind.NVIDIA_SMI
+    return None
 
 
 def _looks_like_samples(head: bytes) -> bool:
@@ -114,5 +145,22 @@ def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: boo
         read, dropped = read_directory(path)
         table, applications = one_vantage(read)
         return Source(name=name, kind=kind, table=table, applications=applications, dropped=dropped)
+    if kind in (Kind.SIGNALS, Kind.NVIDIA_SMI, Kind.PROFILE):
+        return _hardware(path, name, kind)
     state, notes = read_scrape(path.read_text(encoding="utf-8", errors="replace"), at_ns)
     return Source(name=name, kind=kind, state=state, notes=[f"{name}: {note}" for note in notes])
+
+
+def _hardware(path: Path, name: str, kind: Kind) -> Source:
+    if kind is Kind.SIGNALS:
+        return Source(name=name, kind=kind, hardware=read_signals(path.read_bytes(), name))
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    if kind is Kind.NVIDIA_SMI:
+        states, notes = read_query(text)
+        hardware = Hardware(gpus=states, sources=[name])
+    else:
+        profiles, notes = read_nsys(text, name)
+        hardware = Hardware(profiles=profiles, sources=[name])
+    if not hardware:
+        raise InputError("there is no row in it", place=name, remedy="Give the whole table, not only its header.")
+    return Source(name=name, kind=kind, hardware=hardware, notes=[f"{name}: {note}" for note in notes])

@@ -105,6 +105,7 @@ function showStatus(live, view) {
   if (view.limited_to) parts.push(`the newest ${count(view.limited_to)} records of this window are shown`);
   if (view.models.length) parts.push(`models: ${view.models.join(", ")}`);
   if (live.loop_lag_ms !== undefined && live.loop_lag_ms !== null) parts.push(`gateway loop lag ${live.loop_lag_ms.toFixed(1)} ms`);
+  if (live.host) parts.push(live.host);
   say("status", parts.join(" · "));
 }
 
