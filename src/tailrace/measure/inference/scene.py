@@ -101,7 +101,11 @@ class Scene:
         return None
 
     def marks_after(self, at: int, most: int) -> list[int]:
-        """The first ends of steps after `at`, at most `most`, by whichever streams mark them; ascending."""
+        """The first `most` ends of steps after `at`, as each stream marks them; ascending.
+
+        A step is in it as often as streams had a token of it: the engine's answers leave one after another, a
+        millisecond or ten apart, and which of them is nearest to the step's end nobody knows.
+        """
         out: list[int] = []
         top = bisect_right(self._firsts, at)
         for index in range(top - 1, max(top - 1 - _LOOK, -1), -1):
@@ -109,12 +113,9 @@ class Scene:
             if one.end > at:
                 found = bisect_right(one.stamps, at)
                 out += one.stamps[found : found + most]
-        out += self._firsts[top : top + most]
-        marks: list[int] = []
-        for stamp in sorted(out):
-            if not marks or stamp - marks[-1] >= _SAME_NS:
-                marks.append(stamp)
-        return marks[:most]
+        latest = max(out, default=self._firsts[top] if top < len(self._firsts) else at)
+        out += self._firsts[top : bisect_right(self._firsts, latest)]
+        return sorted(out)
 
     def steps_of_another(self, me: Heard, low: int, high: int) -> int:
         """The most steps that one other stream had strictly within (low, high), by its tokens."""
