@@ -276,6 +276,19 @@ def test_tensor_parallelism():
 # -- buckets
 
 
+def test_of_a_few_requests_the_longest_stands_in_for_a_p95():
+    case = command_case("vllm serve m --max-num-batched-tokens 2048", also={"kv_tokens": 432_000})
+    case.lengths = lengths((7, 50, 14), (1, 3000, 200))
+    found = findings(case)
+    assert "(135 as long as the longest of 8)" in found["KV_CAPACITY"].statement
+    assert "the longest of 8 takes 2 steps" in found["BATCH_TOKENS"].statement
+    assert not any("p95" in one.text for one in found["KV_CAPACITY"].evidence)
+    case.lengths = lengths((700, 50, 14), (100, 3000, 200))
+    found = findings(case)
+    assert "of p95 length" in found["KV_CAPACITY"].statement
+    assert "a prompt at p95 takes 2 steps" in found["BATCH_TOKENS"].statement
+
+
 @pytest.mark.needs("shared")
 def test_buckets_below_300ms_refused(shared):
     """vLLM's phases begin at 0.3 s: no percentile below; the option that mends it is printed, in one piece."""

@@ -126,12 +126,11 @@ class Case(msgspec.Struct, kw_only=True):
         if self.lengths is None:
             return []
         out = []
-        points = [(self.lengths.quantile(0.5, of), "p50"), (self.lengths.quantile(0.95, of), "p95")]
-        end = self.lengths.tail(of)
-        if end is not None and end[1] != "p95":
-            points.append(end)
-        for value, word in points:
-            if value is not None:
+        median = self.lengths.quantile(0.5, of)
+        points = [None if median is None else (median, "p50"), self.lengths.upper(of), self.lengths.tail(of)]
+        for point in dict.fromkeys(points):
+            if point is not None:
+                value, word = point
                 most = "" if self.lengths.exact else "at most "
                 out.append(
                     self.measured(
