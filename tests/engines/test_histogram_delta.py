@@ -141,6 +141,13 @@ def test_sglang_500ms_slo_not_readable() -> None:
     assert coarse.view()["bucket_ms"] == [400.0, 600.0]
 
 
+def test_an_empty_bucket_hides_nothing_of_an_objective_inside_it() -> None:
+    delta = HistogramDelta(Histogram([0.4, 0.6, 1.0], [9, 9, 10], 3.0, 10))
+    (coarse,) = check_objectives({"ttft": delta}, [("ttft_p99", "ttft", 500_000_000)], names={"ttft": "m"})
+    assert coarse.attainment == (0.9, 0.9)
+    assert coarse.text.endswith("of 10, 90.00% met it")
+
+
 def test_an_objective_on_an_edge_is_exact_and_one_beyond_the_last_is_said() -> None:
     delta = HistogramDelta(Histogram([0.25, 0.5], [5, 9], 3.0, 10))
     asked = [("ttft_p99", "ttft", 500_000_000), ("interactive: ttft_p50", "ttft", 2_000_000_000), ("x", "queue", 1)]

@@ -76,7 +76,9 @@ class Coarse(msgspec.Struct, frozen=True, kw_only=True):
         said = f"{self.objective} = {bound} lies inside the bucket {span} of {self.metric}"
         if self.attainment is None:
             return f"{said}: whether it was met could not be said"
-        return f"{said}: of {self.n:g}, between {self.attainment[0]:.2%} and {self.attainment[1]:.2%} met it"
+        least, most = (f"{share:.2%}" for share in self.attainment)
+        # The bucket may be empty: then nothing is lost in it.
+        return f"{said}: of {self.n:g}, {least if least == most else f'between {least} and {most}'} met it"
 
     def view(self) -> dict[str, Any]:
         """For JSON."""
