@@ -105,7 +105,12 @@ def start(started: Started, options: argparse.Namespace, folder: str) -> Mapping
     report = f"{gateway['admin']}/v1/traces"
     started.run(command, says=False, INDEX=index["url"], GATEWAY=gateway["url"], REPORT=report)
     wait_for(ports[3])
-    return {"service": f"http://127.0.0.1:{ports[3]}", "gateway": gateway["url"], "admin": gateway["admin"], "index": index["url"]}
+    return {
+        "service": f"http://127.0.0.1:{ports[3]}",
+        "gateway": gateway["url"],
+        "admin": gateway["admin"],
+        "index": index["url"],
+    }
 
 
 def main() -> None:
