@@ -111,7 +111,7 @@ def test_buckets_below_300ms_refused_in_a_captured_scrape() -> None:
     found = parse_scrape(text)
     for phase in ("queue", "prefill", "decode"):
         delta = HistogramDelta(found.histogram(f"vllm:request_{phase}_time_seconds"))
-        assert delta.first_bound == 0.3
+        assert delta.seen.bounds[0] == 0.3
         assert delta.mean is not None
         if delta.quantile(0.5).high == 0.3:
             assert delta.quantile(0.5).estimate is None

@@ -13,7 +13,6 @@ from tailrace.engines.advice.card import CARDS, find_card
 from tailrace.engines.advice.case import Case
 from tailrace.engines.advice.lengths import Of, lengths_of_scrape
 from tailrace.engines.advice.memory import plan_memory, step_seconds
-from tailrace.engines.advice.metric_buckets import readable
 from tailrace.engines.advice.model_shape import shape_of_config, shape_of_name, shape_of_size
 from tailrace.engines.facts import EngineFacts, Fact
 from tailrace.engines.flags.start_log import LoadSeen
@@ -305,8 +304,8 @@ def test_buckets_below_300ms_refused(shared):
     assert fitted["request_latency"][0] < 0.05
     for bounds in fitted.values():
         assert bounds == sorted(set(bounds))
-    assert readable(case.scrape, "vllm:time_to_first_token_seconds", 0.5)
-    assert not readable(case.scrape, "vllm:request_time_per_output_token_seconds", 0.08)
+    assert 0.5 in case.scrape.histogram("vllm:time_to_first_token_seconds").bounds
+    assert 0.08 not in case.scrape.histogram("vllm:request_time_per_output_token_seconds").bounds
 
 
 def test_buckets_follow_the_objectives():

@@ -22,7 +22,6 @@ from tailrace.model.engine_state import EngineState
 from tailrace.model.finding import Evidence
 from tailrace.model.thresholds import Objectives, SlowThresholds
 
-MEGABYTE: Final = 1e6
 LIKE_VLLM: Final = frozenset({"vllm", "simulated"})
 """Engines with vLLM's scheduler and names."""
 

@@ -15,7 +15,6 @@ import msgspec
 
 from tailrace.engines.advice.case import Case
 from tailrace.engines.histogram_delta import bucket_around
-from tailrace.engines.prometheus_text import Scrape
 from tailrace.model.check import CheckFinding, Weight
 from tailrace.model.finding import Evidence
 
@@ -258,11 +257,3 @@ def _option(case: Case, families: Sequence[_Family], wanted: dict[str, list[floa
         on = "On vLLM itself: " if case.engine == "simulated" else ""
         return f"{on}--custom-histogram-buckets '{json.dumps(fitted, separators=(',', ':'))}'"
     return " ".join(f"{key} {' '.join(f'{bound:g}' for bound in bounds)}" for key, bounds in fitted.items())
-
-
-def readable(scrape: Scrape, metric: str, bound_s: float) -> bool | None:
-    """Whether a histogram has a bucket that ends at `bound_s`; `None` where it is not in the scrape."""
-    histogram = scrape.histogram(metric)
-    if histogram is None:
-        return None
-    return any(math.isclose(bound_s, bound, rel_tol=1e-6) for bound in histogram.bounds)
