@@ -45,7 +45,8 @@ class Started:
         assert child.stdout is not None
         line = child.stdout.readline()
         if not line:
-            raise SystemExit(f"{' '.join(command)} ended with exit code {child.wait()} before it was ready")
+            ended = f"{' '.join(command)} ended with exit code {child.wait()} before it was ready"
+            raise SystemExit(f"{ended}; where a port is in use, start this with --free-ports")
         ready: dict[str, Any] = json.loads(line)
         return ready
 
