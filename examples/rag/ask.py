@@ -39,7 +39,10 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=40)
     parser.add_argument("--at-once", type=int, default=4)
     options = parser.parse_args()
-    statuses = asyncio.run(ask(options.url, options.requests, options.at_once))
+    try:
+        statuses = asyncio.run(ask(options.url, options.requests, options.at_once))
+    except* aiohttp.ClientConnectorError:
+        raise SystemExit(f"nobody answers at {options.url}: start examples/rag/up.py first") from None
     told = ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))
     sys.stdout.write(f"{options.requests} questions: {told}\n")
 

@@ -16,8 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +45,8 @@ class Started:
         assert child.stdout is not None
         line = child.stdout.readline()
         if not line:
-            raise SystemExit(f"{' '.join(command)} ended with exit code {child.wait()} before it was ready")
+            ended = f"{' '.join(command)} ended with exit code {child.wait()} before it was ready"
+            raise SystemExit(f"{ended}; where a port is in use, start this with --free-ports")
         ready: dict[str, Any] = json.loads(line)
         return ready
 
@@ -69,20 +68,17 @@ def free_port() -> int:
         return port
 
 
-def wait_for(url: str) -> None:
-    """Until somebody answers there, whatever the answer."""
+def wait_for(port: int) -> None:
+    """Until somebody listens there. No request is sent: it would be one of the service's own."""
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         try:
-            urllib.request.urlopen(url, timeout=2).close()  # noqa: S310  (our own address)
-        except urllib.error.HTTPError as answer:
-            answer.close()
-            return
+            socket.create_connection(("127.0.0.1", port), timeout=2).close()
         except OSError:
             time.sleep(0.05)
         else:
             return
-    raise SystemExit(f"nobody answers at {url}")
+    raise SystemExit(f"nobody answers on port {port}")
 
 
 def start(started: Started, options: argparse.Namespace, folder: str) -> Mapping[str, str]:
@@ -109,9 +105,13 @@ def start(started: Started, options: argparse.Namespace, folder: str) -> Mapping
     ]
     report = f"{gateway['admin']}/v1/traces"
     started.run(command, says=False, INDEX=index["url"], GATEWAY=gateway["url"], REPORT=report)
-    service = f"http://127.0.0.1:{ports[3]}"
-    wait_for(service)
-    return {"service": service, "gateway": gateway["url"], "admin": gateway["admin"], "index": index["url"]}
+    wait_for(ports[3])
+    return {
+        "service": f"http://127.0.0.1:{ports[3]}",
+        "gateway": gateway["url"],
+        "admin": gateway["admin"],
+        "index": index["url"],
+    }
 
 
 def main() -> None:

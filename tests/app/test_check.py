@@ -89,6 +89,17 @@ def test_a_kubernetes_file(write):
     assert "OPTION_REMOVED" in codes(report, Weight.ERROR)
 
 
+def test_a_command_line_needs_no_option_before_it(write):
+    line = "vllm serve org/m --max-num-seqs 12 --served-model-name " + "m" * 300
+    assert kind_of(line) is Kind.COMMAND_LINE
+    report = check(CheckRequest(sources=[line]))
+    assert settings(report)["max_num_seqs"] == 12
+    log = write("vllm serve.log", LOG)
+    assert kind_of(log) is Kind.LOG
+    with pytest.raises(InputError, match="no such file"):
+        kind_of("my notes.txt")
+
+
 def test_a_compose_file_and_a_shell_inside_a_container(write):
     report = check(CheckRequest(sources=[write("compose.yml", COMPOSE)]))
     assert settings(report)["max_num_seqs"] == 32

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.engines.counter_delta import counter_delta, restarted
+from tailrace.engines.counter_delta import increase, restarted
+from tailrace.engines.odometer import Odometer
 from tailrace.engines.prometheus_text import parse_scrape
+from tailrace.engines.window import window_between
 from tests.conftest import shared_path
 
 
@@ -13,21 +15,25 @@ def scrape(text: str):
     return parse_scrape(text)
 
 
+def finished(*texts: str):
+    """The window over some scrapes of vLLM's counter of finished requests."""
+    odometer = Odometer()
+    readings = [odometer.feed(scrape(text), at) for at, text in enumerate(texts)]
+    return window_between(readings[0], readings[-1])
+
+
 def test_label_sets_are_counters_of_their_own() -> None:
-    before = scrape('a{e="0"} 10\na{e="1"} 100\n')
-    after = scrape('a{e="0"} 15\na{e="1"} 7\na{e="2"} 3\n')
-    delta = counter_delta(before, after, "a")
-    assert delta is not None
-    assert delta.value == 5 + 7 + 3
-    assert delta.resets == 1
-    assert delta.at_least
-    assert delta.by_label("e") == {"0": 5, "1": 7, "2": 3}
+    name = 'vllm:request_success_total{{engine="{}",finished_reason="{}"}} {}\n'
+    before = name.format(0, "stop", 10) + name.format(1, "stop", 100)
+    after = name.format(0, "stop", 15) + name.format(1, "stop", 7) + name.format(2, "length", 3)
+    window = finished(before, after)
+    assert window.counters["finished"] == {"stop": 5 + 7, "length": 3}
+    assert window.restarts == 1
 
 
 def test_absent_is_not_zero() -> None:
-    assert counter_delta(scrape("a 1"), scrape("b 1"), "a") is None
-    assert counter_delta(scrape("b 1"), scrape("a 1"), "a").value == 1  # created with its first event
-    assert counter_delta(scrape("a 1"), scrape("a +Inf"), "a") is None
+    assert "finished" not in finished("b 1", "b 1").counters
+    assert increase(None, 1) == (1, False), "created with its first event"
 
 
 def test_a_restart_that_outgrew_the_old_value_shows_in_the_start_time() -> None:
@@ -36,8 +42,8 @@ def test_a_restart_that_outgrew_the_old_value_shows_in_the_start_time() -> None:
     assert restarted(before, after)
     assert not restarted(before, before)
     assert not restarted(scrape("a 1"), after)
-    delta = counter_delta(before, after, "a", anew=restarted(before, after))
-    assert (delta.value, delta.resets) == (15, 1)
+    assert increase(10, 15, anew=restarted(before, after)) == (15, True)
+    assert increase(10, 15, anew=restarted(before, before)) == (5, False)
 
 
 def test_iteration_tokens_total_is_a_histogram() -> None:
@@ -49,7 +55,8 @@ vllm:iteration_tokens_total_count{engine="0"} 6095
 vllm:iteration_tokens_total_sum{engine="0"} 14279
 """
     assert scrape(text).type_of("vllm:iteration_tokens_total") == "histogram"
-    assert counter_delta(scrape(text), scrape(text), "vllm:iteration_tokens_total") is None
+    window = finished(text, text.replace("6095", "6100").replace("14279", "14299"))
+    assert window.counters["steps"] == {"": 5}, "its count is the number of steps, and its sum no counter of tokens"
 
 
 @pytest.mark.needs("shared")
@@ -58,7 +65,6 @@ def test_iteration_tokens_total_is_histogram_in_a_captured_scrape() -> None:
     found = scrape(text)
     assert found.type_of("vllm:iteration_tokens_total") == "histogram"
     assert found.histogram("vllm:iteration_tokens_total").count == 6095
-    assert counter_delta(found, found, "vllm:iteration_tokens_total") is None
     assert not [name for name in found.names if name.endswith("_created")]
 
 
@@ -70,17 +76,17 @@ def test_never_more_than_was_counted_and_exact_without_a_restart(told: list[tupl
     """Counters of four label sets grow, or restart and grow; each step is scraped."""
     counts = dict.fromkeys("0123", 0)
     truth = seen = resets = 0
-    before = scrape("".join(f'a{{e="{name}"}} {value}\n' for name, value in counts.items()))
+    before = dict(counts)
     for which, by, restart in told:
         name = str(which)
         counts[name] = by if restart else counts[name] + by
         truth += by
-        after = scrape("".join(f'a{{e="{name}"}} {value}\n' for name, value in counts.items()))
-        delta = counter_delta(before, after, "a")
-        assert delta.value >= 0
-        seen += delta.value
-        resets += delta.resets
-        before = after
+        for each, value in counts.items():
+            grown, reset = increase(before[each], value)
+            assert grown >= 0
+            seen += grown
+            resets += reset
+        before = dict(counts)
     assert seen <= truth
     if not any(restart for _, _, restart in told):
         assert (seen, resets) == (truth, 0)

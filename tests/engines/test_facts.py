@@ -90,6 +90,11 @@ def test_vllms_card_and_dump() -> None:
     }
 
 
+def test_the_simulated_engines_version_does_not_repeat_its_name() -> None:
+    facts = adapter("simulated").read_info("/version", b'{"version":"simulated-0.1.0","simulated":true}')
+    assert facts["version"] == Fact("0.1.0", "/version: version")
+
+
 def test_llamacpp_tells_slots_and_quantisation() -> None:
     llama = adapter("llamacpp")
     facts = llama.read_info("/props", LLAMA_PROPS)

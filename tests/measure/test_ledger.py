@@ -244,7 +244,7 @@ def test_usage_replaces_the_estimate_and_says_so() -> None:
 def test_engine_states_and_errors_go_into_the_record() -> None:
     book = whole()
     book.at_admission = EngineState(at_ns=1, running=3, waiting=2, kv_usage=0.5)
-    book.at_first_token = EngineState(at_ns=2, running=4)
+    book.at_first_token = EngineState(at_ns=book.sent, running=4)
     failed = book.close(
         at(320),
         OutcomeKind.FAILED,
@@ -253,6 +253,9 @@ def test_engine_states_and_errors_go_into_the_record() -> None:
     )
     assert (failed.running_at_admission, failed.waiting_at_admission, failed.kv_usage_at_admission) == (3, 2, 0.5)
     assert (failed.running_at_first_token, failed.waiting_at_first_token, failed.batch_size) == (4, None, 4)
+    book.at_first_token = EngineState(at_ns=book.sent - 1, running=4)
+    older = book.close(at(320), OutcomeKind.COMPLETED)
+    assert (older.running_at_first_token, older.batch_size) == (4, None), "a scrape from before it was sent"
     assert len(failed.error) == 300
     assert failed.keep_reason == "failed"
     named = book.close(at(320), OutcomeKind.FAILED, Reason.STREAM_CUT, error="the engine closed")

@@ -133,7 +133,7 @@ def test_next_to_nothing_is_unattributed(records):
 
 
 def test_the_engines_stages_agree_with_our_stamps(records):
-    """Its queue and prefill against send -> first token; its decode against ours is checked where it was streamed."""
+    """Its queue and prefill, with the end of the step that ran before, against send -> first token."""
     pairs = [
         (record.queue_engine_ns + record.prefill_ns, record.ttft_upstream_ns) for record in records if record.stream
     ]

@@ -28,6 +28,13 @@ def records(admin, vantage):
     return [from_public_json(line) for line in get(f"{admin}/records?vantage={vantage}&limit=1000").splitlines()]
 
 
+def test_whoever_asks_before_the_service_is_up_is_told_so():
+    child = Child([sys.executable, str(EXAMPLE / "ask.py"), "http://127.0.0.1:9", "--requests", "2"])
+    assert child.wait(30) == 1
+    assert "nobody answers at http://127.0.0.1:9: start examples/rag/up.py first" in child.stderr
+    assert "Traceback" not in child.stderr
+
+
 @pytest.mark.tier("ci")
 @pytest.mark.long("starts an engine, a gateway, an index and a service", timeout=120)
 def test_the_example_times_out_in_its_retrieval_and_is_diagnosed_as_such():
@@ -90,9 +97,7 @@ def test_the_example_times_out_in_its_retrieval_and_is_diagnosed_as_such():
         # Nothing of the service is in the gateway's own numbers.
         metrics = get(f"{admin}/metrics").decode()
         assert "stage_timeout" not in metrics
-        assert (
-            f'tailrace_application_records_total{{fate="kept"}} {N + 1}.0' in metrics
-        )  # and the question whether it is up
+        assert f'tailrace_application_records_total{{fate="kept"}} {N}.0' in metrics
         assert {one.request_id for one in well} & {one.request_id for one in gateways} == set()
 
         said = json.loads(get(f"{admin}/diagnosis"))["findings"][0]

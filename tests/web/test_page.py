@@ -331,7 +331,14 @@ def test_requests_as_a_service_reports_them_are_a_view_of_their_own():
     async def scenario() -> None:
         records = realistic_records(50)
         mine = [
-            msgspec.structs.replace(one, vantage="application", request_id=f"app-{number}", service="rag")
+            msgspec.structs.replace(
+                one,
+                vantage="application",
+                request_id=f"app-{number}",
+                service="rag",
+                decode_ns=None,
+                model_ns=one.decode_ns,
+            )
             for number, one in enumerate(realistic_records(7, seed=2))
         ]
         same = msgspec.structs.replace(mine[0], request_id=records[0].request_id, parts_ns={"preprocess.retrieval": 1})
@@ -346,6 +353,9 @@ def test_requests_as_a_service_reports_them_are_a_view_of_their_own():
             assert (await view("view?window=all"))["summary"]["n"] == 50
             assert (await view("view?window=all&vantage=application"))["summary"]["n"] == 8
             assert (await view("view?window=all&vantage=gateway"))["summary"]["n"] == 50
+            assert (await view("view?window=all"))["metric"] == "ttft"
+            seen = await view("view?window=all&vantage=application")
+            assert seen["metric"] == "e2e", "its model's stage is on both sides of the first byte"
             await view("view?vantage=other", 400)
             detail = await view(f"request/{same.request_id}?vantage=application")
             assert "preprocess.retrieval" in {row["stage"] for row in detail["stages"]}

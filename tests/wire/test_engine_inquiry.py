@@ -31,8 +31,12 @@ async def known(s: Stand, key: str = "version") -> None:
 def test_facts_and_their_sources_are_in_every_record_and_the_view() -> None:
     metrics = b'vllm:num_requests_running{engine="0"} 2\nvllm:cache_config_info{block_size="128",cache_dtype="fp8"} 1\n'
 
+    async def script(incoming: Incoming) -> None:
+        await asyncio.sleep(0.4)  # several scrapes lie between the request and its first token
+        await incoming.stream()
+
     async def test() -> None:
-        async with stand(side={**VLLM, "/metrics": metrics}, scrape=FAST) as s:
+        async with stand(script, side={**VLLM, "/metrics": metrics}, scrape=FAST) as s:
             await known(s)
             await known(s, "block_size")
             assert (await s.ask(request(chat_body()))).status == 200
@@ -53,14 +57,15 @@ def test_facts_and_their_sources_are_in_every_record_and_the_view() -> None:
     run(test())
 
 
-def test_a_count_from_before_the_request_is_no_batch_size() -> None:
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_count_from_before_the_request_is_no_batch_size(before: int) -> None:
     async def test() -> None:
-        side = {**VLLM, "/metrics": b'vllm:num_requests_running{engine="0"} 0\n'}
-        async with stand(side=side) as s:
+        side = {**VLLM, "/metrics": b'vllm:num_requests_running{engine="0"} %d\n' % before}
+        async with stand(side=side, scrape={"period": "60s", "stale": "60s"}) as s:
             await s.until(lambda: s.gateway.engine.watch.latest is not None)
             await s.ask(request(chat_body()))
             record = await s.record()
-            assert (record.running_at_first_token, record.batch_size) == (0, None), "it was in a batch of one at least"
+            assert (record.running_at_first_token, record.batch_size) == (before, None), "that was another batch"
             assert "batch_size" not in record.fact_sources
 
     run(test())

@@ -12,6 +12,7 @@ import pytest
 from tailrace.gateway.config import config_from
 from tailrace.gateway.gateway import Gateway
 from tailrace.model.errors import ConfigError
+from tailrace.model.record import broken_invariants
 from tests.children import Child, tailrace_command
 from tests.wire.inference_load import Outcome, load, stated_ns
 from tests.wire.stand import Records, run
@@ -20,6 +21,8 @@ ASKED = [
     (0.02, {"messages": [{"role": "user", "content": f"{n:04d} " * 200}], "max_tokens": 24, "stream": True})
     for n in range(34)
 ]
+WITH_USAGE = [(pause, {**body, "stream_options": {"include_usage": True}}) for pause, body in ASKED]
+"""The client gets the event with the engine's account, too."""
 
 
 def engine(*more: str) -> Child:
@@ -35,11 +38,11 @@ def silent() -> Iterator[str]:
         child.kill()
 
 
-def through(url: str, **more: Any) -> Outcome:
+def through(url: str, asked: list[tuple[float, dict[str, Any]]] = ASKED, **more: Any) -> Outcome:
     out: list[Outcome] = []
 
     async def test() -> None:
-        out.append(await load(url, ASKED, tells='"metrics"', **more))
+        out.append(await load(url, asked, tells='"metrics"', **more))
 
     run(test())
     return out[0]
@@ -82,15 +85,23 @@ def test_switched_off(silent: str):
     assert all(one.record.prefill_ns is None for one in told)
 
 
-def test_an_engine_that_reports_is_not_second_guessed():
+def test_an_engine_that_reports_is_not_second_guessed_and_its_stages_are_exact():
     child = engine()
     try:
-        told, view = through(child.wait_ready(30).url, engine="auto")
+        told, view = through(child.wait_ready(30).url, WITH_USAGE, engine="auto")
     finally:
         child.kill()
     assert view["asked"] == view["shown"] == 0
     sources = {one.record.stage_sources["prefill"].partition("(")[0] for one in told}
     assert sources == {"reported"}
+    assert len(told) == len(ASKED)
+    for record, event in told:
+        said = event["metrics"]
+        # To the nanosecond that a float of milliseconds holds. A cut to what our clock saw would say so.
+        assert record.queue_engine_ns == pytest.approx(said["queue_time_ms"] * 1e6, abs=2)
+        assert record.prefill_ns == pytest.approx(said["time_to_first_token_ms"] * 1e6, abs=2)
+        assert broken_invariants(record) == []
+    assert max(record.queue_engine_ns for record, _ in told) > 0
 
 
 def test_requests_of_others_are_noticed_by_the_engines_own_count(silent: str):

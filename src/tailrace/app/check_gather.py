@@ -76,13 +76,14 @@ def gather(request: CheckRequest) -> Gathered:
     out.helped = _helped(request, [source for source, kind in kinds if kind is Kind.HELP])
     if out.helped is not None:
         out.read.append(out.helped.source)
-    for text in request.commands:
+    lines = [source for source, kind in kinds if kind is Kind.COMMAND_LINE]
+    for text in (*request.commands, *lines):
         command = read_command(text, helped=out.helped, engine=request.engine)
         out.commands.append(("command line", command))
         if not (command.engine or request.engine):
             out.not_understood.append("the command line names no engine that is known; say which with --engine")
     for source, kind in kinds:
-        if kind is not Kind.HELP:
+        if kind not in {Kind.HELP, Kind.COMMAND_LINE}:
             out.read.append(source)
             _take(out, source, kind, request)
     out.shape = _shape(request) or out.shape

@@ -48,6 +48,8 @@ class Kind(StrEnum):
     URL = "url"
     LOG = "log"
     COMMAND = "command"
+    COMMAND_LINE = "command_line"
+    """Not a file with one, but the line itself."""
     CONTAINER = "container"
     TRITON = "triton"
     HELP = "help"
@@ -76,6 +78,8 @@ def kind_of(source: str) -> Kind:
         return Kind.URL
     if source == "-":
         return Kind.LOG
+    if _is_command_line(source):
+        return Kind.COMMAND_LINE
     path = Path(source)
     if path.is_dir():
         return Kind.TRITON if any(path.glob("*/config.pbtxt")) or (path / "config.pbtxt").exists() else Kind.LENGTHS
@@ -83,6 +87,18 @@ def kind_of(source: str) -> Kind:
     if path.suffix in {".yaml", ".yml"}:
         return _kind_of_yaml(path)
     return _BY_SUFFIX.get(path.suffix) or _kind_of_text(path, text)
+
+
+def _is_command_line(source: str) -> bool:
+    """Whether these are the words of a command that names an engine, and no file's name."""
+    if len(source.split()) < 2:
+        return False
+    try:
+        return bool(parse_command(source).engine) and not Path(source).exists()
+    except InputError:
+        return False
+    except OSError:  # longer than any file's name
+        return True
 
 
 def _kind_of_text(path: Path, head: str) -> Kind:

@@ -27,9 +27,9 @@ def check(
     sources: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Address of an engine or of a gateway's admin port; an engine's log (- for standard input); a file "
-            "with "
-            "its command line, a Kubernetes or compose file; Triton's config.pbtxt or model repository; tailrace.yaml.",
+            help="Address of an engine or of a gateway's admin port; an engine's log (- for standard input); its "
+            "command line in quotes, or a file with it; a Kubernetes or compose file; Triton's config.pbtxt or model "
+            "repository; tailrace.yaml.",
             show_default=False,
         ),
     ] = None,

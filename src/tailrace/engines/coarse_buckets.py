@@ -17,7 +17,7 @@ from tailrace.engines.histogram_delta import HistogramDelta, bucket_around
 from tailrace.engines.tallies import TIMINGS
 from tailrace.model.thresholds import S
 
-_SCALES: Final = (
+SCALES: Final = (
     0.001,
     0.002,
     0.005,
@@ -40,7 +40,9 @@ _SCALES: Final = (
     80,
     160,
 )
-_TOKEN_SCALES: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5, 10, 40)
+"""Bounds (s) that tell percentiles apart from a quiet engine to a lost one."""
+TOKEN_SCALES: Final = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5, 10, 40)
+"""The same for the time of one token; 150 ms is a gap that counts."""
 _NOUNS: Final = {"ttft": "ttft", "tpot": "tpot", "chunk_gap": "itl", "e2e": "e2e"}
 """Metric of an objective -> the noun whose histogram is nearest to it."""
 VLLM_SINCE: Final = "0.32"
@@ -76,7 +78,9 @@ class Coarse(msgspec.Struct, frozen=True, kw_only=True):
         said = f"{self.objective} = {bound} lies inside the bucket {span} of {self.metric}"
         if self.attainment is None:
             return f"{said}: whether it was met could not be said"
-        return f"{said}: of {self.n:g}, between {self.attainment[0]:.2%} and {self.attainment[1]:.2%} met it"
+        least, most = (f"{share:.2%}" for share in self.attainment)
+        # The bucket may be empty: then nothing is lost in it.
+        return f"{said}: of {self.n:g}, {least if least == most else f'between {least} and {most}'} met it"
 
     def view(self) -> dict[str, Any]:
         """For JSON."""
@@ -160,7 +164,7 @@ def remedy(noun: str, wanted_s: Mapping[str, Sequence[float]], *, engine: str = 
 
 
 def _bounds(noun: str, wanted_s: Sequence[float]) -> set[float]:
-    scales = _TOKEN_SCALES if noun in {"itl", "tpot"} else _SCALES
+    scales = TOKEN_SCALES if noun in {"itl", "tpot"} else SCALES
     return {*scales, *(_round(value) for value in wanted_s if value > 0)}
 
 

@@ -9,36 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
-from tailrace.engines.prometheus_text import Labels, Scrape
+from tailrace.engines.prometheus_text import Scrape
 
 STARTED: Final = "process_start_time_seconds"
 """When the process began, by its own clock: Python and Go clients export it. Only whether it changed is read."""
 _SAME_START_S: Final = 0.5
-
-
-class CounterDelta(msgspec.Struct, frozen=True):
-    """One counter's increase over all its label sets."""
-
-    value: float
-    by: dict[Labels, float] = {}
-    """Label set -> its increase; those that are gone are not in it."""
-    resets: int = 0
-    """Label sets that began anew in between: the increase is then at least `value`."""
-
-    @property
-    def at_least(self) -> bool:
-        """Whether more may have been counted."""
-        return self.resets > 0
-
-    def by_label(self, label: str) -> dict[str, float]:
-        """Value of `label` -> increase; label sets without it under the empty text."""
-        out: dict[str, float] = {}
-        for labels, value in self.by.items():
-            key = dict(labels).get(label, "")
-            out[key] = out.get(key, 0.0) + value
-        return out
 
 
 def restarted(before: Scrape, after: Scrape) -> bool:
@@ -59,21 +34,3 @@ def increase(old: float | None, new: float, *, anew: bool = False) -> tuple[floa
     if anew or new < old:
         return max(new, 0.0), True
     return new - old, False
-
-
-def counter_delta(before: Scrape, after: Scrape, name: str, *, anew: bool = False) -> CounterDelta | None:
-    """How much the counter `name` grew between two scrapes; `None` where the later one does not have it.
-
-    `anew`: the process was restarted in between. A label set that was not there before counts from 0, because client
-    libraries create one with its first event.
-    """
-    new = after.series(name)
-    if not new:
-        return None
-    old = before.series(name)
-    by: dict[Labels, float] = {}
-    resets = 0
-    for labels, value in new.items():
-        by[labels], reset = increase(old.get(labels), value, anew=anew)
-        resets += reset
-    return CounterDelta(sum(by.values()), by, resets)

@@ -60,11 +60,6 @@ class HistogramDelta(msgspec.Struct, frozen=True):
         mean = self.seen.mean
         return mean if mean is not None and math.isfinite(mean) else None
 
-    @property
-    def first_bound(self) -> float | None:
-        """The lowest bound above 0: below it no quantile can be read."""
-        return next((bound for bound in self.seen.bounds if bound > 0), None)
-
     def quantile(self, q: float) -> QuantileSpan | None:
         """The span of the q-quantile: the value that at least `q` of the observations do not exceed.
 

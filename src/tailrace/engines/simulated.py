@@ -37,7 +37,12 @@ class Simulated(Vllm):
     def read_info(self, path: str, body: bytes) -> dict[str, Fact]:
         """As vLLM, and the scheduler's knobs, which it answers at run time."""
         if path != "/knobs":
-            return super().read_info(path, body)
+            known = super().read_info(path, body)
+            version = known.get("version")
+            # Its name stands beside its version wherever that is shown, and the `Server` header has it without.
+            if version is not None:
+                known["version"] = Fact(str(version.value).removeprefix("simulated-"), version.source)
+            return known
         said = decode_leniently(body)
         return take(path, said, _KNOBS) if isinstance(said, dict) else {}
 

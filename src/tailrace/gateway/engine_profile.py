@@ -78,7 +78,7 @@ class EngineProfile:
         batch = self._counted(ledger, adapter) if self.batches else ""
         if not batch:
             state = ledger.at_first_token
-            batch = state.names.get("running", "") if state is not None and state.running else ""
+            batch = state.names.get("running", "") if state is not None and ledger.running_with_it else ""
         sources = self._sources.get(batch)
         if sources is None:
             sources = self._sources[batch] = self._told(batch)

@@ -92,7 +92,7 @@ class RequestLedger(msgspec.Struct, kw_only=True):
     at_admission: EngineState | None = None
     at_first_token: EngineState | None = None
     batch_size: int | None = None
-    """What the engine itself counted; without it, the requests that ran at the first token."""
+    """What the engine itself counted; without it, see `running_with_it`."""
     said_headers: dict[str, str] = {}
     """Headers of the engine's answer that carry its timings, lower case."""
     prefix_hit: float | None = None
@@ -109,6 +109,15 @@ class RequestLedger(msgspec.Struct, kw_only=True):
     retries: int = 0
     retry_wait_ns: int = 0
     degradation: str = ""
+
+    @property
+    def running_with_it(self) -> int | None:
+        """Requests that ran in the engine at the first token, this one among them.
+
+        `None` where the scrape is from before the request was sent, or counts nobody: that was another batch.
+        """
+        state = self.at_first_token
+        return (state.running or None) if state is not None and state.at_ns >= (self.sent or 0) else None
 
     def client_blocked(self, start_ns: int, end_ns: int) -> None:
         """The client did not take bytes from `start_ns` to `end_ns`."""
@@ -222,8 +231,7 @@ class RequestLedger(msgspec.Struct, kw_only=True):
             waiting_at_first_token=token_state.waiting if token_state else None,
             kv_usage_at_first_token=token_state.kv_usage if token_state else None,
             engine_state_age_ns=self.admitted - admission.at_ns if admission and self.admitted is not None else None,
-            # A count of none is from before this request ran, and says nothing of its batch.
-            batch_size=self.batch_size or (token_state.running if token_state else None) or None,
+            batch_size=self.batch_size or self.running_with_it,
             prefix_hit=self.prefix_hit,
             preemptions=timings.preemptions,
             dtype=self.dtype,

@@ -86,7 +86,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     engine_state_age_ns: int | None = None
     """How old the scrape was that the state at admission comes from."""
     batch_size: int | None = None
-    """Requests in its batch: as the engine counted, else those that ran at the first token (see `fact_sources`)."""
+    """Requests in its batch: as the engine counted, else those that ran at the first token (see `fact_sources`).
+    Absent where the engine was not asked between the send and that token."""
     prefix_hit: float | None = None
     preemptions: int | None = None
     dtype: str = ""

@@ -13,7 +13,6 @@ from tailrace.engines.advice.card import CARDS, find_card
 from tailrace.engines.advice.case import Case
 from tailrace.engines.advice.lengths import Of, lengths_of_scrape
 from tailrace.engines.advice.memory import plan_memory, step_seconds
-from tailrace.engines.advice.metric_buckets import readable
 from tailrace.engines.advice.model_shape import shape_of_config, shape_of_name, shape_of_size
 from tailrace.engines.facts import EngineFacts, Fact
 from tailrace.engines.flags.start_log import LoadSeen
@@ -276,6 +275,19 @@ def test_tensor_parallelism():
 # -- buckets
 
 
+def test_of_a_few_requests_the_longest_stands_in_for_a_p95():
+    case = command_case("vllm serve m --max-num-batched-tokens 2048", also={"kv_tokens": 432_000})
+    case.lengths = lengths((7, 50, 14), (1, 3000, 200))
+    found = findings(case)
+    assert "(135 as long as the longest of 8)" in found["KV_CAPACITY"].statement
+    assert "the longest of 8 takes 2 steps" in found["BATCH_TOKENS"].statement
+    assert not any("p95" in one.text for one in found["KV_CAPACITY"].evidence)
+    case.lengths = lengths((700, 50, 14), (100, 3000, 200))
+    found = findings(case)
+    assert "of p95 length" in found["KV_CAPACITY"].statement
+    assert "a prompt at p95 takes 2 steps" in found["BATCH_TOKENS"].statement
+
+
 @pytest.mark.needs("shared")
 def test_buckets_below_300ms_refused(shared):
     """vLLM's phases begin at 0.3 s: no percentile below; the option that mends it is printed, in one piece."""
@@ -292,8 +304,8 @@ def test_buckets_below_300ms_refused(shared):
     assert fitted["request_latency"][0] < 0.05
     for bounds in fitted.values():
         assert bounds == sorted(set(bounds))
-    assert readable(case.scrape, "vllm:time_to_first_token_seconds", 0.5)
-    assert not readable(case.scrape, "vllm:request_time_per_output_token_seconds", 0.08)
+    assert 0.5 in case.scrape.histogram("vllm:time_to_first_token_seconds").bounds
+    assert 0.08 not in case.scrape.histogram("vllm:request_time_per_output_token_seconds").bounds
 
 
 def test_buckets_follow_the_objectives():

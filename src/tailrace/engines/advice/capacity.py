@@ -95,19 +95,21 @@ def _concurrency(case: Case, tokens: float, source: str) -> Iterator[CheckFindin
     limit = case.number("max_num_seqs")
     lengths = case.lengths
     p50 = lengths.quantile(0.5, Of.TOTAL) if lengths is not None else None
-    p95 = lengths.quantile(0.95, Of.TOTAL) if lengths is not None else None
-    if lengths is None or p50 is None or p95 is None:
+    upper = lengths.upper(Of.TOTAL) if lengths is not None else None
+    if lengths is None or p50 is None or upper is None:
         case.need(
             "KV capacity in concurrent requests: give the lengths of requests (--lengths RUN, a data directory or a "
             "gateway's address)"
         )
         return
-    at_p50, at_p95 = requests_held(tokens, p50, block), requests_held(tokens, p95, block)
+    long, word = upper
+    at_p50, at_upper = requests_held(tokens, p50, block), requests_held(tokens, long, block)
+    of_upper = f"{at_upper:,.0f} of p95 length" if word == "p95" else f"{at_upper:,.0f} as long as {word}"
     evidence = [
         _tokens_evidence(tokens, source),
         *case.length_evidence(Of.TOTAL),
         Evidence(f"{at_p50:,.0f} requests of {p50:,.0f} tokens fit", source, "requests_at_p50", at_p50),
-        Evidence(f"{at_p95:,.0f} requests of {p95:,.0f} tokens fit", source, "requests_at_p95", at_p95),
+        Evidence(f"{at_upper:,.0f} requests of {long:,.0f} tokens fit", source, "requests_at_long", at_upper),
         *case.shown("max_num_seqs"),
     ]
     least = "at least " if not lengths.exact else ""
@@ -121,12 +123,11 @@ def _concurrency(case: Case, tokens: float, source: str) -> Iterator[CheckFindin
             "SEQS_ABOVE_KV",
             Weight.WARNING if chosen or full else Weight.ADVICE,
             f"max_num_seqs allows {limit:.0f} requests at once, and the KV cache holds {least}{at_p50:,.0f} of median "
-            f"length ({at_p95:,.0f} of p95 length): beyond that, running requests lose their cache and are computed "
-            "again.",
+            f"length ({of_upper}): beyond that, running requests lose their cache and are computed again.",
             subject="--max-num-seqs",
             evidence=evidence,
-            advice=f"--max-num-seqs {max(int(at_p95), 1)}, or a lane in the gateway with running: "
-            f"{max(int(at_p95), 1)}; shorter answers (max_tokens) help as well.",
+            advice=f"--max-num-seqs {max(int(at_upper), 1)}, or a lane in the gateway with running: "
+            f"{max(int(at_upper), 1)}; shorter answers (max_tokens) help as well.",
             effect="No preemptions: a request waits once, in the queue, instead of standing still in the middle of "
             "its answer.",
             price="Fewer requests at once: more queueing at the same load, and less throughput where requests are "
@@ -137,7 +138,7 @@ def _concurrency(case: Case, tokens: float, source: str) -> Iterator[CheckFindin
     yield case.finding(
         "KV_CAPACITY",
         Weight.INFO,
-        f"The KV cache carries {least}{at_p50:,.0f} requests of median length at once ({at_p95:,.0f} of p95 length)"
+        f"The KV cache carries {least}{at_p50:,.0f} requests of median length at once ({of_upper})"
         + (f"; max_num_seqs allows {limit:.0f}." if limit is not None else "."),
         subject="KV cache",
         evidence=evidence,
@@ -186,8 +187,9 @@ def _queueing(case: Case) -> Iterator[CheckFinding]:
     running = running if running is not None else (case.load.running if case.load is not None else None)
     if running is None or running < limit * 0.9:
         return
-    p95 = case.lengths.quantile(0.95, Of.TOTAL) if case.lengths is not None else None
-    held = requests_held(cache[0], p95, case.number("block_size") or _ONE_BLOCK) if cache is not None and p95 else None
+    upper = case.lengths.upper(Of.TOTAL) if case.lengths is not None else None
+    block = case.number("block_size") or _ONE_BLOCK
+    held = requests_held(cache[0], upper[0], block) if cache is not None and upper is not None else None
     aim = int(min(limit * 2, held)) if held is not None else int(limit * 2)
     if held is not None and held < limit * _ROOMY / 2:
         return

@@ -22,7 +22,6 @@ from tailrace.model.engine_state import EngineState
 from tailrace.model.finding import Evidence
 from tailrace.model.thresholds import Objectives, SlowThresholds
 
-MEGABYTE: Final = 1e6
 LIKE_VLLM: Final = frozenset({"vllm", "simulated"})
 """Engines with vLLM's scheduler and names."""
 
@@ -126,12 +125,11 @@ class Case(msgspec.Struct, kw_only=True):
         if self.lengths is None:
             return []
         out = []
-        points = [(self.lengths.quantile(0.5, of), "p50"), (self.lengths.quantile(0.95, of), "p95")]
-        end = self.lengths.tail(of)
-        if end is not None and end[1] != "p95":
-            points.append(end)
-        for value, word in points:
-            if value is not None:
+        median = self.lengths.quantile(0.5, of)
+        points = [None if median is None else (median, "p50"), self.lengths.upper(of), self.lengths.tail(of)]
+        for point in dict.fromkeys(points):
+            if point is not None:
+                value, word = point
                 most = "" if self.lengths.exact else "at most "
                 out.append(
                     self.measured(

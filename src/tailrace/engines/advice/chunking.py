@@ -128,10 +128,12 @@ def _too_small(case: Case) -> Iterator[CheckFinding]:
         )
         return
     share = case.lengths.share_above(batched)
-    median, p95 = case.lengths.quantile(0.5), case.lengths.quantile(0.95)
-    if share is None or median is None or p95 is None:
+    median, upper = case.lengths.quantile(0.5), case.lengths.upper()
+    if share is None or median is None or upper is None:
         return
-    steps = math.ceil(p95 / batched)
+    long, word = upper
+    steps = math.ceil(long / batched)
+    a_long_one = "a prompt at p95" if word == "p95" else word
     evidence = [
         *case.shown("max_num_batched_tokens"),
         case.measured(f"{percent(share)} of prompts are longer than one step", "share_above_step", share),
@@ -142,7 +144,7 @@ def _too_small(case: Case) -> Iterator[CheckFinding]:
         yield case.finding(
             "BATCH_TOKENS_SMALL",
             Weight.ADVICE,
-            f"{percent(share)} of prompts are longer than one step of {batched:.0f} tokens; a prompt at p95 takes "
+            f"{percent(share)} of prompts are longer than one step of {batched:.0f} tokens; {a_long_one} takes "
             f"{steps} steps, each of which also carries the decoding requests.",
             subject="--max-num-batched-tokens",
             evidence=evidence,
@@ -155,7 +157,7 @@ def _too_small(case: Case) -> Iterator[CheckFinding]:
         yield case.finding(
             "BATCH_TOKENS",
             Weight.INFO,
-            f"{percent(share)} of prompts are longer than one step of {batched:.0f} tokens; a prompt at p95 takes "
+            f"{percent(share)} of prompts are longer than one step of {batched:.0f} tokens; {a_long_one} takes "
             f"{steps} step{'s' if steps > 1 else ''}.",
             subject="--max-num-batched-tokens",
             evidence=evidence,

@@ -64,13 +64,20 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
 
     def tail(self, of: Of = Of.PROMPT) -> tuple[float, str] | None:
         """(length, what it is) of the long end: p99 from 500 requests on, p95 from 100, below that the longest."""
-        count = self.count(of) or min(self.count(Of.PROMPT), self.count(Of.OUTPUT))
-        for q, least, name in ((0.99, _FOR_P99, "p99"), (0.95, _FOR_P95, "p95")):
-            value = self.quantile(q, of) if count >= least else None
-            if value is not None:
-                return value, name
+        value = self.quantile(0.99, of) if self._rests_on(of) >= _FOR_P99 else None
+        return self.upper(of) if value is None else (value, "p99")
+
+    def upper(self, of: Of = Of.PROMPT) -> tuple[float, str] | None:
+        """(length, what it is): p95 from 100 requests on, below that the longest."""
+        count = self._rests_on(of)
+        value = self.quantile(0.95, of) if count >= _FOR_P95 else None
+        if value is not None:
+            return value, "p95"
         value = self.quantile(1.0, of)
         return None if value is None else (value, f"the longest of {count:,}")
+
+    def _rests_on(self, of: Of) -> int:
+        return self.count(of) or min(self.count(Of.PROMPT), self.count(Of.OUTPUT))
 
     def share_above(self, limit: float, of: Of = Of.PROMPT) -> float | None:
         """The share of requests longer than `limit`; from a histogram a lower bound. `None`: nobody knows."""

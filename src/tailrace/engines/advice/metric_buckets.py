@@ -14,36 +14,13 @@ from typing import Final
 import msgspec
 
 from tailrace.engines.advice.case import Case
+from tailrace.engines.coarse_buckets import SCALES, TOKEN_SCALES
 from tailrace.engines.histogram_delta import bucket_around
-from tailrace.engines.prometheus_text import Scrape
 from tailrace.model.check import CheckFinding, Weight
 from tailrace.model.finding import Evidence
 
-_FINE: Final = (
-    0.005,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.3,
-    0.5,
-    0.8,
-    1.0,
-    1.5,
-    2.0,
-    2.5,
-    5.0,
-    10.0,
-    20.0,
-    40.0,
-    80.0,
-    160.0,
-)
-_FINE_TOKEN: Final = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 40.0)
 _COARSE_START: Final = 0.1
 """A phase histogram that begins above this many seconds hides the phases of every healthy request."""
-_GAP_S: Final = 0.15
 
 
 class _Family(msgspec.Struct, frozen=True):
@@ -101,7 +78,7 @@ _TOKEN: Final = (
 _PHASE: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
 
 _VLLM: Final = (
-    _Family("time_to_first_token", ("vllm:time_to_first_token_seconds",), ("ttft",), _TTFT, _FINE),
+    _Family("time_to_first_token", ("vllm:time_to_first_token_seconds",), ("ttft",), _TTFT, SCALES),
     _Family(
         "inter_token_latency",
         (
@@ -111,7 +88,7 @@ _VLLM: Final = (
         ),
         ("tpot", "chunk_gap", "itl"),
         _TOKEN,
-        _FINE_TOKEN,
+        TOKEN_SCALES,
     ),
     _Family(
         "request_latency",
@@ -123,7 +100,7 @@ _VLLM: Final = (
         ),
         ("e2e", "queue"),
         _PHASE,
-        _FINE,
+        SCALES,
     ),
 )
 _SGLANG: Final = (
@@ -132,7 +109,7 @@ _SGLANG: Final = (
         ("sglang:time_to_first_token_seconds",),
         ("ttft",),
         (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0),
-        _FINE,
+        SCALES,
     ),
     _Family(
         "--bucket-inter-token-latency",
@@ -159,14 +136,14 @@ _SGLANG: Final = (
             0.8,
             1.0,
         ),
-        _FINE_TOKEN,
+        TOKEN_SCALES,
     ),
     _Family(
         "--bucket-e2e-request-latency",
         ("sglang:e2e_request_latency_seconds",),
         ("e2e",),
         (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0),
-        _FINE,
+        SCALES,
     ),
 )
 
@@ -249,7 +226,7 @@ def _bounds(case: Case, family: _Family) -> tuple[Sequence[float], str, str]:
 
 def _option(case: Case, families: Sequence[_Family], wanted: dict[str, list[float]]) -> str:
     fitted = {
-        family.key: sorted({*family.fine, *wanted[family.key], *((_GAP_S,) if family.fine is _FINE_TOKEN else ())})
+        family.key: sorted(map(float, {*family.fine, *wanted[family.key]}))
         for family in families
         if family.key in wanted
     }
@@ -258,11 +235,3 @@ def _option(case: Case, families: Sequence[_Family], wanted: dict[str, list[floa
         on = "On vLLM itself: " if case.engine == "simulated" else ""
         return f"{on}--custom-histogram-buckets '{json.dumps(fitted, separators=(',', ':'))}'"
     return " ".join(f"{key} {' '.join(f'{bound:g}' for bound in bounds)}" for key, bounds in fitted.items())
-
-
-def readable(scrape: Scrape, metric: str, bound_s: float) -> bool | None:
-    """Whether a histogram has a bucket that ends at `bound_s`; `None` where it is not in the scrape."""
-    histogram = scrape.histogram(metric)
-    if histogram is None:
-        return None
-    return any(math.isclose(bound_s, bound, rel_tol=1e-6) for bound in histogram.bounds)
