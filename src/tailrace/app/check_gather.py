@@ -77,6 +77,10 @@ def gather(request: CheckRequest) -> Gathered:
     if out.helped is not None:
         out.read.append(out.helped.source)
     for text in request.commands:
+        if not text.strip():
+            raise InputError(
+                "the command line is empty", place="--command", remedy="Quote it: --command 'vllm serve …'."
+            )
         command = read_command(text, helped=out.helped, engine=request.engine)
         out.commands.append(("command line", command))
         if not (command.engine or request.engine):
