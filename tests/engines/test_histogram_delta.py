@@ -99,7 +99,7 @@ def test_buckets_below_300ms_refused() -> None:
     span = delta.quantile(0.99)
     assert (span.estimate, span.text(1e3, "ms")) == (None, "< 300 ms")
     assert delta.mean == pytest.approx(0.00448)
-    option = remedy("queue", (), engine="vllm")
+    option = remedy("queue", {}, engine="vllm")
     assert option.startswith('--custom-histogram-buckets \'{"request_latency":[0.001,')
     assert "0.32 and later" in option
     assert json.loads(option.split("'")[1])["request_latency"][:3] == [0.001, 0.002, 0.005]
@@ -152,3 +152,14 @@ def test_an_objective_on_an_edge_is_exact_and_one_beyond_the_last_is_said() -> N
     assert beyond.remedy == ""
     none = check_objectives({"ttft": HistogramDelta(Histogram([0.4, 0.6], [0, 0], 0, 0))}, asked[:1], names={})
     assert "could not be said" in none[0].text
+
+
+def test_one_option_of_vllm_speaks_of_all_histograms_that_are_too_coarse() -> None:
+    """Two such options on one command line would replace each other."""
+    coarse = HistogramDelta(Histogram([0.25, 1.0], [5, 9], 3.0, 10))
+    asked = [("ttft_p99", "ttft", 450_000_000), ("e2e_p99", "e2e", 700_000_000)]
+    ttft, e2e = check_objectives({"ttft": coarse, "e2e": coarse}, asked, names={}, engine="vllm")
+    assert ttft.remedy == e2e.remedy
+    families = json.loads(ttft.remedy.split("'")[1])
+    assert 0.45 in families["time_to_first_token"]
+    assert 0.7 in families["request_latency"]

@@ -116,7 +116,6 @@ def check_objectives(
             continue
         bound = bound_ns / S
         bucket = bucket_around(delta.seen.bounds, bound)
-        wanted = [ns / S for _, other, ns in asked if _NOUNS.get(other) == noun]
         out.append(
             Coarse(
                 objective=name,
@@ -126,26 +125,43 @@ def check_objectives(
                 bucket=bucket,
                 attainment=delta.share_at_most(bound),
                 n=delta.n,
-                remedy="" if bucket is None else remedy(noun, wanted, engine=engine),
             )
         )
-    return out
+    coarse = {one.noun for one in out if one.bucket is not None}
+    wanted = {
+        noun: [ns / S for _, other, ns in asked if _NOUNS.get(other) == noun]
+        # vLLM's option replaces the one before it on a command line: it has to be written with all families at once.
+        for noun in sorted(coarse)
+    }
+    return [
+        one if one.bucket is None else msgspec.structs.replace(one, remedy=remedy(one.noun, wanted, engine=engine))
+        for one in out
+    ]
 
 
-def remedy(noun: str, wanted_s: Sequence[float], *, engine: str = "") -> str:
-    """The engine's option that makes the buckets of `noun` fine enough, with `wanted_s` among their bounds.
+def remedy(noun: str, wanted_s: Mapping[str, Sequence[float]], *, engine: str = "") -> str:
+    """The engine's option that makes the buckets of `noun` fine enough, with the values of `wanted_s` among the bounds.
 
-    Empty where the engine has none.
+    Where the engine has one option for all histograms, it speaks of all nouns in `wanted_s`. Empty where it has none.
     """
     timing = TIMINGS[noun]
-    scales = _TOKEN_SCALES if noun in {"itl", "tpot"} else _SCALES
-    bounds = sorted({*scales, *(_round(value) for value in wanted_s if value > 0)})
     if engine in {"vllm", "simulated"} and timing.family:
-        spelled = json.dumps({timing.family: bounds}, separators=(",", ":"))
+        families: dict[str, set[float]] = {}
+        for each in sorted({noun, *wanted_s}):
+            family = TIMINGS[each].family
+            if family:
+                families.setdefault(family, set()).update(_bounds(each, wanted_s.get(each, ())))
+        spelled = json.dumps({name: sorted(bounds) for name, bounds in families.items()}, separators=(",", ":"))
         return f"--custom-histogram-buckets '{spelled}' (vLLM {VLLM_SINCE} and later)"
     if engine == "sglang" and timing.option:
+        bounds = sorted(_bounds(noun, wanted_s.get(noun, ())))
         return f"{timing.option} {' '.join(f'{bound:g}' for bound in bounds)}"
     return ""
+
+
+def _bounds(noun: str, wanted_s: Sequence[float]) -> set[float]:
+    scales = _TOKEN_SCALES if noun in {"itl", "tpot"} else _SCALES
+    return {*scales, *(_round(value) for value in wanted_s if value > 0)}
 
 
 def _round(value: float) -> float:

@@ -173,7 +173,7 @@ def timing_view(noun: str, delta: HistogramDelta, *, engine: str = "", metric: s
             out[f"p{q * 100:g}_ms"] = span_view(span)
             unreadable = unreadable or (not span.exact and (span.low == 0 or span.high == math.inf))
     if unreadable:
-        advice = remedy(noun, (), engine=engine)
+        advice = remedy(noun, {}, engine=engine)
         if advice:
             out["remedy"] = advice
     return out

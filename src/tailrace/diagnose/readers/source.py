@@ -1,5 +1,5 @@
 """One source of evidence: a run file, records as JSON lines, a data directory, Triton's trace file, a scrape, signals
-of a machine, a log of nvidia-smi, a summary of nsys.
+of a machine, a log of nvidia-smi, a summary of nsys, a result of vLLM's own load generator.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import MARK, read_signals
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
+from tailrace.diagnose.readers.vllm_bench import is_vllm_bench, read_vllm_bench
 from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
@@ -32,8 +33,8 @@ __all__ = ["Kind", "Source", "kind_of", "read_source"]
 _HEAD_BYTES: Final = 4096
 _REMEDY: Final = (
     "Give a run file (`tailrace bench … --out`), records as JSON lines (`tailrace records export`), a gateway's data "
-    "directory, Triton's trace file, two saved scrapes of /metrics, a gateway's admin URL, a CSV log of nvidia-smi, or "
-    "`nsys stats` as CSV."
+    "directory, what `vllm bench serve --save-detailed` wrote, Triton's trace file, two saved scrapes of /metrics, a "
+    "gateway's admin URL, a CSV log of nvidia-smi, or `nsys stats` as CSV."
 )
 
 Decode = Callable[[bytes, str], RequestRecord]
@@ -51,6 +52,7 @@ class Kind(StrEnum):
     NVIDIA_SMI = "nvidia-smi"
     PROFILE = "profile"
     TRITON = "triton trace"
+    VLLM_BENCH = "vllm bench"
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +109,7 @@ def _json_kind(start: bytes) -> Kind | None:
         return Kind.LINES
     if start.startswith(b'[{"id"') and (b'"timestamps"' in start or b'"model_name"' in start):
         return Kind.TRITON
-    return None
+    return Kind.VLLM_BENCH if is_vllm_bench(start) else None
 
 
 def _table_kind(head: bytes) -> Kind | None:
@@ -143,8 +145,9 @@ def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: boo
     if kind is Kind.LINES:
         table, applications = one_vantage(read_lines(path, decode))
         return Source(name=name, kind=kind, table=table, applications=applications)
-    if kind is Kind.TRITON:
-        return Source(name=name, kind=kind, table=read_triton_trace(path))
+    if kind in (Kind.TRITON, Kind.VLLM_BENCH):
+        table, notes = (read_triton_trace(path), []) if kind is Kind.TRITON else read_vllm_bench(path)
+        return Source(name=name, kind=kind, table=table, notes=[f"{name}: {note}" for note in notes])
     if kind is Kind.DIRECTORY:
         read, dropped = read_directory(path)
         table, applications = one_vantage(read)
