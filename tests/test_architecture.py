@@ -196,3 +196,17 @@ def test_nothing_below_the_edges_is_mocked():
     mocking = re.compile(r"unittest\.mock|from unittest import mock|\bMagicMock\b")
     here = Path(__file__)
     assert [name_of(p) for p in (ROOT / "tests").rglob("*.py") if p != here and mocking.search(p.read_text())] == []
+
+
+def test_whoever_decodes_foreign_json_expects_all_that_a_decoder_raises():
+    """Brackets nested a thousand deep are a RecursionError, broken UTF-8 is a UnicodeDecodeError."""
+    half = []
+    for path in SOURCES:
+        lines = path.read_text().splitlines()
+        for at, line in enumerate(lines):
+            if not re.match(r"\s*except .*msgspec\.(Decode|Msgspec)Error", line):
+                continue
+            handled = "".join(lines[at - 2 : at + 1])  # the clause before may take one of them
+            if "RecursionError" not in handled or not re.search("UnicodeDecodeError|ValueError", handled):
+                half.append(f"{path.relative_to(PACKAGE)}: {line.strip()}")
+    assert half == []

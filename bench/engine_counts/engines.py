@@ -82,6 +82,8 @@ class Engine:
     counters: Mapping[str, Any]
     """What the clients do -> the engine's counters that should tell; empty where none does."""
     slots: int = 2
+    queues: bool = True
+    """Whether requests beyond `slots` wait; the Triton model answers them all at once."""
     burst: int = 16
     long: int = 300
     python: Any = field(default=lambda: sys.executable)
@@ -144,9 +146,8 @@ ENGINES = {
             counters={
                 "completed": ("nv_inference_request_success",),
                 "left in mid-stream": ('nv_inference_request_failure{reason="CANCELED"}',),
-                "left while waiting": ('nv_inference_request_failure{reason="CANCELED"}',),
             },
-            slots=1,
+            queues=False,
             python=triton_python,
         ),
         Engine(

@@ -66,6 +66,9 @@ class Traffic:
         slots = self._engine.slots
         finished = self._together([self._reader(tokens=12) for _ in range(3 * slots)])
         left = self._together([self._reader(tokens=400, leave_after=4) for _ in range(2 * slots)])
+        did.counts = {"completed": finished.count("whole"), "left in mid-stream": left.count("left")}
+        if not self._engine.queues:
+            return
         held: list[str] = []
         hold = self._reader(tokens=120)
         holders = [threading.Thread(target=lambda: held.append(hold())) for _ in range(slots)]
@@ -75,11 +78,8 @@ class Traffic:
         waiting = self._together([self._reader(tokens=8, leave_after_s=0.4) for _ in range(slots)])
         for thread in holders:
             thread.join()
-        did.counts = {
-            "completed": (finished + held).count("whole"),
-            "left in mid-stream": left.count("left"),
-            "left while waiting": waiting.count("left"),
-        }
+        did.counts["completed"] += (held + waiting).count("whole")
+        did.counts["left while waiting"] = waiting.count("left")
 
     def _burst(self, did: Did) -> None:
         ends = self._together([self._reader(tokens=24) for _ in range(self._engine.burst)])

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -15,6 +16,7 @@ from tailrace.app.check import CheckRequest, check
 from tailrace.app.check_source import Kind, kind_of
 from tailrace.app.contracts import PUBLISHED, schema_of
 from tailrace.cli.check import check as command
+from tailrace.diagnose.readers.source import kind_of as evidence_kind_of
 from tailrace.model.check import Weight
 from tailrace.model.errors import InputError
 from tests.children import child_env, tailrace_command
@@ -113,6 +115,30 @@ def test_aliases_that_multiply_cost_nothing(write):
     lines += [f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 9)}]" for number in range(1, 30)]
     lines += ["image: vllm/vllm-openai:v0.32.0", "args: [--model, m, --max-num-seqs, '3']"]
     assert settings(check(CheckRequest(sources=[write("bomb.yaml", "\n".join(lines))])))["max_num_seqs"] == 3
+
+
+@pytest.mark.parametrize("end", ["", "image: vllm/vllm-openai:v0.32.0\ncommand: *a19\n", "b: &b [*b]\n"])
+def test_an_option_that_aliases_make_endless_is_refused(write, end):
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 9)}]" for number in range(1, 20)]
+    lines = lines if "b:" not in end else []
+    with pytest.raises(InputError, match="aliases"):
+        check(CheckRequest(sources=[write("bomb.yaml", "\n".join([*lines, end]))]))
+
+
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for look in (kind_of, evidence_kind_of):
+        with pytest.raises(InputError, match="no regular file"):
+            look(str(tmp_path / "pipe") if look is kind_of else tmp_path / "pipe")
+
+
+def test_nothing_that_is_known_is_not_called_good():
+    with pytest.raises(InputError, match="empty"):
+        check(CheckRequest(commands=[" "]))
+    report = check(CheckRequest(commands=["foo bar"]))
+    assert "nothing to change" not in report.summary
+    assert report.not_understood
 
 
 def test_an_engine_s_own_file_of_options(write):
@@ -265,6 +291,7 @@ def test_a_configuration_that_is_refused_is_an_error_finding(write):
         ("d.pbtxt", b"a: 1", "no Triton"),
         ("e.yaml", b"- [", "no YAML"),
         ("f.yaml", b"- 1", "no configuration"),
+        ("deep.json", b'{"num_hidden_layers":' * 5000, "no JSON"),
         ("g.log", b"just words\nand more\n", "no engine"),
     ],
 )

@@ -164,3 +164,11 @@ def test_a_memo_changes_nothing_but_the_cost(lines: list[str], values: list[floa
         plain, remembered = parse_scrape(text), parse_scrape(text, memo=memo)
         assert plain.samples == remembered.samples
         assert (plain.types, plain.duplicates) == (remembered.types, remembered.duplicates)
+
+
+def test_a_number_that_nobody_can_have_counted_is_left_out() -> None:
+    told = parse_scrape('a_total 1e308\nb_total 7\nh_bucket{le="1"} -1e308\nh_bucket{le="+Inf"} 3\nh_count 3\n')
+    assert told.series("a_total") == {}
+    assert told.series("b_total") == {(): 7.0}
+    assert told.histograms("h")[()].count == 3
+    assert told.histograms("h")[()].bounds == []

@@ -52,6 +52,7 @@ def test_defaults_need_no_file():
     ("raw", "place", "remedy"),
     [
         ({"lanes": [{"name": "a", "runing": 3}]}, "lanes[0]", "Did you mean `running`?"),
+        ({"backends": [{"url": "http://e", "engine_pid": 3}]}, "backends[0]", "Another section has such a key"),
         ({"budgets": {"queue": 5}}, "budgets.queue", "docs/reference/config.md"),
         ({"budgets": {"queue": "5 parsecs"}}, "budgets.queue", "docs/reference/config.md"),
         ({"backends": []}, "backends", "--upstream"),

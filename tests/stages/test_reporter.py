@@ -1,10 +1,12 @@
 """The reporter: bounded, counted, never in a request's way."""
 
+import contextlib
 import logging
 import multiprocessing
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -166,3 +168,32 @@ def test_the_end_of_the_process_waits_for_its_reports_but_not_for_long():
         began = time.perf_counter()
         subprocess.run([sys.executable, "-c", code, url], env=child_env(), check=True, timeout=15)
         assert time.perf_counter() - began < 5
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\n\r\n", b"no HTTP\x1b[31m at all" * 100 + b"\r\n"])
+def test_an_answer_without_end_fills_neither_memory_nor_the_log(answer, caplog):
+    written = []
+    with socket.create_server(("127.0.0.1", 0)) as port:
+
+        def talk():
+            while True:
+                try:
+                    taken, _ = port.accept()
+                except OSError:
+                    return
+                with taken, contextlib.suppress(OSError):
+                    taken.recv(65536)
+                    taken.sendall(answer)
+                    for _ in range(2000):
+                        taken.sendall(b"x" * 65536)
+                        written.append(65536)
+
+        threading.Thread(target=talk, daemon=True).start()
+        reporter = Reporter(f"http://127.0.0.1:{port.getsockname()[1]}/v1/traces", timeout_s=5)
+        reporter(finished())
+        assert reporter.flush(5)
+        reporter.close()
+        port.shutdown(socket.SHUT_RDWR)
+    assert reporter.sent + reporter.dropped == 1
+    assert sum(written) < 64 << 20  # what the kernel takes, of 131 MB an attempt
+    assert all(len(record.getMessage()) < 400 and record.getMessage().isprintable() for record in caplog.records)

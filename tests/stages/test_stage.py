@@ -163,7 +163,8 @@ def test_decorators():
 
 
 @pytest.mark.parametrize(
-    "name", ["", "Decode", "decode.", "ingress", "response", "unattributed", "dec ode", "decode..x"]
+    "name",
+    ["", "Decode", "decode.", "ingress", "response", "unattributed", "dec ode", "decode..x", "decode." + "x" * 200],
 )
 def test_names_that_are_no_stage(name):
     with pytest.raises(ValueError, match="is no stage"):

@@ -188,3 +188,19 @@ def test_a_state_that_is_too_old_is_absent() -> None:
     assert watch.state(4000 * MS) is watch.latest
     assert watch.state(4001 * MS) is None
     assert watch.age_ns(4001 * MS) == 3001 * MS
+
+
+def test_a_scrape_that_would_hold_the_relay_is_not_read() -> None:
+    """300,000 series: reading them took 8 s, in which no stream went on."""
+
+    async def test() -> None:
+        async with metrics_port(lambda writer: plain(writer, b'a{b="1"} 1\n' * 300_000)) as port:
+            seen: list[str] = []
+            watch = watch_of(port.url, seen)
+            watch.start()
+            await watch.first_answer()
+            await watch.close()
+        assert seen == []
+        assert "larger than 2 MiB" in watch.error
+
+    run(test())

@@ -102,7 +102,9 @@ def _summary(checked: Sequence[CheckedEngine], counts: dict[str, int]) -> str:
         for weight in ("error", "warning", "advice")
         if counts[weight]
     )
-    return f"{names or 'nothing to check'}: {found or 'nothing to change'}."
+    judged = any(one.engine != "openai_compatible" for one in checked)
+    nothing = "nothing to change" if judged else "nothing is known of it that could be judged"
+    return f"{names or 'nothing to check'}: {found or nothing}."
 
 
 def _subjects(gathered: Gathered, request: CheckRequest) -> list[_Subject]:

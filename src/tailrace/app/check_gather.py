@@ -78,6 +78,10 @@ def gather(request: CheckRequest) -> Gathered:
         out.read.append(out.helped.source)
     lines = [source for source, kind in kinds if kind is Kind.COMMAND_LINE]
     for text in (*request.commands, *lines):
+        if not text.strip():
+            raise InputError(
+                "the command line is empty", place="--command", remedy="Quote it: --command 'vllm serve …'."
+            )
         command = read_command(text, helped=out.helped, engine=request.engine)
         out.commands.append(("command line", command))
         if not (command.engine or request.engine):

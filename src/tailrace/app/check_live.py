@@ -16,6 +16,7 @@ from tailrace.engines.flags.server_info import read_scheduler
 from tailrace.engines.flags.triton_model import TritonModel, triton_model
 from tailrace.engines.prometheus_text import Scrape, parse_scrape
 from tailrace.engines.registry import ADAPTERS, detect
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import TargetError
 
@@ -38,7 +39,7 @@ class Page(msgspec.Struct, frozen=True):
         """The body as JSON; `None` where it is none."""
         try:
             return msgspec.json.decode(self.body) if self.status == 200 else None
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return None
 
 

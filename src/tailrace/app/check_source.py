@@ -5,6 +5,7 @@ Logs are streamed: memory is a piece and a line, however long the file is.
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -27,12 +28,16 @@ from tailrace.engines.flags.option import OptionTable
 from tailrace.engines.flags.start_log import StartLog, feed_bytes
 from tailrace.engines.flags.text_format import parse_text_format
 from tailrace.engines.flags.triton_model import TritonModel, triton_model
+from tailrace.gateway.plain_yaml import size_of
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
 _HEAD: Final = 8192
 _PIECE: Final = 256 * 1024
 _LARGEST_TEXT: Final = 4 * 1024 * 1024
 """Of files that are read whole: commands, configurations, help texts."""
+_MOST_VALUES: Final = 10_000
+"""In one option of a YAML file, each as often as aliases repeat it: in a text each repetition takes its own memory."""
 _HELP_TIMEOUT_S: Final = 120.0
 _REMEDY: Final = (
     "Give an engine's or a gateway's address, an engine's log, a file with its command line (or a container's YAML), a "
@@ -118,6 +123,9 @@ def read_head(path: Path) -> bytes:
     """The first bytes of a text file. InputError where it is not there, empty, or no text."""
     place = str(path)
     try:
+        # A pipe without a writer would hold the opening of it for ever, and what is read of one cannot be read again.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError("this is no regular file", place=place, remedy="Send what it holds to standard input: -")
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except FileNotFoundError:
@@ -197,7 +205,7 @@ def _containers(node: Any, seen: set[int] | None = None) -> list[tuple[str, list
             words = [*_words(node.get("entrypoint")), *_words(node.get("command")), *_words(node.get("args"))]
             if engine_of_image(image) or parse_words(words).engine:
                 words = [*_environment(node.get("env") or node.get("environment")), *words]
-                out.append((str(node.get("name") or node.get("container_name") or image), words, image))
+                out.append((_text(node.get("name") or node.get("container_name") or image), words, image))
         for value in node.values():
             out += _containers(value, seen)
     elif isinstance(node, list):
@@ -206,16 +214,29 @@ def _containers(node: Any, seen: set[int] | None = None) -> list[tuple[str, list
     return out
 
 
+def _text(value: Any, *, json: bool = False) -> str:
+    """`value` as a word. InputError where its aliases repeat it without measure: text has no aliases."""
+    try:
+        fits = size_of(value, {}) <= _MOST_VALUES
+    except RecursionError:
+        fits = False
+    if not fits:
+        raise InputError(
+            f"an option has more than {_MOST_VALUES} values", place="YAML", remedy="Write it without aliases."
+        )
+    return msgspec.json.encode(value, enc_hook=str).decode() if json else str(value)
+
+
 def _environment(value: Any) -> list[str]:
     """`env` of Kubernetes (names and values) or `environment` of compose (a mapping or `A=b`), as assignments."""
     if isinstance(value, Mapping):
-        return [f"{name}={text}" for name, text in value.items()]
+        return [f"{name}={_text(text)}" for name, text in value.items()]
     out = []
     for one in value if isinstance(value, list) else []:
         if isinstance(one, str) and "=" in one:
             out.append(one)
         elif isinstance(one, Mapping) and "value" in one:
-            out.append(f"{one.get('name')}={one['value']}")
+            out.append(f"{_text(one.get('name'))}={_text(one['value'])}")
     return out
 
 
@@ -224,7 +245,7 @@ def _words(value: Any) -> list[str]:
         return split_words(value, place="command")
     if not isinstance(value, list):
         return []
-    words = [str(one) for one in value]
+    words = [_text(one) for one in value]
     if len(words) >= 2 and words[-2] in {"-c", "-lc", "-ec"}:
         return split_words(words[-1], place="args")  # `bash -c "vllm serve …"`
     if words and words[0] in {"-c", "-lc"}:
@@ -256,11 +277,11 @@ def options_file_words(path: Path) -> list[str]:
             if value is True:
                 words.append(name)
             elif isinstance(value, list):
-                words += [name, *map(str, value)]
+                words += [name, *map(_text, value)]
             elif isinstance(value, Mapping):
-                words += [name, msgspec.json.encode(value).decode()]
+                words += [name, _text(value, json=True)]
             elif value is not None and value is not False:
-                words += [name, str(value)]
+                words += [name, _text(value)]
     return words
 
 
@@ -356,7 +377,7 @@ def read_model_config(source: str) -> Mapping[str, Any]:
     """A model's `config.json`."""
     try:
         said = msgspec.json.decode(read_text(Path(source)).encode())
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise InputError(f"this is no JSON: {error}", place=source, remedy="Give the model's config.json.") from None
     if not isinstance(said, dict):
         raise InputError("this is no JSON object", place=source, remedy="Give the model's config.json.")

@@ -20,6 +20,7 @@ from tailrace.analyze.stage_groups import StageGroups, stage_groups
 from tailrace.analyze.window import WindowSummary, default_metric, ended_since, summarise_window
 from tailrace.engines.base import NOT_RUN, Basis
 from tailrace.export.jsonl import from_public
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError, TargetError
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
@@ -242,7 +243,7 @@ class GatewayWatch:
 def _object(body: bytes, path: str) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         value = None
     if not isinstance(value, dict):
         raise TargetError(

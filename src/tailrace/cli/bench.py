@@ -310,13 +310,14 @@ def _header(text: str) -> tuple[str, str]:
 def _extra_body(text: str | None) -> dict[str, object]:
     import msgspec
 
+    from tailrace.measure.dialect import UNREADABLE
     from tailrace.model.errors import InputError
 
     if text is None:
         return {}
     try:
         return msgspec.json.decode(text, type=dict[str, object])
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise InputError(
             str(error), place="--extra-body", remedy="""Write a JSON object: '{"temperature": 0}'"""
         ) from None

@@ -20,6 +20,9 @@ _ESCAPE: Final = re.compile(r"\\(.)")
 _MOST_KNOWN: Final = 20_000
 """Series that a memo keeps (some 6 MB); above it (a label with a value for each request) it begins anew."""
 
+_LARGEST: Final = 2.0**63
+"""No engine counts so far, and sums and differences of smaller values are finite."""
+
 Labels = tuple[tuple[str, str], ...]
 """A label set that can be a key: (name, value), sorted by name."""
 
@@ -160,16 +163,16 @@ class Scrape:
         return self.types.get(name, "")
 
     def series(self, name: str) -> dict[Labels, float]:
-        """Label set -> value, of what is finite."""
+        """Label set -> value, of what can be one."""
         found = self.samples.get(name, ())
-        return {label_key(sample.labels): sample.value for sample in found if math.isfinite(sample.value)}
+        return {label_key(sample.labels): sample.value for sample in found if _possible(sample.value)}
 
     def histograms(self, name: str) -> dict[Labels, Histogram]:
         """Label set (without `le`) -> its histogram. Its count is the bucket without end, or `_count` without one."""
         buckets: dict[Labels, dict[float, float]] = {}
         for sample in self.samples.get(f"{name}_bucket", ()):
             bound = _number(sample.labels.get("le", ""))
-            if bound is not None and not math.isnan(bound) and math.isfinite(sample.value):
+            if bound is not None and not math.isnan(bound) and _possible(sample.value):
                 buckets.setdefault(label_key(sample.labels, without="le"), {})[bound] = sample.value
         if not buckets:
             return {}
@@ -192,7 +195,7 @@ class Scrape:
         spans: dict[float, tuple[float, float]] = {}
         for sample in self.samples.get(name, ()):
             q = _number(sample.labels.get("quantile", ""))
-            if q is not None and 0 <= q <= 1 and math.isfinite(sample.value):
+            if q is not None and 0 <= q <= 1 and _possible(sample.value):
                 low, high = spans.get(q, (sample.value, sample.value))
                 spans[q] = min(low, sample.value), max(high, sample.value)
         if not spans:
@@ -226,6 +229,11 @@ def put_together(parts: Iterable[Histogram]) -> Histogram:
                 sums[bound] += count
     counts = [sums[bound] for bound in bounds]
     return Histogram(bounds, counts, sum(part.sum for part in seen), sum(part.count for part in seen))
+
+
+def _possible(value: float) -> bool:
+    """Whether something was counted or measured there: not NaN or infinite, nor so large that sums of it would be."""
+    return -_LARGEST < value < _LARGEST
 
 
 def _number(text: str) -> float | None:

@@ -25,6 +25,7 @@ from tailrace.gateway.otlp.http import PROTOBUF, TracesHandler
 from tailrace.gateway.otlp.span_desk import SpanDesk
 from tailrace.gateway.served import Served
 from tailrace.measure.application import VANTAGE as APPLICATION
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError, TailraceError
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import S
@@ -317,7 +318,7 @@ class _Admin:
                 if answer.status == 200:
                     return _json({"knobs": msgspec.json.decode(await answer.read()), "source": url})
                 why = f"the engine answers {answer.status} to /knobs"
-        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, *UNREADABLE) as error:
             why = f"the engine did not answer: {error or type(error).__name__}"
         return _json({"knobs": None, "why": why})
 
@@ -369,7 +370,7 @@ class _Admin:
 def _object(body: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InputError(f"is no JSON: {error}", place="body", remedy="Send a JSON object.") from None
     if not isinstance(value, dict):
         raise InputError("is no JSON object", place="body", remedy="Send a JSON object.")

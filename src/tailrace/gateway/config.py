@@ -422,6 +422,8 @@ def _explain(message: str, where: str) -> ConfigError:
     known = _known_keys()
     near = difflib.get_close_matches(unknown["field"], known, n=1)
     remedy = f"Did you mean `{near[0]}`?" if near else _SEE
+    if near and near[0] == unknown["field"]:
+        remedy = "Another section has such a key: `docs/reference/config.md` lists which."
     return ConfigError(f"there is no key {unknown['field']!r} here", place=place, remedy=remedy)
 
 

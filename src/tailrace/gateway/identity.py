@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from tailrace.gateway.scrape import SessionMaker
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.thresholds import S
 
 PATH: Final = "/v1/models"
@@ -102,5 +103,5 @@ class Identity:
             return
         try:
             self.models, self.error = [model.id for model in msgspec.json.decode(body, type=_Models).data], ""
-        except msgspec.DecodeError:
+        except UNREADABLE:
             self.error = f"{PATH} is answered with what is no list of models"

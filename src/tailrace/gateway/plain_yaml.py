@@ -26,3 +26,20 @@ def read_yaml(text: str) -> Any:
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
     return yaml.load(text, Loader)  # noqa: S506  (a SafeLoader)
+
+
+def size_of(value: Any, known: dict[int, int]) -> int:
+    """How many values `value` holds, those behind an alias as often as they are repeated.
+
+    `known` holds what was counted. RecursionError for what holds itself: it has no size.
+    """
+    if not isinstance(value, dict | list):
+        return 1
+    size = known.get(id(value))
+    if size is None:
+        known[id(value)] = -1
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        size = known[id(value)] = 1 + sum(size_of(part, known) for part in parts)
+    if size < 0:
+        raise RecursionError
+    return size

@@ -11,10 +11,11 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.measure.otlp_value import OtlpError, span_id, stamp, trace_id
 from tailrace.model.span import Span, SpanEvent
 
@@ -78,37 +79,47 @@ class _ScopeSpans(_Said):
 
 class _ResourceSpans(_Said):
     resource: _Resource | None = None
-    scope_spans: list[_ScopeSpans] | None = None
+    scope_spans: list[msgspec.Raw] | None = None
 
 
 class _Request(_Said):
-    resource_spans: list[_ResourceSpans] | None = None
+    resource_spans: list[msgspec.Raw] | None = None
 
 
 _read_request: Final = msgspec.json.Decoder(_Request).decode
+_read_resource_spans: Final = msgspec.json.Decoder(_ResourceSpans).decode
+_read_scope_spans: Final = msgspec.json.Decoder(_ScopeSpans).decode
 _read_span: Final = msgspec.json.Decoder(_Span).decode
+_Read = TypeVar("_Read")
 
 
-def spans_of_json(body: bytes) -> Iterator[Span | OtlpError]:
-    """Every span of an `ExportTraceServiceRequest`, or what is wrong with it.
+def spans_of_json(body: bytes) -> Iterator[Span | OtlpError | None]:
+    """Every span of an `ExportTraceServiceRequest`, or what is wrong with it; `None` for a step that led to no span.
 
-    Raises `OtlpError` where the text is no such message.
+    Raises `OtlpError` where the text is no such message, when it comes to that.
     """
-    try:
-        request = _read_request(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise OtlpError(f"is no OTLP request: {error}") from None
-    for resource_spans in request.resource_spans or ():
+    for part in _message(_read_request, body).resource_spans or ():
+        resource_spans = _message(_read_resource_spans, part)
         resource = _attributes(resource_spans.resource.attributes if resource_spans.resource else None)
-        for scope_spans in resource_spans.scope_spans or ():
+        yield None
+        for piece in resource_spans.scope_spans or ():
+            scope_spans = _message(_read_scope_spans, piece)
             scope = (scope_spans.scope.name if scope_spans.scope else "") or ""
+            yield None
             for raw in scope_spans.spans or ():
                 try:
                     yield _span(_read_span(raw), scope, resource)
                 except OtlpError as error:
                     yield error
-                except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+                except UNREADABLE as error:
                     yield OtlpError(f"a span cannot be read: {error}")
+
+
+def _message(read: Callable[[bytes | msgspec.Raw], _Read], text: bytes | msgspec.Raw) -> _Read:
+    try:
+        return read(text)
+    except UNREADABLE as error:
+        raise OtlpError(f"is no OTLP request: {error}") from None
 
 
 def _span(said: _Span, scope: str, resource: dict[str, Any]) -> Span:

@@ -20,27 +20,43 @@ from tailrace.model.span import Span, SpanEvent
 
 _LENGTH_DELIMITED = 2
 _MAX_DEPTH = 20
+_PASSED = 16
 
 
-def spans_of_protobuf(body: bytes) -> Iterator[Span | OtlpError]:
-    """Every span of an `ExportTraceServiceRequest`, or what is wrong with it.
+def spans_of_protobuf(body: bytes) -> Iterator[Span | OtlpError | None]:
+    """Every span of an `ExportTraceServiceRequest`, or what is wrong with it; `None` for steps that led to no span.
 
     Raises `OtlpError` where the bytes are no such message, when it comes to that.
     """
-    view = memoryview(body)
-    for resource_spans in _fields(view, 1):
-        resource: dict[str, Any] = {}
-        for part in _fields(resource_spans, 1):
+    for resource_spans in _fields(memoryview(body), 1):
+        yield None
+        if resource_spans is not None:
+            yield from _of_resource(resource_spans)
+
+
+def _of_resource(message: memoryview) -> Iterator[Span | OtlpError | None]:
+    resource: dict[str, Any] = {}
+    for part in _fields(message, 1):
+        yield None
+        if part is not None:
             resource = _attributes(_parsed(Resource, part).attributes)
-        for scope_spans in _fields(resource_spans, 2):
-            scope = ""
-            for part in _fields(scope_spans, 1):
-                scope = _parsed(InstrumentationScope, part).name
-            for part in _fields(scope_spans, 2):
-                try:
-                    yield _span(_parsed(trace_pb2.Span, part), scope, resource)
-                except OtlpError as error:
-                    yield error
+    for part in _fields(message, 2):
+        yield None
+        if part is not None:
+            yield from _of_scope(part, resource)
+
+
+def _of_scope(message: memoryview, resource: dict[str, Any]) -> Iterator[Span | OtlpError | None]:
+    scope = ""
+    for part in _fields(message, 1):
+        yield None
+        if part is not None:
+            scope = _parsed(InstrumentationScope, part).name
+    for part in _fields(message, 2):
+        try:
+            yield None if part is None else _span(_parsed(trace_pb2.Span, part), scope, resource)
+        except OtlpError as error:
+            yield error
 
 
 def reception_message(rejected: int, why: str) -> bytes:
@@ -59,10 +75,16 @@ def _parsed(kind: Any, part: memoryview) -> Any:
         raise OtlpError(f"a {kind.DESCRIPTOR.name} cannot be parsed") from None
 
 
-def _fields(message: memoryview, wanted: int) -> Iterator[memoryview]:
-    """The contents of the length-delimited fields with number `wanted`, in order."""
-    at, end = 0, len(message)
+def _fields(message: memoryview, wanted: int) -> Iterator[memoryview | None]:
+    """The contents of the length-delimited fields with number `wanted`, in order; now and then `None` between them.
+
+    Fields that are passed over cost time as well, and a message may consist of nothing else.
+    """
+    at, end, passed = 0, len(message), 0
     while at < end:
+        passed += 1
+        if passed % _PASSED == 0:
+            yield None
         tag, at = _varint(message, at)
         kind = tag & 7
         if kind == _LENGTH_DELIMITED:

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from tailrace.measure.dialect import Meaning
+from tailrace.measure.dialect import UNREADABLE, Meaning
 from tailrace.measure.dialects import dialect_for
 from tailrace.measure.sse import SseFramer
 from tailrace.model.errors import InputError, TargetError
@@ -216,7 +216,7 @@ class _Look:
     def read_models(self, content: bytes) -> bool:
         try:
             listing = msgspec.json.decode(content)
-        except (msgspec.DecodeError, RecursionError):
+        except UNREADABLE:
             return False
         data = listing.get("data") if isinstance(listing, dict) else None
         if not isinstance(data, list):
@@ -375,7 +375,7 @@ def _is_page(answer: Answer) -> bool:
 def _json(answer: Answer) -> Any:
     try:
         return msgspec.json.decode(answer.body[: MAX_HEAD * 4])
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.simserve.options import ServerOptions
 from tailrace.simserve.words import drawn_length, fingerprint
 
@@ -88,7 +89,7 @@ def read_ask(
         raise Refusal(
             400, f"1 validation error:\n  {{'loc': '{place}', 'msg': '{text}'}}", "Bad Request", place
         ) from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Refusal(
             400,
             f"1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body', 'msg': 'JSON decode error: {error}'}}",

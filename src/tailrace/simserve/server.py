@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import web
 
 from tailrace import __version__
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 from tailrace.simserve.answer import DONE, Answer
 from tailrace.simserve.ask import Refusal, read_ask
@@ -220,7 +221,7 @@ class SimulatedServer:
     async def _set_knobs(self, http: web.Request) -> web.Response:
         try:
             knobs = self.knobs.changed(_knob_changes(await http.read()))
-        except (msgspec.DecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise Refusal(400, f"the body is no JSON: {error}", "BadRequestError", "body") from None
         except InputError as error:
             raise Refusal(400, str(error), "BadRequestError", error.place or None) from None

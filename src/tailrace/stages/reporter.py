@@ -32,6 +32,9 @@ TIMEOUT_S: Final = 5.0
 ATTEMPTS: Final = 3
 _BACK_OFF_S: Final = 0.5
 _GOODBYE_S: Final = 0.2
+_LONGEST_ANSWER: Final = 65536
+"""Only the status is of interest: an answer that is longer, or does not say how long it is, costs the connection."""
+_LONGEST_WHY: Final = 200
 AT_EXIT_S: Final = 1.0
 """How long the end of the process may wait for the last reports."""
 
@@ -174,7 +177,7 @@ class Reporter:
             try:
                 status = self._post(body)
             except (OSError, http.client.HTTPException) as error:
-                why = str(error) or type(error).__name__
+                why = _plain(str(error)) or type(error).__name__
                 self._hang_up()
                 continue
             if 200 <= status < 300:
@@ -206,7 +209,10 @@ class Reporter:
             )
         connection.request("POST", self._path, body, self._headers)
         answer = connection.getresponse()
-        answer.read()
+        if answer.length is None or answer.length > _LONGEST_ANSWER:
+            self._hang_up()
+        else:
+            answer.read()
         return answer.status
 
     def _hang_up(self) -> None:
@@ -214,3 +220,8 @@ class Reporter:
         if connection is not None:
             with contextlib.suppress(OSError):
                 connection.close()
+
+
+def _plain(text: str) -> str:
+    """What somebody else's server said, as one short line of a log."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_LONGEST_WHY].strip())

@@ -24,6 +24,8 @@ REPORTABLE: Final = ("queue", "preprocess", "encode", "prefill", "decode", "mode
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 _KNOWN: Final[dict[str, None]] = {}
 _KNOWN_NAMES: Final = 1024
+_LONGEST: Final = 200
+"""Of a name: the gateway takes none that is longer."""
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _monotonic_ns: Final = time.monotonic_ns
 _NO_ERRORS: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
@@ -111,9 +113,10 @@ class stage:  # noqa: N801  (reads as a keyword: `with stage("preprocess.tokeniz
 
     def __init__(self, name: str, budget: Budget | None = None) -> None:
         if name not in _KNOWN:
-            if not _NAME.fullmatch(name) or name.partition(".")[0] not in REPORTABLE:
+            if len(name) > _LONGEST or not _NAME.fullmatch(name) or name.partition(".")[0] not in REPORTABLE:
                 raise ValueError(
-                    f"{name!r} is no stage: use {', '.join(REPORTABLE)}, or a part such as preprocess.tokenize"
+                    f"{name[:_LONGEST]!r} is no stage: use {', '.join(REPORTABLE)}, or a part such as "
+                    "preprocess.tokenize"
                 )
             if len(_KNOWN) < _KNOWN_NAMES:
                 _KNOWN[name] = None

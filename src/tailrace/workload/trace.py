@@ -95,7 +95,7 @@ def _mooncake(lines: Iterator[str], place: str) -> Iterator[TraceRow]:
             continue
         try:
             row = decoder.decode(line)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(str(error), place=f"{place}:{number}", remedy="Expected Mooncake JSON lines") from None
         yield TraceRow(round(row.timestamp * MS), row.input_length, row.output_length, tuple(row.hash_ids))
 

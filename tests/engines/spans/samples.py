@@ -23,11 +23,15 @@ def vllm_capture(shared: Path) -> list[Span]:
         {"resource": one["resource"], "scopeSpans": [{"scope": one["scope"], "spans": [one["span"]]}]}
         for one in map(json.loads, lines)
     ]
-    return list(spans_of_json(json.dumps({"resourceSpans": resource_spans}).encode()))
+    return _spans(json.dumps({"resourceSpans": resource_spans}).encode())
 
 
 def triton_capture(shared: Path) -> list[Span]:
-    return list(spans_of_json((shared / "data/engine_samples/triton/otlp_traces.json").read_bytes()))
+    return _spans((shared / "data/engine_samples/triton/otlp_traces.json").read_bytes())
+
+
+def _spans(body: bytes) -> list[Span]:
+    return [one for one in spans_of_json(body) if isinstance(one, Span)]
 
 
 def span(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 from tailrace.model.record import RequestRecord
 from tailrace.store.table import RecordTable
@@ -40,6 +41,6 @@ def _one(line: bytes, decode: Callable[[bytes, str], RequestRecord], place: str)
     if b'"e2e_ns"' in line:
         try:
             return _own.decode(line)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except UNREADABLE as error:
             raise InputError(f"this line is no record: {error}", place=place) from None
     return decode(line, place)

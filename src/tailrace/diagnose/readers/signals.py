@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tailrace.diagnose.hardware import Hardware
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 from tailrace.model.gpu_state import GpuState
 from tailrace.model.host_state import HostState
@@ -30,7 +31,7 @@ def read_signals(body: bytes, name: str) -> Hardware:
     """The series in it. InputError where it is no such answer."""
     try:
         found = _decode.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InputError(f"these are no signals of a gateway: {error}", place=name) from None
     return Hardware(
         host=found.host, gpus=found.gpus, engine_pids=found.engine_pids, absent=found.absent, sources=[name]

@@ -4,6 +4,7 @@ of a machine, a log of nvidia-smi, a summary of nsys, a result of vLLM's own loa
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -78,6 +79,9 @@ def kind_of(path: Path) -> Kind:
     if path.is_dir():
         return Kind.DIRECTORY
     try:
+        # A pipe without a writer would hold the opening of it for ever, and what is read of one cannot be read again.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError("this is no regular file", place=place, remedy="Save what it holds to a file.")
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except FileNotFoundError:

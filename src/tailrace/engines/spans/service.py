@@ -15,6 +15,8 @@ from tailrace.model.stage import STAGES
 
 STAGE: Final = "tailrace.stage"
 REQUEST: Final = "tailrace.request_id"
+_LONGEST: Final = 200
+"""Of a stage's name, as `tailrace.stages` has it."""
 _INSIDE: Final = frozenset(str(stage) for stage in STAGES) - {"ingress", "response", "unattributed"}
 """Stages that happen behind the gateway."""
 
@@ -22,7 +24,7 @@ _INSIDE: Final = frozenset(str(stage) for stage in STAGES) - {"ingress", "respon
 def stage_of(span: Span) -> str:
     """The stage that a span names, or nothing where it names none that can be behind the gateway."""
     said = span.attributes.get(STAGE)
-    if not isinstance(said, str) or len(said) > 80 or said.partition(".")[0] not in _INSIDE:
+    if not isinstance(said, str) or len(said) > _LONGEST or said.partition(".")[0] not in _INSIDE:
         return ""
     return said
 

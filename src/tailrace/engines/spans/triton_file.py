@@ -12,6 +12,7 @@ import msgspec
 
 from tailrace.engines.spans.reader import SpanFacts
 from tailrace.engines.spans.triton import TritonSpans
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.span import Span, SpanEvent
 
 _SCOPE: Final = "triton-server"
@@ -61,14 +62,14 @@ def read_trace_file(text: bytes) -> list[TracedRequest]:
 def _pieces(text: bytes) -> list[_Piece]:
     try:
         return msgspec.json.decode(text, type=list[_Piece])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         # Up to the last piece that is whole.
         at = text.rfind(b"},{")
         if not text.lstrip().startswith(b'[{"id"') or at < 0:
             raise ValueError(f"is no trace file of Triton: {error}") from None
         try:
             return msgspec.json.decode(text[: at + 1] + b"]", type=list[_Piece])
-        except msgspec.DecodeError:
+        except UNREADABLE:
             raise ValueError(f"is no trace file of Triton: {error}") from None
 
 

@@ -12,6 +12,7 @@ from tailrace.engines.spans.assembly import SpanAssembly
 from tailrace.engines.spans.startup import ColdStart
 from tailrace.gateway.amendments import AmendmentSink
 from tailrace.gateway.history import Address
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.amendment import Amendment
 from tailrace.model.span import Span
 from tailrace.model.thresholds import S
@@ -118,5 +119,5 @@ def decode_starts(text: bytes) -> list[ColdStart]:
     """What `encode_starts` made; nothing where it is damaged."""
     try:
         return msgspec.json.decode(text, type=list[ColdStart])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return []

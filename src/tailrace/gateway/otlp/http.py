@@ -7,6 +7,8 @@ OTLP and must not be sent again, 413 for what is too large, 503 with `Retry-Afte
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -21,6 +23,7 @@ from tailrace.measure.otlp_value import OtlpError, status_message
 PATH: Final = "/v1/traces"
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
+_READER: Final = "tailrace.measure.otlp_protobuf"
 READ_S: Final = 10.0
 """How long a body may take: it holds one of the desk's few places. Exporters give up after ten seconds as well."""
 _INVALID_ARGUMENT, _RESOURCE_EXHAUSTED, _UNAVAILABLE = 3, 8, 14
@@ -57,7 +60,10 @@ class TracesHandler:
     async def _take(self, kind: str, body: bytes) -> web.Response:
         if kind != PROTOBUF:
             return _reception(await self._desk.work(spans_of_json(body)))
-        # Here: without a post, nothing of protobuf is loaded.
+        # Here: without a post, nothing of protobuf is loaded. And in a thread: in the loop that relays, loading it was
+        # half a second in which no stream went on.
+        if _READER not in sys.modules:
+            await asyncio.to_thread(importlib.import_module, _READER)
         from tailrace.measure.otlp_protobuf import reception_message, spans_of_protobuf  # noqa: PLC0415
 
         taken = await self._desk.work(spans_of_protobuf(body))

@@ -77,7 +77,7 @@ class SpanDesk:
         finally:
             self._working -= 1
 
-    async def work(self, spans: Iterator[Span | OtlpError]) -> Reception:
+    async def work(self, spans: Iterator[Span | OtlpError | None]) -> Reception:
         """Take a post's spans. `OtlpError` where the post is none; the spans before that place were taken."""
         try:
             return await self._work(spans)
@@ -85,7 +85,7 @@ class SpanDesk:
             self.counters.refused_posts += 1
             raise
 
-    async def _work(self, spans: Iterator[Span | OtlpError]) -> Reception:
+    async def _work(self, spans: Iterator[Span | OtlpError | None]) -> Reception:
         counters = self.counters
         counters.posts += 1
         received = time_ns()
@@ -97,10 +97,11 @@ class SpanDesk:
             if isinstance(span, OtlpError):
                 rejected += 1
                 why = why or str(span)
-            else:
+            elif span is not None:
                 batch.append(span)
             if turn == TURN:
-                self._hand_on(batch, received)
+                if batch:
+                    self._hand_on(batch, received)
                 batch, turn = [], 0
                 await asyncio.sleep(0)
         if batch:
