@@ -168,8 +168,8 @@ def test_whom_it_threw_out_is_seen_beside_its_neighbours(narrow):
     assert counted >= 3, "the engine was to run out of blocks"
     found = narrow.records({answer["id"] for answer in answers})
     ours = sum(record.preemptions or 0 for record in found)
-    # One that is thrown out again before its prompt is computed anew waits once and is counted twice.
-    assert 0.5 * counted <= ours <= counted, (ours, counted)
+    # Waits of three steps or more are seen; one that is thrown out again before its next token waits once.
+    assert 1 <= ours <= counted, (ours, counted)
     for record in found:
         if record.preemptions:
             assert record.fact_sources["preemptions"].startswith("inferred(")

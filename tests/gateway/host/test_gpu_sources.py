@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import textwrap
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -121,6 +123,39 @@ def test_nvidia_smi_that_fails_says_why(tmp_path):
     program.chmod(0o755)
     with pytest.raises(GpuUnreadableError, match="couldn't communicate"):
         NvidiaSmi(str(program)).read()
+
+
+def _program(tmp_path, text):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    return NvidiaSmi(str(program))
+
+
+def test_nvidia_smi_that_never_stops_printing_is_cut_off(tmp_path):
+    with pytest.raises(GpuUnreadableError, match="more than 1 MiB"):
+        _program(tmp_path, "exec yes 1,2,3").read()
+
+
+def test_nvidia_smi_that_hangs_is_ended_with_the_gateway(tmp_path):
+    source = _program(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    found = []
+
+    def read():
+        with pytest.raises(GpuUnreadableError) as error:
+            source.read()
+        found.append(str(error.value))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    deadline = time.monotonic() + 10
+    while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    source.interrupt()
+    thread.join(5)
+    assert found
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
 def test_nvml_gives_what_the_device_has_and_nothing_else(fake_pynvml):

@@ -7,6 +7,7 @@ import importlib
 import shutil
 import ssl
 import subprocess
+import threading
 from time import monotonic_ns, time_ns
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
@@ -22,6 +23,8 @@ _TIMEOUT_S: Final = 2.0
 _SMI_TIMEOUT_S: Final = 10.0
 """Without persistence mode the driver is loaded for each call, which takes seconds."""
 _MOST_BYTES: Final = 8 << 20
+_MOST_SMI_BYTES: Final = 1 << 20
+"""Sixteen devices with a thousand processes are a tenth of that."""
 _NVML_SM: Final = 1
 _NVML_MEM: Final = 2
 
@@ -35,6 +38,9 @@ class GpuSource(Protocol):
 
     def read(self) -> list[GpuState]:
         """All devices now."""
+
+    def interrupt(self) -> None:
+        """Give up a read that hangs in another thread, where that is possible."""
 
     def close(self) -> None:
         """End what is held."""
@@ -72,6 +78,11 @@ class Dcgm:
             else state
             for state in states
         ]
+
+    def interrupt(self) -> None:
+        """The scrape has its own bound."""
+        if self._beside is not None:
+            self._beside.interrupt()
 
     def close(self) -> None:
         """End what is held."""
@@ -118,6 +129,8 @@ class NvidiaSmi:
         self._program = program
         self._query = 0
         """Which of `GPU_QUERIES` this driver understands."""
+        self._child: subprocess.Popen[bytes] | None = None
+        self._failure = ""
 
     def read(self) -> list[GpuState]:
         """One call for the devices, one for the processes on them."""
@@ -126,35 +139,59 @@ class NvidiaSmi:
         if not states:
             raise GpuUnreadableError("nvidia-smi prints no device")
         apps = self._run(f"--query-compute-apps={APPS_QUERY}")
-        if apps.returncode != 0:
+        if apps is None:
             return states
-        processes = read_apps(apps.stdout)
+        processes = read_apps(apps)
         return [msgspec.structs.replace(state, processes=processes.get(state.uuid, [])) for state in states]
+
+    def interrupt(self) -> None:
+        """End the program: a driver that hangs would leave it behind."""
+        child = self._child
+        if child is not None:
+            child.kill()
 
     def close(self) -> None:
         """Nothing is held."""
 
     def _devices(self) -> str:
-        said = ""
         for number in range(self._query, len(GPU_QUERIES)):
-            done = self._run(f"--query-gpu={GPU_QUERIES[number]}")
-            if done.returncode == 0:
+            said = self._run(f"--query-gpu={GPU_QUERIES[number]}")
+            if said is not None:
                 self._query = number
-                return done.stdout
-            said = (done.stdout or done.stderr).strip()
-            if "not a valid field" not in said:
+                return said
+            if "not a valid field" not in self._failure:
                 break
-        raise GpuUnreadableError(said.splitlines()[0] if said else "nvidia-smi failed without a word")
+        raise GpuUnreadableError(self._failure or "nvidia-smi failed without a word")
 
-    def _run(self, query: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(  # noqa: S603  (a program found on the path, arguments of our own)
+    def _run(self, query: str) -> str | None:
+        """What it prints; `None` where it fails, and then `_failure` is its first line. Bounded in time and size."""
+        with subprocess.Popen(  # noqa: S603  (a program found on the path, arguments of our own)
             [self._program, query, "--format=csv"],
-            capture_output=True,
-            text=True,
-            timeout=_SMI_TIMEOUT_S,
-            check=False,
             stdin=subprocess.DEVNULL,
-        )
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as child:
+            self._child = child
+            over = threading.Timer(_SMI_TIMEOUT_S, child.kill)
+            over.daemon = True
+            over.start()
+            try:
+                assert child.stdout is not None
+                body = child.stdout.read(_MOST_SMI_BYTES + 1)
+                if len(body) > _MOST_SMI_BYTES:
+                    child.kill()
+                code = child.wait()
+            finally:
+                over.cancel()
+                self._child = None
+        if len(body) > _MOST_SMI_BYTES:
+            raise GpuUnreadableError(f"nvidia-smi prints more than {_MOST_SMI_BYTES >> 20} MiB")
+        if code < 0:
+            raise GpuUnreadableError(f"nvidia-smi did not answer within {_SMI_TIMEOUT_S:g} s")
+        text = body.decode("utf-8", "replace")
+        lines = text.strip().splitlines()
+        self._failure = lines[0] if lines else ""
+        return text if code == 0 else None
 
 
 class Nvml:
@@ -172,6 +209,9 @@ class Nvml:
         """All devices."""
         nvml = self._nvml
         return [self._device(number) for number in range(nvml.nvmlDeviceGetCount())]
+
+    def interrupt(self) -> None:
+        """A call into the library cannot be given up."""
 
     def close(self) -> None:
         """Let go of the library."""

@@ -60,6 +60,8 @@ class HostSignals:
         """End both; blocks for a second where both hang, so call it off the loop."""
         self.host.ask_to_end()
         self.gpu.ask_to_end()
+        if self._gpu_source is not None:
+            self._gpu_source.interrupt()
         self.host.close()
         self.gpu.close()
 
