@@ -158,3 +158,27 @@ def test_defaults_by_version_and_card():
     assert default_batch(178, a100=False, cpu=False) == (16384, 1024)
     assert default_batch(None, a100=False, cpu=True) == (2048, 128)
     assert default_batch(None, a100=False, cpu=False) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("--max-num-seqs 0", "begins at 1"),
+        ("--tensor-parallel-size 0", "begins at 1"),
+        ("--max-model-len -5", "leaves no room"),
+        ("--gpu-memory-utilization 1e999", "at most 1"),
+        ("--gpu-memory-utilization 90", "at most 1"),
+    ],
+)
+def test_numbers_that_no_engine_can_work_with(text, words):
+    found = findings(command_case(f"vllm serve m {text}"))["OPTION_VALUE"]
+    assert found.weight is Weight.WARNING
+    assert words in found.statement
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["--max-model-len -1", "--max-model-len auto", "--gpu-memory-utilization 1", "--long-prefill-token-threshold 0"],
+)
+def test_numbers_with_a_meaning_of_their_own_are_left_alone(text):
+    assert "OPTION_VALUE" not in findings(command_case(f"vllm serve m {text}"))

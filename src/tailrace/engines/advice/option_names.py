@@ -33,6 +33,9 @@ _WHOLE = frozenset(
 """Options of vLLM that take a whole number. `--max-model-len` also takes `auto` and is not among them."""
 
 
+_MAY_BE_ZERO = frozenset({"port", "long_prefill_token_threshold"})
+
+
 def judge_options(case: Case) -> Iterator[CheckFinding]:
     """Every option of the command line against what the engine has."""
     if case.command is None:
@@ -252,9 +255,11 @@ def _value(case: Case, given: Given, found: Found) -> CheckFinding | None:
         advice = f"One of: {', '.join(option.choices)}."
     elif text is not None and case.vllm and option.key in _WHOLE and not isinstance(size(text), int):
         wrong, advice = f"{option.name} takes a whole number, not {text!r}", f"Write {option.name} NUMBER."
+    sure = case.fits_table or not option.choices
+    if not wrong and text is not None and case.vllm:
+        wrong, advice, sure = *_out_of_range(option, text), False
     if not wrong:
         return None
-    sure = case.fits_table or not option.choices
     return case.finding(
         "OPTION_VALUE",
         Weight.ERROR if sure else Weight.WARNING,
@@ -266,6 +271,21 @@ def _value(case: Case, given: Given, found: Found) -> CheckFinding | None:
         price="None.",
         verify="the engine's --help",
     )
+
+
+def _out_of_range(option: Option, text: str) -> tuple[str, str]:
+    """(what is wrong, what to write) of a number with which no engine can work; empty where it can."""
+    value = size(text)
+    if option.key == "gpu_memory_utilization":
+        share = value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if share is None or not 0 < share <= 1:
+            return f"{option.name} is a share of the card, above 0 and at most 1, not {text!r}", "Write 0.9, say."
+    elif option.key == "max_model_len":
+        if isinstance(value, int) and value < 1 and value != -1:
+            return f"{option.name} {text} leaves no room for a token", f"Write {option.name} NUMBER, or leave it out."
+    elif option.key in _WHOLE - _MAY_BE_ZERO and isinstance(value, int) and value < 1:
+        return f"{option.name} {text} leaves nothing to work with: it begins at 1", f"Write {option.name} NUMBER."
+    return "", ""
 
 
 def _twice(case: Case, given: Given, before: Given) -> CheckFinding:
