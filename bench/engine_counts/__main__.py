@@ -18,6 +18,7 @@ from pathlib import Path
 from traffic import Did, Traffic
 
 from engines import ENGINES, Engine
+from tailrace.engines.beside import counts_markdown, counts_table
 from tailrace.model.record import RequestRecord
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,13 +38,22 @@ OURS: dict[str, Callable[[RequestRecord], bool]] = {
 }
 
 
-def rows(engine: Engine) -> list[tuple[str, str, str, str, str]]:
-    """(engine, what, clients, gateway, engine's counters) for each thing that was done."""
-    out = []
+Row = tuple[str, str, str, str, str]
+
+
+def run(engine: Engine) -> tuple[list[Row], str]:
+    """(engine, what, clients, gateway, engine's counters) for each thing that was done.
+
+    Beside them, of the scenario in which clients leave, the engine's percentiles next to ours.
+    """
+    out: list[Row] = []
+    survivors = ""
     for scenario in engine.scenarios:
         with tempfile.TemporaryDirectory() as folder, engine.running(Path(folder), scenario) as running:
             did: Did = Traffic(running, engine).do(scenario)
             records = running.records(did.total)
+        if "left in mid-stream" in did.counts:
+            survivors = counts_markdown(counts_table(did.before, did.after, records, engine=engine.adapter))
         for what, count in did.counts.items():
             if what == "preemptions":
                 ours = str(sum(record.preemptions or 0 for record in records))
@@ -52,7 +62,7 @@ def rows(engine: Engine) -> list[tuple[str, str, str, str, str]]:
                 continue
             told = ", ".join(did.moved(name) for name in engine.counters[what]) or "nothing"
             out.append((engine.name, what, str(count), str(recorded(records, OURS[what])), told))
-    return out
+    return out, survivors
 
 
 def main() -> int:
@@ -64,12 +74,15 @@ def main() -> int:
     unknown = set(given.engines) - set(ENGINES)
     if unknown:
         parser.error(f"no engine {', '.join(sorted(unknown))}; there are {', '.join(ENGINES)}")
-    found = [row for name in given.engines or ENGINES for row in rows(ENGINES[name])]
+    runs = {name: run(ENGINES[name]) for name in given.engines or ENGINES}
+    found = [row for rows, _ in runs.values() for row in rows]
     if given.json:
         print(json.dumps(found))
         return 0
     head = ("engine", "what happened", "times (clients)", "gateway's records", "engine's own counters")
     lines = [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *found)]
+    for name, (_, survivors) in runs.items():
+        lines += ["", f"**{name}**, the runs in which clients left:", "", *survivors.splitlines()]
     print("\n".join(lines))
     if given.write:
         before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
