@@ -46,6 +46,14 @@ def test_abort_counter_zero_but_gateway_counts_cancel() -> None:
     assert 'finished_reason="abort"' in beside.why[1]
 
 
+def test_cut_requests_that_the_engine_takes_for_finished() -> None:
+    text = "nv_inference_request_success {}\n"
+    ours = {"completed": 6, "cancelled/client_disconnect": 4}
+    beside = counts_beside(window(text.format(0), text.format(10), ours), engine="triton")
+    assert beside.engine["finished"] == 10
+    assert "seems to count them as finished" in beside.why[0]
+
+
 def test_nothing_to_explain_where_the_counts_agree() -> None:
     assert counts_beside(window(vllm(0), vllm(7), {"completed": 7}), engine="vllm").why == []
 

@@ -96,11 +96,14 @@ def _why(theirs: Mapping[str, int | None], ours: Mapping[str, int], engine: str)
         counts = "has no counter of aborted requests" if aborted is None else f"counts {aborted} aborted"
         share = f"{lost} of {ours['sent']} requests ({lost / ours['sent']:.1%})"
         cut = f"{share} were cut here ({ours['cancelled']} cancelled, {ours['timed_out']} timed out)"
-        blind = (
-            "nothing that it counts has them"
-            if finished is None
-            else "none of its durations to the end has them, so its percentiles are those of the requests that survived"
-        )
+        if finished is None:
+            blind = "nothing that it counts has them"
+        elif finished >= ours["completed"] + lost:
+            blind = "it seems to count them as finished, as short as they were cut: its percentiles look better by them"
+        else:
+            blind = (
+                "none of its durations to the end has them, so its percentiles are those of the requests that survived"
+            )
         why.append(f"survivor bias: the engine {counts}, and {cut}: {blind}")
         if about:
             why.append(about)
