@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.engines.spans import assembly as module
 from tailrace.engines.spans.assembly import HOLD_NS, MOST_OF_TRACE, SpanAssembly
 from tailrace.model.amendment import Amendment
 from tailrace.model.span import Span
@@ -117,14 +116,12 @@ def test_two_requests_of_one_trace_stay_apart(shared: Path) -> None:
     assert got[0].prefill_ns != got[1].prefill_ns
 
 
-def test_memory_is_bounded_over_traces_and_within_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_SPANS", 100)
-    assembly = SpanAssembly()
+def test_memory_is_bounded_over_traces_and_within_one() -> None:
+    assembly = SpanAssembly(most_spans=100)
     for number in range(500):
         assembly.take([span("vllm_queue", number + 1, 999_999, trace_id=f"{number + 1:032x}")], number)
     assert assembly.waiting <= 100
     assert assembly.tally.orphaned == 400
-    monkeypatch.undo()
     assembly = SpanAssembly()
     for number in range(MOST_OF_TRACE + 10):
         assembly.take([span("anything", number + 1, number)], 0)

@@ -85,9 +85,10 @@ class _Trace(msgspec.Struct):
 class SpanAssembly:
     """`take` spans, get amendments. One for all engines and services."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_spans: int = MOST_SPANS) -> None:
         self.cold_starts = ColdStarts()
         self.tally = Tally()
+        self._most_spans = most_spans
         self._traces: OrderedDict[str, _Trace] = OrderedDict()
         """The one touched last is last."""
         self._count = 0
@@ -163,7 +164,7 @@ class SpanAssembly:
         out: list[Amendment] = []
         while self._traces:
             trace_id, trace = next(iter(self._traces.items()))
-            if self._count <= MOST_SPANS and now - trace.touched_ns < HOLD_NS:
+            if self._count <= self._most_spans and now - trace.touched_ns < HOLD_NS:
                 break
             out += self._stages(trace_id, trace, now, last=True)
             self.tally.orphaned += sum(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -39,7 +40,7 @@ class SpanFacts(msgspec.Struct, kw_only=True):
         self.sources = {**self.sources, stage: source(SourceKind.REPORTED, detail)}
 
 
-class SpanReader:
+class SpanReader(ABC):
     """One engine. A reader has no state: everything is in the spans."""
 
     engine: ClassVar[str]
@@ -48,17 +49,17 @@ class SpanReader:
     settle_ns: ClassVar[int] = 0
     """How long after a request's first span others of it may come: from other processes of the engine."""
 
+    @abstractmethod
     def owns(self, span: Span) -> bool:
         """Whether this engine sent it, about one request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_root(self, span: Span) -> bool:
         """Whether it is a request's first span inside the engine, which ends last."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, root: Span, below: Sequence[Span]) -> SpanFacts:
         """The request's stages from its first span and those below it, in the order of their starts."""
-        raise NotImplementedError
 
 
 def number(attributes: Mapping[str, Any], key: str) -> float | None:
