@@ -23,10 +23,10 @@ class Traffic:
     """
 
     rate: float = 20.0
-    spread: float = 0.45
+    spread: float = 0.4
     load_sd: float = 0.25
     load_tau: float = 20.0
-    own_sd: float = 0.06
+    own_sd: float = 0.05
     own_tau: float = 8.0
     failing: float = 0.005
     slower: float = 1.0
@@ -88,7 +88,16 @@ def drive(canary: Canary, traffic: Traffic, seconds: int, seed: int, *, start_ns
         failed = luck[part] < failing
         fine = ~failed
         rows = np.column_stack(
-            (arm, tokens, answer, ttft * S * fine, tpot * S * fine, (ttft + tpot * answer) * S * fine, failed, group[part])
+            (
+                arm,
+                tokens,
+                answer,
+                ttft * S * fine,
+                tpot * S * fine,
+                (ttft + tpot * answer) * S * fine,
+                failed,
+                group[part],
+            )
         )
         if len(rows):
             canary.hear_rows(rows, now - 1)

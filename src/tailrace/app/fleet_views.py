@@ -26,6 +26,7 @@ from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.history import Address, Follower, History
 from tailrace.gateway.host.signals import HostSignals
+from tailrace.gateway.routing import command, no_canary
 from tailrace.gateway.served import cancel_views, check_backend, objectives_of, upstream_of
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
@@ -239,6 +240,23 @@ class FleetViews:
     def follow(self, vantage: str = GATEWAY) -> AbstractContextManager[Follower]:
         """Receive every record of one vantage from now on."""
         return self._fleet.follow() if vantage == GATEWAY else self.applications.follow()
+
+    async def canary(self) -> dict[str, Any]:
+        """No canary: the configuration refuses one with several workers. The copies are each worker's own."""
+        shadow = self._fleet.config.shadow
+        out = no_canary()
+        if shadow is not None:
+            out["shadow"] = {
+                "backends": shadow.backends,
+                "share": shadow.share,
+                "at_once": shadow.at_once,
+                "why": "the copies of several workers are counted in their records (route=shadow)",
+            }
+        return out
+
+    async def steer_canary(self, action: str, share: float | None) -> None:
+        """There is none to steer."""
+        command(None, action, share)
 
     async def reconfigure(self, config: Config) -> None:
         """Apply a configuration to all workers, or to none."""

@@ -77,6 +77,7 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_get("/config", admin.config)
     app.router.add_post("/config", admin.set_config)
     app.router.add_get("/canary", admin.canary)
+    app.router.add_post("/canary", admin.set_canary)
     app.router.add_get("/diagnosis", admin.diagnosis)
     if admin.spans is not None:
         app.router.add_post("/v1/traces", admin.traces)
@@ -342,8 +343,21 @@ class _Admin:
         return _json(_without_secrets(to_plain(self._served.config)))
 
     async def canary(self, _: web.Request) -> web.Response:
-        """No canary is configured: this gateway has one backend."""
-        return _json({"configured": False, "canary": None, "why": "there is one backend and no canary route"})
+        """Where the canary stands, what its tests say, what can be found in what time; and the shadow's numbers."""
+        return _json(await self._served.canary())
+
+    async def set_canary(self, request: web.Request) -> web.Response:
+        """`{"action": "pin", "share": 0.25}`; other actions: `pause`, `resume`, `promote`, `abort`."""
+        body = _object(await request.read())
+        action, share = body.get("action"), body.get("share")
+        if not isinstance(action, str) or set(body) - {"action", "share"} or not isinstance(share, float | int | None):
+            raise InputError(
+                "is not understood",
+                place="body",
+                remedy='Send {"action": "pin", "share": 0.25} or {"action": "pause"}.',
+            )
+        await self._served.steer_canary(action, None if share is None else float(share))
+        return _json(await self._served.canary())
 
     async def diagnosis(self, request: web.Request) -> web.Response:
         """Why the tail is slow, from the records in memory (or `since`)."""

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailrace.gateway.address import HTTP_UNIX, unix_path
+from tailrace.gateway.canary_keys import CanaryConfig, ShadowConfig, check_routes
 from tailrace.gateway.config_sections import (
     BackendConfig,
     BudgetsConfig,
@@ -73,6 +74,8 @@ class Config(Section):
     inference: InferenceConfig = msgspec.field(default_factory=InferenceConfig)
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
+    canary: CanaryConfig | None = None
+    shadow: ShadowConfig | None = None
     traces: TracesConfig = msgspec.field(default_factory=TracesConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
@@ -241,6 +244,7 @@ def check(config: Config, *, where: str = "config") -> None:
                 place=f"{where}: backends[{index}].name",
                 remedy="Give each its own name: records, views and lanes know it by that.",
             )
+    check_routes(config.canary, config.shadow, backends, config.workers, where=where)
     _check_listen(config, where)
     if not 1 <= config.workers <= MAX_WORKERS:
         raise ConfigError(

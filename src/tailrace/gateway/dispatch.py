@@ -44,7 +44,8 @@ class Dispatch:
         """It is admitted: choose an engine, and get a connection to it."""
         exchange = self._exchange
         gateway = exchange.gateway
-        backend = gateway.backends.choose()
+        routing = gateway.routing
+        backend = gateway.backends.choose(among=() if routing is None else routing.among(exchange))
         if backend is None:
             exchange.unreachable("no engine takes requests at the moment", now)
             return
@@ -53,6 +54,8 @@ class Dispatch:
         # What has left of an upload cannot be sent again: it never goes onto a connection that may be dying.
         fresh = exchange.fresh_only or (exchange.upload is not None and not backend.pool.full())
         self._connect(now, fresh=fresh)
+        if routing is not None and routing.shadow is not None:
+            routing.shadow.offer(exchange, body)
 
     def _use(self, backend: Backend, now: int) -> None:
         exchange = self._exchange

@@ -24,6 +24,7 @@ from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.reception import Reception
 from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, RecordSink
 from tailrace.gateway.refusal import Refusal
+from tailrace.gateway.routing import Routing
 from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.session import Listeners
 from tailrace.gateway.streams import stream_view
@@ -93,6 +94,8 @@ class Gateway:
         reception = Reception(self)
         self.open, self.open_malformed = reception.open, reception.open_malformed
         self._desk = RecordDesk(self, sink, observer)
+        self.routing: Routing | None = None
+        """Canary and shadow, where the configuration has them."""
         self.connections: set[ClientConnection] = set()
         self.hangups = HangupWatch()
         self.loop_lag_ns = 0
@@ -134,6 +137,10 @@ class Gateway:
         self.client_buffer_bytes = limits.client_buffer_bytes
         self.timeline_limit = config.records.timeline_events
         self.sample_rate = config.records.sample
+        if self.routing is not None:
+            self.routing.apply(config)
+        elif config.canary is not None or config.shadow is not None:
+            self.routing = Routing(self, config)
 
     # -- life
 
@@ -181,6 +188,8 @@ class Gateway:
             self._tick.cancel()
         if self.rpc is not None:
             await self.rpc.close()
+        if self.routing is not None:
+            self.routing.close()
         self._desk.flush()
         await self.backends.close()
         self.hangups.close()
@@ -266,6 +275,8 @@ class Gateway:
     ) -> None:
         """The one place where a request leaves the table; its record is made with the next batch."""
         exchange = self.in_flight.pop(ledger.request_id, None)
+        if self.routing is not None and self.routing.shadow is not None:
+            self.routing.shadow.original_ended(ledger.request_id, verdict)
         # The sweep may be overdue right now: after a pause, what has come meanwhile is read before any timer runs.
         lag = now - self._due
         if ledger.loop_lag_ns is None:
@@ -348,6 +359,8 @@ class Gateway:
                 self._check(exchange, now)
         self.lanes.sweep(now)
         self._desk.flush()
+        if self.routing is not None:
+            self.routing.sweep(now)
         self._ticks += 1
         if self._ticks % _CONNECTIONS_EVERY == 0:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tailrace.gateway.verdict import Verdict
+from tailrace.govern.canary_policy import SHADOW
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.record import RequestRecord
@@ -95,6 +96,8 @@ class RecordDesk:
         backend, counters = gateway.backends.first, gateway.counters
         if ended.exchange is not None:
             backend = ended.exchange.backend
+        elif ledger.route == SHADOW:
+            backend = gateway.backends.named(ledger.backend) or backend
         engine = backend.engine
         try:
             measured = ended.measured
@@ -123,8 +126,10 @@ class RecordDesk:
             counters.records += 1
             if not self.sink.put(record):
                 counters.records_dropped += 1
-            if self.observer is not None:
+            if self.observer is not None and record.route != SHADOW:  # a copy is no client's request
                 self.observer.observe(record)
+            if gateway.routing is not None:
+                gateway.routing.hear(record)
             gateway.kept.add(record)
         except Exception:
             # A record that cannot be made is a bug of ours; the client's stream must not pay for it.

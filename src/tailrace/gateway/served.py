@@ -17,6 +17,7 @@ from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.history import Follower, History
 from tailrace.gateway.host.signals import HostSignals
+from tailrace.gateway.routing import command, no_canary
 from tailrace.govern.objectives import objective_name
 from tailrace.measure.application import VANTAGE as APPLICATION
 from tailrace.model.errors import InputError
@@ -94,6 +95,12 @@ class Served(Protocol):
 
     def follow(self, vantage: str = GATEWAY) -> AbstractContextManager[Follower]:
         """Receive every record of one vantage from now on."""
+
+    async def canary(self) -> dict[str, Any]:
+        """The canary and the shadow, as `GET /canary` answers."""
+
+    async def steer_canary(self, action: str, share: float | None) -> None:
+        """Pin, pause, resume, promote or abort it. InputError where there is none, or that cannot be."""
 
     async def reconfigure(self, config: Config) -> None:
         """Apply a configuration everywhere, or nowhere: InputError where it changes what is fixed."""
@@ -273,6 +280,15 @@ class OneGateway:
     def follow(self, vantage: str = GATEWAY) -> AbstractContextManager[Follower]:
         """Receive every record of one vantage from now on."""
         return self._ring(vantage).follow()
+
+    async def canary(self) -> dict[str, Any]:
+        """The canary and the shadow."""
+        routing = self._gateway.routing
+        return no_canary() if routing is None else routing.view()
+
+    async def steer_canary(self, action: str, share: float | None) -> None:
+        """Pin, pause, resume, promote or abort it."""
+        command(self._gateway.routing, action, share)
 
     async def reconfigure(self, config: Config) -> None:
         """Apply a configuration."""

@@ -29,7 +29,7 @@ class CanaryEvent(NamedTuple):
 
     at_ns: int
     kind: str
-    """`started`, `widened`, `rolled_back`, `promoted`, `paused`, `pinned`, `resumed`, `aborted`, `held`, `regressed`."""
+    """`started`, `widened`, `held`, `regressed`, `rolled_back`, `promoted`, `paused`, `pinned`, `resumed`, ..."""
     share: float
     text: str
 
@@ -95,12 +95,12 @@ class Canary:
     def watch(self, kv_usage: float | None, gpu_utilization: float | None) -> None:
         """The canary's backends as they are now (the fullest of them); None where it cannot be read."""
         policy = self.policy
+        most = policy.gpu_utilization
         self._guard = ""
         if kv_usage is not None and kv_usage > policy.kv_usage:
             self._guard = f"its KV cache is {kv_usage:.0%} full, {policy.kv_usage:.0%} is allowed"
-        elif gpu_utilization is not None and policy.gpu_utilization is not None:
-            if gpu_utilization > policy.gpu_utilization:
-                self._guard = f"its GPU is {gpu_utilization:.0%} busy, {policy.gpu_utilization:.0%} is allowed"
+        elif gpu_utilization is not None and most is not None and gpu_utilization > most:
+            self._guard = f"its GPU is {gpu_utilization:.0%} busy, {most:.0%} is allowed"
 
     def look(self, now: int) -> list[CanaryEvent]:
         """Judge the evidence, where that is due; what changed."""
@@ -150,7 +150,9 @@ class Canary:
         else:
             worst = strongest(self.findings)
             why = "" if worst is None else f"; nearest to a regression: {say(worst)}"
-            held = f"{(now - self.step_began) / S:.0f} s and {requests} requests at {self.share:.0%} without a regression"
+            held = (
+                f"{(now - self.step_began) / S:.0f} s and {requests} requests at {self.share:.0%} without a regression"
+            )
             self.step += 1
             self.share = policy.steps[self.step] if self.step < len(policy.steps) else 1.0
             if self.share >= 1.0:
@@ -183,12 +185,12 @@ class Canary:
             self.state = CanaryState.PAUSED
             self._tell(now, "paused", f"at {self.share:.0%} by an operator")
 
-    def resume(self, now: int) -> None:
-        """Go on with the step whose share this is; one that has ended begins anew with its first step."""
-        if self.state is CanaryState.RUNNING:
+    def resume(self, now: int, *, anew: bool = False) -> None:
+        """Go on with the step whose share this is; one that has ended begins anew with its first step (`anew`: any)."""
+        if self.state is CanaryState.RUNNING and not anew:
             return
         policy = self.policy
-        if self.state in _ENDED:
+        if self.state in _ENDED or anew:
             self.step = 0
             self.share = policy.steps[0]
             self._begin_step(now)
@@ -237,7 +239,7 @@ class Canary:
     def foresight(self, now: int) -> dict[str, Any]:
         """What this step can find and how long it takes: from the measured rate, before that from the declared one."""
         measured = self.rate(now)
-        rate = measured if measured else self.policy.declared_rate
+        rate = measured or self.policy.declared_rate
         if rate is None:
             return {"text": "no traffic was seen and none declared (`requests_per_s`): nothing can be foreseen yet"}
         comparison = self.comparison

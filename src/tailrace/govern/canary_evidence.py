@@ -217,7 +217,7 @@ class LatencyEvidence:
         inner = self.squares - (self.sums - self.n * self.origin) ** 2 / known
         variance = float(inner.sum()) / freedom
         independent = variance / whole
-        # Where a stratum holds one canary request, its own mean is itself: centred on the other route's, plus the shift.
+        # Where a stratum holds one canary request, its mean is itself: centred on the other route's, plus the shift.
         centre = np.stack((mean[0], mean[0] + shift))
         share = weight / n / whole
         lever, offset = np.zeros_like(self.n), np.zeros_like(self.n)
@@ -244,10 +244,9 @@ class LatencyEvidence:
     def excesses(self, batches: int, accepted: float, *, grouped: bool) -> list[Excess] | None:
         """The tail's tests, one for each of `QUANTILES`, against "no more than 1 + `accepted` times the due number".
 
-        The threshold lies so far above the strata's common centres that 1 - q of all requests exceed it. Which route the
-        exceeding ones belong to is, given their number in a stratum, hypergeometric where the routes are the same
-        (Mantel and Haenszel, J. Natl. Cancer Inst. 22, 1959); summed over strata it is taken for binomial, which has
-        the heavier tail.
+        The threshold lies so far above the strata's common centres that 1 - q of all requests exceed it. Which route
+        those belong to is, given their number in a stratum, hypergeometric where the routes are the same (Mantel and
+        Haenszel, J. Natl. Cancer Inst. 22, 1959); summed over strata it is taken for binomial, whose tail is heavier.
         """
         strata = self._strata
         n = self.n[0, :strata] + self.n[1, :strata]

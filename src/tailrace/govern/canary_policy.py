@@ -45,7 +45,7 @@ class CanaryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The chance that a canary that is no worse is ever rolled back: over all looks, metrics and steps together."""
     power: float = 0.9
     """The chance that an effect of the stated size is found in the stated time."""
-    tolerance: float = 0.05
+    tolerance: float = 0.03
     """A uniform slow-down up to this much is accepted."""
     tail_tolerance: float = 0.25
     """So is this much more than the due number of very slow or failed requests."""
@@ -58,7 +58,7 @@ class CanaryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     kv_usage: float = 0.95
     """A canary whose backends use more of their KV cache than this does not widen."""
     gpu_utilization: float | None = None
-    """Likewise for the GPU (share of 1), where it is readable; not asked by default: a busy GPU is what one pays for."""
+    """Likewise for the GPU (share of 1), where it is readable; no guard by default: a busy GPU is paid for."""
 
 
 class Observation(NamedTuple):

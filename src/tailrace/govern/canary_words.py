@@ -13,7 +13,8 @@ _TAILS: Final = {"p99": ("p99", "1 %"), "p998": ("p99.8", "0.2 %")}
 
 def say(finding: Finding) -> str:
     """One comparison as a sentence."""
-    base = f"{finding.canary} canary requests, {finding.stable} stable ones; z {finding.z:.1f}, {finding.bound:.1f} decides"
+    base = f"{finding.canary} canary requests, {finding.stable} stable ones; z {finding.z:.1f}, "
+    base += f"{finding.bound:.1f} decides"
     if finding.test == "errors":
         return f"{finding.events} of the canary's requests failed, {finding.due:.1f} would be its due ({base})"
     metric, _, kind = finding.test.partition(".")

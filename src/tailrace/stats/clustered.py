@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from tailrace.stats.quantiles import Floats
 
 __all__ = ["SCALES", "batch_variance", "design_effect"]
@@ -19,13 +17,13 @@ __all__ = ["SCALES", "batch_variance", "design_effect"]
 SCALES: Final = (1, 2, 4, 8)
 FEWEST: Final = 6
 """A scale with fewer batches than this is not asked: its variance would be a guess."""
-_FEWEST_CORRELATED: Final = 16
+_FEWEST_CORRELATED: Final = 24
 """Nor is the correlation of neighbours asked of fewer."""
 _MOST_CORRELATED: Final = 0.95
 
 
 def batch_variance(influence: Floats, scales: tuple[int, ...] = SCALES, fewest: int = FEWEST) -> float:
-    """The variance of a sum of `influence` (one value a batch, in the order of time), as its least favourable scale says.
+    """The variance of a sum of `influence` (one a batch, in order of time), as its least favourable scale says.
 
     Each scale sums neighbours and takes sum(g^2) * G / (G - 1) over its G groups. Where there are enough of them it is
     multiplied by (1 + r) / (1 - r) for the correlation r of neighbours (the long-run variance of a first-order

@@ -2,8 +2,8 @@
 
 The boundary is the normal mixture of Robbins ("Statistical methods related to the law of the iterated logarithm",
 Ann. Math. Statist. 41, 1970), in the one-sided form of Howard, Ramdas, McAuliffe and Sekhon ("Time-uniform,
-nonparametric, nonasymptotic confidence sequences", Ann. Statist. 49, 2021). For a sum S with variance V the mixture over
-half-normal drifts is, with prior variance 1/rho,
+nonparametric, nonasymptotic confidence sequences", Ann. Statist. 49, 2021). For a sum S with variance V the mixture
+over half-normal drifts is, with prior variance 1/rho,
 
     M = 2 * sqrt(rho / (V + rho)) * exp(S^2 / (2 (V + rho))) * Phi(S / sqrt(V + rho)),
 

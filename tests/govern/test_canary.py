@@ -1,0 +1,121 @@
+"""A canary's promises, on traffic in virtual time: what is found, how soon, and what is not taken for a regression."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tailrace.govern.canary import Canary
+from tailrace.govern.canary_policy import CanaryPolicy, CanaryState, Observation
+from tailrace.model.thresholds import S
+from tests.govern.canary_traffic import Traffic, drive, rolled_back_at
+
+SHORT = CanaryPolicy(hold_ns=240 * S, declared_rate=20.0)
+"""All steps within a quarter of an hour."""
+
+
+def test_a_uniform_slow_down_of_30_percent_is_rolled_back_within_two_minutes() -> None:
+    times = []
+    for seed in range(20):
+        canary = Canary(CanaryPolicy(declared_rate=20.0), 0)
+        times.append(rolled_back_at(drive(canary, Traffic(slower=1.3), 120, seed)))
+        assert canary.state is CanaryState.ROLLED_BACK, seed
+        assert canary.share == 0.0
+        assert "at 10%" in canary.decision
+    assert all(at is not None and at <= 120.0 for at in times)
+
+
+def test_a_slow_down_of_the_slowest_2_percent_is_rolled_back_within_the_time_that_is_said_at_the_start() -> None:
+    found = 0
+    for seed in range(10):
+        canary = Canary(CanaryPolicy(declared_rate=20.0), 0)
+        said = canary.foresight(0)["slowest_2_pct_s"]
+        assert said < 30 * 60
+        assert "one of only the slowest 2 %" in canary.events[0].text
+        at = rolled_back_at(drive(canary, Traffic(tail_slower=2.0), int(said), seed))
+        found += at is not None and at <= said
+    assert found >= 9  # the power that is said with it
+
+
+@pytest.mark.parametrize("sessions", [0, 300])
+def test_identical_backends_are_promoted_through_all_steps(sessions: int) -> None:
+    ends = Counter[CanaryState]()
+    for seed in range(8):
+        canary = Canary(SHORT, 0)
+        drive(canary, Traffic(sessions=sessions), 900, seed)
+        ends[canary.state] += 1
+    assert ends[CanaryState.PROMOTED] + ends[CanaryState.RUNNING] == 8
+    assert ends[CanaryState.PROMOTED] >= 7  # few sessions may bring too few requests for a step's hold
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.long("a thousand whole lives of a canary", timeout=2400)
+def test_identical_backends_are_rolled_back_in_at_most_15_of_1000_lives() -> None:
+    rolled_back = []
+    for seed in range(1000):
+        canary = Canary(SHORT, 0)
+        if rolled_back_at(drive(canary, Traffic(), 900, seed)) is not None:
+            rolled_back.append((seed, canary.decision))
+    assert len(rolled_back) <= 15, rolled_back
+
+
+def test_a_canary_whose_traffic_is_merely_longer_is_not_rolled_back() -> None:
+    for seed in range(8):
+        canary = Canary(SHORT, 0)
+        assert rolled_back_at(drive(canary, Traffic(longer=3.0), 600, seed)) is None
+        means = canary.view(600 * S)["output_tokens_mean"]
+        assert means["canary"] > 2 * means["stable"]  # it is shown, not judged
+
+
+def test_a_canary_that_fails_every_request_is_gone_within_half_a_minute() -> None:
+    for seed in range(10):
+        at = rolled_back_at(drive(Canary(SHORT, 0), Traffic(canary_failing=1.0), 60, seed))
+        assert at is not None
+        assert at <= 30.0
+
+
+def test_a_gross_slow_down_does_not_wait_for_the_hold() -> None:
+    for seed in range(5):
+        at = rolled_back_at(drive(Canary(SHORT, 0), Traffic(slower=5.0), 120, seed))
+        assert at is not None
+        assert at <= 60.0
+
+
+def test_little_traffic_is_said_to_be_little() -> None:
+    canary = Canary(CanaryPolicy(declared_rate=0.1), 0)
+    said = canary.foresight(0)
+    assert said["requests_in_hold"] == pytest.approx(18.0)
+    assert said["smallest_slowdown_in_hold"] is None or said["smallest_slowdown_in_hold"] > 1.0
+    assert said["uniform_30_pct_s"] > 4 * 3600
+
+
+def test_hearing_costs_microseconds() -> None:
+    canary = Canary(CanaryPolicy(), 0)
+    one = Observation(canary=False, prompt_tokens=500, output_tokens=100, ttft_ns=2 * 10**8, tpot_ns=2 * 10**7,
+                      e2e_ns=2 * 10**9, failed=False)  # fmt: skip
+    rng = np.random.default_rng(0)
+    some = [
+        one._replace(canary=bool(rng.random() < 0.1), prompt_tokens=int(rng.integers(1, 4000))) for _ in range(4000)
+    ]
+    spent = time.process_time()
+    for round_ in range(5):
+        for observation in some:
+            canary.hear(observation, round_ * 2 * S)
+        canary.look((round_ + 1) * 2 * S)
+    per_request = (time.process_time() - spent) / (5 * len(some))
+    assert per_request < 50e-6, f"{per_request * 1e6:.1f} us"  # 3 us on an idle machine
+
+
+def test_a_session_stays_where_it_is_while_the_share_grows() -> None:
+    canary = Canary(CanaryPolicy(), 0)
+    keys = [f"session-{at}" for at in range(4000)]
+    taken = {key for key in keys if canary.takes(key)}
+    assert len(taken) == pytest.approx(400, abs=80)
+    canary.pin(0.5, S)
+    assert taken < {key for key in keys if canary.takes(key)}
+    other = Canary(CanaryPolicy(name="another"), 0)
+    assert {key for key in keys if other.takes(key)} != taken
+    assert {key for key in keys if Canary(CanaryPolicy(), 5).takes(key)} == taken
