@@ -30,7 +30,7 @@ QUANTILES: Final = (0.99, 0.998)
 MOST_STRATA: Final = 1024
 _CODES: Final = 128
 _FEWEST_BATCHES: Final = 6
-_SETTLED_BATCHES: Final = 45
+_SETTLED_BATCHES: Final = 60
 _FEWEST_REQUESTS: Final = 15
 _EVENTS_TO_JUDGE: Final = 5
 _WORTH_A_LOOK: Final = 2.0
@@ -52,7 +52,7 @@ class Shift(NamedTuple):
     error: float
     """Its standard error, dependence in time and within sessions included."""
     spread: float
-    """Standard deviation of ln(latency) within the strata."""
+    """Standard deviation of ln(latency) within the strata, the swing of the load taken out."""
     deff: float
     """By how much dependence inflates the variance."""
 
@@ -198,48 +198,68 @@ class LatencyEvidence:
         """The mean's test against "slower by no more than `accepted`" (in ln). None while there is too little.
 
         Within strata the difference of means, weighted with n_c n_s / (n_c + n_s): the minimum variance for one shift
-        in all strata (Cochran, "The combination of estimates from different experiments", Biometrics 10, 1954).
+        in all strata (Cochran, "The combination of estimates from different experiments", Biometrics 10, 1954). The
+        swing of each batch of time, which both routes share, is taken out: it moves the shift only as far as the
+        routes' requests do not lie alike in time.
         """
-        used = (self.n[0] > 0) & (self.n[1] > 0)
-        if not used.any():
+        n = self.n[:, : self._strata]
+        used = (n[0] > 0) & (n[1] > 0)
+        filled = int((self.count[1, :batches, : self._strata].sum(axis=1) > 0).sum())
+        if filled < _FEWEST_BATCHES or n[1, used].sum() < _FEWEST_REQUESTS:
             return None
-        n, sums = self.n[:, used], self.sums[:, used]
-        if n[1].sum() < _FEWEST_REQUESTS:
-            return None
-        weight = n[0] * n[1] / (n[0] + n[1])
+        known = np.where(n > 0, n, 1.0)
+        weight = np.where(used, n[0] * n[1] / np.where(used, n[0] + n[1], 1.0), 0.0)
         whole = float(weight.sum())
-        mean = sums / n
+        mean = self.sums[:, : self._strata] / known
         shift = float((weight * (mean[1] - mean[0])).sum()) / whole
-        freedom = float(self.n.sum()) - int(((self.n[0] + self.n[1]) > 0).sum()) - int(used.sum())
+        # Where a stratum holds one canary request, its mean is itself: centred on the other route's, plus the shift.
+        centre = np.stack((mean[0], mean[0] + shift)) * used
+        lever = weight / known / whole
+
+        counted = [self._folded(self.count, arm, batches, used) for arm in (0, 1)]
+        beside = [
+            self._folded(self.total, arm, batches, used) - self._folded(self.count, arm, batches, centre[arm])
+            for arm in (0, 1)
+        ]
+        requests = counted[0] + counted[1]
+        swing = (beside[0] + beside[1]) / np.where(requests > 0, requests, 1.0)
+        freedom = float(n[:, used].sum()) - 2.0 * float(used.sum()) - filled
         if freedom < _FEWEST_REQUESTS:
             return None
-        known = np.where(self.n > 0, self.n, 1.0)
-        inner = self.squares - (self.sums - self.n * self.origin) ** 2 / known
-        variance = float(inner.sum()) / freedom
+        inner = (
+            self.squares[:, : self._strata]
+            - (self.sums[:, : self._strata] - n * self.origin[: self._strata]) ** 2 / known
+        )
+        scatter = float(inner[:, used].sum())
+        variance = max(scatter - float((requests * swing**2).sum()), 0.05 * scatter) / freedom
+        presence = self._folded(self.count, 1, batches, lever[1]) - self._folded(self.count, 0, batches, lever[0])
+        """How much more of the canary's weight lies in each batch: chance; times the swing, it moves the shift."""
+        shift -= float(swing @ presence)
+        centre = np.stack((mean[0], mean[0] + shift)) * used
+        influence = [
+            self._folded(self.total, arm, batches, lever[arm])
+            - self._folded(self.count, arm, batches, lever[arm] * centre[arm])
+            for arm in (0, 1)
+        ]
         independent = variance / whole
-        # Where a stratum holds one canary request, its mean is itself: centred on the other route's, plus the shift.
-        centre = np.stack((mean[0], mean[0] + shift))
-        share = weight / n / whole
-        lever, offset = np.zeros_like(self.n), np.zeros_like(self.n)
-        lever[:, used], offset[:, used] = share, share * centre
-
-        def influence(total: Floats, count: Floats) -> Floats:
-            parts: Floats = np.einsum("abk,ak->ab", total, lever) - np.einsum("abk,ak->ab", count, offset)
-            return parts
-
-        by_time = influence(self.total[:, :batches], self.count[:, :batches])
-        clustered = batch_variance(by_time[1] - by_time[0])
-        filled = int((self.count[1, :batches].sum(axis=1) > 0).sum())
-        if filled < _FEWEST_BATCHES:
-            return None
+        clustered = batch_variance(influence[1] - influence[0] - swing * presence)
         if grouped:
-            by_group = influence(self.group_total, self.group_count)
-            clustered = max(clustered, float((by_group**2).sum()) * GROUPS / (GROUPS - 1))
+            for arm in (0, 1):
+                part = self.group_total[arm, :, : self._strata] @ lever[arm]
+                part -= self.group_count[arm, :, : self._strata] @ (lever[arm] * centre[arm])
+                influence[arm] = part
+            by_group = float((influence[0] ** 2 + influence[1] ** 2).sum())
+            clustered = max(clustered, by_group * GROUPS / (GROUPS - 1))
         error = math.sqrt(max(independent, clustered))
         # Few batches may all lie within one swing of the load, which none of them shows: they count for fewer.
-        freedom = (filled - 1.0) * min(1.0, filled / _SETTLED_BATCHES) ** 2
-        z = student_z((shift - accepted) / error, freedom) if error > 0.0 else 0.0
+        pieces = (filled - 1.0) * min(1.0, filled / _SETTLED_BATCHES) ** 2
+        z = student_z((shift - accepted) / error, pieces) if error > 0.0 else 0.0
         return Shift(z, whole, shift, error, math.sqrt(variance), design_effect(clustered, independent))
+
+    def _folded(self, table: Floats, arm: int, batches: int, by: Floats) -> Floats:
+        """A value a batch: the strata of one route, weighted."""
+        out: Floats = table[arm, :batches, : self._strata] @ by
+        return out
 
     def excesses(self, batches: int, accepted: float, *, grouped: bool) -> list[Excess] | None:
         """The tail's tests, one for each of `QUANTILES`, against "no more than 1 + `accepted` times the due number".
