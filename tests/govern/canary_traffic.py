@@ -97,6 +97,7 @@ def drive(canary: Canary, traffic: Traffic, seconds: int, seed: int, *, start_ns
                 (ttft + tpot * answer) * S * fine,
                 failed,
                 group[part],
+                4 * tokens,
             )
         )
         if len(rows):

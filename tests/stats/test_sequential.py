@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tailrace.stats.clustered import batch_variance, design_effect
-from tailrace.stats.sequential import binomial_z, boundary, epoch_alpha, evidence, student_z
+from tailrace.stats.sequential import binomial_z, boundary, epoch_alpha, evidence, student_t, student_z
 
 
 @given(st.floats(1.0, 1e6), st.floats(1e-9, 0.1))
@@ -49,6 +49,8 @@ def test_student_z_has_the_same_tail(t: float, freedom: float) -> None:
     assert abs(z) <= abs(t) + 1e-6
     assert stats.norm.sf(abs(z)) == pytest.approx(float(stats.t.sf(abs(t), freedom)), rel=1e-3)
     assert z * t >= 0.0
+    if 0.5 < z < 8.0:
+        assert student_t(z, freedom) == pytest.approx(t, rel=1e-3)
 
 
 @given(st.integers(1, 200), st.floats(0.01, 0.9), st.data())

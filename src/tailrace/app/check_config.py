@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from tailrace.app.check_canary import judge_canary
 from tailrace.engines.facts import EngineFacts
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.config_values import human
@@ -41,6 +42,7 @@ def judge_config(config: Config, name: str, engine: EngineFacts | None = None) -
     """What a valid configuration does that was hardly meant."""
     yield from _budgets(config, name)
     yield from _limits(config, name, engine)
+    yield from judge_canary(config, name)
     if not config.backends:
         yield _finding(
             "CONFIG_NO_BACKEND",

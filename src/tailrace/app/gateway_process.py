@@ -10,6 +10,7 @@ from typing import Final
 
 from tailrace.app.engine_metrics import SENT, sent_so_far, show_engines
 from tailrace.app.fleet_cancels import count_slot
+from tailrace.app.route_metrics import show_routes
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.gateway import Gateway
@@ -89,6 +90,7 @@ class GatewayProcess:
         asking = [backend for backend in gateway.backends if backend.engine.watch.asks]
         if asking:
             show_engines(metrics, {backend.name: backend.engine for backend in asking})
+        show_routes(gateway, metrics)
         metrics.records(self.writer.counters(), disk_ok=not self.writer.error)
 
 

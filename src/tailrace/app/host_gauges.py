@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from tailrace.export.host_metrics import HOST_METRICS
@@ -24,6 +25,12 @@ def show_signals(signals: HostSignals, metrics: GatewayMetrics) -> None:
     engine = set(signals.reader.engine_pids)
     for state in signals.latest_gpus():
         _show_gpu(metrics, state, engine)
+
+
+def busiest_gpu(signals: HostSignals, gpus: Collection[str]) -> float | None:
+    """How busy the busiest of these GPUs is (of all, where none is named): share of 1; `None` where nobody tells."""
+    states = [state for state in signals.latest_gpus() if not gpus or state.index in gpus]
+    return max((state.utilisation for state in states if state.utilisation is not None), default=None)
 
 
 def _set(metrics: GatewayMetrics, name: str, value: float | None, **labels: str) -> None:

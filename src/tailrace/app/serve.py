@@ -19,7 +19,7 @@ import uvloop
 
 from tailrace.app.admin_port import AdminPort
 from tailrace.app.gateway_process import FLUSH_S, GatewayProcess, freeze_loaded, tune_interpreter
-from tailrace.app.host_gauges import show_signals
+from tailrace.app.host_gauges import busiest_gpu, show_signals
 from tailrace.app.open_files import FEW, raise_open_files
 from tailrace.app.trace_intake import TraceIntake
 from tailrace.gateway.applications import GATEWAY, ApplicationRecords, ApplicationSpans
@@ -73,6 +73,7 @@ class ServingGateway:
         self.store = RecordStore(config.records.dir)
         self.signals = HostSignals(config.signals, config.backends[0])
         self.metrics.on_render(partial(show_signals, self.signals))
+        self.gateway.gpu_busy = partial(busiest_gpu, self.signals)
         self.applications = ApplicationRecords(self.writer)
         self.served = served = OneGateway(
             self.gateway,

@@ -62,6 +62,12 @@ COMMANDS: dict[str, Command] = {
         "tailrace simulate --rate 7 --requests 2000 --out sim.run",
         "tailrace.cli.simulate",
     ),
+    "canary": Command(
+        "operate",
+        "where the canary stands; pin, pause, resume, promote or abort it",
+        "tailrace canary status http://127.0.0.1:9480",
+        "tailrace.cli.canary",
+    ),
     "selftest": Command(
         "operate",
         "check this installation against streams of known truth",

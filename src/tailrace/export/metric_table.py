@@ -7,6 +7,7 @@ from typing import Final
 
 from tailrace.export.host_metrics import HOST_METRICS
 from tailrace.export.metric import Metric
+from tailrace.export.route_metrics import ROUTE_METRICS
 from tailrace.export.span_metrics import SPAN_METRICS
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
@@ -520,6 +521,7 @@ _TABLE: Final = (
         definition="Share of prompt tokens found in the engine's prefix cache in the last minute.",
     ),
     *SPAN_METRICS,
+    *ROUTE_METRICS,
     # -- our own records
     Metric(
         name="tailrace_records_acknowledged_total",

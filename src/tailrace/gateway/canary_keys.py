@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from tailrace.gateway.config_values import Duration, Section, lasting
+from tailrace.gateway.config_values import Duration, Section, human, lasting
 from tailrace.govern.canary_policy import CanaryPolicy
 from tailrace.model.errors import ConfigError
-from tailrace.model.thresholds import S
+from tailrace.model.thresholds import MS, S
 
 
 class CanaryConfig(Section):
@@ -37,8 +37,13 @@ class CanaryConfig(Section):
     """So is this much more than the due number of very slow or failed requests."""
     settle: Duration = lasting(0)
     """After a step begins: requests that end within it are not compared (a cold cache)."""
+    look: Duration = lasting(2 * S)
+    """How often the evidence is judged; also the shortest batch of time. 60 of them must have passed before a moderate
+    slow-down can count."""
     kv_usage: float = 0.95
     """A canary whose KV cache is fuller than this does not widen."""
+    gpus: list[str] = msgspec.field(default_factory=list)
+    """Which of the GPUs that `signals` reads are the canary's, by number (`["1"]`); none named: all of them."""
     gpu_utilization: float | None = None
     """Likewise its GPU (share of 1), where this machine's sampler reads it; absent: shown, no guard."""
 
@@ -53,6 +58,7 @@ class CanaryConfig(Section):
             tolerance=self.tolerance,
             tail_tolerance=self.tail_tolerance,
             settle_ns=int(self.settle),
+            look_ns=int(self.look),
             declared_rate=self.requests_per_s,
             kv_usage=self.kv_usage,
             gpu_utilization=self.gpu_utilization,
@@ -139,6 +145,12 @@ def _check_canary(canary: CanaryConfig, place: str) -> None:
     if canary.start not in ("running", "paused"):
         raise ConfigError(
             f"{canary.start!r} is no way to start", place=f"{place}.start", remedy="Write `running` or `paused`."
+        )
+    if not 50 * MS <= canary.look <= 60 * S:
+        raise ConfigError(
+            f"nobody looks every {human(canary.look)}",
+            place=f"{place}.look",
+            remedy="Write a time from 50ms to 60s; 2s is the default.",
         )
     if not 0.0 < canary.alpha <= 0.1:
         raise ConfigError(

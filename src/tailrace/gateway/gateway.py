@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable, Collection
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,6 +95,8 @@ class Gateway:
         reception = Reception(self)
         self.open, self.open_malformed = reception.open, reception.open_malformed
         self._desk = RecordDesk(self, sink, observer)
+        self.gpu_busy: Callable[[Collection[str]], float | None] = lambda _: None
+        """The busiest of these GPUs (share of 1; of all, where none is named), where a composition can tell."""
         self.routing: Routing | None = None
         """Canary and shadow, where the configuration has them."""
         self.connections: set[ClientConnection] = set()

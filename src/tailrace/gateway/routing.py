@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -30,7 +30,6 @@ _WATCH_NS: Final = S
 _GAVE_UP_NS: Final = 500 * MS
 """A client that left before the first token and after this time counts with the time that it had waited: leaving out
 those who gave up would make the slower route look faster."""
-_REFUSED_BY_ENGINE: Final = frozenset({Reason.RATE_LIMITED, Reason.ENGINE_LOADING, Reason.NO_BACKEND})
 ACTIONS: Final = ("pin", "pause", "resume", "promote", "abort")
 
 
@@ -41,15 +40,13 @@ class Routing:
         self._gateway = gateway
         self.canary: Canary | None = None
         self.shadow: ShadowDesk | None = None
-        self.gpu: Callable[[], float | None] = lambda: None
-        """How busy the canary's GPU is (share of 1), where a composition can tell."""
         self.kv_usage: float | None = None
         """How full the canary's fullest KV cache is, where its metrics tell."""
         self.gpu_utilization: float | None = None
         self.astray = 0
         """Requests of a route none of whose backends took any: another route served them."""
         self._config: CanaryConfig | None = None
-        self._waiting = False
+        self.waiting = False
         """The canary waits for its first `resume`."""
         self._names: dict[str, tuple[str, ...]] = {}
         self._next_watch = 0
@@ -73,7 +70,7 @@ class Routing:
             self.canary.revise(wanted.policy(), now)
         else:
             self.canary = Canary(wanted.policy(), now, paused=wanted.start == "paused")
-            self._waiting = wanted.start == "paused"
+            self.waiting = wanted.start == "paused"
             self._tell()
         self._config = wanted
         if config.shadow is None:
@@ -96,7 +93,7 @@ class Routing:
         ledger = exchange.ledger
         route = STABLE
         canary = self.canary
-        if canary is not None and not self._waiting and canary.takes(ledger.session_id or ledger.request_id):
+        if canary is not None and not self.waiting and canary.takes(ledger.session_id or ledger.request_id):
             route = CANARY
         names = self._names[route]
         if canary is not None and not self._open(names):
@@ -128,12 +125,13 @@ class Routing:
         if self.shadow is not None:
             self.shadow.sweep(now)
         canary = self.canary
-        if canary is None or self._waiting:
+        if canary is None or self.waiting:
             return
         if now >= self._next_watch:
             self._next_watch = now + _WATCH_NS
             self.kv_usage = _fullest(self._gateway.backends, self._names[CANARY], now)
-            self.gpu_utilization = self.gpu()
+            gpus = self._config.gpus if self._config is not None else ()
+            self.gpu_utilization = self._gateway.gpu_busy(gpus)
             canary.watch(self.kv_usage, self.gpu_utilization)
         if canary.look(now):
             self._tell()
@@ -161,7 +159,7 @@ class Routing:
                 case "pause":
                     canary.pause(now)
                 case "resume":
-                    canary.resume(now, anew=self._waiting)
+                    canary.resume(now, anew=self.waiting)
                 case "promote":
                     canary.promote(now)
                 case "abort":
@@ -173,7 +171,7 @@ class Routing:
         except CanaryError as error:
             raise InputError(str(error), place="action", remedy="`tailrace canary status` shows where it is.") from None
         if action != "pause":
-            self._waiting = False
+            self.waiting = False
         self._tell()
 
     def view(self) -> dict[str, Any]:
@@ -184,7 +182,7 @@ class Routing:
             out["why"] = "the configuration has no `canary`"
         else:
             view = self.canary.view(now)
-            if self._waiting:
+            if self.waiting:
                 view |= {"share": 0.0, "decision": "it waits for `resume` (`start: paused`) and gets no traffic"}
             out["canary"] = {
                 **view,
@@ -245,14 +243,15 @@ def observed(record: RequestRecord) -> Observation | None:
     reached = record.connection_reused is not None or reason is Reason.ENGINE_UNREACHABLE
     if not reached:
         return None
-    failed = outcome in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT) or reason in _REFUSED_BY_ENGINE
-    if outcome is OutcomeKind.REJECTED and not failed:
-        return None
+    # An engine that refuses counts, whoever's fault it is: clients' own mistakes come to both routes alike, and a canary
+    # that lacks a model or a parameter shows only so.
+    failed = outcome in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT, OutcomeKind.REJECTED)
     group = 1 + crc32(record.session_id.encode("utf-8", "replace")) if record.session_id else 0
     prompt, output = record.prompt_tokens or 0, record.output_tokens or 0
     canary = record.route == CANARY
+    size = record.prompt_bytes or 0
     if failed:
-        return Observation(canary, prompt, output, 0, 0, 0, failed=True, group=group)
+        return Observation(canary, prompt, output, 0, 0, 0, failed=True, group=group, prompt_bytes=size)
     ours = record.queue_gateway_ns or 0
     whole = 0
     ttft = record.ttft_ns
@@ -261,4 +260,5 @@ def observed(record: RequestRecord) -> Observation | None:
     elif ttft is None and record.e2e_ns - ours > _GAVE_UP_NS:
         ttft = record.e2e_ns
     first = 0 if ttft is None else max(0, ttft - ours)
-    return Observation(canary, prompt, output, first, record.tpot_ns or 0, whole, failed=False, group=group)
+    pace = record.tpot_ns or 0
+    return Observation(canary, prompt, output, first, pace, whole, failed=False, group=group, prompt_bytes=size)

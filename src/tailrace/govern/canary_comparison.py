@@ -21,7 +21,7 @@ from tailrace.govern.canary_evidence import (
     whole_strata,
 )
 from tailrace.govern.canary_policy import CanaryPolicy, Finding, Observation
-from tailrace.stats.sequential import boundary
+from tailrace.stats.sequential import boundary, student_t
 
 LATENCIES: Final = (("ttft", prompt_strata, 3), ("tpot", pace_strata, 4), ("e2e", whole_strata, 5))
 """Name, strata, column of the observation."""
@@ -84,7 +84,7 @@ class Comparison:
         group = rows[:, 7].astype(np.int64)
         self._grouped = self._grouped or bool((group > 0).any())
         group %= GROUPS
-        self.failures.add(arm, prompt, failed, batch, group)
+        self.failures.add(arm, octave_quarters(rows[:, 8]), failed, batch, group)
         well = ~failed
         self.output[0] += np.bincount(arm[well], minlength=2)
         self.output[1] += np.bincount(arm[well], weights=rows[well, 2], minlength=2)
@@ -132,7 +132,7 @@ class Comparison:
             seen[1],
             seen[0],
             math.expm1(shift.shift),
-            low=math.expm1(shift.shift - bound * shift.error),
+            low=math.expm1(shift.shift - student_t(bound, shift.freedom) * shift.error),
             deff=shift.deff,
         )
 

@@ -55,6 +55,8 @@ class Shift(NamedTuple):
     """Standard deviation of ln(latency) within the strata, the swing of the load taken out."""
     deff: float
     """By how much dependence inflates the variance."""
+    freedom: float
+    """Independent pieces of time that the error is known from, less one."""
 
 
 class Excess(NamedTuple):
@@ -254,7 +256,7 @@ class LatencyEvidence:
         # Few batches may all lie within one swing of the load, which none of them shows: they count for fewer.
         pieces = (filled - 1.0) * min(1.0, filled / _SETTLED_BATCHES) ** 2
         z = student_z((shift - accepted) / error, pieces) if error > 0.0 else 0.0
-        return Shift(z, whole, shift, error, math.sqrt(variance), design_effect(clustered, independent))
+        return Shift(z, whole, shift, error, math.sqrt(variance), design_effect(clustered, independent), pieces)
 
     def _folded(self, table: Floats, arm: int, batches: int, by: Floats) -> Floats:
         """A value a batch: the strata of one route, weighted."""
@@ -302,17 +304,17 @@ class LatencyEvidence:
 
 
 class FailureEvidence:
-    """Failed requests of both routes, within octaves of the prompt."""
+    """Failed requests of both routes, within octaves of the request's size."""
 
     def __init__(self) -> None:
         self.n = np.zeros((2, _CODES))
         self.failed = np.zeros((2, _CODES))
         self.tally = BinaryTally()
 
-    def add(self, arm: Ints, prompt: Ints, failed: NDArray[np.bool_], batch: int, group: Ints) -> None:
+    def add(self, arm: Ints, size: Ints, failed: NDArray[np.bool_], batch: int, group: Ints) -> None:
         """Requests that ended within `batch`."""
-        np.add.at(self.n, (arm, prompt >> 2), 1.0)
-        np.add.at(self.failed, (arm[failed], prompt[failed] >> 2), 1.0)
+        np.add.at(self.n, (arm, size >> 2), 1.0)
+        np.add.at(self.failed, (arm[failed], size[failed] >> 2), 1.0)
         self.tally.add(arm, failed, batch, group)
 
     def excess(self, batches: int, accepted: float, *, grouped: bool) -> Excess | None:

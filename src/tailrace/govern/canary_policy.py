@@ -72,7 +72,9 @@ class Observation(NamedTuple):
     e2e_ns: int
     failed: bool
     group: int = 0
-    """A small number that all requests of one session share."""
+    """A number that all requests of one session share; 0: it has none."""
+    prompt_bytes: int = 0
+    """Size of the request: what failures are stratified by, as a request that failed has no count of tokens."""
 
 
 class Finding(NamedTuple):

@@ -71,6 +71,22 @@ def time_for_tail(
     return None
 
 
+def smallest_traffic(policy: CanaryPolicy, share: float, effect: float) -> float:
+    """Requests a second (both routes) with which the first step finds a uniform slow-down of `effect` in its hold.
+
+    With the assumed spread, and enough of them for `min_requests`.
+    """
+    hold_s = policy.hold_ns / S
+    alpha = epoch_alpha(policy.alpha, 1)
+    rate = policy.min_requests / (hold_s * share)
+    while rate < 1e7:
+        found = smallest_shift(policy, rate, share, hold_s, alpha=alpha, spread=ASSUMED_SPREAD, deff=ASSUMED_DEFF)
+        if found is not None and found <= effect:
+            return rate
+        rate *= _GROWTH
+    return rate
+
+
 def tail_factor(spread: float) -> float:
     """By which factor the slowest 2 % must slow down to lie beyond p99.8, for a lognormal latency."""
     return math.exp(spread * (2.8782 - 2.0537))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["binomial_z", "boundary", "epoch_alpha", "evidence", "student_z"]
+__all__ = ["binomial_z", "boundary", "epoch_alpha", "evidence", "student_t", "student_z"]
 
 PRIOR: Final = 15.0
 """Effective requests at which the boundary leaves its steep beginning: the factor on z^2 is (1 + PRIOR / n). It is
@@ -65,6 +65,15 @@ def student_z(t: float, freedom: float) -> float:
     upper = float(stdtr(freedom, -abs(t)))
     z = _CERTAIN if upper <= 0.0 else min(_CERTAIN, -float(ndtri(upper)))
     return math.copysign(z, t)
+
+
+def student_t(z: float, freedom: float) -> float:
+    """The t that `student_z` makes this z: what an error known from few batches is to be multiplied by."""
+    from scipy.special import ndtr, stdtrit  # noqa: PLC0415
+
+    if freedom <= 0.0:
+        return math.inf
+    return -float(stdtrit(freedom, ndtr(-z)))
 
 
 def binomial_z(events: float, total: float, share: float) -> float:
