@@ -47,18 +47,17 @@ def test_a_busy_gpu_does_so_only_where_it_is_asked() -> None:
 def test_paused_it_keeps_its_share_and_is_still_rolled_back() -> None:
     canary = Canary(POLICY, 0)
     canary.pause(0)
-    drive(canary, Traffic(), 200, 1)
+    drive(canary, Traffic(), 700, 1)
     assert canary.share == 0.1
     assert canary.state is CanaryState.PAUSED
-    assert canary.epoch > 1  # old evidence does not dilute what comes
-    drive(canary, Traffic(slower=2.0), 120, 2, start_ns=200 * S)
-    assert canary.state is CanaryState.ROLLED_BACK
+    drive(canary, Traffic(slower=2.0), 420, 2, start_ns=700 * S)
+    assert canary.state is CanaryState.ROLLED_BACK  # what began in the middle is found within a window and two minutes
 
 
 def test_pinned_it_only_says_what_it_found() -> None:
     canary = Canary(POLICY, 0)
     canary.pin(0.3, 0)
-    drive(canary, Traffic(slower=2.0), 50, 1)
+    drive(canary, Traffic(slower=2.0), 100, 1)
     assert canary.state is CanaryState.PINNED
     assert canary.share == 0.3
     assert "it is pinned, so nothing is done" in canary.decision
@@ -112,7 +111,7 @@ class Life(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0
-        self.canary = Canary(CanaryPolicy(hold_ns=10 * S, min_requests=10), 0)
+        self.canary = Canary(CanaryPolicy(hold_ns=10 * S, min_requests=10, recent_ns=8 * S), 0)
         self.spent = 0.0
         self.epochs: dict[int, float] = {}
 
@@ -153,6 +152,8 @@ class Life(RuleBasedStateMachine):
         assert (canary.share == 0.0) >= (canary.state in (CanaryState.ROLLED_BACK, CanaryState.ABORTED))
         assert (canary.share == 1.0) >= (canary.state is CanaryState.PROMOTED)
         self.epochs[canary.epoch] = canary.comparison.alpha
+        if canary.recent is not None:
+            self.epochs[-canary.windows] = canary.recent.alpha
         assert sum(self.epochs.values()) <= canary.policy.alpha
         view = canary.view(self.now)
         assert view["events"]

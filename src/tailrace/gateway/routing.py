@@ -243,8 +243,8 @@ def observed(record: RequestRecord) -> Observation | None:
     reached = record.connection_reused is not None or reason is Reason.ENGINE_UNREACHABLE
     if not reached:
         return None
-    # An engine that refuses counts, whoever's fault it is: clients' own mistakes come to both routes alike, and a canary
-    # that lacks a model or a parameter shows only so.
+    # An engine that refuses counts, whoever's fault it is: clients' own mistakes come to both routes alike, and a
+    # canary that lacks a model or a parameter shows only so.
     failed = outcome in (OutcomeKind.FAILED, OutcomeKind.TIMED_OUT, OutcomeKind.REJECTED)
     group = 1 + crc32(record.session_id.encode("utf-8", "replace")) if record.session_id else 0
     prompt, output = record.prompt_tokens or 0, record.output_tokens or 0

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from tailrace.govern.canary_comparison import Comparison, Rows
+from tailrace.govern.canary_comparison import STEP_ALPHA, Comparison, Rows
 from tailrace.govern.canary_policy import CanaryPolicy, CanaryState, Finding, Observation
 from tailrace.govern.canary_power import foresee
 from tailrace.govern.canary_words import plain, say, strongest
@@ -54,6 +54,10 @@ class Canary:
         self.decision = ""
         """Why it stands where it stands, in words."""
         self.comparison: Comparison
+        self.recent: Comparison | None = None
+        """The present window, once the step is older than one."""
+        self.windows = 0
+        """Windows so far; a quarter of the alpha is theirs."""
         self.step_began = now
         self.began = now
         self.heard = [0, 0]
@@ -83,6 +87,8 @@ class Canary:
         self.heard[observation.canary] += 1
         if self.state not in _ENDED and now >= self.comparison.began:
             self.comparison.hear(observation, now)
+            if self.recent is not None:
+                self.recent.hear(observation, now)
 
     def hear_rows(self, rows: Rows, now: int) -> None:
         """Many at once, in the order of `Observation`'s fields."""
@@ -91,6 +97,8 @@ class Canary:
         self.heard[1] += canary
         if self.state not in _ENDED and now >= self.comparison.began:
             self.comparison.hear_rows(rows, now)
+            if self.recent is not None:
+                self.recent.hear_rows(rows, now)
 
     def watch(self, kv_usage: float | None, gpu_utilization: float | None) -> None:
         """The canary's backends as they are now (the fullest of them); None where it cannot be read."""
@@ -115,16 +123,33 @@ class Canary:
         before = len(self.events), self.events[-1]
         self.findings = self.comparison.judge(now)
         decided = [finding for finding in self.findings if finding.decided]
+        lately = [] if decided else self._lately(now)
         if decided:
             self._regressed(decided, now)
+        elif lately:
+            self._regressed(lately, now, lately=True)
         elif now - self.step_began >= self.policy.hold_ns:
             self._held(now)
         return [self.events[-1]] if (len(self.events), self.events[-1]) != before else []
 
-    def _regressed(self, decided: Sequence[Finding], now: int) -> None:
+    def _lately(self, now: int) -> list[Finding]:
+        """What decides within the present window alone; begins the next window where this one is over."""
+        policy, recent = self.policy, self.recent
+        decided: list[Finding] = []
+        if recent is not None:
+            decided = [finding for finding in recent.judge(now) if finding.decided]
+        since = self.comparison.began if recent is None else recent.began
+        if not decided and now - since >= policy.recent_ns:
+            self.windows += 1
+            self.recent = Comparison(policy, epoch_alpha(policy.alpha * (1.0 - STEP_ALPHA), self.windows), now)
+        return decided
+
+    def _regressed(self, decided: Sequence[Finding], now: int, *, lately: bool = False) -> None:
         worst = strongest(decided)
         assert worst is not None
         text = f"after {(now - self.step_began) / S:.0f} s at {self.share:.0%}: {say(worst)}"
+        if lately and self.recent is not None:
+            text += f"; in the last {(now - self.recent.began) / S:.0f} s alone"
         others = [finding.test for finding in decided if finding is not worst]
         if others:
             text += f"; also {', '.join(others)}"
@@ -140,8 +165,6 @@ class Canary:
         policy = self.policy
         requests = self.comparison.requests[1]
         if self.state is not CanaryState.RUNNING:
-            if requests >= policy.min_requests and now - self.comparison.began >= policy.hold_ns:
-                self._begin_epoch(now)  # a regression of the next hour is not to be diluted by this one
             return
         if requests < policy.min_requests:
             self._hold_back(now, "requests", f"only {requests} of its {policy.min_requests} requests have ended")
@@ -295,8 +318,9 @@ class Canary:
 
     def _begin_epoch(self, now: int) -> None:
         self.epoch += 1
-        began = self.step_began + self.policy.settle_ns if now == self.step_began else now
-        self.comparison = Comparison(self.policy, epoch_alpha(self.policy.alpha, self.epoch), began)
+        began = now + self.policy.settle_ns
+        self.comparison = Comparison(self.policy, epoch_alpha(self.policy.alpha * STEP_ALPHA, self.epoch), began)
+        self.recent = None
         self.findings = []
 
     def _tell(self, now: int, kind: str, text: str) -> None:

@@ -25,8 +25,10 @@ from tailrace.stats.sequential import boundary, student_t
 
 LATENCIES: Final = (("ttft", prompt_strata, 3), ("tpot", pace_strata, 4), ("e2e", whole_strata, 5))
 """Name, strata, column of the observation."""
-WEIGHTS: Final = {"mean": 0.12, "p99": 0.06, "p998": 0.10, "errors": 0.16}
+WEIGHTS: Final = {"mean": 0.16, "p99": 0.04, "p998": 0.08, "errors": 0.16}
 """The part of the alpha that one test may spend; three latencies have three each: 3 * 0.28 + 0.16 = 1."""
+STEP_ALPHA: Final = 0.75
+"""The part of the alpha that the steps' whole evidence may spend; the rest is that of the windows within them."""
 TAILS: Final = ("p99", "p998")
 _MOST_HEARD: Final = 4096
 """Observations that wait for a look at most; then they are counted at once."""

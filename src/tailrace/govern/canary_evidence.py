@@ -29,8 +29,9 @@ QUANTILES: Final = (0.99, 0.998)
 """Whose exceedances are counted: p99, and one that a slow-down of the slowest 2 % crosses ten times as often."""
 MOST_STRATA: Final = 1024
 _CODES: Final = 128
-_FEWEST_BATCHES: Final = 6
-_SETTLED_BATCHES: Final = 60
+FEWEST_BATCHES: Final = 6
+SETTLED_BATCHES: Final = 60
+"""With fewer batches of time the error counts as known from fewer pieces than there are."""
 _FEWEST_REQUESTS: Final = 15
 _EVENTS_TO_JUDGE: Final = 5
 _WORTH_A_LOOK: Final = 2.0
@@ -207,7 +208,7 @@ class LatencyEvidence:
         n = self.n[:, : self._strata]
         used = (n[0] > 0) & (n[1] > 0)
         filled = int((self.count[1, :batches, : self._strata].sum(axis=1) > 0).sum())
-        if filled < _FEWEST_BATCHES or n[1, used].sum() < _FEWEST_REQUESTS:
+        if filled < FEWEST_BATCHES or n[1, used].sum() < _FEWEST_REQUESTS:
             return None
         known = np.where(n > 0, n, 1.0)
         weight = np.where(used, n[0] * n[1] / np.where(used, n[0] + n[1], 1.0), 0.0)
@@ -253,8 +254,7 @@ class LatencyEvidence:
             by_group = float((influence[0] ** 2 + influence[1] ** 2).sum())
             clustered = max(clustered, by_group * GROUPS / (GROUPS - 1))
         error = math.sqrt(max(independent, clustered))
-        # Few batches may all lie within one swing of the load, which none of them shows: they count for fewer.
-        pieces = (filled - 1.0) * min(1.0, filled / _SETTLED_BATCHES) ** 2
+        pieces = pieces_of(filled)
         z = student_z((shift - accepted) / error, pieces) if error > 0.0 else 0.0
         return Shift(z, whole, shift, error, math.sqrt(variance), design_effect(clustered, independent), pieces)
 
@@ -328,6 +328,14 @@ class FailureEvidence:
         due = float((failed * self.n[1] / np.where(n > 0, n, 1.0)).sum())
         z, deff = _excess_z(events, total, due, accepted, self.tally, batches, grouped=grouped)
         return Excess(z, float(seen[0] * seen[1] / seen.sum()), int(events), int(seen[1]), due, deff)
+
+
+def pieces_of(batches: float) -> float:
+    """How many independent pieces (less one) so many batches of time are worth to the error's own certainty.
+
+    Few batches may all lie within one swing of the load, which none of them shows: they count for fewer.
+    """
+    return (batches - 1.0) * min(1.0, batches / SETTLED_BATCHES) ** 2
 
 
 def _excess_z(

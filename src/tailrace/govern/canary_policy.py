@@ -51,6 +51,9 @@ class CanaryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """So is this much more than the due number of very slow or failed requests."""
     look_ns: int = 2 * S
     """How often the evidence is judged."""
+    recent_ns: int = 300 * S
+    """Beside all of a step's evidence, that of windows so long is judged for itself: a regression that begins in the
+    middle of a step is found no later than one window after it began, plus the time that it takes to be found."""
     settle_ns: int = 0
     """After a step begins: requests that end within it are not compared (a cold cache, graphs being captured)."""
     declared_rate: float | None = None

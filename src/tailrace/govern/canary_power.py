@@ -12,10 +12,11 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tailrace.govern.canary_comparison import WEIGHTS
+from tailrace.govern.canary_comparison import STEP_ALPHA, WEIGHTS
+from tailrace.govern.canary_evidence import BATCHES, FEWEST_BATCHES, pieces_of
 from tailrace.govern.canary_policy import CanaryPolicy
 from tailrace.model.thresholds import S
-from tailrace.stats.sequential import binomial_z, boundary, epoch_alpha
+from tailrace.stats.sequential import binomial_z, boundary, epoch_alpha, student_t
 
 ASSUMED_SPREAD: Final = 0.6
 """Standard deviation of ln(latency) among like requests, before any was seen."""
@@ -25,6 +26,7 @@ SLOWEST: Final = 0.02
 _TAIL: Final = 0.002
 _LONGEST_S: Final = 30 * 86_400
 _GROWTH: Final = 1.05
+_TEN_TIMES: Final = math.log(10.0)
 
 
 def smallest_shift(
@@ -32,11 +34,12 @@ def smallest_shift(
 ) -> float | None:
     """The uniform slow-down (relative) that `seconds` of traffic find; None where nothing below 10 x is found."""
     n = rate * seconds * share * (1.0 - share)
-    if n <= 1.0:
+    batches = min(float(BATCHES // 2), seconds * S / policy.look_ns)
+    if n <= 1.0 or batches < FEWEST_BATCHES:
         return None
-    need = boundary(n, alpha * WEIGHTS["mean"]) + _deviate(policy.power)
-    effect = math.expm1(math.log1p(policy.tolerance) + need * spread * math.sqrt(deff / n))
-    return effect if effect < 9.0 else None
+    need = student_t(boundary(n, alpha * WEIGHTS["mean"]), pieces_of(batches)) + _deviate(policy.power)
+    shift = math.log1p(policy.tolerance) + need * spread * math.sqrt(deff / n)
+    return math.expm1(shift) if shift < _TEN_TIMES else None
 
 
 def time_for_shift(
@@ -77,7 +80,7 @@ def smallest_traffic(policy: CanaryPolicy, share: float, effect: float) -> float
     With the assumed spread, and enough of them for `min_requests`.
     """
     hold_s = policy.hold_ns / S
-    alpha = epoch_alpha(policy.alpha, 1)
+    alpha = epoch_alpha(policy.alpha * STEP_ALPHA, 1)
     rate = policy.min_requests / (hold_s * share)
     while rate < 1e7:
         found = smallest_shift(policy, rate, share, hold_s, alpha=alpha, spread=ASSUMED_SPREAD, deff=ASSUMED_DEFF)
@@ -96,7 +99,7 @@ def foresee(
     policy: CanaryPolicy, rate: float, share: float, *, epoch: int = 1, spread: float | None, deff: float | None
 ) -> dict[str, Any]:
     """What the step can find at `rate` requests a second (both routes): plain data, and `text` that says it."""
-    alpha = epoch_alpha(policy.alpha, epoch)
+    alpha = epoch_alpha(policy.alpha * STEP_ALPHA, epoch)
     assumed = spread is None
     spread = ASSUMED_SPREAD if spread is None else spread
     deff = ASSUMED_DEFF if deff is None else deff
