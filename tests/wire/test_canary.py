@@ -333,3 +333,29 @@ def test_a_shadow_that_hangs_or_is_not_there_delays_nobody() -> None:
                 assert {record.outcome for record in originals} == {OutcomeKind.COMPLETED}
 
     run(scenario())
+
+
+# -- changes near the peak
+
+
+def test_a_change_of_policy_near_the_peak_load_needs_force() -> None:
+    async def scenario() -> None:
+        canary = {"backends": ["new"]}
+        async with (
+            routes({"old": _quick, "new": _quick}, canary=canary) as (s, _),
+            admin_of(s.gateway) as admin,
+        ):
+            s.gateway.peak_load.saw(100, time.monotonic_ns())
+            change = {"name": "default", "running": 5}
+            for path, body in (("/lanes", change), ("/config", {"drain": "2s"}), ("/canary", {"action": "promote"})):
+                s.gateway.peak_load.now = s.gateway.peak_load.peak
+                status, said = await admin.post(path, body)
+                assert status == 409, path
+                assert "of the peak" in said["error"]["message"]
+                assert "force" in said["error"]["remedy"]
+                s.gateway.peak_load.now = s.gateway.peak_load.peak
+                assert (await admin.post(path, {**body, "force": True}))[0] == 200, path
+            s.gateway.peak_load.now = s.gateway.peak_load.peak
+            assert (await admin.post("/canary", {"action": "abort"}))[0] == 200  # the way back is never barred
+
+    run(scenario())

@@ -12,7 +12,9 @@ from tailrace.model.errors import InputError, TargetError
 _TIMEOUT_S: Final = 5.0
 
 
-async def ask_canary(url: str, *, token: str = "", action: str = "", share: float | None = None) -> dict[str, Any]:
+async def ask_canary(
+    url: str, *, token: str = "", action: str = "", share: float | None = None, force: bool = False
+) -> dict[str, Any]:
     """`GET /canary`, or `POST /canary` with `action`; what the gateway answers.
 
     InputError with the gateway's own words where it refuses; TargetError where nobody answers at `url`.
@@ -20,7 +22,11 @@ async def ask_canary(url: str, *, token: str = "", action: str = "", share: floa
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     place = f"{url.rstrip('/')}/canary"
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
-    body = {"action": action} if share is None else {"action": action, "share": share}
+    body: dict[str, Any] = {"action": action}
+    if share is not None:
+        body["share"] = share
+    if force:
+        body["force"] = True
     try:
         async with (
             aiohttp.ClientSession(headers=headers, timeout=timeout, trust_env=False) as session,

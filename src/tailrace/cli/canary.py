@@ -20,6 +20,9 @@ def canary(
     share: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="For pin: the share of the sessions, 0.25 for a quarter.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also while the load is above 80 % of its recent peak.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what the gateway answers, as JSON.")] = False,
     token: Annotated[str, typer.Option(envvar="TAILRACE_ADMIN_TOKEN", help="The admin port's bearer token.")] = "",
 ) -> None:
@@ -43,7 +46,7 @@ def canary(
     if share is not None and action != "pin":
         raise InputError(f"a share means nothing to `{action}`", place="--share", remedy="Use it with `pin`.")
     asked = "" if action == "status" else action
-    answer = asyncio.run(ask_canary(url, token=token, action=asked, share=share))
+    answer = asyncio.run(ask_canary(url, token=token, action=asked, share=share, force=force))
     if as_json:
         import msgspec
 

@@ -24,6 +24,7 @@ from tailrace.gateway.otlp.http import PATH as TRACES
 from tailrace.gateway.otlp.http import PROTOBUF, TracesHandler
 from tailrace.gateway.otlp.span_desk import SpanDesk
 from tailrace.gateway.served import Served
+from tailrace.govern.peak_load import too_near
 from tailrace.measure.application import VANTAGE as APPLICATION
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError, TailraceError
@@ -38,6 +39,8 @@ _KNOBS_TIMEOUT_S: Final = 2.0
 _JSON_ONLY: Final = frozenset({"application/json"})
 _TAKEN: Final = {TRACES: _JSON_ONLY | {PROTOBUF}}
 """Path -> the kinds of body that it takes, where it takes more than JSON."""
+
+_WIDENING: Final = frozenset({"pin", "promote", "resume"})
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -247,11 +250,30 @@ class _Admin:
         return _json({"lanes": await self._served.lanes()})
 
     async def set_lanes(self, request: web.Request) -> web.Response:
-        """`{"lanes": [...]}` replaces all lanes; `{"name": ..., "running": ..., ...}` changes one."""
+        """`{"lanes": [...]}` replaces all lanes; `{"name": ..., "running": ..., ...}` changes one.
+
+        Above 80 % of the recent peak load it is refused with 409, unless `"force": true` says that it is meant.
+        """
         body = _object(await request.read())
         async with self._changing:
+            await self._not_at_the_peak(body)
             await self._served.reconfigure(self._with_lanes(body))
         return _json({"lanes": await self._served.lanes()})
+
+    async def _not_at_the_peak(self, body: dict[str, Any]) -> None:
+        """Take `force` out of the body; without it, refuse a change while the load is near its recent peak."""
+        force = body.pop("force", False)
+        if not isinstance(force, bool):
+            raise InputError("is no truth value", place="force", remedy="Write true or false.")
+        load = (await self._served.health()).get("load") or {}
+        why = too_near(load.get("requests", 0.0), load.get("recent_peak", 0.0))
+        if why and not force:
+            raise web.HTTPConflict(
+                text=msgspec.json.encode(
+                    {"error": {"message": why, "place": "load", "remedy": 'Wait, or send it with "force": true.'}}
+                ).decode(),
+                content_type="application/json",
+            )
 
     def _with_lanes(self, body: dict[str, Any]) -> Config:
         config = self._served.config
@@ -335,9 +357,10 @@ class _Admin:
         return _json(_without_secrets(to_plain(self._served.config)))
 
     async def set_config(self, request: web.Request) -> web.Response:
-        """Replace top-level keys of the configuration; addresses and backends take a restart."""
+        """Replace top-level keys of the configuration; addresses and backends take a restart. `force` as for lanes."""
         body = _object(await request.read())
         async with self._changing:
+            await self._not_at_the_peak(body)
             plain = {**to_plain(self._served.config), **body}
             await self._served.reconfigure(config_from(plain, where="body"))
         return _json(_without_secrets(to_plain(self._served.config)))
@@ -347,10 +370,19 @@ class _Admin:
         return _json(await self._served.canary())
 
     async def set_canary(self, request: web.Request) -> web.Response:
-        """`{"action": "pin", "share": 0.25}`; other actions: `pause`, `resume`, `promote`, `abort`."""
+        """`{"action": "pin", "share": 0.25}`; other actions: `pause`, `resume`, `promote`, `abort`.
+
+        What gives the canary more takes `force` near the peak load, as a change of lanes does.
+        """
         body = _object(await request.read())
+        if body.get("action") in _WIDENING:
+            await self._not_at_the_peak(body)
         action, share = body.get("action"), body.get("share")
-        if not isinstance(action, str) or set(body) - {"action", "share"} or not isinstance(share, float | int | None):
+        if (
+            not isinstance(action, str)
+            or set(body) - {"action", "share", "force"}
+            or not isinstance(share, float | int | None)
+        ):
             raise InputError(
                 "is not understood",
                 place="body",

@@ -31,6 +31,7 @@ from tailrace.gateway.session import Listeners
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.trace_share import TraceShare
 from tailrace.gateway.verdict import Verdict
+from tailrace.govern.peak_load import PeakLoad
 from tailrace.govern.shared_state import SharedState
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
@@ -92,6 +93,7 @@ class Gateway:
         self.in_flight: dict[str, InFlight] = {}
         self.backends = Backends(config, self.in_flight.values, self.amendments)
         self.hindsight = Hindsight()
+        self.peak_load = PeakLoad()
         reception = Reception(self)
         self.open, self.open_malformed = reception.open, reception.open_malformed
         self._desk = RecordDesk(self, sink, observer)
@@ -361,6 +363,7 @@ class Gateway:
             if exchange.next_check <= now:
                 self._check(exchange, now)
         self.lanes.sweep(now)
+        self.peak_load.saw(len(self.in_flight), now)
         self._desk.flush()
         if self.routing is not None:
             self.routing.sweep(now)
@@ -422,6 +425,7 @@ class Gateway:
             "connections": len(self.connections),
             **self.backends.connections(),
             "backends": {backend.name: backend.load() for backend in self.backends},
+            "load": {"requests": self.peak_load.now, "recent_peak": self.peak_load.peak},
             "cpu": self.hindsight.cpu,
             "loop_lag_ms": self.loop_lag_ns / 1e6,
             "loop_lag_max_ms": self.loop_lag_max_ns / 1e6,
