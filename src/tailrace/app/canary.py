@@ -7,6 +7,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError, TargetError
 
 _TIMEOUT_S: Final = 5.0
@@ -42,7 +43,7 @@ async def ask_canary(
         ) from None
     try:
         value = msgspec.json.decode(said)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         value = None
     if not isinstance(value, dict):
         raise TargetError(f"answered {status}, and no JSON: is this an admin port?", place=place)

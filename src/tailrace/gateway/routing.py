@@ -84,25 +84,32 @@ class Routing:
 
     # -- a request
 
-    def among(self, exchange: GatewayExchange) -> Collection[str]:
+    def among(self, exchange: GatewayExchange, allowed: Collection[str] = ()) -> Collection[str]:
         """The names of the backends that may have the request; its record says which route that is.
 
-        Where none of them takes requests the other route serves it: a dead canary must not cost a request, nor a dead
-        stable route one that the canary could answer.
+        `allowed`: the only ones that its lane may use, where there are any. Where none of a route's takes requests the
+        other route serves it: a dead canary must not cost a request, nor a dead stable route one that the canary could
+        answer.
         """
         ledger = exchange.ledger
         route = STABLE
         canary = self.canary
         if canary is not None and not self.waiting and canary.takes(ledger.session_id or ledger.request_id):
             route = CANARY
-        names = self._names[route]
+        names = self._names_of(route, allowed)
         if canary is not None and not self._open(names):
             other = STABLE if route == CANARY else CANARY
-            if self._open(self._names[other]) and not self._over(other):
-                self.astray += 1
-                route, names = other, self._names[other]
+            others = self._names_of(other, allowed)
+            if self._open(others) and not self._over(other):
+                self.astray += bool(names)
+                route, names = other, others
         ledger.route = route
-        return names
+        # Nobody at all is no set: it would mean "any", a shadow's backends too.
+        return names or self._names[STABLE]
+
+    def _names_of(self, route: str, allowed: Collection[str]) -> tuple[str, ...]:
+        names = self._names[route]
+        return tuple(name for name in names if name in allowed) if allowed else names
 
     def _over(self, route: str) -> bool:
         return route == CANARY and self.canary is not None and self.canary.state is CanaryState.ABORTED

@@ -14,7 +14,6 @@ from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.gateway.canary_keys import ShadowConfig
-from tailrace.gateway.dispatch import work_tokens
 from tailrace.gateway.forward import forward_request, length_line, onward_head
 from tailrace.gateway.head import Header
 from tailrace.gateway.ids import random_hex
@@ -69,14 +68,21 @@ class ShadowDesk:
         if len(self.copies) >= self.config.at_once or gateway.closing:
             self.skipped += 1
             return
-        backend = gateway.backends.choose(among=self.config.backends)
-        if backend is None or backend.pool.full():
+        backend = self._least_busy()
+        if backend is None:
             self.skipped += 1
             return
         copy = Copy(self, gateway, exchange, backend, body)
         self.copies[request_id] = copy
         self.sent += 1
         asyncio.get_running_loop().call_soon(copy.start)
+
+    def _least_busy(self) -> Backend | None:
+        """The test backend with the fewest copies, of those that take requests and have a connection left."""
+        named = [self._gateway.backends.named(name) for name in self.config.backends]
+        able = [backend for backend in named if backend is not None and not (backend.shut or backend.pool.full())]
+        busy = [copy.backend for copy in self.copies.values()]
+        return min(able, key=busy.count, default=None)
 
     def original_ended(self, request_id: str, verdict: Verdict) -> None:
         """An original is over; unless it completed, nobody wants to know what the copy would have done."""
@@ -119,7 +125,6 @@ class Copy:
     """One copy on its way: what a pool and a connection drive."""
 
     __slots__ = (
-        "_backend",
         "_body",
         "_connection",
         "_desk",
@@ -133,9 +138,9 @@ class Copy:
         "_read",
         "_read_size",
         "_seeking",
-        "_tokens",
         "_whole",
         "_work",
+        "backend",
         "original_id",
         "until",
     )
@@ -143,7 +148,7 @@ class Copy:
     def __init__(
         self, desk: ShadowDesk, gateway: Gateway, exchange: GatewayExchange, backend: Backend, body: bytes
     ) -> None:
-        self._desk, self._gateway, self._backend = desk, gateway, backend
+        self._desk, self._gateway, self.backend = desk, gateway, backend
         self._work = work = exchange.work
         self._endpoint = exchange.route.endpoint
         now = monotonic_ns()
@@ -177,8 +182,6 @@ class Copy:
             api_key=backend.config.api_key,
         )
         self._body = body
-        self._tokens = work_tokens(work)
-        backend.took(self._tokens)
         self._connection: UpstreamConnection | None = None
         self._seeking = False
         self._meter: StreamMeter | None = None
@@ -193,14 +196,14 @@ class Copy:
             return
         now = monotonic_ns()
         self._ledger.admitted = now
-        self._ledger.at_admission = self._backend.engine.watch.state(now)
-        connection = self._backend.pool.take(now)
+        self._ledger.at_admission = self.backend.engine.watch.state(now)
+        connection = self.backend.pool.take(now)
         if connection is not None:
             self._ledger.connection_reused = True
             self._send(connection)
         else:
             self._seeking = True
-            self._backend.pool.connect(self)
+            self.backend.pool.connect(self)
 
     # -- the pool
 
@@ -224,7 +227,7 @@ class Copy:
     def _send(self, connection: UpstreamConnection) -> None:
         self._seeking = False
         self._connection = connection
-        ledger, work, body, engine = self._ledger, self._work, self._body, self._backend.engine
+        ledger, work, body, engine = self._ledger, self._work, self._body, self.backend.engine
         self._body = b""
         if work.stream or engine.names_requests:
             body = with_fields(body, work, engine.additions(self._endpoint, work, body, ledger.request_id).body)
@@ -248,7 +251,7 @@ class Copy:
         kind = next((value for name, value in headers if name.lower() == b"content-type"), b"")
         if 200 <= status < 300 and kind.lower().startswith(b"text/event-stream"):
             self._meter = StreamMeter(
-                self._backend.engine.adapter.dialect(self._endpoint),
+                self.backend.engine.adapter.dialect(self._endpoint),
                 origin_ns=ledger.received,
                 thresholds=gateway.thresholds,
                 timeline_limit=gateway.timeline_limit,
@@ -268,7 +271,7 @@ class Copy:
         if ledger.client_first_token is None and meter.first_token_ns is not None:
             # Nobody reads it: what a client's side would show ends where ours does.
             ledger.client_first_token = now
-            ledger.at_first_token = self._backend.engine.watch.state(now)
+            ledger.at_first_token = self.backend.engine.watch.state(now)
 
     def steady(self) -> None:
         """Every read is read."""
@@ -278,7 +281,7 @@ class Copy:
         """The answer is whole."""
         self._connection = None
         meter, ledger = self._meter, self._ledger
-        adapter = self._backend.engine.adapter
+        adapter = self.backend.engine.adapter
         if meter is not None:
             meter.end(now, clean=True)
             if meter.fault is not None:
@@ -314,7 +317,7 @@ class Copy:
 
     def _faulty(self, fault: EngineFault) -> Verdict:
         seen = self._meter is not None and self._meter.first_token_ns is not None
-        ending = self._backend.engine.adapter.fault(fault, tokens_seen=seen)
+        ending = self.backend.engine.adapter.fault(fault, tokens_seen=seen)
         return Verdict(ending.outcome, ending.reason, ending.stage, fault.message)
 
     # -- ends
@@ -333,13 +336,12 @@ class Copy:
             return
         self._done = True
         if self._seeking:
-            self._backend.pool.forget(self)
+            self.backend.pool.forget(self)
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
         if self._meter is not None and self._meter.ended_at is None:
             self._meter.end(now, clean=False)
-        self._backend.gave_back(self._tokens)
         self._ledger.upstream_end = now
         self._ledger.client_last_write = now
         self._desk.over(self, verdict)
@@ -354,7 +356,7 @@ class Copy:
         if not self._whole:
             return None, verdict
         body, self._whole = self._whole, b""
-        meaning = self._backend.engine.adapter.dialect(self._endpoint).read_body(body)
+        meaning = self.backend.engine.adapter.dialect(self._endpoint).read_body(body)
         summary = summarise_body(meaning, origin_ns=self._ledger.received, now=self._ledger.upstream_end or 0)
         return summary, verdict if meaning.fault is None else self._faulty(meaning.fault)
 
