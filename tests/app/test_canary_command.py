@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +33,12 @@ def _canary(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _view(admin: str) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{admin}/canary") as answer:
+        view: dict[str, Any] = json.loads(answer.read())["canary"]
+    return view
+
+
 @pytest.mark.long("five processes of Python start one after the other", timeout=60)
 def test_an_operator_sees_and_steers_it(start_child: Callable[..., Child], tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
@@ -40,11 +51,22 @@ def test_an_operator_sees_and_steers_it(start_child: Callable[..., Child], tmp_p
     assert "a uniform slow-down of 30 % is found within" in shown.stdout
     pinned = _canary("pin", admin, "--share", "0.25", "--json")
     assert json.loads(pinned.stdout)["canary"]["share"] == 0.25
+    with urllib.request.urlopen(f"{admin}/metrics") as answer:
+        metrics = answer.read().decode()
+    assert "tailrace_canary_share 0.25" in metrics
+    assert 'tailrace_canary_state{state="pinned"} 1.0' in metrics
+    assert 'tailrace_canary_changes_total{kind="pinned"} 1.0' in metrics
+    file.write_text(file.read_text().replace("requests_per_s: 20", "min_requests: 7"), encoding="utf-8")
+    os.kill(gateway.pid, signal.SIGHUP)
+    until = time.monotonic() + 10
+    while (view := _view(admin))["min_requests"] != 7:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert (view["state"], view["share"]) == ("pinned", 0.25)  # a reload keeps its place
     _canary("abort", admin)
     refused = _canary("pause", admin)
     assert refused.returncode == 2
     assert "resume" in refused.stderr
-    assert _canary("fly", admin).returncode == 2
 
 
 def test_nobody_there_is_said_so() -> None:

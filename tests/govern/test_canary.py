@@ -13,13 +13,13 @@ from tailrace.govern.canary_policy import CanaryPolicy, CanaryState, Observation
 from tailrace.model.thresholds import S
 from tests.govern.canary_traffic import Traffic, drive, rolled_back_at
 
-SHORT = CanaryPolicy(hold_ns=240 * S, recent_ns=120 * S, declared_rate=20.0)
-"""All steps within a quarter of an hour, with windows of their own in each."""
+SHORT = CanaryPolicy(hold_ns=160 * S, recent_ns=80 * S, min_requests=200, declared_rate=20.0)
+"""All steps within ten minutes, with windows of their own in each."""
 
 
 def test_a_uniform_slow_down_of_30_percent_is_rolled_back_within_two_minutes() -> None:
     times = []
-    for seed in range(20):
+    for seed in range(12):
         canary = Canary(CanaryPolicy(declared_rate=20.0), 0)
         times.append(rolled_back_at(drive(canary, Traffic(slower=1.3), 120, seed)))
         assert canary.state is CanaryState.ROLLED_BACK, seed
@@ -28,16 +28,16 @@ def test_a_uniform_slow_down_of_30_percent_is_rolled_back_within_two_minutes() -
     assert all(at is not None and at <= 120.0 for at in times)
 
 
+@pytest.mark.long("four canaries of several minutes, a look every two seconds", timeout=60)
 def test_a_slow_down_of_the_slowest_2_percent_is_rolled_back_within_the_time_that_is_said_at_the_start() -> None:
-    found = 0
-    for seed in range(10):
+    for seed in range(4):
         canary = Canary(CanaryPolicy(declared_rate=20.0), 0)
         said = canary.foresight(0)["slowest_2_pct_s"]
         assert said < 30 * 60
         assert "one of only the slowest 2 %" in canary.events[0].text
         at = rolled_back_at(drive(canary, Traffic(tail_slower=2.0), int(said), seed))
-        found += at is not None and at <= said
-    assert found >= 9  # the power that is said with it
+        assert at is not None, seed
+        assert at <= said
 
 
 @pytest.mark.long("three whole lives of a canary, some thousand looks", timeout=60)
@@ -46,7 +46,7 @@ def test_identical_backends_are_promoted_through_all_steps(sessions: int) -> Non
     ends = Counter[CanaryState]()
     for seed in range(3):
         canary = Canary(SHORT, 0)
-        drive(canary, Traffic(sessions=sessions), 900, seed)
+        drive(canary, Traffic(sessions=sessions), 600, seed)
         ends[canary.state] += 1
     assert ends[CanaryState.PROMOTED] + ends[CanaryState.RUNNING] == 3
     assert ends[CanaryState.PROMOTED] >= 2  # few sessions may bring too few requests for a step's hold
@@ -58,7 +58,7 @@ def test_identical_backends_are_rolled_back_in_at_most_15_of_1000_lives() -> Non
     rolled_back = []
     for seed in range(1000):
         canary = Canary(SHORT, 0)
-        if rolled_back_at(drive(canary, Traffic(), 900, seed)) is not None:
+        if rolled_back_at(drive(canary, Traffic(), 600, seed)) is not None:
             rolled_back.append((seed, canary.decision))
     assert len(rolled_back) <= 15, rolled_back
 
