@@ -45,6 +45,7 @@ def test_an_operator_sees_and_steers_it(start_child: Callable[..., Child], tmp_p
     file.write_text(CONFIG.replace("DIR", str(tmp_path / "data")), encoding="utf-8")
     gateway = start_child(*tailrace_command("serve", "-c", str(file), "--json")).wait_ready(30)
     admin = str(gateway.ready["admin"])
+    assert any("one of only the slowest 2 %" in line for line in gateway.stderr_lines)  # said at the start
     shown = _canary("status", admin)
     assert shown.returncode == 0, shown.stderr
     assert "Canary canary: running, share 10%" in shown.stdout

@@ -234,6 +234,8 @@ def _announce(serving: ServingGateway, why: str, *, as_json: bool) -> None:
     if why:
         sys.stderr.write(f"tailrace serve: warning: {why}. Serving all the same; requests get 503 until it answers.\n")
         sys.stderr.flush()
+    if gateway.routing is not None and gateway.routing.canary is not None:
+        sys.stderr.write(f"tailrace serve: canary: {gateway.routing.canary.decision}\n")
     if as_json:
         line = {
             "ready": True,

@@ -24,6 +24,7 @@ from tailrace.gateway.otlp.http import PATH as TRACES
 from tailrace.gateway.otlp.http import PROTOBUF, TracesHandler
 from tailrace.gateway.otlp.span_desk import SpanDesk
 from tailrace.gateway.served import Served
+from tailrace.govern.canary_policy import SHADOW
 from tailrace.govern.peak_load import too_near
 from tailrace.measure.application import VANTAGE as APPLICATION
 from tailrace.measure.dialect import UNREADABLE
@@ -408,7 +409,7 @@ class _Admin:
             return _json(body, status=501)
         since = _since(request.query.get("since", ""))
         limit = min(_number(request.query.get("limit", str(MAX_RECORDS)), "limit"), MAX_RECORDS)
-        records = await self._served.recent(since, limit)
+        records = [record for record in await self._served.recent(since, limit) if record.route != SHADOW]
         records += await self._served.recent(since, limit, APPLICATION)
         return _json(await asyncio.to_thread(diagnose, records))
 

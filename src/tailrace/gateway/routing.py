@@ -30,6 +30,8 @@ _WATCH_NS: Final = S
 _GAVE_UP_NS: Final = 500 * MS
 """A client that left before the first token and after this time counts with the time that it had waited: leaving out
 those who gave up would make the slower route look faster."""
+_LOUD: Final = frozenset({"rolled_back", "regressed", "widened", "held", "promoted"})
+"""What it does by itself: an operator finds it where the gateway's own words are."""
 ACTIONS: Final = ("pin", "pause", "resume", "promote", "abort")
 
 
@@ -148,7 +150,7 @@ class Routing:
         event = self.canary.events[-1]
         if event is not self._told:
             self._told = event
-            level = logging.WARNING if event.kind in ("rolled_back", "regressed") else logging.INFO
+            level = logging.WARNING if event.kind in _LOUD else logging.INFO
             log.log(level, "canary %s: %s: %s", self.canary.policy.name, event.kind, event.text)
 
     # -- an operator
