@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.govern.lane import LanePolicy, Order, RequestFacts, classify
+from tailrace.govern.rungs import NOTHING_GIVEN_UP, Effects
 from tailrace.govern.share import Share
 from tailrace.govern.shared_state import Order as SharedOrder
 from tailrace.govern.shared_state import Report
@@ -77,8 +78,10 @@ class _Lane:
         self.finished = 0
         self.refused = 0
 
-    def room(self) -> bool:
-        return len(self.running) < (self.policy.running if self.share is None else self.share.running)
+    def room(self, factor: float = 1.0) -> bool:
+        """`factor`: of the limit, what may be used; one place always may."""
+        limit = self.policy.running if self.share is None else self.share.running
+        return len(self.running) < (limit if factor == 1.0 else min(limit, max(1, int(limit * factor))))
 
     def full(self) -> bool:
         """Whether one more can certainly not wait. With a share it may wait to be told."""
@@ -152,6 +155,7 @@ class Admission:
         """Lanes that a change removed while requests of theirs were running."""
         self._total_running = total_running
         self._sequence = 0
+        self._effects = NOTHING_GIVEN_UP
 
     # -- events
 
@@ -161,12 +165,17 @@ class Admission:
             raise ValueError(f"request id {facts.request_id!r} is already admitted or queued")
         policy = classify(self._policies, facts)
         lane = self._lane(policy)
-        if lane.room() and not lane.waiting and self._total_room():
+        effects = self._effects
+        if effects.refuses(policy.priority):
+            return self._refuse(lane, Reason.DEGRADED, lane.ahead(now) + 1, lane.predicted_wait(lane.ahead(now) + 1))
+        if not lane.waiting and self._may_run(lane) and self._total_room():
             lane.running[facts.request_id] = now
             self._lane_of[facts.request_id] = policy.name
             return Decision(kind=DecisionKind.ADMIT, lane=policy.name)
         position = lane.ahead(now) + 1
         predicted = lane.predicted_wait(position)
+        if effects.refuse:
+            return self._refuse(lane, Reason.DEGRADED, position, predicted)
         budget = self._queue_budget(lane, facts, now)
         if lane.full():
             return self._refuse(lane, Reason.QUEUE_FULL, position, predicted)
@@ -251,6 +260,14 @@ class Admission:
             if lane.share is not None and entry.facts.request_id in seated:
                 lane.share.keep_seat(entry.facts.request_id)
             self._lane_of[entry.facts.request_id] = policy.name
+        return self._admit(now)
+
+    def degrade(self, effects: Effects, now: int) -> list[str]:
+        """Give up what a rung of the ladder gives up, from now on; returns the ids that are admitted now.
+
+        Nobody who runs or waits is sent away by it.
+        """
+        self._effects = effects
         return self._admit(now)
 
     # -- limits shared with other processes
@@ -347,6 +364,15 @@ class Admission:
             return True
         return sum(len(lane.running) for lane in self._lanes.values()) < self._total_running
 
+    def _may_run(self, lane: _Lane) -> bool:
+        """Whether the lane's own limit, and what is given up, let one more of it run."""
+        effects = self._effects
+        if not lane.room(effects.limit_factor):
+            return False
+        if effects.low_waits and lane.policy.priority > 0:
+            return not any(other.waiting for other in self._lanes.values() if other.policy.priority <= 0)
+        return True
+
     def _admit(self, now: int) -> list[str]:
         out: list[str] = []
         while self._total_room():
@@ -361,12 +387,11 @@ class Admission:
             out.append(request_id)
         return out
 
-    @staticmethod
-    def _next_lane(lanes: Iterable[_Lane], now: int) -> _Lane | None:
+    def _next_lane(self, lanes: Iterable[_Lane], now: int) -> _Lane | None:
         best: _Lane | None = None
         best_rank = math.inf
         for lane in lanes:
-            if not lane.waiting or not lane.room():
+            if not lane.waiting or not self._may_run(lane):
                 continue
             waited = now - next(iter(lane.waiting.values())).since
             rank = lane.policy.priority - waited / AGEING_NS

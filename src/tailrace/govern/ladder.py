@@ -10,6 +10,7 @@ calm at most `dwell_ns` or `longest_calm_ns`, whichever is more, and one look.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from enum import StrEnum
@@ -18,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.govern.rungs import DEFAULT_RUNGS, Effects, Rung, RungSettings, effects_of
-from tailrace.model.thresholds import S
+from tailrace.model.thresholds import MS, S
 
 KEPT_EVENTS: Final = 256
 _RELAPSE: Final = 2
@@ -41,10 +42,13 @@ class Signal(StrEnum):
     """Gaps beyond the limit of their lane, where that asks for degradation."""
     LOOP_LAG_MS = "loop_lag_ms"
     """How late the gateway's own loop is."""
+    TURNED_AWAY = "turned_away"
+    """Share of the requests that the ladder itself refused, lanes of low priority left out. It presses nobody; while it
+    is there, what the rungs hold back is still coming."""
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """A signal presses from `enter` on and is calm up to `leave`; in between it says nothing."""
+    """A signal presses from `enter` on (`math.inf`: never) and is calm up to `leave`; in between it says nothing."""
 
     enter: float
     leave: float
@@ -58,6 +62,7 @@ DEFAULT_THRESHOLDS: Final[Mapping[Signal, Threshold]] = {
     Signal.KV_USAGE: Threshold(0.97, 0.88),
     Signal.GAPS_PER_S: Threshold(0.5, 0.1),
     Signal.LOOP_LAG_MS: Threshold(250, 100),
+    Signal.TURNED_AWAY: Threshold(math.inf, 0.02),
 }
 
 
@@ -68,11 +73,11 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: Mapping[Signal, Threshold] = msgspec.field(default_factory=lambda: dict(DEFAULT_THRESHOLDS))
     """Signals that are not here are not looked at."""
     settings: RungSettings = RungSettings()
-    confirm_ns: int = S
+    confirm_ns: int = 500 * MS
     """How long there must have been no calm before a rung is taken: a single spike is no overload."""
-    dwell_ns: int = 3 * S
-    """The least time between two steps."""
-    calm_ns: int = 10 * S
+    dwell_ns: int = 2 * S
+    """The least time between two steps; only a rung that was just left may be taken again without it."""
+    calm_ns: int = 15 * S
     """How long all signals must be calm before a rung is left."""
 
     @property
@@ -113,6 +118,8 @@ class Ladder:
         self._changed_at: int | None = None
         self._pressed_since: int | None = None
         self._calm_since: int | None = None
+        self._retreated = False
+        """The last step was one back, on signals."""
         self._declare(policy)
 
     def _declare(self, policy: LadderPolicy) -> None:
@@ -143,13 +150,20 @@ class Ladder:
             self._calm_since = None
             if pressing and self._pressed_since is None:
                 self._pressed_since = now
-        if self.pinned or (self._changed_at is not None and now - self._changed_at < self.policy.dwell_ns):
+        if self.pinned:
             return None
-        if pressing and self.step < len(self.policy.rungs):
+        settled = self._changed_at is None or now - self._changed_at >= self.policy.dwell_ns
+        if pressing and (settled or self._retreated) and self.step < len(self.policy.rungs):
             assert self._pressed_since is not None
             if now - self._pressed_since >= self.policy.confirm_ns:
                 return self._up(worst, now)
-        elif calm and self.step and self._calm_since is not None and now - self._calm_since >= self._calm_needed():
+        elif (
+            calm
+            and settled
+            and self.step
+            and self._calm_since is not None
+            and now - self._calm_since >= self._calm_needed()
+        ):
             return self._down(worst, now)
         return None
 
@@ -213,7 +227,7 @@ class Ladder:
             "signals": {
                 name.value: {
                     "value": self.signals.get(name),
-                    "enter": bounds.enter,
+                    "enter": bounds.enter if bounds.enter < math.inf else None,
                     "leave": bounds.leave,
                     "presses": name in self.signals and self.signals[name] >= bounds.enter,
                 }
@@ -274,6 +288,7 @@ class Ladder:
             self.steps_up += 1
         else:
             self.steps_down += 1
+        self._retreated = step < self.step and event.cause == "signals"
         self.step = step
         self._changed_at = event.at_ns
         # The next step has to be earned anew, under what this one changes.

@@ -91,6 +91,7 @@ class LadderSignals:
         self._lanes = {name: LaneTail(objective) for name, objective in objectives.items()}
         self._window_ns = window_ns
         self._gaps: deque[int] = deque(maxlen=KEPT)
+        self._answers: deque[tuple[int, bool]] = deque(maxlen=KEPT)
         self._since = 0
         """Nothing before this instant counts: the ladder stood elsewhere."""
 
@@ -102,10 +103,15 @@ class LadderSignals:
         """A stream stood still for longer than its lane allows."""
         self._gaps.append(now)
 
+    def answered(self, now: int, *, refused: bool) -> None:
+        """A request of no low priority was let in, or refused by the ladder."""
+        self._answers.append((now, refused))
+
     def stepped(self, now: int) -> None:
         """The ladder has moved: the next step is decided by what comes from now on."""
         self._since = now
         self._gaps.clear()
+        self._answers.clear()
         for lane in self._lanes.values():
             lane.forget()
 
@@ -126,6 +132,8 @@ class LadderSignals:
         states = tuple(engines)
         while self._gaps and self._gaps[0] < since:
             self._gaps.popleft()
+        while self._answers and self._answers[0][0] < since:
+            self._answers.popleft()
         # A window that has just begun must not make one gap a storm.
         length_s = max(now - since, self._window_ns // 2) / S
         return {
@@ -136,6 +144,7 @@ class LadderSignals:
             Signal.KV_USAGE: _worst(state.kv_usage for state in states),
             Signal.GAPS_PER_S: len(self._gaps) / length_s,
             Signal.LOOP_LAG_MS: None if loop_lag_ns is None else loop_lag_ns / MS,
+            Signal.TURNED_AWAY: sum(refused for _, refused in self._answers) / max(1, len(self._answers)),
         }
 
 
