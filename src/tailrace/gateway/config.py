@@ -31,7 +31,9 @@ from tailrace.gateway.config_sections import (
     WebsocketConfig,
 )
 from tailrace.gateway.config_values import Duration, Section, human, lasting, parse_duration
+from tailrace.gateway.degradation_keys import DegradationConfig, SignalConfig, check_degradation
 from tailrace.gateway.grpc_keys import check_grpc
+from tailrace.gateway.guard_keys import GapConfig, PaceConfig, check_guard, stream_guard
 from tailrace.gateway.plain_yaml import read_yaml
 from tailrace.gateway.traces_keys import check_traces
 from tailrace.govern.lane import LaneMatch, LanePolicy
@@ -74,6 +76,8 @@ class Config(Section):
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
     traces: TracesConfig = msgspec.field(default_factory=TracesConfig)
+    degradation: DegradationConfig = msgspec.field(default_factory=DegradationConfig)
+    """What is given up under load, and in which order; off unless `enabled`."""
     passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
@@ -109,6 +113,7 @@ class Config(Section):
                 priority=_PRIORITIES[lane.priority] if isinstance(lane.priority, str) else lane.priority,
                 budgets=(lane.budgets or self.budgets).resolve(),
                 objectives=parse_objectives(lane.objectives or self.objectives),
+                guard=stream_guard(lane.gap, lane.pace),
             )
             for lane in self.lanes
         ]
@@ -161,7 +166,7 @@ def json_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
     for kind in (
         BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, SignalsConfig, InferenceConfig, RecordsConfig,
-        WebsocketConfig, Config,
+        WebsocketConfig, GapConfig, DegradationConfig, Config,
     ):  # fmt: skip
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
@@ -261,7 +266,10 @@ def check(config: Config, *, where: str = "config") -> None:
         )
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
-        _check_lane(lane, names, place=f"{where}: lanes[{index}]")
+        place = f"{where}: lanes[{index}]"
+        _check_lane(lane, names, place=place)
+        check_guard(lane.gap, lane.pace, idle=(lane.budgets or config.budgets).idle, place=place)
+    check_degradation(config.degradation, [lane.name for lane in config.lane_policies()], place=f"{where}: degradation")
     parse_objectives(config.objectives)
     _check_signals(config.signals, place=f"{where}: signals")
     if config.limits.upstream_connections < 1:
@@ -443,5 +451,9 @@ def _known_keys() -> list[str]:
         RecordsConfig,
         TracesConfig,
         WebsocketConfig,
+        GapConfig,
+        PaceConfig,
+        DegradationConfig,
+        SignalConfig,
     )
     return [name for kind in kinds for name in kind.__struct_fields__]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailrace.gateway.config_values import Duration, Section, lasting
+from tailrace.gateway.guard_keys import GapConfig, PaceConfig
 from tailrace.govern.lane import LaneMatch, Order
 from tailrace.model.thresholds import MS, Budgets, S, SlowThresholds
 
@@ -96,6 +97,10 @@ class LaneConfig(Section):
     """`high`, `normal`, `low`, or a number (lower goes first)."""
     budgets: BudgetsConfig | None = None
     objectives: dict[str, Duration] | None = None
+    gap: GapConfig | None = None
+    """The longest gap between two tokens of a stream, and what becomes of it; absent: only the idle budget counts."""
+    pace: PaceConfig | None = None
+    """The fewest tokens a second; absent: none are demanded."""
 
 
 class SlowConfig(Section):

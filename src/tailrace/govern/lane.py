@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from tailrace.govern.stream_guard import StreamGuard
 from tailrace.model.thresholds import Budgets, Objectives
 
 DEFAULT_LANE: Final = "default"
@@ -78,6 +79,8 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Lower goes first when lanes share a total limit."""
     budgets: Budgets = Budgets()
     objectives: Objectives = msgspec.field(default_factory=Objectives)
+    guard: StreamGuard | None = None
+    """What it demands of its streams beside the budgets."""
 
 
 def classify(policies: Sequence[LanePolicy], facts: RequestFacts) -> LanePolicy:
