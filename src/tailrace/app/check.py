@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tailrace.app.check_budgets import judge_budgets
 from tailrace.app.check_config import judge_config, objectives_of
 from tailrace.app.check_gather import CheckRequest, Gathered, gather
 from tailrace.app.check_settings import facts_in_force, facts_of, settings_of
@@ -75,6 +76,7 @@ def check(request: CheckRequest) -> CheckReport:
     facts = [facts_of(one) for one in checked]
     for name, config in gathered.configs:
         findings += judge_config(config, name, facts[0] if facts else None)
+        findings += judge_budgets(config, name, request.client_timeout_ns)
         checked.append(CheckedEngine(name=name, engine="gateway"))
     if not checked and not findings:
         raise InputError(

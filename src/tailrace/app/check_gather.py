@@ -49,6 +49,8 @@ class CheckRequest(msgspec.Struct, kw_only=True):
     gpu: str = ""
     token: str = ""
     partial: bool = False
+    client_timeout_ns: int | None = None
+    """How long a gateway's clients wait for the next byte."""
 
 
 class Gathered:

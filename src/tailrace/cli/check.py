@@ -63,6 +63,12 @@ def check(
         typer.Option(help="vllm, sglang, llamacpp, triton, tgi, where nothing says it.", rich_help_panel=_KNOWN),
     ] = "",
     engine_version: Annotated[str, typer.Option(help="Its version, for example 0.11.0.", rich_help_panel=_KNOWN)] = "",
+    client_timeout: Annotated[
+        str,
+        typer.Option(
+            help="How long the gateway's clients wait for the next byte, for example 10s.", rich_help_panel=_KNOWN
+        ),
+    ] = "",
     model_size: Annotated[str, typer.Option(help="8b, 70b, or llama-3-8b.", rich_help_panel=_KNOWN)] = "",
     model_config: Annotated[str, typer.Option(help="The model's config.json.", rich_help_panel=_KNOWN)] = "",
     dtype: Annotated[str, typer.Option(help="bf16, fp16, fp8, int8, awq.", rich_help_panel=_KNOWN)] = "",
@@ -81,6 +87,7 @@ def check(
     """
     from tailrace.app.check import CheckRequest
     from tailrace.app.check import check as run_check
+    from tailrace.cli.durations import parse_span
     from tailrace.cli.objectives import parse_objectives
     from tailrace.model.errors import InputError
 
@@ -112,6 +119,7 @@ def check(
             gpu=gpu,
             token=token,
             partial=partial,
+            client_timeout_ns=parse_span(client_timeout, place="--client-timeout") if client_timeout else None,
         )
     )
     if as_json:
