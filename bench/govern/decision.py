@@ -31,7 +31,7 @@ class Scene:
     """An admission whose queue is kept at one length."""
 
     def __init__(self, policies: list[LanePolicy], queued: int, tenants: int, sharing: Sharing | None = None) -> None:
-        self.random = random.Random(5)  # noqa: S311
+        self.random = random.Random(5)
         self.lanes = len(policies)
         self.tenants = tenants
         self.admission = Admission(policies, sharing=sharing)

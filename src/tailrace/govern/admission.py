@@ -481,13 +481,13 @@ class Admission:
         self._begin(lane, head.facts, head.demand, now)
 
     def _next_lane(self, passed: set[str], only: LaneState | None) -> LaneState | None:
-        if only is not None:
-            name = only.policy.name
-            return None if name in passed or name not in self._backlog or only.no_place() else only
         best: LaneState | None = None
         best_rank = math.inf
-        for name, lane in self._backlog.items():
-            if lane.rank < best_rank and not lane.no_place() and name not in passed:
+        lanes = self._backlog.values() if only is None else (only,) if only.policy.name in self._backlog else ()
+        for lane in lanes:
+            if lane.no_place():
+                lane.prefill_binds = False
+            elif lane.rank < best_rank and lane.policy.name not in passed:
                 best, best_rank = lane, lane.rank
         return best
 

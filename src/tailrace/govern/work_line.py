@@ -20,9 +20,11 @@ Key = tuple[float, int, str]
 class WorkLine:
     """Keys and their work, smallest first."""
 
-    __slots__ = ("_buckets", "_lasts", "_sums", "_works")
+    __slots__ = ("_buckets", "_full", "_lasts", "_sums", "_works")
 
-    def __init__(self) -> None:
+    def __init__(self, full: int = FULL) -> None:
+        """`full`: entries of a bucket before it is split."""
+        self._full = full
         self._buckets: list[list[Key]] = []
         self._works: list[dict[Key, float]] = []
         self._sums: list[float] = []
@@ -42,7 +44,7 @@ class WorkLine:
         self._works[at][key] = work
         self._sums[at] += work
         self._lasts[at] = bucket[-1]
-        if len(bucket) > FULL:
+        if len(bucket) > self._full:
             self._split(at)
 
     def _split(self, at: int) -> None:
@@ -65,7 +67,7 @@ class WorkLine:
         if at == len(self._lasts):
             raise KeyError(key)
         bucket = self._buckets[at]
-        self._sums[at] -= self._works[at].pop(key)
+        self._sums[at] -= self._works[at].pop(key)  # its KeyError is ours
         del bucket[bisect_left(bucket, key)]
         if bucket:
             self._lasts[at] = bucket[-1]
