@@ -145,7 +145,9 @@ def play(requests: list[Asked], policy: LadderPolicy | None, *, running: int = 1
         if ladder.look(read, now):
             signals.stepped(now)
             scene.steps.append((now, ladder.step))
-            admitted = admission.degrade(ladder.effects, now)
+            factor = ladder.effects.limit_factor
+            admitted = admission.throttle({lane.name: factor for lane in policies}, now)
+            admitted += admission.degrade(ladder.effects, now + ladder.back_in_ns(now), now)
             waiting.difference_update(admitted)
             begin(admitted)
 

@@ -1,37 +1,46 @@
 """Admission: one state machine for all lanes of a gateway or a simulated one.
 
-`arrive` admits, queues or refuses; `finish`, `leave` and `expire` free places and name who is admitted next. Each
-method takes `now` (monotonic ns) and touches nothing outside, so that every decision can be replayed.
+`arrive` admits, queues or refuses; `finish`, `first_token`, `leave` and `expire` free places, and all but the last two
+name who is admitted next. Each method takes `now` (monotonic ns) and touches nothing outside, so that every decision
+can be replayed.
 
-A true concurrency limit: at no time are more than `running` requests of a lane admitted and unfinished.
+A true concurrency limit: at no time are more than `running` requests of a lane admitted and unfinished. Limits in
+tokens hold likewise, but for a request that is larger than the limit and then runs alone.
 
-With `shared`, the limits hold over several processes: each lane then uses only the places of its `Share`, `reports`
-says what it lacks or has to spare, and `obey` takes what the keeper of the limits grants (`shared_state`).
+With `shared`, the limits in requests hold over several processes: each lane then uses only the places of its `Share`,
+`reports` says what it lacks or has to spare, and `obey` takes what the keeper of the limits grants (`shared_state`).
+Limits in tokens and in prefill are divided among the processes.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
-from tailrace.govern.lane import LanePolicy, Order, RequestFacts, classify
-from tailrace.govern.rungs import NOTHING_GIVEN_UP, Effects
+from tailrace.govern.demand import demand_of
+from tailrace.govern.expiry import Entry, Expiry
+from tailrace.govern.lane import LanePolicy, RequestFacts, classify
+from tailrace.govern.lane_queue import Waiting
+from tailrace.govern.lane_state import LaneState, Running
+from tailrace.govern.lane_turns import LaneTurns
+from tailrace.govern.occupancy import ROOM_IN_PREFILL, Demand, Limits, Occupancy
+from tailrace.govern.restraint import Restraint
+from tailrace.govern.rungs import Effects
 from tailrace.govern.share import Share
 from tailrace.govern.shared_state import Order as SharedOrder
 from tailrace.govern.shared_state import Report
+from tailrace.govern.sharing import STRICT_AGEING_NS, Sharing
 from tailrace.model.outcome import Reason
 
-_SERVICE_WEIGHT: Final = 0.1
-"""Weight of a new sample in the moving mean of service time: about the last 20 requests decide."""
-AGEING_NS: Final = 1_000_000_000
-"""A waiting request gains one step of priority a second, so that a low lane is late but never starved."""
+AGEING_NS: Final = STRICT_AGEING_NS
 _DEFAULT_RETRY_S: Final = 1
 """Retry-After before any request has finished and a drain rate is known."""
+_NO_BACKEND_RETRY_S: Final = 5
+"""Retry-After where no backend is up: nobody knows when one will be."""
 
 
 class DecisionKind(StrEnum):
@@ -54,87 +63,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason = Reason.NONE
     http_status: int = 200
     retry_after_s: int | None = None
-
-
-class _Waiting(msgspec.Struct):
-    facts: RequestFacts
-    since: int
-    expires: int
-
-
-class _Lane:
-    """One lane's running set and queue."""
-
-    __slots__ = ("by_key", "finished", "policy", "refused", "running", "service_ns", "share", "waiting")
-
-    def __init__(self, policy: LanePolicy, share: Share | None) -> None:
-        self.policy = policy
-        self.share = share
-        self.running: dict[str, int] = {}
-        self.waiting: dict[str, _Waiting] = {}
-        # Only for orders other than first come; entries of requests that left are skipped when popped.
-        self.by_key: list[tuple[int, int, str]] = []
-        self.service_ns: float | None = None
-        self.finished = 0
-        self.refused = 0
-
-    def room(self, factor: float = 1.0) -> bool:
-        """`factor`: of the limit, what may be used; one place always may."""
-        limit = self.policy.running if self.share is None else self.share.running
-        return len(self.running) < (limit if factor == 1.0 else min(limit, max(1, int(limit * factor))))
-
-    def full(self) -> bool:
-        """Whether one more can certainly not wait. With a share it may wait to be told."""
-        if self.share is None:
-            return len(self.waiting) >= self.policy.queued
-        # Even if all places of all processes were here.
-        return len(self.running) + len(self.waiting) >= self.policy.running + self.policy.queued
-
-    def ahead(self, now: int) -> int:
-        """Requests that wait before the next one: those of other processes too."""
-        return len(self.waiting) + (0 if self.share is None else self.share.waiting_elsewhere(now))
-
-    def predicted_wait(self, position: int) -> int | None:
-        """`position` requests must finish first; `running` of them are served at a time (Little's law)."""
-        if self.service_ns is None:
-            return None
-        return round(position * self.service_ns / max(1, self.policy.running))
-
-    def without_seat(self, request_id: str) -> bool:
-        """Whether it still waits to be told that it may wait."""
-        return self.share is not None and request_id in self.share.unseated
-
-    def key(self, facts: RequestFacts) -> int:
-        if self.policy.order is Order.SHORTEST_FIRST:
-            return facts.prompt_tokens
-        return facts.deadline_ns if facts.deadline_ns is not None else 1 << 62
-
-    def push(self, waiting: _Waiting, sequence: int) -> None:
-        request_id = waiting.facts.request_id
-        self.waiting[request_id] = waiting
-        if self.share is not None:
-            self.share.seat(request_id, len(self.waiting))
-        if self.policy.order is not Order.FIRST_COME:
-            heapq.heappush(self.by_key, (self.key(waiting.facts), sequence, request_id))
-
-    def pop(self, request_id: str) -> _Waiting:
-        """It waits no longer."""
-        waiting = self.waiting.pop(request_id)
-        if self.share is not None:
-            self.share.unseat(request_id, len(self.waiting))
-        return waiting
-
-    def head(self, now: int) -> str | None:
-        """Who is next, without removing it."""
-        oldest = next(iter(self.waiting), None)
-        if oldest is None or self.policy.order is Order.FIRST_COME:
-            return oldest
-        # Reordering must not starve: whoever waited for half the queue budget goes first.
-        if now - self.waiting[oldest].since > self.policy.budgets.queue_ns // 2:
-            return oldest
-        while self.by_key and self.by_key[0][2] not in self.waiting:
-            heapq.heappop(self.by_key)
-        return self.by_key[0][2] if self.by_key else oldest
+    retry_after_ns: int | None = None
+    """The predicted wait from which `retry_after_s` was rounded up, where there is one."""
 
 
 class Admission:
@@ -144,131 +74,234 @@ class Admission:
     """
 
     def __init__(
-        self, policies: Sequence[LanePolicy], *, total_running: int | None = None, shared: bool = False
+        self,
+        policies: Sequence[LanePolicy],
+        *,
+        total_running: int | None = None,
+        shared: bool = False,
+        sharing: Sharing | None = None,
+        processes: int = 1,
     ) -> None:
+        """`sharing`: total limits and turns between lanes and tenants; `total_running` is its `running`, for short.
+
+        `processes`: among how many the limits in tokens and in prefill are divided.
+        """
         self._policies = list(policies)
+        self._processes = max(1, processes)
         self._shares: dict[str, Share] | None = {} if shared else None
         self._retiring = False
-        self._lanes = {policy.name: _Lane(policy, self._share(policy.name)) for policy in self._policies}
-        self._lane_of: dict[str, str] = {}
+        self._total_running = total_running
+        self._set_sharing(sharing or Sharing())
+        self._used = Occupancy()
+        """Over all lanes."""
+        self._lanes = {policy.name: self._new_lane(policy) for policy in self._policies}
+        self._lane_of: dict[str, LaneState] = {}
+        self._backlog: dict[str, LaneState] = {}
+        """Lanes in which somebody waits."""
+        self._expiry = Expiry()
+        self._hopeless: dict[str, LaneState] = {}
+        """Whose turn came too late for their deadlines; the next `expire` names them."""
+        self._kept_free_for = ""
+        """Who has waited too long for the total to have room for its size: nobody goes before it any more."""
         self._retired: set[str] = set()
         """Lanes that a change removed while requests of theirs were running."""
-        self._total_running = total_running
+        self._usable: frozenset[str] | None = None
+        self._restraint: Restraint | None = None
         self._sequence = 0
-        self._effects = NOTHING_GIVEN_UP
+        self._latest = 0
+
+    def _set_sharing(self, sharing: Sharing) -> None:
+        self._sharing = sharing
+        running = self._total_running if sharing.running is None else sharing.running
+        self._limits = Limits(
+            # Where limits are shared the keeper holds the total.
+            running if self._shares is None else None,
+            sharing.running_tokens,
+            sharing.running_kv_tokens,
+            sharing.prefill_requests,
+            sharing.prefill_tokens,
+        ).divided(self._processes)
+        self._bound_together = any(value is not None for value in msgspec.structs.astuple(self._limits))
+        """Whether what one lane leaves may be what another waits for."""
+        self._turns = LaneTurns(sharing)
 
     # -- events
 
     def arrive(self, facts: RequestFacts, now: int) -> Decision:
         """Admit, queue or refuse a request. Raises `ValueError` for an id that is already here."""
-        if facts.request_id in self._lane_of:
-            raise ValueError(f"request id {facts.request_id!r} is already admitted or queued")
-        policy = classify(self._policies, facts)
-        lane = self._lane(policy)
-        effects = self._effects
-        if effects.refuses(policy.priority):
-            return self._refuse(lane, Reason.DEGRADED, lane.ahead(now) + 1, lane.predicted_wait(lane.ahead(now) + 1))
-        if not lane.waiting and self._may_run(lane) and self._total_room():
-            lane.running[facts.request_id] = now
-            self._lane_of[facts.request_id] = policy.name
+        request_id = facts.request_id
+        if request_id in self._lane_of:
+            raise ValueError(f"request id {request_id!r} is already admitted or queued")
+        self._latest = now
+        lane = self._lane(classify(self._policies, facts))
+        policy, queue = lane.policy, lane.queue
+        if self._usable is not None and not self._served(policy):
+            return self._refuse(lane, Reason.NO_BACKEND, 0, None, status=503)
+        restraint = self._restraint
+        if restraint is not None and restraint.turns_away(policy):
+            return self._refuse(lane, Reason.DEGRADED, 0, None)
+        demand = self._demand(facts)
+        lacks = lane.lacks(demand)
+        if not queue and not lacks and self._total_room(demand) and not self._held(policy):
+            if self._too_late(lane, facts, demand, now):
+                return self._refuse(lane, Reason.PREDICTED_WAIT, 0, None)
+            self._begin(lane, facts, demand, now)
             return Decision(kind=DecisionKind.ADMIT, lane=policy.name)
-        position = lane.ahead(now) + 1
-        predicted = lane.predicted_wait(position)
-        if effects.refuse:
-            return self._refuse(lane, Reason.DEGRADED, position, predicted)
-        budget = self._queue_budget(lane, facts, now)
-        if lane.full():
-            return self._refuse(lane, Reason.QUEUE_FULL, position, predicted)
-        if predicted is not None and predicted > budget:
-            return self._refuse(lane, Reason.PREDICTED_WAIT, position, predicted)
-        self._sequence += 1
-        lane.push(_Waiting(facts, now, now + budget), self._sequence)
-        self._lane_of[facts.request_id] = policy.name
-        return Decision(kind=DecisionKind.WAIT, lane=policy.name, position=position, predicted_wait_ns=predicted)
+        if not queue:
+            lane.prefill_binds = lacks is ROOM_IN_PREFILL
+        return self._wait_or_refuse(lane, facts, demand, now)
 
-    def finish(self, request_id: str, now: int) -> list[str]:
-        """A running request ended, however it ended; returns the ids that are admitted now, in order."""
-        lane = self._lanes.get(self._lane_of.get(request_id, ""))
+    def _wait_or_refuse(self, lane: LaneState, facts: RequestFacts, demand: Demand, now: int) -> Decision:
+        budget = self._queue_budget(lane, facts, now)
+        self._sequence += 1
+        waiting = Waiting(facts, demand, now, now + budget, self._sequence)
+        ahead, _ = lane.queue.ahead(waiting)
+        position = ahead + lane.elsewhere(now) + 1
+        predicted = waiting.predicted_ns = lane.predicted_wait(position)
+        reason = Reason.NONE
+        if self._restraint is not None and self._restraint.effects.refuse:
+            reason = Reason.DEGRADED
+        elif lane.full():
+            reason = Reason.QUEUE_FULL
+        elif lane.overfull(demand, self._processes):
+            reason = Reason.TOKEN_BACKLOG
+        elif predicted is not None and (predicted > budget or self._too_late(lane, facts, demand, now + predicted)):
+            reason = Reason.PREDICTED_WAIT
+        if reason:
+            return self._refuse(lane, reason, position, predicted)
+        self._wait(lane, waiting, now)
+        return Decision(kind=DecisionKind.WAIT, lane=lane.policy.name, position=position, predicted_wait_ns=predicted)
+
+    def first_token(self, request_id: str, now: int) -> list[str]:
+        """A running request has left prefill; returns the ids that are admitted now, in order."""
+        lane = self._lane_of.get(request_id)
+        running = None if lane is None else lane.running.get(request_id)
+        if lane is None or running is None or not running.in_prefill:
+            return []
+        running.in_prefill = False
+        lane.used.leave_prefill(running.demand)
+        self._used.leave_prefill(running.demand)
+        if lane.limits.in_prefill or self._limits.in_prefill:
+            return self._admit(now, lane)
+        return []
+
+    def finish(
+        self,
+        request_id: str,
+        now: int,
+        *,
+        prompt_tokens: int | None = None,
+        output_tokens: int | None = None,
+        completed: bool = True,
+    ) -> list[str]:
+        """A running request ended, however it ended; returns the ids that are admitted now, in order.
+
+        `prompt_tokens`, `output_tokens`: what they really were, where that is known. Only of one that was `completed`
+        is anything learnt.
+        """
+        lane = self._lane_of.get(request_id)
         if lane is None or request_id not in lane.running:
             return []
         del self._lane_of[request_id]
-        service = now - lane.running.pop(request_id)
-        lane.finished += 1
-        previous = lane.service_ns
-        lane.service_ns = service if previous is None else previous + _SERVICE_WEIGHT * (service - previous)
+        running = lane.end(request_id)
+        self._used.end(running.demand, in_prefill=running.in_prefill)
+        lane.served(now - running.since)
+        self._learn(lane, running, now, prompt_tokens, output_tokens, completed=completed)
         if lane.share is not None:
             # Where places are scarce the keeper says whose turn it is; it may be ours again.
-            lane.share.spare(len(lane.running), len(lane.waiting))
+            lane.share.spare(len(lane.running), len(lane.queue))
         if not lane.running and lane.policy.name in self._retired:
             self._retired.discard(lane.policy.name)
             del self._lanes[lane.policy.name]
-        return self._admit(now)
+        return self._admit(now, lane)
 
     def leave(self, request_id: str) -> bool:
         """A queued request's client left; true if it was queued. It will never be admitted."""
-        lane = self._lanes.get(self._lane_of.get(request_id, ""))
-        if lane is None or request_id not in lane.waiting:
+        lane = self._lane_of.get(request_id)
+        if lane is None or request_id in lane.running:
             return False
-        lane.pop(request_id)
+        if self._hopeless.pop(request_id, None) is None:
+            self._unqueue(lane, request_id, self._latest)
         del self._lane_of[request_id]
         return True
 
     def expire(self, now: int) -> list[str]:
-        """Remove and return the queued requests whose queue budget or deadline has passed."""
-        out: list[str] = []
-        for lane in self._lanes.values():
-            late = [request_id for request_id, waiting in lane.waiting.items() if waiting.expires <= now]
-            for request_id in late:
-                lane.pop(request_id)
-                del self._lane_of[request_id]
-            out += late
+        """Remove and return the queued requests whose queue budget or deadline has passed, or can no longer be met."""
+        out = list(self._hopeless)
+        for request_id in out:
+            del self._lane_of[request_id]
+        self._hopeless.clear()
+        for entry in self._expiry.due(now):
+            if self._still_waits(entry):
+                request_id = entry[1]
+                self._unqueue(self._lane_of.pop(request_id), request_id, now)
+                out.append(request_id)
         return out
 
-    def replace(self, policies: Sequence[LanePolicy], now: int) -> list[str]:
+    def settle(self, now: int) -> list[str]:
+        """Time has passed, or something outside has changed; returns the ids that are admitted now, in order."""
+        return self._admit(now, None) if self._backlog else []
+
+    def usable(self, backends: Collection[str] | None) -> None:
+        """Which backends may be sent to. A lane whose backends are all away is refused with 503; `None`: not known."""
+        self._usable = None if backends is None else frozenset(backends)
+
+    def throttle(self, shares: Mapping[str, float], now: int) -> list[str]:
+        """Lane -> the share of its `running` that it may use for now, at least one place; 1 for lanes not named.
+
+        Returns the ids that are admitted now.
+        """
+        for name, lane in self._lanes.items():
+            share = shares.get(name, 1.0)
+            lane.cap = None if share >= 1.0 else max(1, int(lane.policy.running * share / self._processes))
+        return self.settle(now)
+
+    def degrade(self, effects: Effects, until_ns: int, now: int) -> list[str]:
+        """Refuse and hold back whom the rungs of the ladder say, from now on; returns the ids that are admitted now.
+
+        `until_ns`: no refused client is asked back earlier. Nobody who runs or waits is sent away.
+        """
+        before, self._restraint = self._restraint, Restraint(effects, until_ns) if effects.rungs else None
+        return [] if before is None else self.settle(now)
+
+    def replace(self, policies: Sequence[LanePolicy], now: int, *, sharing: Sharing | None = None) -> list[str]:
         """Change the lanes at run time; returns the ids that are admitted now.
 
         Running requests stay counted in the lane that admitted them, by name; queued ones are classified again and
         keep their place by arrival. Nobody is refused by a change, even where a queue is now over its bound.
         """
+        self._latest = now
         waiting = sorted(
-            (entry for lane in self._lanes.values() for entry in lane.waiting.values()), key=lambda entry: entry.since
+            (entry for lane in self._lanes.values() for entry in lane.queue),
+            key=lambda entry: (entry.since, entry.sequence),
         )
         old = self._lanes
         self._policies = list(policies)
-        seated = {name for lane in old.values() for name in lane.waiting if not lane.without_seat(name)}
+        if sharing is not None:
+            self._set_sharing(sharing)
+        seated = {name for lane in old.values() for name in self._seated(lane)}
         for share in (self._shares or {}).values():
             share.empty_queue()
-        self._lanes = {policy.name: _Lane(policy, self._share(policy.name)) for policy in self._policies}
+        self._backlog.clear()
+        self._lanes = {policy.name: self._new_lane(policy) for policy in self._policies}
         self._retired.clear()
         for name, lane in old.items():
-            lane.waiting.clear()
-            lane.by_key.clear()
-            if name in self._lanes:
-                new = self._lanes[name]
-                new.running, new.service_ns, new.finished = lane.running, lane.service_ns, lane.finished
-                new.refused = lane.refused
+            new = self._lanes.get(name)
+            if new is not None:
+                new.inherit(lane)
+                self._lane_of.update(dict.fromkeys(lane.running, new))
             elif lane.running:
+                lane.forget_queue(self._sharing.tenant_weights)
                 self._lanes[name] = lane
                 self._retired.add(name)
             if name not in self._lanes or name in self._retired:
                 self._leave_share(lane)
         for entry in waiting:
-            policy = classify(self._policies, entry.facts)
-            lane = self._lane(policy)
-            self._sequence += 1
-            lane.push(entry, self._sequence)
+            lane = self._lane(classify(self._policies, entry.facts))
+            self._enqueue(lane, entry, now)
             if lane.share is not None and entry.facts.request_id in seated:
                 lane.share.keep_seat(entry.facts.request_id)
-            self._lane_of[entry.facts.request_id] = policy.name
-        return self._admit(now)
-
-    def degrade(self, effects: Effects, now: int) -> list[str]:
-        """Give up what a rung of the ladder gives up, from now on; returns the ids that are admitted now.
-
-        Nobody who runs or waits is sent away by it.
-        """
-        self._effects = effects
-        return self._admit(now)
+        return self._admit(now, None)
 
     # -- limits shared with other processes
 
@@ -277,17 +310,25 @@ class Admission:
         out: list[Report] = []
         for name, share in (self._shares or {}).items():
             lane = self._lanes.get(name)
-            waiting = {} if lane is None else lane.waiting
-            oldest = next(iter(waiting.values()), None)
-            report = share.report(name, waiting=len(waiting), oldest_ns=0 if oldest is None else oldest.since)
+            waiting = 0 if lane is None else len(lane.queue)
+            oldest = None if lane is None else lane.queue.oldest
+            # Places that this process's own part of a limit in tokens keeps from being used are not asked for: they
+            # would come, go back and come again.
+            wanted = waiting if lane is None or not waiting or self._usable_place(lane) else 0
+            report = share.report(name, waiting=waiting, wanted=wanted, oldest_ns=0 if oldest is None else oldest.since)
             if report is not None:
                 out.append(report)
         return out
+
+    def _usable_place(self, lane: LaneState) -> bool:
+        head = lane.head(self._latest)
+        return head is None or not (lane.lacks_beyond_share(head.demand) or self._used.lacks(self._limits, head.demand))
 
     def obey(self, order: SharedOrder, now: int) -> tuple[list[str], list[tuple[str, Decision]]]:
         """Take what the keeper grants; returns the ids that are admitted now, and those for whom there is no place."""
         share = self._share(order.lane)
         assert share is not None, "an order came to an admission that shares nothing"
+        self._latest = now
         share.obey(order, now)
         lane = self._lanes.get(order.lane)
         if lane is None or self._retiring or order.lane in self._retired:
@@ -295,15 +336,15 @@ class Admission:
         if lane is None:
             share.spare(0, 0)
             return [], []
-        admitted = self._admit(now)
-        share.seat_more(len(lane.waiting))
+        admitted = self._admit(now, None)
+        share.seat_more(len(lane.queue))
         refused: list[tuple[str, Decision]] = []
         for request_id in share.settled(order.settled):
-            lane.pop(request_id)
+            self._unqueue(lane, request_id, now)
             del self._lane_of[request_id]
-            position = lane.ahead(now) + 1
+            position = len(lane.queue) + lane.elsewhere(now) + 1
             refused.append((request_id, self._refuse(lane, Reason.QUEUE_FULL, position, lane.predicted_wait(position))))
-        share.spare(len(lane.running), len(lane.waiting))
+        share.spare(len(lane.running), len(lane.queue))
         return admitted, refused
 
     def retire(self) -> None:
@@ -313,13 +354,19 @@ class Admission:
             self._leave_share(lane)
 
     @staticmethod
-    def _leave_share(lane: _Lane) -> None:
+    def _leave_share(lane: LaneState) -> None:
         if lane.share is not None:
             lane.share.tight = True
-            lane.share.spare(len(lane.running), len(lane.waiting))
+            lane.share.spare(len(lane.running), len(lane.queue))
 
     def _share(self, name: str) -> Share | None:
         return None if self._shares is None else self._shares.setdefault(name, Share())
+
+    @staticmethod
+    def _seated(lane: LaneState) -> list[str]:
+        """Who waits and was told that it may."""
+        unseated = () if lane.share is None else lane.share.unseated
+        return [entry.facts.request_id for entry in lane.queue if entry.facts.request_id not in unseated]
 
     # -- views
 
@@ -331,91 +378,183 @@ class Admission:
         """The policy of a lane that a decision named."""
         return self._lanes[lane].policy
 
+    def predicted_wait_ns(self, lane: str, now: int) -> int | None:
+        """What the next arrival in `lane` would wait; absent while that is not known, or there is no such lane."""
+        state = self._lanes.get(lane)
+        return None if state is None else state.predicted_wait(len(state.queue) + state.elsewhere(now) + 1)
+
     def snapshot(self, now: int) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy, for metrics and the admin port (times in ms)."""
-        out: dict[str, dict[str, Any]] = {}
-        for name, lane in self._lanes.items():
-            oldest = next(iter(lane.waiting.values()), None)
-            predicted = lane.predicted_wait(lane.ahead(now) + 1)
-            out[name] = {
-                "running": len(lane.running),
-                "running_limit": lane.policy.running,
-                "queued": len(lane.waiting),
-                "queued_limit": lane.policy.queued,
-                "order": lane.policy.order.value,
-                "priority": lane.policy.priority,
-                "oldest_wait_ms": (now - oldest.since) / 1e6 if oldest else 0.0,
-                "predicted_wait_ms": predicted / 1e6 if predicted is not None else None,
-                "finished": lane.finished,
-                "refused": lane.refused,
-            }
-        return out
+        return {name: lane.view(now) for name, lane in self._lanes.items()}
 
     # -- inside
 
-    def _lane(self, policy: LanePolicy) -> _Lane:
+    def _new_lane(self, policy: LanePolicy) -> LaneState:
+        return LaneState(policy, self._share(policy.name), self._sharing.tenant_weights, self._processes)
+
+    def _lane(self, policy: LanePolicy) -> LaneState:
         lane = self._lanes.get(policy.name)
         if lane is None:
-            lane = self._lanes[policy.name] = _Lane(policy, self._share(policy.name))
+            lane = self._lanes[policy.name] = self._new_lane(policy)
         return lane
 
-    def _total_room(self) -> bool:
-        if self._total_running is None:
-            return True
-        return sum(len(lane.running) for lane in self._lanes.values()) < self._total_running
+    def _served(self, policy: LanePolicy) -> bool:
+        """Whether any backend of the lane may be sent to."""
+        assert self._usable is not None
+        return not self._usable.isdisjoint(policy.backends) if policy.backends else bool(self._usable)
 
-    def _may_run(self, lane: _Lane) -> bool:
-        """Whether the lane's own limit, and what is given up, let one more of it run."""
-        effects = self._effects
-        if not lane.room(effects.limit_factor):
+    def _demand(self, facts: RequestFacts) -> Demand:
+        return demand_of(facts)
+
+    def _total_room(self, demand: Demand) -> bool:
+        """Whether the total has room for one that comes now."""
+        if self._kept_free_for in self._lane_of:
             return False
-        if effects.low_waits and lane.policy.priority > 0:
-            return not any(other.waiting for other in self._lanes.values() if other.policy.priority <= 0)
-        return True
+        return not self._bound_together or not self._used.lacks(self._limits, demand)
 
-    def _admit(self, now: int) -> list[str]:
+    def _too_late(self, lane: LaneState, facts: RequestFacts, demand: Demand, start: int) -> bool:
+        """Whether it cannot meet its deadline if it begins at `start`."""
+        due = facts.deadline_ns
+        return due is not None and start + lane.floor.least_ns(demand.least_work, self._latest) > due
+
+    def _begin(self, lane: LaneState, facts: RequestFacts, demand: Demand, now: int) -> None:
+        lane.begin(facts.request_id, Running(now, demand, facts.tenant, facts.model, facts.max_tokens))
+        self._used.begin(demand)
+        self._lane_of[facts.request_id] = lane
+
+    def _wait(self, lane: LaneState, waiting: Waiting, now: int) -> None:
+        self._enqueue(lane, waiting, now)
+        self._expiry.add((waiting.expires, waiting.facts.request_id, waiting.sequence))
+        self._expiry.tidy(len(self._lane_of), self._still_waits)
+
+    def _enqueue(self, lane: LaneState, waiting: Waiting, now: int) -> None:
+        name = lane.policy.name
+        if name not in self._backlog:
+            self._turns.enter(lane, others=bool(self._backlog), now=now)
+            self._backlog[name] = lane
+        lane.wait(waiting, now)
+        if len(lane.queue) == 1:
+            self._turns.place(lane)
+        self._lane_of[waiting.facts.request_id] = lane
+
+    def _unqueue(self, lane: LaneState, request_id: str, now: int) -> None:
+        """It waits no longer."""
+        lane.queue.remove(request_id, now)
+        self._has_left(lane, request_id, now)
+
+    def _has_left(self, lane: LaneState, request_id: str, now: int) -> None:
+        lane.unseat(request_id)
+        if lane.queue:
+            self._turns.place(lane)
+        else:
+            del self._backlog[lane.policy.name]
+            lane.prefill_binds = False
+            if not self._backlog:
+                self._turns.emptied(now)
+
+    def _still_waits(self, entry: Entry) -> bool:
+        lane = self._lane_of.get(entry[1])
+        return lane is not None and entry[1] in lane.queue and lane.queue[entry[1]].sequence == entry[2]
+
+    def _admit(self, now: int, freed: LaneState | None) -> list[str]:
+        """Start whoever may go. `freed`: the lane in which something came free; `None`: it may be any."""
+        self._latest = now
+        self._kept_free_for = ""
+        if not self._backlog:
+            return []
+        # Where the ladder holds lanes back, what one leaves is what another waits for.
+        only = None if self._bound_together or self._restraint is not None else freed
         out: list[str] = []
-        while self._total_room():
-            lane = self._next_lane(self._lanes.values(), now)
+        passed: set[str] = set()
+        while self._limits.requests is None or self._used.requests < self._limits.requests:
+            lane = self._next_lane(passed, only)
             if lane is None:
                 break
-            request_id = lane.head(now)
-            if request_id is None:  # pragma: no cover  (the lane was chosen because somebody waits in it)
-                break
-            lane.pop(request_id)
-            lane.running[request_id] = now
-            out.append(request_id)
+            head = lane.head(now)
+            assert head is not None
+            if not lane.fits(head):
+                passed.add(lane.policy.name)
+            elif self._too_late(lane, head.facts, head.demand, now):
+                self._unqueue(lane, head.facts.request_id, now)
+                self._hopeless[head.facts.request_id] = lane
+            elif self._bound_together and (lacks := self._used.lacks(self._limits, head.demand)):
+                lane.prefill_binds = lacks is ROOM_IN_PREFILL
+                # Smaller ones may pass it, for a while: then what comes free is kept for it.
+                if now - head.since > lane.policy.longest_overtaken_ns:
+                    self._kept_free_for = head.facts.request_id
+                    break
+                passed.add(lane.policy.name)
+            else:
+                self._start(lane, head, now)
+                out.append(head.facts.request_id)
         return out
 
-    def _next_lane(self, lanes: Iterable[_Lane], now: int) -> _Lane | None:
-        best: _Lane | None = None
+    def _start(self, lane: LaneState, head: Waiting, now: int) -> None:
+        oldest = lane.queue.oldest
+        assert oldest is not None
+        self._turns.started(lane, head.demand.tokens, now - oldest.since)
+        lane.queue.start(head, now)
+        self._has_left(lane, head.facts.request_id, now)
+        self._begin(lane, head.facts, head.demand, now)
+
+    def _next_lane(self, passed: set[str], only: LaneState | None) -> LaneState | None:
+        best: LaneState | None = None
         best_rank = math.inf
+        lanes = self._backlog.values() if only is None else (only,) if only.policy.name in self._backlog else ()
         for lane in lanes:
-            if not lane.waiting or not self._may_run(lane):
-                continue
-            waited = now - next(iter(lane.waiting.values())).since
-            rank = lane.policy.priority - waited / AGEING_NS
-            if rank < best_rank:
-                best, best_rank = lane, rank
+            if lane.no_place() or self._held(lane.policy):
+                lane.prefill_binds = False
+            elif lane.rank < best_rank and lane.policy.name not in passed:
+                best, best_rank = lane, lane.rank
         return best
 
+    def _held(self, policy: LanePolicy) -> bool:
+        """Whether the ladder lets nobody of the lane begin while others wait."""
+        restraint = self._restraint
+        return restraint is not None and restraint.holds(policy, (lane.policy for lane in self._backlog.values()))
+
+    def _learn(
+        self,
+        lane: LaneState,
+        running: Running,
+        now: int,
+        prompt_tokens: int | None,
+        output_tokens: int | None,
+        *,
+        completed: bool,
+    ) -> None:
+        demand = running.demand
+        if output_tokens is not None:
+            real = (demand.prompt if prompt_tokens is None else prompt_tokens) + output_tokens
+            lane.queue.correct(running.tenant, real - demand.tokens)
+            self._turns.correct(lane, real - demand.tokens)
+            self._turns.place(lane)
+        if completed:
+            lane.floor.saw(now - running.since, demand.work, now)
+
     @staticmethod
-    def _queue_budget(lane: _Lane, facts: RequestFacts, now: int) -> int:
+    def _queue_budget(lane: LaneState, facts: RequestFacts, now: int) -> int:
         budget = lane.policy.budgets.queue_ns
         if facts.deadline_ns is not None:
             budget = max(0, min(budget, facts.deadline_ns - now))
         return budget
 
-    @staticmethod
-    def _refuse(lane: _Lane, reason: Reason, position: int, predicted: int | None) -> Decision:
+    def _refuse(
+        self, lane: LaneState, reason: Reason, position: int, predicted: int | None, *, status: int = 429
+    ) -> Decision:
         lane.refused += 1
-        retry = _DEFAULT_RETRY_S if predicted is None else max(1, math.ceil(predicted / 1e9))
+        if status == 503:
+            retry = _NO_BACKEND_RETRY_S
+        else:
+            until = self._restraint.until_ns - self._latest if self._restraint and reason is Reason.DEGRADED else 0
+            retry = max(_DEFAULT_RETRY_S, math.ceil(max(predicted or 0, until) / 1e9))
         return Decision(
             kind=DecisionKind.REFUSE,
             lane=lane.policy.name,
             position=position,
             predicted_wait_ns=predicted,
             reason=reason,
-            http_status=429,
+            http_status=status,
             retry_after_s=retry,
+            retry_after_ns=predicted,
         )

@@ -1,0 +1,27 @@
+"""What the degradation ladder asks of admission: who is refused, and who goes only when nobody else waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tailrace.govern.lane import LanePolicy
+from tailrace.govern.rungs import Effects
+
+
+class Restraint:
+    """The rungs in force as admission needs them. A lane of low priority is one whose number is above 0."""
+
+    __slots__ = ("effects", "until_ns")
+
+    def __init__(self, effects: Effects, until_ns: int) -> None:
+        self.effects = effects
+        self.until_ns = until_ns
+        """The earliest instant at which less may be given up: before it a refused client need not ask again."""
+
+    def turns_away(self, policy: LanePolicy) -> bool:
+        """Whether the lane takes nobody at the moment."""
+        return self.effects.refuses(policy.priority)
+
+    def holds(self, policy: LanePolicy, waiting: Iterable[LanePolicy]) -> bool:
+        """Whether nobody of the lane may begin, while somebody waits in the lanes `waiting`."""
+        return self.effects.low_waits and policy.priority > 0 and any(other.priority <= 0 for other in waiting)
