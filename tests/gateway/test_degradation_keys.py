@@ -58,6 +58,7 @@ def test_everything_is_read_and_written_back() -> None:
         ({"signals": {"kv_usage": {"enter": 0.8}}}, "degradation.signals.kv_usage", "flap: entered from 0.8 on"),
         ({"signals": {s.value: {"off": True} for s in Signal}}, "degradation.signals", "no signal could ever press"),
         ({"limit_factor": 1.5}, "degradation.limit_factor", "no smaller limit"),
+        ({"pin": 5}, "degradation.pin", "no step 5"),
         ({"cap": 0}, "degradation.cap", "0 tokens"),
         ({"shrink": 3}, "degradation.shrink", "3 tokens"),
         ({"dwell": "10ms"}, "degradation.dwell", "noise"),

@@ -87,8 +87,8 @@ def test_what_is_old_or_of_another_step_is_forgotten() -> None:
     assert seen.read(13 * S)[Signal.TTFT] is None
 
 
-def test_of_engines_the_fullest_counts() -> None:
-    states = [EngineState(at_ns=0, waiting=3, kv_usage=0.5), EngineState(at_ns=0, waiting=9), EngineState(at_ns=0)]
+def test_of_engines_the_one_with_room_counts() -> None:
+    states = [EngineState(at_ns=0, waiting=9, kv_usage=0.5), EngineState(at_ns=0, waiting=19), EngineState(at_ns=0)]
     read = signals().read(0, engines=states, loop_lag_ns=30 * MS)
     assert (read[Signal.ENGINE_WAITING], read[Signal.KV_USAGE], read[Signal.LOOP_LAG_MS]) == (9, 0.5, 30.0)
     assert signals().read(0)[Signal.ENGINE_WAITING] is None

@@ -178,6 +178,10 @@ class FleetViews:
             lane["budgets_ms"] = {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()}
         return lanes
 
+    async def degradation(self) -> list[dict[str, Any]]:
+        """Where the ladder of each worker stands."""
+        return [{"pid": worker.pid, **said} for worker, said in await self._ask("degradation", dict[str, Any])]
+
     async def backends(self, window_ns: int) -> list[dict[str, Any]]:
         """The engines, as the one watch on each sees it, and what all workers have there."""
         live = await self.live()

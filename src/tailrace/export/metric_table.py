@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace.export.host_metrics import HOST_METRICS
+from tailrace.export.ladder_metrics import LADDER_METRICS
 from tailrace.export.metric import Metric
 from tailrace.export.span_metrics import SPAN_METRICS
 from tailrace.model.outcome import OutcomeKind
@@ -519,6 +520,7 @@ _TABLE: Final = (
         merge="max",
         definition="Share of prompt tokens found in the engine's prefix cache in the last minute.",
     ),
+    *LADDER_METRICS,
     *SPAN_METRICS,
     # -- our own records
     Metric(

@@ -36,6 +36,8 @@ class DegradationConfig(Section):
     signals: dict[str, SignalConfig] = msgspec.field(default_factory=dict)
     """By name: `ttft`, `queue_wait` and `predicted_wait` as shares of the lane's TTFT objective, `engine_waiting` in
     requests, `kv_usage` from 0 to 1, `gaps_per_s`, `loop_lag_ms`, `turned_away` as a share of the requests."""
+    pin: int | None = None
+    """Hold the ladder at so many rungs, whatever the signals say; `POST /degradation` sets it while it serves."""
     window: Duration = lasting(10 * S)
     """How far back waits and first tokens count."""
     confirm: Duration = lasting(500 * MS)
@@ -115,6 +117,12 @@ def check_degradation(section: DegradationConfig, lanes: Sequence[str], *, place
 
 
 def _check_amounts(section: DegradationConfig, place: str) -> None:
+    if section.pin is not None and not 0 <= section.pin <= len(section.rungs):
+        raise ConfigError(
+            f"the ladder has no step {section.pin}",
+            place=f"{place}.pin",
+            remedy=f"Write a number from 0 to {len(section.rungs)}, or null to let the signals decide.",
+        )
     if not 0 < section.limit_factor < 1:
         raise ConfigError(
             f"{section.limit_factor:g} of a limit is no smaller limit",

@@ -248,7 +248,10 @@ class GatewayExchange:
         if decision.kind is DecisionKind.REFUSE:
             self.lane_refused(decision, now)
             return
-        self.clock.budgets = desk.policy(decision.lane).budgets
+        policy = desk.policy(decision.lane)
+        self.clock.budgets = policy.budgets
+        if policy.guard is not None:
+            self.clock.watch = self.gateway.gaps.watch(self, policy.guard)
         self._draw_trace()
         if decision.kind is DecisionKind.WAIT:
             self.phase = Phase.QUEUED
@@ -289,7 +292,8 @@ class GatewayExchange:
 
     def _admitted(self, body: bytes, now: int) -> None:
         self.ledger.admitted = now
-        self.dispatch.begin(body, now)
+        degradation = self.gateway.degradation
+        self.dispatch.begin(body if degradation is None else degradation.admitted(self, body, now), now)
 
     def unreachable(self, error: str, now: int) -> None:
         """No engine could be given the request."""
@@ -329,6 +333,8 @@ class GatewayExchange:
         self.phase = Phase.STREAMING
         self.ledger.at_first_token = self.backend.engine.watch.state(now)
         self.ledger.client_first_token = written
+        if self.gateway.degradation is not None:
+            self.gateway.degradation.first_token(self, now)
         self.next_check = self.next_budget()
 
     def engine_done(self, now: int) -> None:
@@ -415,7 +421,7 @@ class GatewayExchange:
         draining = self.phase is Phase.DRAINING
         queued = over.reason is Reason.QUEUE_TIMEOUT
         self._let_go(now)
-        text = f"the {over.budget} budget of {self.clock.length_ns(over.budget) / 1e9:g} s is over in stage {stage}"
+        text = self.clock.sentence(over, stage)
         if draining:
             # Everything is said; only the client does not take it.
             self._drop_client()

@@ -14,8 +14,10 @@ from tailrace.gateway.aliases import Aliases
 from tailrace.gateway.amendments import AmendmentFork
 from tailrace.gateway.backends import Backends
 from tailrace.gateway.config import Config
+from tailrace.gateway.degradation import LOOK_EVERY, Degradation
 from tailrace.gateway.entrance import Entrance, split_address
 from tailrace.gateway.fixed_keys import check_change
+from tailrace.gateway.gaps import GapDesk
 from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.hindsight import Hindsight
 from tailrace.gateway.history import History
@@ -90,6 +92,9 @@ class Gateway:
         self.in_flight: dict[str, InFlight] = {}
         self.backends = Backends(config, self.in_flight.values, self.amendments)
         self.hindsight = Hindsight()
+        self.gaps = GapDesk()
+        self.degradation: Degradation | None = None
+        """The degradation ladder, where the configuration has one."""
         reception = Reception(self)
         self.open, self.open_malformed = reception.open, reception.open_malformed
         self._desk = RecordDesk(self, sink, observer)
@@ -121,6 +126,7 @@ class Gateway:
         """The sweeper is up to one period late, so it is told to come one period early."""
         self.aliases = Aliases(config.aliases)
         self.traces.reconfigure(config.traces, config.workers)
+        self._apply_degradation(config)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes
@@ -134,6 +140,17 @@ class Gateway:
         self.client_buffer_bytes = limits.client_buffer_bytes
         self.timeline_limit = config.records.timeline_events
         self.sample_rate = config.records.sample
+
+    def _apply_degradation(self, config: Config) -> None:
+        now = monotonic_ns()
+        ladder = self.degradation
+        if config.degradation.enabled and ladder is None:
+            self.degradation = Degradation(self, config, now)
+        elif config.degradation.enabled and ladder is not None:
+            ladder.apply(config, now)
+        elif ladder is not None:
+            self.degradation = None
+            ladder.close(now)
 
     # -- life
 
@@ -274,6 +291,8 @@ class Gateway:
             ledger.loop_lag_ns = lag
         if exchange is not None and (verdict.outcome is not OutcomeKind.COMPLETED or not exchange.keep_alive):
             self.hindsight.look(exchange, verdict)
+        if self.degradation is not None:
+            self.degradation.ended(ledger, verdict, now)
         self._desk.add(ledger, measured, verdict, now, exchange)
 
     def turned_away(self) -> Refusal | None:
@@ -349,6 +368,8 @@ class Gateway:
         self.lanes.sweep(now)
         self._desk.flush()
         self._ticks += 1
+        if self.degradation is not None and self._ticks % LOOK_EVERY == 0:
+            self.degradation.look(now)
         if self._ticks % _CONNECTIONS_EVERY == 0:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
             self.backends.sweep(now)
@@ -414,6 +435,12 @@ class Gateway:
             "inference": self.backends.first.waits.view(),
             "counters": msgspec.to_builtins(self.counters),
         }
+
+    def degradation_view(self) -> dict[str, Any]:
+        """Where the ladder stands, and the gaps in mid-stream that its lanes did not allow."""
+        now = monotonic_ns()
+        ladder: dict[str, Any] = {"enabled": False} if self.degradation is None else self.degradation.view(now)
+        return {**ladder, "gaps": self.gaps.view(now)}
 
     def streams(self) -> list[dict[str, Any]]:
         """The requests in flight, oldest first."""

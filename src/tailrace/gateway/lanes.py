@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import Any, Protocol
 
 from tailrace.govern.admission import Admission, Decision, DecisionKind
 from tailrace.govern.lane import LanePolicy, RequestFacts
+from tailrace.govern.rungs import Effects
 from tailrace.govern.shared_state import Order, SharedState
 
 
@@ -79,6 +80,11 @@ class LaneDesk:
     def replace(self, policies: Sequence[LanePolicy], now: int) -> None:
         """Change the lanes without dropping a request."""
         self._admit(self.admission.replace(policies, now), now)
+
+    def degrade(self, effects: Effects, shares: Mapping[str, float], until_ns: int, now: int) -> None:
+        """What the rungs of the ladder ask of the lanes. `shares`: lane -> what is left of its running limit."""
+        self._admit(self.admission.throttle(shares, now), now)
+        self._admit(self.admission.degrade(effects, until_ns, now), now)
 
     def retire(self) -> None:
         """This process ends soon: leave the places to the others as they become free."""

@@ -156,6 +156,8 @@ def cancellation(reason: Reason, why: str, stage: str) -> Refusal:
 def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
     """Why a lane does not take a request, and when to come back."""
     predicted = decision.predicted_wait_ns
+    if decision.reason is Reason.DEGRADED:
+        return _degraded(decision)
     if decision.reason is Reason.QUEUE_FULL:
         why = f"{policy.running} requests are running and {policy.queued} are waiting, which is its limit"
     else:
@@ -169,6 +171,22 @@ def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
         lane=decision.lane,
         position=decision.position,
         predicted_wait_ms=None if predicted is None else round(predicted / 1e6, 3),
+        retry_after_s=decision.retry_after_s,
+    )
+
+
+def _degraded(decision: Decision) -> Refusal:
+    """The ladder refuses: quality was given up first, and it was not enough."""
+    wait = decision.predicted_wait_ns
+    return Refusal(
+        status=decision.http_status,
+        message=f"the service is under heavy load, and lane {decision.lane!r} takes only what it can begin at once, or "
+        f"nothing. Nothing is wrong with the request. Try again in {decision.retry_after_s} s.",
+        reason=decision.reason,
+        stage="queue",
+        lane=decision.lane,
+        position=decision.position,
+        predicted_wait_ms=None if wait is None else round(wait / 1e6, 3),
         retry_after_s=decision.retry_after_s,
     )
 

@@ -74,6 +74,9 @@ class Served(Protocol):
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
 
+    async def degradation(self) -> list[dict[str, Any]]:
+        """Of each process: where its ladder stands and why, and its gaps in mid-stream."""
+
     async def backends(self, window_ns: int) -> list[dict[str, Any]]:
         """The engines, the connections to them, and what their metrics say of the last `window_ns`."""
 
@@ -211,6 +214,10 @@ class OneGateway:
             budgets = msgspec.to_builtins(desk.policy(name).budgets)
             lane["budgets_ms"] = {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()}
         return lanes
+
+    async def degradation(self) -> list[dict[str, Any]]:
+        """Where the ladder stands."""
+        return [self._gateway.degradation_view()]
 
     async def backends(self, window_ns: int) -> list[dict[str, Any]]:
         """The engines behind us."""

@@ -42,8 +42,13 @@ class LaneTail:
         self._waits: deque[tuple[int, int]] = deque(maxlen=KEPT)
 
     def first_token(self, ttft_ns: int, now: int) -> None:
-        """A request got its first token, or ended without one after `ttft_ns`."""
+        """A request got its first token."""
         self._first_tokens.append((now, ttft_ns))
+
+    def gave_up(self, age_ns: int, now: int) -> None:
+        """A request ended in vain, without a first token; says nothing where that was before the objective."""
+        if self._strictest is not None and age_ns > self._strictest:
+            self.first_token(age_ns, now)
 
     def waited(self, wait_ns: int, now: int) -> None:
         """A request left the lane's queue: it was admitted, or gave up."""
@@ -140,12 +145,17 @@ class LadderSignals:
             Signal.TTFT: _worst(tail.ttft(since, ages.get(name, ())) for name, tail in lanes),
             Signal.QUEUE_WAIT: _worst(tail.queue_wait(since, queued.get(name, ())) for name, tail in lanes),
             Signal.PREDICTED_WAIT: _worst(tail.share(waits.get(name)) for name, tail in lanes),
-            Signal.ENGINE_WAITING: _worst(state.waiting for state in states),
-            Signal.KV_USAGE: _worst(state.kv_usage for state in states),
+            Signal.ENGINE_WAITING: _least(state.waiting for state in states),
+            Signal.KV_USAGE: _least(state.kv_usage for state in states),
             Signal.GAPS_PER_S: len(self._gaps) / length_s,
             Signal.LOOP_LAG_MS: None if loop_lag_ns is None else loop_lag_ns / MS,
             Signal.TURNED_AWAY: sum(refused for _, refused in self._answers) / max(1, len(self._answers)),
         }
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    """Of several engines: while one has room, balance helps and giving things up does not."""
+    return min((value for value in values if value is not None), default=None)
 
 
 def _worst(values: Iterable[float | None]) -> float | None:
