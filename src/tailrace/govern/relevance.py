@@ -7,6 +7,7 @@ weight by itself.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -42,7 +43,7 @@ def words(text: str) -> list[str]:
         if word.isascii() or not _WIDE.search(word):
             out.append(word)
         else:
-            out.extend(map("".join, zip(word, word[1:], strict=False)))
+            out.extend(map("".join, itertools.pairwise(word)))
     return out
 
 

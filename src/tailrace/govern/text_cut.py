@@ -26,7 +26,7 @@ _TRIES: Final = 4
 _ENDS: Final = (
     ("\n\n",),
     ("\n",),
-    (". ", "! ", "? ", ".\t", "。", "！", "？", "… "),
+    (". ", "! ", "? ", ".\t", "\u3002", "\uff01", "\uff1f", "\u2026 "),
     (" ", "\t"),
 )
 """What a unit may end with, best first: a paragraph, a line, a sentence, a word."""

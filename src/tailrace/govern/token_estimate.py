@@ -29,7 +29,7 @@ import msgspec
 from tailrace.govern.text_size import TextSize
 
 BYTES_PER_TOKEN: Final = 4
-"""English under the common BPE vocabularies; 10-30 % off in either direction, more for code and CJK, until calibrated."""
+"""English under the common BPE vocabularies; 10-30 % off in either direction, more for code and CJK."""
 MAX_MODELS: Final = 64
 """Models that are kept apart; names come from clients, and the rest share one account."""
 _OTHER: Final = ""

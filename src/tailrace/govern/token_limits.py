@@ -27,11 +27,31 @@ class TokenLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Of all completions of a request together: `n` or `best_of` of them share it."""
     default_output: int | None = None
     """What is asked of the engine where the client says nothing."""
+    shrink_to: int | None = None
+    """Under load: prompts within `max_prompt` are shortened to this too, where they can be; one that cannot goes on
+    as it is."""
 
     @property
     def bounds_nothing(self) -> bool:
         """Whether no request can be touched."""
-        return self.max_prompt is None and self.max_output is None and self.default_output is None
+        return not (self.bounds_prompts or self.max_output or self.default_output)
+
+    @property
+    def bounds_prompts(self) -> bool:
+        """Whether the size of a prompt matters."""
+        return self.max_prompt is not None or self.shrink_to is not None
+
+    def cut_to(self, tokens: int) -> int | None:
+        """What a prompt of this size is to be shortened to; `None` where it stays as it is or is refused."""
+        if self.refuses(tokens):
+            return None
+        bounds = [bound for bound in (self.max_prompt, self.shrink_to) if bound is not None]
+        least = min(bounds, default=tokens)
+        return least if tokens > least else None
+
+    def refuses(self, tokens: int) -> bool:
+        """Whether a prompt of this size is turned away."""
+        return self.max_prompt is not None and tokens > self.max_prompt and self.over is Over.REFUSE
 
 
 UNLIMITED: Final = TokenLimits()
@@ -144,11 +164,13 @@ class OutputCaps:
             default = None if default is None else max(1, int(default * factor))
         if squeeze.output_cap is not None:
             top = squeeze.output_cap if top is None else min(top, squeeze.output_cap)
-        prompt, over = limits.max_prompt, limits.over
-        to = squeeze.prompt_to
-        if to is not None and can_cut and (prompt is None or to < prompt):
-            prompt, over = to, Over.TRUNCATE
-        return TokenLimits(max_prompt=prompt, over=over, max_output=top, default_output=default)
+        return TokenLimits(
+            max_prompt=limits.max_prompt,
+            over=limits.over,
+            max_output=top,
+            default_output=default,
+            shrink_to=squeeze.prompt_to if can_cut else None,
+        )
 
     def view(self) -> Mapping[str, Any]:
         """Lane -> what is set."""
