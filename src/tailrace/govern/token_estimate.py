@@ -10,7 +10,8 @@ squares of the *relative* error, so that long prompts do not drown short ones, w
 
 * a prior as strong as a few requests: bytes / 4, which is what is said before anything is known, and what stays for a
   kind of text that never came;
-* forgetting: an observation 500 requests ago weighs a third of a new one (a model behind a name is replaced);
+* forgetting: an observation 500 requests ago weighs a third of a new one, and less while the errors lean to one side
+  (a model behind a name is replaced);
 * Huber weights: what is off by more than three times the usual error (a prompt with a hidden system text, a counting
   bug) pulls less the further off it is.
 
@@ -34,6 +35,11 @@ MAX_MODELS: Final = 64
 """Models that are kept apart; names come from clients, and the rest share one account."""
 _OTHER: Final = ""
 _FORGET: Final = 0.998
+_FORGET_FAST: Final = 0.95
+"""While the last errors lean to one side: the model behind the name, or its traffic, is another one now."""
+_RECENT: Final = 16
+_LEANS: Final = 0.8
+_LEANS_FROM: Final = 0.1
 _WINDOW: Final = 256
 """Errors that the quantiles are of."""
 _FIT_EVERY: Final = 8
@@ -43,6 +49,8 @@ _LEAST_SCALE: Final = 0.02
 """Errors below this are no outliers, however good the fit is."""
 _NOISE: Final = 0.1
 """Relative error of an observation that the prior's strength is relative to."""
+
+_UNKNOWN_MARGIN: Final = 0.4
 
 # What is believed at first, how sure that is (one standard deviation), and what cannot be: a template that adds more
 # than a page, a character of a text that is no token at all.
@@ -80,7 +88,7 @@ class TokenRates:
     the error shows is the rest (special tokens, tools that the template renders).
     """
 
-    __slots__ = ("_errors", "_forced", "_gram", "_moment", "_prior", "_since_fit", "n", "rates")
+    __slots__ = ("_errors", "_forced", "_gram", "_moment", "_prior", "_recent", "_since_fit", "margin", "n", "rates")
 
     def __init__(self, *, exact_text: bool = False) -> None:
         means = (0.0, 0.0, 1.0, 1.0) if exact_text else _PRIOR
@@ -90,9 +98,12 @@ class TokenRates:
         self._gram = [[0.0] * 4 for _ in range(4)]
         self._moment = [0.0] * 4
         self._errors: deque[float] = deque(maxlen=_WINDOW)
+        self._recent: deque[float] = deque(maxlen=_RECENT)
         self._since_fit = 0
         self.rates: _Row = means
         """(a prompt, a message, a narrow byte, a wide byte), in tokens."""
+        self.margin = _UNKNOWN_MARGIN
+        """The p95 of the error as of the last fit; how far an estimate may well be off."""
         self.n = 0
         """Observations so far."""
 
@@ -112,14 +123,16 @@ class TokenRates:
         self.n += 1
         chat = 1.0 if size.messages else 0.0
         row = (chat / text, size.messages / text, size.narrow / text, size.wide / text)
-        scale = _HUBER * max(self._scale(), _LEAST_SCALE)
+        usual, forget = self._usual()
+        scale = _HUBER * max(usual, _LEAST_SCALE)
         weight = 1.0 if abs(error) <= scale else scale / abs(error)
+        self._recent.append(error)
         gram, moment = self._gram, self._moment
         for i, left in enumerate(row):
             line = gram[i]
             for j, right in enumerate(row):
-                line[j] = line[j] * _FORGET + weight * left * right
-            moment[i] = moment[i] * _FORGET + weight * left
+                line[j] = line[j] * forget + weight * left * right
+            moment[i] = moment[i] * forget + weight * left
         self._since_fit += 1
         if self._since_fit >= _FIT_EVERY or self.n <= _FIT_EVERY:
             self._fit()
@@ -136,12 +149,15 @@ class TokenRates:
             n=self.n, p50=sizes[last // 2], p95=sizes[min(last, round(last * 0.95))], bias=signed[last // 2]
         )
 
-    def _scale(self) -> float:
-        """The usual error: the mean of the last ones with the largest quarter left out, near enough to a median."""
-        recent = sorted(map(abs, list(self._errors)[-17:-1]))
-        kept = recent[: max(1, len(recent) * 3 // 4)]
-        # Before anything is known nothing is an outlier.
-        return sum(kept) / len(kept) if len(recent) >= _FIT_EVERY else 1.0
+    def _usual(self) -> tuple[float, float]:
+        """The usual error (the mean of the last ones without their largest quarter), and what to forget by."""
+        recent = self._recent
+        if len(recent) < _RECENT:
+            return 1.0, _FORGET  # before anything is known nothing is an outlier
+        sizes = sorted(map(abs, recent))
+        kept = sizes[: _RECENT * 3 // 4]
+        leans = abs(sum(recent)) > _LEANS * sum(sizes) and sizes[_RECENT // 2] > _LEANS_FROM
+        return sum(kept) / len(kept), _FORGET_FAST if leans else _FORGET
 
     def _fit(self) -> None:
         """Solve (X'WX + P) r = X'Wy + P r0."""
@@ -156,6 +172,8 @@ class TokenRates:
             solved[2] = solved[3] = 1.0
         a, b, c, d = (min(max(value, low), high) for value, low, high in zip(solved, _LEAST, _MOST, strict=True))
         self.rates = (a, b, c, d)
+        if len(self._errors) >= _RECENT:
+            self.margin = self.error.p95 or 0.0
 
 
 def _solve(matrix: list[list[float]], vector: list[float]) -> list[float]:
