@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailrace.gateway.config_values import Duration, Section, lasting
+from tailrace.gateway.token_keys import TokenLimitsConfig
 from tailrace.govern.lane import LaneMatch, Order
 from tailrace.model.thresholds import MS, Budgets, S, SlowThresholds
 
@@ -96,6 +97,8 @@ class LaneConfig(Section):
     """`high`, `normal`, `low`, or a number (lower goes first)."""
     budgets: BudgetsConfig | None = None
     objectives: dict[str, Duration] | None = None
+    tokens: TokenLimitsConfig | None = None
+    """Limits of prompts and outputs in this lane."""
 
 
 class SlowConfig(Section):

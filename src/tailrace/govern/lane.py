@@ -33,6 +33,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     tenant: str = ""
     path: str = ""
+    lane: str = ""
+    """Decided already: no match is asked. A shortened prompt stays in the lane whose limit it was shortened to."""
     headers: Mapping[str, str] = {}
     """Lower-case names."""
     deadline_ns: int | None = None
@@ -83,7 +85,7 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
 def classify(policies: Sequence[LanePolicy], facts: RequestFacts) -> LanePolicy:
     """The first lane whose match accepts `facts`; where none does, the lane named `default` or a built-in one."""
     for policy in policies:
-        if policy.match.accepts(facts):
+        if policy.name == facts.lane if facts.lane else policy.match.accepts(facts):
             return policy
     for policy in policies:
         if policy.name == DEFAULT_LANE:
