@@ -90,7 +90,7 @@ class Shaper:
 
     def estimate(self, work: Work) -> int | None:
         """The calibrated count of a prompt; `None` where the plain one stands."""
-        tokens = self._estimates.estimate(work.model, work.size)
+        tokens = self._estimates.estimate(work.model, work.size) if work.size.text else None
         pictures = self._config.image_tokens * work.size.unseen
         if pictures == 0:
             return tokens

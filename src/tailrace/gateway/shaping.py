@@ -86,8 +86,8 @@ class Shaping:
     def shape(self, exchange: GatewayExchange, body: bytes) -> bytes | None:
         """The body as it goes on; `None` where it does not, or later, by `exchange.shaped`."""
         work = exchange.work
-        if exchange.upload is not None:
-            return body
+        if exchange.upload is not None or work.prompt_tokens is None:
+            return body  # audio and the like
         tokens = self._shaper.estimate(work)
         if tokens is not None and tokens != work.prompt_tokens:
             exchange.work = work = msgspec.structs.replace(work, prompt_tokens=tokens)
