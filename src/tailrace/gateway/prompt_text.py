@@ -110,7 +110,7 @@ class Prompt:
             if not isinstance(message, dict):
                 return False
             role = message.get("role")
-            turn = Turn([], system=role in _SYSTEM)
+            turn = Turn([], system=isinstance(role, str) and role in _SYSTEM)
             places: list[_Place] = []
             begins = read(message, turn, places)
             if role == "user":
