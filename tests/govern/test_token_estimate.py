@@ -91,11 +91,13 @@ def test_what_never_came_stays_as_it_was_believed() -> None:
     assert rates.rates[3] == pytest.approx(0.25)
 
 
-def test_pictures_teach_nothing() -> None:
+def test_pictures_and_impossible_counts_teach_nothing() -> None:
     rates = TokenRates()
     rates.learn(TextSize(narrow=40, messages=1, unseen=1), 2000)
     rates.learn(TextSize(messages=1), 20)
     rates.learn(TextSize(narrow=40, ids=10), 10)
+    rates.learn(TextSize(narrow=400_000, messages=1), 7)
+    rates.learn(TextSize(narrow=40), 5000)
     assert rates.n == 0
 
 

@@ -114,9 +114,13 @@ class TokenRates:
         return of_chat + c * size.narrow + d * size.wide + size.ids
 
     def learn(self, size: TextSize, counted: int) -> None:
-        """An engine counted `counted` tokens in a prompt of this size; one with unseen parts teaches nothing."""
+        """An engine counted `counted` tokens in a prompt of this size.
+
+        One with unseen parts teaches nothing, nor does a count that no tokenizer could come to: some servers say what
+        they have computed, without what was cached, and test servers say anything.
+        """
         text = counted - size.ids
-        if size.unseen or text < 1 or not size.text:
+        if size.unseen or not size.text or not self._possible(size, text):
             return
         error = self.tokens(size) / counted - 1
         self._errors.append(error)
@@ -136,6 +140,12 @@ class TokenRates:
         self._since_fit += 1
         if self._since_fit >= _FIT_EVERY or self.n <= _FIT_EVERY:
             self._fit()
+
+    def _possible(self, size: TextSize, text: int) -> bool:
+        if self._forced:
+            return text >= 1
+        most = _MOST[0] + _MOST[1] * size.messages + _MOST[2] * size.narrow + _MOST[3] * size.wide
+        return max(1.0, _LEAST[2] * size.narrow + _LEAST[3] * size.wide) <= text <= most
 
     @property
     def error(self) -> CountError:

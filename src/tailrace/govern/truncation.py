@@ -21,6 +21,8 @@ from tailrace.govern.text_cut import Count, cut_text
 HEAD: Final = 0.2
 TAIL: Final = 0.4
 """Shares of the room for earlier turns that the first and the newest ones take before relevance is asked."""
+_HEAD_WHOLE: Final = 0.35
+"""A first turn that is a little larger than its share stays whole: a cut costs a marker and the sense of a text."""
 _SYSTEM_SHARE: Final = 0.4
 """Of a budget that the last turn and the system text cannot share: the most that the system text gets."""
 _EARLIER_SHARE: Final = 0.1
@@ -151,7 +153,7 @@ class _Conversation:
                 out[i] = list(self.turns[i].texts)
             return
         # The start says what all this is about: it is kept, whole or in part, wherever there is room for it.
-        share = room * HEAD - self.gap
+        share = room * (_HEAD_WHOLE if self.sizes[earlier[0]] <= room * _HEAD_WHOLE - self.gap else HEAD) - self.gap
         took = self._cut_turns(out, earlier[:1], share) if share >= min(_WORTH, self.sizes[earlier[0]]) else None
         if took is None:
             out[earlier[0]] = None
