@@ -142,6 +142,46 @@ def test_a_pin_holds_it_and_a_smaller_model_answers() -> None:
     run(test())
 
 
+def test_answers_are_capped_and_long_prompts_shortened_while_the_rungs_are_on() -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def script(incoming: Incoming) -> None:
+        asked.append(incoming.json)
+        await incoming.stream(1)
+
+    long = [{"role": "user", "content": f"part {number}: " + "words and more words. " * 20} for number in range(40)]
+
+    async def test() -> None:
+        config = ladder("cap", "shrink", cap=64, shrink=500, pin=2)
+        async with stand(script, degradation=config) as s, admin_of(s.gateway) as admin:
+            for body in (
+                chat_body(max_tokens=1000),
+                chat_body(max_tokens=10),
+                chat_body(),
+                chat_body(n=4),
+                chat_body(messages=long, max_tokens=10),
+            ):
+                await s.ask(request(body))
+            await s.record(5)
+            assert [body.get("max_tokens", body.get("max_completion_tokens")) for body in asked] == [64, 10, 64, 16, 10]
+            assert [r.degradation for r in s.records.all] == ["cap", "", "cap", "cap", "shrink"]
+            assert s.records.all[0].capped_to == 64
+            shortened = s.records.all[4]
+            assert shortened.truncated_from is not None
+            assert shortened.truncated_from > 500
+            assert len(asked[4]["messages"]) < len(long)
+            # The first rung alone, and none.
+            await admin.post("/degradation", {"pin": 1})
+            await s.ask(request(chat_body(messages=long, max_tokens=1000)))
+            assert (len(asked[5]["messages"]), asked[5]["max_tokens"]) == (40, 64)
+            await admin.post("/degradation", {"pin": 0})
+            await s.ask(request(chat_body(max_tokens=1000)))
+            assert asked[6]["max_tokens"] == 1000
+            assert (await s.record(7)).degradation == ""
+
+    run(test())
+
+
 def test_it_is_off_unless_asked_for_and_can_be_switched_while_it_serves() -> None:
     async def test() -> None:
         async with stand(lanes=LANES) as s, admin_of(s.gateway) as admin:

@@ -46,6 +46,8 @@ _WORST: Final = frozenset(
         "queued_limit",
         "priority",
         "prefill_error_share",
+        *("error_p50", "error_p95", "bias", "tokens_a_prompt", "tokens_a_message"),
+        *("bytes_a_token", "bytes_a_token_wide", "output_factor", "output_cap", "prompt_to"),
     }
 )
 """Numbers that do not add up over processes: the largest stands for all."""

@@ -35,6 +35,7 @@ from tailrace.gateway.degradation_keys import DegradationConfig, SignalConfig, c
 from tailrace.gateway.grpc_keys import check_grpc
 from tailrace.gateway.guard_keys import GapConfig, PaceConfig, check_guard, stream_guard
 from tailrace.gateway.plain_yaml import read_yaml
+from tailrace.gateway.token_keys import TokenLimitsConfig, TokensConfig, check_limits, check_tokens
 from tailrace.gateway.traces_keys import check_traces
 from tailrace.govern.lane import LaneMatch, LanePolicy
 from tailrace.govern.objectives import FORM, objective_name
@@ -78,6 +79,7 @@ class Config(Section):
     traces: TracesConfig = msgspec.field(default_factory=TracesConfig)
     degradation: DegradationConfig = msgspec.field(default_factory=DegradationConfig)
     """What is given up under load, and in which order; off unless `enabled`."""
+    tokens: TokensConfig = msgspec.field(default_factory=TokensConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
@@ -230,6 +232,7 @@ def check(config: Config, *, where: str = "config") -> None:
     """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
     _check_websocket(config.websocket, place=f"{where}: websocket")
     check_traces(config.traces, place=f"{where}: traces")
+    check_tokens(config.tokens, place=f"{where}: tokens")
     _check_inference(config.inference, place=f"{where}: inference")
     if not config.backends:
         raise ConfigError(
@@ -341,6 +344,8 @@ def _check_lane(lane: LaneConfig, names: list[str], *, place: str) -> None:
             place=f"{place}.priority",
             remedy="Write high, normal, low or a number (lower goes first).",
         )
+    if lane.tokens is not None:
+        check_limits(lane.tokens, place=f"{place}.tokens")
     if lane.objectives:
         parse_objectives(lane.objectives)
 
@@ -451,6 +456,8 @@ def _known_keys() -> list[str]:
         SignalsConfig,
         RecordsConfig,
         TracesConfig,
+        TokensConfig,
+        TokenLimitsConfig,
         WebsocketConfig,
         GapConfig,
         PaceConfig,

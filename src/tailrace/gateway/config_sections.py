@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tailrace.gateway.config_values import Duration, Section, lasting
 from tailrace.gateway.guard_keys import GapConfig, PaceConfig
+from tailrace.gateway.token_keys import TokenLimitsConfig
 from tailrace.govern.lane import LaneMatch, Order
 from tailrace.model.thresholds import MS, Budgets, S, SlowThresholds
 
@@ -101,6 +102,8 @@ class LaneConfig(Section):
     """The longest gap between two tokens of a stream, and what becomes of it; absent: only the idle budget counts."""
     pace: PaceConfig | None = None
     """The fewest tokens a second; absent: none are demanded."""
+    tokens: TokenLimitsConfig | None = None
+    """Limits of prompts and outputs in this lane."""
 
 
 class SlowConfig(Section):

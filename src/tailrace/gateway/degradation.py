@@ -14,6 +14,7 @@ from tailrace.govern.ladder import Ladder, StepEvent
 from tailrace.govern.ladder_signals import LadderSignals
 from tailrace.govern.rungs import NOTHING_GIVEN_UP, Rung
 from tailrace.govern.stream_guard import GapAction
+from tailrace.govern.token_limits import ALL_LANES
 from tailrace.model.gap_event import GapEvent
 from tailrace.model.outcome import OutcomeKind, Reason
 
@@ -57,6 +58,7 @@ class Degradation:
     def close(self, now: int) -> None:
         """It is switched off: nothing is given up any more."""
         self._gateway.gaps.listeners.remove(self._gap)
+        self._gateway.shaping.caps.lift(ALL_LANES)
         self._gateway.lanes.degrade(NOTHING_GIVEN_UP, {}, now, now)
 
     # -- what requests tell
@@ -72,6 +74,12 @@ class Degradation:
         if not effects.rungs:
             return body
         applied = list(effects.for_everybody())
+        cap, shortest = effects.cap_tokens, effects.shrink_tokens
+        # Set as the body was read; both may have been lower by the configuration alone.
+        if cap is not None and ledger.capped_to == max(1, cap // max(ledger.n, ledger.best_of, ledger.beam)):
+            applied.append(Rung.CAP)
+        if shortest is not None and ledger.truncated_from is not None and ledger.truncated_from > shortest:
+            applied.append(Rung.SHRINK)
         if effects.models and exchange.route.kind is RouteKind.READ and exchange.upload is None:
             smaller = effects.models.get(ledger.model)
             if smaller is not None:
@@ -159,6 +167,11 @@ class Degradation:
             self._shares = self._smaller_batches(now)
         elif not on:
             self._shares = {}
+        effects, caps = self.ladder.effects, self._gateway.shaping.caps
+        if effects.cap_tokens is None and effects.shrink_tokens is None:
+            caps.lift(ALL_LANES)
+        else:
+            caps.set(ALL_LANES, output_cap=effects.cap_tokens, prompt_to=effects.shrink_tokens)
         self._enforce(now)
 
     def _smaller_batches(self, now: int) -> dict[str, float]:

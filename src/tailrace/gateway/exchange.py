@@ -166,14 +166,20 @@ class GatewayExchange:
         if self.route.kind is RouteKind.READ:
             if not self._read_request(body, now):
                 return
-            body = self.gateway.aliases.applied(body, self.ledger)
-            # Not the read's stamp: decoding a long prompt takes its time, and that time is ingress.
-            self.ledger.parsed = now = monotonic_ns()
-            self._enter_lane(body, now)
+            shaped = self.gateway.shaping.shape(self, body)
+            if shaped is not None:
+                self.shaped(shaped)
         else:
             self.ledger.parsed = now
             self.ledger.stream = False
             self.send_unqueued(body, now)
+
+    def shaped(self, body: bytes) -> None:
+        """Its prompt and what it asks for are within their limits."""
+        body = self.gateway.aliases.applied(body, self.ledger)
+        # Not the read's stamp: decoding a long prompt takes its time, and that time is ingress.
+        self.ledger.parsed = now = monotonic_ns()
+        self._enter_lane(body, now)
 
     def send_unqueued(self, body: bytes, now: int) -> None:
         """No lane has a say: it goes as it is."""

@@ -20,6 +20,7 @@ _FIXED: Final = (
     "total_running",
     "scrape",
     "signals",
+    "tokens.tokenizers",
     "traces.body_bytes",
     "traces.grpc_listen",
     "records.dir",

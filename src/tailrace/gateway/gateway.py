@@ -28,6 +28,7 @@ from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, R
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.session import Listeners
+from tailrace.gateway.shaping import Shaping
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.trace_share import TraceShare
 from tailrace.gateway.verdict import Verdict
@@ -82,6 +83,7 @@ class Gateway:
         """`shared`: the way to the keeper of limits that hold over several processes."""
         self.config = config
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running, shared=shared)
+        self.shaping = Shaping(self.lanes)
         self.kept = History()
         """The last records; `history` reads it up to date."""
         self.amendments = AmendmentFork(self.kept.amendments)
@@ -127,6 +129,7 @@ class Gateway:
         self.aliases = Aliases(config.aliases)
         self.traces.reconfigure(config.traces, config.workers)
         self._apply_degradation(config)
+        self.shaping.apply(config)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes
@@ -199,6 +202,7 @@ class Gateway:
         if self.rpc is not None:
             await self.rpc.close()
         self._desk.flush()
+        self.shaping.close()
         await self.backends.close()
         self.hangups.close()
         await asyncio.sleep(0)
@@ -433,6 +437,7 @@ class Gateway:
             "lanes": self.lanes.snapshot(now),
             "engine": self.backends.first.engine.view(now),
             "inference": self.backends.first.waits.view(),
+            "tokens": self.shaping.view(),
             "counters": msgspec.to_builtins(self.counters),
         }
 

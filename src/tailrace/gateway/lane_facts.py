@@ -38,6 +38,7 @@ def lane_facts(
         stream=stream,
         model=work.model,
         path=ledger.endpoint,
+        lane=ledger.lane if ledger.truncated_from is not None else "",
         headers=LaneHeaders(named),
         deadline_ns=deadline_at,
     )

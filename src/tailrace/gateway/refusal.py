@@ -66,6 +66,12 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     predicted_wait_ms: float | None = None
     retry_after_s: int | None = None
     request_id: str = ""
+    code: str = ""
+    """The API's own word for it, where it has one that clients look for; else `reason` stands there."""
+    param: str | None = None
+    """The field of the request that is at fault."""
+    facts: dict[str, Any] = {}
+    """More for a program."""
     allow: bytes = b""
     """With 405: the methods that the path has."""
 
@@ -74,9 +80,10 @@ def _error(refusal: Refusal) -> dict[str, Any]:
     error: dict[str, Any] = {
         "message": refusal.message,
         "type": _TYPES.get(refusal.status, "server_error"),
-        "param": None,
-        "code": refusal.reason,
+        "param": refusal.param,
+        "code": refusal.code or refusal.reason,
         "reason": refusal.reason,
+        **refusal.facts,
     }
     if refusal.stage:
         error["stage"] = refusal.stage
