@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
+from tailrace.govern.stream_guard import StreamWatch
 from tailrace.model.gap_event import GapEvent
 from tailrace.model.outcome import OutcomeKind, Reason
 from tests.wire.client import chat_body, request
@@ -139,6 +141,21 @@ def test_a_brisk_stream_is_left_alone() -> None:
             assert (await s.ask(request(chat_body()))).tokens == 40
             assert (await s.record()).outcome is OutcomeKind.COMPLETED
             assert not s.gateway.gaps.counts
+
+    run(test())
+
+
+def test_nothing_of_a_watched_request_waits_for_the_collector() -> None:
+    async def test() -> None:
+        async with stand(_pausing, lanes=lane("warn")) as s:
+            gc.collect()
+            gc.disable()
+            try:
+                assert (await s.ask(request(chat_body()))).status == 200
+                await s.record()
+                await s.until(lambda: not any(isinstance(one, StreamWatch) for one in gc.get_objects()), within=2)
+            finally:
+                gc.enable()
 
     run(test())
 

@@ -543,6 +543,7 @@ class GatewayExchange:
             return
         self._let_go(now)
         self.phase = Phase.DONE
+        self.clock.watch = None  # it knows us: nothing that is over may wait for the collector
         if self.upload is not None:
             self.upload.close()
         ledger, answer, transit = self.ledger, self.answer, self.transit
