@@ -160,6 +160,23 @@ def test_who_is_late_when_his_turn_comes_is_never_sent() -> None:
     run(test())
 
 
+def test_triton_is_told_how_long_the_client_still_waits() -> None:
+    async def script(incoming: Incoming) -> None:
+        await incoming.reply({"model_name": "echo", "outputs": []})
+
+    async def test() -> None:
+        async with stand(script, backend={"engine": "triton"}) as s:
+            body = b'{"inputs":[{"name":"IN","shape":[1],"datatype":"FP32","data":[1.0]}]}'
+            path = "/v2/models/echo/infer"
+            await s.ask(request(body, path=path, headers={"X-Deadline-Ms": "4000"}))
+            await s.ask(request(body, path=path))
+            told, untold = s.engine.requests
+            assert 3_000_000 < told.json["parameters"]["timeout"] <= 4_000_000
+            assert untold.body == body
+
+    run(test())
+
+
 def test_answers_in_one_piece_have_thirty_seconds_unless_told_otherwise() -> None:
     async def test() -> None:
         async with stand(silent) as s:
