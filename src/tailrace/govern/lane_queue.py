@@ -152,8 +152,9 @@ class LaneQueue:
             tenant.owes_age = False
         else:
             tenant.owes_age = True
-        self.remove(waiting.facts.request_id, now)
+        # In this order: who waits for nothing and owes nothing is forgotten.
         self._turns.charge(name, waiting.demand.tokens)
+        self.remove(waiting.facts.request_id, now)
 
     def correct(self, tenant: str, tokens: float) -> None:
         """A request of `tenant` took so many tokens more (less, where negative) than it was charged for."""
