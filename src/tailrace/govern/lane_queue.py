@@ -16,6 +16,7 @@ import msgspec
 from tailrace.govern.fair_turns import FairTurns
 from tailrace.govern.lane import LanePolicy, Order, RequestFacts
 from tailrace.govern.occupancy import Demand
+from tailrace.govern.wait_model import WaitPrediction
 from tailrace.govern.work_line import Key, WorkLine
 
 
@@ -27,7 +28,9 @@ class Waiting(msgspec.Struct, gc=False):
     since: int
     expires: int
     sequence: int
-    predicted_ns: int | None = None
+    ahead: int = 0
+    """Requests that were to go before it when it came, itself not counted."""
+    predicted: WaitPrediction | None = None
     """The wait that was predicted when it came."""
     key: Key = (0.0, 0, "")
     prefill_key: Key = (0.0, 0, "")
