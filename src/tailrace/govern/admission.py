@@ -15,6 +15,7 @@ Limits in tokens and in prefill are divided among the processes.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
@@ -22,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.govern.demand import demand_of
+from tailrace.govern.ended import Ended
 from tailrace.govern.engine_rooms import EngineRooms
 from tailrace.govern.expiry import Entry, Expiry
 from tailrace.govern.lane import LanePolicy, RequestFacts, classify
@@ -41,6 +43,8 @@ from tailrace.model.outcome import Reason
 AGEING_NS: Final = STRICT_AGEING_NS
 _DEFAULT_RETRY_S: Final = 1
 """Retry-After before any request has finished and a drain rate is known."""
+_UNLEARNT: Final = 1024
+"""Finished requests whose real length may still be told. The gateway makes records in batches of 64 at most."""
 _NO_BACKEND_RETRY_S: Final = 5
 """Retry-After where no backend is up: nobody knows when one will be."""
 
@@ -114,6 +118,7 @@ class Admission:
         """Who has waited too long for the total to have room for its size: nobody goes before it any more."""
         self._retired: set[str] = set()
         """Lanes that a change removed while requests of theirs were running."""
+        self._unlearnt: OrderedDict[str, Ended] = OrderedDict()
         self._usable: frozenset[str] | None = None
         self._sequence = 0
         self._latest = 0
@@ -204,14 +209,14 @@ class Admission:
         request_id: str,
         now: int,
         *,
+        completed: bool = True,
         prompt_tokens: int | None = None,
         output_tokens: int | None = None,
-        completed: bool = True,
     ) -> list[str]:
         """A running request ended, however it ended; returns the ids that are admitted now, in order.
 
-        `prompt_tokens`, `output_tokens`: what they really were, where that is known. Only of one that was `completed`
-        is anything learnt.
+        `completed`: to its proper end; what ended otherwise says little of how long others take. `prompt_tokens`,
+        `output_tokens`: as `learn` has them, where they are known at once.
         """
         lane = self._lane_of.get(request_id)
         if lane is None or request_id not in lane.running:
@@ -223,7 +228,15 @@ class Admission:
             self._rooms.give(running.engine)
         lane.finished += 1
         lane.waits.freed(request_id, now, served=completed)
-        self._learn(lane, running, now, prompt_tokens, output_tokens, completed=completed)
+        if completed:
+            lane.floor.saw(now - running.since, running.demand.work, now)
+        ended = Ended(lane, running, now, completed=completed)
+        if output_tokens is not None:
+            ended.learn(self.lengths, self._turns, prompt_tokens, output_tokens)
+        else:
+            self._unlearnt[request_id] = ended
+            if len(self._unlearnt) > _UNLEARNT:
+                del self._unlearnt[next(iter(self._unlearnt))]
         if lane.share is not None:
             # Where places are scarce the keeper says whose turn it is; it may be ours again.
             lane.share.spare(len(lane.running), len(lane.queue))
@@ -231,6 +244,15 @@ class Admission:
             self._retired.discard(lane.policy.name)
             del self._lanes[lane.policy.name]
         return self._admit(now, lane)
+
+    def learn(self, request_id: str, *, prompt_tokens: int | None, output_tokens: int | None) -> None:
+        """What a request that has finished really took, once that is known: it need not hold up the next one.
+
+        Tokens of all its sequences together. Nothing happens where it is unknown, or was told to `finish`.
+        """
+        ended = self._unlearnt.pop(request_id, None)
+        if ended is not None and output_tokens is not None:
+            ended.learn(self.lengths, self._turns, prompt_tokens, output_tokens)
 
     def leave(self, request_id: str) -> bool:
         """A queued request's client left; true if it was queued. It will never be admitted."""
@@ -545,33 +567,6 @@ class Admission:
             elif lane.rank < best_rank and lane.policy.name not in passed:
                 best, best_rank = lane, lane.rank
         return best
-
-    def _learn(
-        self,
-        lane: LaneState,
-        running: Running,
-        now: int,
-        prompt_tokens: int | None,
-        output_tokens: int | None,
-        *,
-        completed: bool,
-    ) -> None:
-        demand = running.demand
-        if output_tokens is not None:
-            prompt = demand.prompt if prompt_tokens is None else prompt_tokens
-            real = prompt + output_tokens
-            lane.queue.correct(running.tenant, real - demand.tokens)
-            self._turns.correct(lane, real - demand.tokens)
-            self._turns.place(lane)
-        if completed:
-            lane.observe(running, output_tokens, now)
-            lane.floor.saw(now - running.since, demand.work, now)
-            if output_tokens is not None:
-                name = lane.policy.name
-                self.lengths.observe(
-                    name, running.model, prompt, running.max_tokens, output_tokens // running.sequences
-                )
-                lane.waits.price.observe(prompt, output_tokens, now - running.since)
 
     @staticmethod
     def _queue_budget(lane: LaneState, facts: RequestFacts, now: int) -> int:
