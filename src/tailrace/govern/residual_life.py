@@ -45,7 +45,7 @@ class ResidualLife:
             return 1.0
         place = bisect_right(ordered, age)
         left = len(ordered) - place
-        if left < 3:  # noqa: PLR2004  (a mean of two is no mean)
+        if left < 3:
             return max(_BEYOND * age, 0.1)
         return max(self._sums[place] / left - age, 0.01)
 

@@ -145,7 +145,8 @@ class WaitModel:
 
     def freed(self, request_id: str, now: int, *, served: bool = True) -> None:
         """A running request has ended. One that was cut short is not `served`: it says nothing of how long work takes,
-        but its place is free all the same."""
+        but its place is free all the same.
+        """
         request = self._running.pop(request_id, None)
         if request is None:
             return
