@@ -165,6 +165,24 @@ def test_one_that_leaves_the_queue_moves_those_behind_it_up():
     assert model.error.n == 1
 
 
+def test_how_long_a_request_takes_is_foretold_with_the_range_of_the_last_ones():
+    model = WaitModel(4)
+    rng = random.Random(7)
+    now = 0
+    assert model.duration(100) is None
+    for i in range(300):
+        work = rng.choice([50.0, 500.0])
+        model.started(str(i), work, now)
+        now += round(work * 10 * MS * rng.lognormvariate(0, 0.4))
+        model.freed(str(i), now)
+    said = model.duration(500)
+    assert said is not None
+    assert said.expected_ns == pytest.approx(5.4 * S, rel=0.2)
+    # Of a log-normal with sigma 0.4 the tenth and the ninetieth are at 0.6 and 1.67 times the median of 5 s.
+    assert said.low_ns == pytest.approx(3.0 * S, rel=0.25)
+    assert said.high_ns == pytest.approx(8.3 * S, rel=0.25)
+
+
 def test_retry_after_is_the_wait_in_whole_seconds_rounded_up_and_at_least_one():
     model = WaitModel(1)
     now = served(model, 30, 2300 * MS)

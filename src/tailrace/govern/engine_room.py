@@ -7,6 +7,7 @@ everything that waits would rush in after one good reading (herding), and the ne
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import msgspec
@@ -104,20 +105,18 @@ class EngineRoom:
         return f"{self._sent} requests were sent since the engine's metrics were read"
 
     def _allowed(self, waiting: int, running: int, kv_usage: float | None) -> int:
-        """Requests that may be sent until the next reading, beyond as many as end until then."""
+        """Requests that may be sent until the next reading, beyond as many as end until then.
+
+        Above 0 there is room; below, so many must end before another takes a place.
+        """
         policy = self._policy
-        bound = policy.max_waiting
-        if bound is not None and waiting > bound:
-            # Those that end meanwhile must not let others in either: the queue is to become shorter first.
-            return -(1 << 30)
-        if policy.max_kv_usage is not None and kv_usage is not None and kv_usage > policy.max_kv_usage:
-            return -(1 << 30)
-        queue = 1 << 30 if bound is None else bound + 1 - waiting
         # An engine whose batch was never seen full may take as many again as it runs: it doubles with every reading.
-        seats = self._seats - running if self._seats is not None else max(running, _FIRST)
-        allowed = queue if bound is None else queue + (max(seats, 0) if not waiting else 0)
-        if bound is None:
+        seats = max(0, self._seats - running) if self._seats is not None else max(running, _FIRST)
+        if policy.max_waiting is None:
             allowed = max(seats, 1)
+        else:
+            allowed = policy.max_waiting - waiting + (0 if waiting else seats)
         if policy.max_kv_usage is not None and kv_usage is not None and kv_usage >= _SOME_KV and running:
-            allowed = min(allowed, int(running * (policy.max_kv_usage - kv_usage) / kv_usage) + 1)
-        return max(allowed, 0)
+            # As many requests as the blocks between here and the bound are worth, at what those that run take.
+            allowed = min(allowed, math.floor(running * (policy.max_kv_usage - kv_usage) / kv_usage))
+        return allowed

@@ -9,6 +9,8 @@ from typing import Final
 _WINDOW: Final = 100
 _FEW: Final = 5
 """With fewer samples the remaining life is 1, whatever the age: the memoryless guess."""
+_SOME: Final = 20
+"""Samples before a tenth of them is more than one."""
 _REBUILD: Final = 8
 """The table is built anew after so many samples: it moves by a few ranks at most in between."""
 _BEYOND: Final = 0.2
@@ -48,6 +50,14 @@ class ResidualLife:
         if left < 3:
             return max(_BEYOND * age, 0.1)
         return max(self._sums[place] / left - age, 0.01)
+
+    def range(self, low: float, high: float) -> tuple[float, float] | None:
+        """Two quantiles of the lives; `None` while there are few."""
+        ordered = self._ordered
+        if len(ordered) < _SOME:
+            return None
+        last = len(ordered) - 1
+        return ordered[round(last * low)], ordered[round(last * high)]
 
     def _build(self) -> None:
         self._fresh = 0
