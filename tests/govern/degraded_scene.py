@@ -12,6 +12,7 @@ from tailrace.govern.admission import Admission, DecisionKind
 from tailrace.govern.ladder import Ladder, LadderPolicy
 from tailrace.govern.ladder_signals import LadderSignals
 from tailrace.govern.lane import LaneMatch, LanePolicy, RequestFacts
+from tailrace.govern.restraint import Restraint
 from tailrace.model.engine_state import EngineState
 from tailrace.model.outcome import Reason
 from tailrace.model.thresholds import MS, Budgets, Objectives, S
@@ -147,7 +148,7 @@ def play(requests: list[Asked], policy: LadderPolicy | None, *, running: int = 1
             scene.steps.append((now, ladder.step))
             factor = ladder.effects.limit_factor
             admitted = admission.throttle({lane.name: factor for lane in policies}, now)
-            admitted += admission.degrade(ladder.effects, now + ladder.back_in_ns(now), now)
+            admitted += admission.restrain(Restraint(ladder.effects, now + ladder.back_in_ns(now)), now)
             waiting.difference_update(admitted)
             begin(admitted)
 

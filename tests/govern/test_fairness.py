@@ -99,6 +99,16 @@ def test_a_tenant_that_floods_takes_nothing_from_one_that_asks_now_and_then():
     assert load.ended["modest"]
 
 
+def test_a_tenant_whose_queue_is_short_does_not_lose_its_debt_with_it():
+    admission = Admission([LanePolicy(running=1, queued=2, budgets=PATIENT)])
+    admission.arrive(RequestFacts(request_id="first", tenant="eager"), 0)
+    admission.arrive(RequestFacts(request_id="eager", tenant="eager"), 0)
+    admission.arrive(RequestFacts(request_id="shy", tenant="shy"), 0)
+    assert admission.finish("first", 1) == ["eager"]
+    admission.arrive(RequestFacts(request_id="again", tenant="eager"), 2)
+    assert admission.finish("eager", 3) == ["shy"]
+
+
 def lanes(order: Order) -> list[LanePolicy]:
     return [
         LanePolicy(

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tailrace.govern.admission import Admission, DecisionKind
 from tailrace.govern.demand import demand_of
 from tailrace.govern.lane import LaneMatch, LanePolicy, Order, RequestFacts
+from tailrace.govern.length_model import LengthModel
+from tailrace.govern.occupancy import Demand
 from tailrace.govern.service_floor import SEEN_FIRST, STALE_NS
 from tailrace.govern.sharing import Between, Sharing
 from tailrace.model.outcome import Reason
@@ -20,6 +22,10 @@ PATIENT = Budgets(queue_ns=10_000 * S)
 def facts(request_id: str, prompt_tokens: int = 100, **more) -> RequestFacts:
     more.setdefault("max_tokens", 100)
     return RequestFacts(request_id=request_id, prompt_tokens=prompt_tokens, **more)
+
+
+def demand(asked: RequestFacts) -> Demand:
+    return demand_of(asked, LengthModel().predict(asked, "default"), 0.01)
 
 
 def lane(**more) -> LanePolicy:
@@ -46,7 +52,7 @@ def test_a_request_larger_than_the_limit_runs_alone():
 
 
 def test_each_sequence_has_its_own_place_in_the_kv_cache():
-    assert demand_of(facts("a", 100, sequences=4)).kv == 100 + 4 * 100
+    assert demand(facts("a", 100, sequences=4)).kv == 100 + 4 * 100
     admission = Admission([lane(running_kv_tokens=900)])
     assert admission.arrive(facts("a", 100, sequences=4), 0).kind is DecisionKind.ADMIT
     assert admission.arrive(facts("b", 100, sequences=4), 0).kind is DecisionKind.WAIT
@@ -282,7 +288,7 @@ def test_no_limit_is_passed_but_by_one_that_runs_alone(between, data):
         view = admission.snapshot(now)
         assert sum(one["queued"] for one in view.values()) == len(waiting)
         assert sum(one["queued_tokens"] for one in view.values()) == sum(
-            demand_of(asked).tokens for asked in waiting.values()
+            demand(asked).tokens for asked in waiting.values()
         )
     for request_id in list(at_work):
         admission.finish(request_id, now)
@@ -291,12 +297,29 @@ def test_no_limit_is_passed_but_by_one_that_runs_alone(between, data):
 
 
 def _within(limits: LanePolicy | Sharing, running: list[tuple[RequestFacts, bool]]) -> None:
-    demands = [demand_of(asked) for asked, _ in running]
-    prefill = [demand_of(asked) for asked, in_prefill in running if in_prefill]
+    demands = [demand(asked) for asked, _ in running]
+    prefill = [demand(asked) for asked, in_prefill in running if in_prefill]
     for bound, values in (
-        (limits.running_tokens, [demand.tokens for demand in demands]),
-        (limits.running_kv_tokens, [demand.kv for demand in demands]),
+        (limits.running_tokens, [one.tokens for one in demands]),
+        (limits.running_kv_tokens, [one.kv for one in demands]),
         (limits.prefill_requests, [1 for _ in prefill]),
-        (limits.prefill_tokens, [demand.prompt for demand in prefill]),
+        (limits.prefill_tokens, [one.prompt for one in prefill]),
     ):
         assert bound is None or len(values) <= 1 or sum(values) <= bound
+
+
+def test_whoever_waits_can_be_told_where_it_stands():
+    admission, now = trained(lane(running=1, order=Order.SHORTEST_FIRST), 2 * S)
+    admission.arrive(facts("running"), now)
+    for name, asked in (("long", 4_000), ("short", 10), ("middle", 50)):
+        admission.arrive(facts(name, max_tokens=asked), now)
+    places = {name: admission.standing(name, now)[0] for name in ("short", "middle", "long")}
+    assert places == {"short": 1, "middle": 2, "long": 3}
+    waits = [admission.standing(name, now)[1] for name in ("short", "middle", "long")]
+    assert None not in waits
+    assert waits == sorted(waits, key=lambda wait: wait or 0)
+    assert admission.standing("running", now) == admission.standing("nobody", now) == (None, None)
+    duration = admission.predicted_duration("default", facts("next"))
+    assert duration is not None
+    assert duration.low_ns <= duration.expected_ns <= duration.high_ns
+    assert admission.predicted_duration("no such lane", facts("next")) is None

@@ -32,6 +32,7 @@ from tailrace.gateway.config_sections import (
 )
 from tailrace.gateway.config_values import Duration, Section, human, lasting, parse_duration
 from tailrace.gateway.degradation_keys import DegradationConfig, SignalConfig, check_degradation
+from tailrace.gateway.foresight_keys import PredictionsConfig, check_predictions
 from tailrace.gateway.grpc_keys import check_grpc
 from tailrace.gateway.guard_keys import GapConfig, PaceConfig, check_guard, stream_guard
 from tailrace.gateway.plain_yaml import read_yaml
@@ -80,6 +81,7 @@ class Config(Section):
     degradation: DegradationConfig = msgspec.field(default_factory=DegradationConfig)
     """What is given up under load, and in which order; off unless `enabled`."""
     tokens: TokensConfig = msgspec.field(default_factory=TokensConfig)
+    predictions: PredictionsConfig = msgspec.field(default_factory=PredictionsConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
@@ -233,6 +235,7 @@ def check(config: Config, *, where: str = "config") -> None:
     _check_websocket(config.websocket, place=f"{where}: websocket")
     check_traces(config.traces, place=f"{where}: traces")
     check_tokens(config.tokens, place=f"{where}: tokens")
+    check_predictions(config.predictions, place=f"{where}: predictions")
     _check_inference(config.inference, place=f"{where}: inference")
     if not config.backends:
         raise ConfigError(
@@ -458,6 +461,7 @@ def _known_keys() -> list[str]:
         TracesConfig,
         TokensConfig,
         TokenLimitsConfig,
+        PredictionsConfig,
         WebsocketConfig,
         GapConfig,
         PaceConfig,

@@ -12,7 +12,8 @@ from tailrace.gateway.routes import RouteKind
 from tailrace.gateway.verdict import Phase, Verdict
 from tailrace.govern.ladder import Ladder, StepEvent
 from tailrace.govern.ladder_signals import LadderSignals
-from tailrace.govern.rungs import NOTHING_GIVEN_UP, Rung
+from tailrace.govern.restraint import UNRESTRAINED, Restraint
+from tailrace.govern.rungs import Rung
 from tailrace.govern.stream_guard import GapAction
 from tailrace.govern.token_limits import ALL_LANES
 from tailrace.model.gap_event import GapEvent
@@ -59,7 +60,7 @@ class Degradation:
         """It is switched off: nothing is given up any more."""
         self._gateway.gaps.listeners.remove(self._gap)
         self._gateway.shaping.caps.lift(ALL_LANES)
-        self._gateway.lanes.degrade(NOTHING_GIVEN_UP, {}, now, now)
+        self._gateway.lanes.degrade(UNRESTRAINED, {}, now)
 
     # -- what requests tell
 
@@ -191,8 +192,8 @@ class Degradation:
         return dict.fromkeys(lanes, share)
 
     def _enforce(self, now: int) -> None:
-        until = now + self.ladder.back_in_ns(now)
-        self._gateway.lanes.degrade(self.ladder.effects, self._shares, until, now)
+        restraint = Restraint(self.ladder.effects, now + self.ladder.back_in_ns(now))
+        self._gateway.lanes.degrade(restraint, self._shares, now)
 
     def view(self, now: int) -> dict[str, Any]:
         """Where the ladder stands, why, and how it came there."""

@@ -17,6 +17,7 @@ from tailrace.gateway.config import Config
 from tailrace.gateway.degradation import LOOK_EVERY, Degradation
 from tailrace.gateway.entrance import Entrance, split_address
 from tailrace.gateway.fixed_keys import check_change
+from tailrace.gateway.foresight import Foresight
 from tailrace.gateway.gaps import GapDesk
 from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.hindsight import Hindsight
@@ -84,6 +85,7 @@ class Gateway:
         self.config = config
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running, shared=shared)
         self.shaping = Shaping(self.lanes)
+        self.foresight = Foresight(self.lanes, config.predictions)
         self.kept = History()
         """The last records; `history` reads it up to date."""
         self.amendments = AmendmentFork(self.kept.amendments)
@@ -127,6 +129,7 @@ class Gateway:
         self.header_hold_ns = max(0, int(config.header_hold) - SWEEP_NS)
         """The sweeper is up to one period late, so it is told to come one period early."""
         self.aliases = Aliases(config.aliases)
+        self.foresight.apply(config.predictions)
         self.traces.reconfigure(config.traces, config.workers)
         self._apply_degradation(config)
         self.shaping.apply(config)

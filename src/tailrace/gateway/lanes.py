@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from tailrace.govern.admission import Admission, Decision, DecisionKind
 from tailrace.govern.lane import LanePolicy, RequestFacts
-from tailrace.govern.rungs import Effects
+from tailrace.govern.restraint import Restraint
 from tailrace.govern.shared_state import Order, SharedState
 
 
@@ -81,10 +81,10 @@ class LaneDesk:
         """Change the lanes without dropping a request."""
         self._admit(self.admission.replace(policies, now), now)
 
-    def degrade(self, effects: Effects, shares: Mapping[str, float], until_ns: int, now: int) -> None:
+    def degrade(self, restraint: Restraint, shares: Mapping[str, float], now: int) -> None:
         """What the rungs of the ladder ask of the lanes. `shares`: lane -> what is left of its running limit."""
         self._admit(self.admission.throttle(shares, now), now)
-        self._admit(self.admission.degrade(effects, until_ns, now), now)
+        self._admit(self.admission.restrain(restraint, now), now)
 
     def retire(self) -> None:
         """This process ends soon: leave the places to the others as they become free."""
@@ -93,9 +93,11 @@ class LaneDesk:
 
     def predicted_wait_ns(self, lane: str, now: int) -> int | None:
         """What the next arrival in `lane` would wait, where that is known."""
-        state = self.admission.snapshot(now).get(lane)
-        predicted = None if state is None else state["predicted_wait_ms"]
-        return None if predicted is None else round(predicted * 1e6)
+        return self.admission.predicted_wait_ns(lane, now)
+
+    def standing(self, request_id: str, now: int) -> tuple[int | None, int | None]:
+        """Where a waiting request stands (1 is next), and how long it is likely to wait still (ns)."""
+        return self.admission.standing(request_id, now)
 
     def snapshot(self, now: int) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""

@@ -15,6 +15,7 @@ Limits in tokens and in prefill are divided among the processes.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
@@ -22,23 +23,29 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.govern.demand import demand_of
+from tailrace.govern.ended import Ended
+from tailrace.govern.engine_rooms import EngineRooms
 from tailrace.govern.expiry import Entry, Expiry
 from tailrace.govern.lane import LanePolicy, RequestFacts, classify
 from tailrace.govern.lane_queue import Waiting
 from tailrace.govern.lane_state import LaneState, Running
 from tailrace.govern.lane_turns import LaneTurns
+from tailrace.govern.length_model import LengthModel
 from tailrace.govern.occupancy import ROOM_IN_PREFILL, Demand, Limits, Occupancy
-from tailrace.govern.restraint import Restraint
-from tailrace.govern.rungs import Effects
+from tailrace.govern.restraint import UNRESTRAINED, Restraint
 from tailrace.govern.share import Share
 from tailrace.govern.shared_state import Order as SharedOrder
 from tailrace.govern.shared_state import Report
 from tailrace.govern.sharing import STRICT_AGEING_NS, Sharing
+from tailrace.govern.wait_model import WaitPrediction
+from tailrace.model.engine_state import EngineState
 from tailrace.model.outcome import Reason
 
 AGEING_NS: Final = STRICT_AGEING_NS
 _DEFAULT_RETRY_S: Final = 1
 """Retry-After before any request has finished and a drain rate is known."""
+_UNLEARNT: Final = 1024
+"""Finished requests whose real length may still be told. The gateway makes records in batches of 64 at most."""
 _NO_BACKEND_RETRY_S: Final = 5
 """Retry-After where no backend is up: nobody knows when one will be."""
 
@@ -60,6 +67,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Place in the lane's queue, 1 is next; 0 when admitted."""
     predicted_wait_ns: int | None = None
     """Absent until a request of the lane has finished."""
+    predicted: WaitPrediction | None = None
+    """The same with its range."""
     reason: Reason = Reason.NONE
     http_status: int = 200
     retry_after_s: int | None = None
@@ -81,10 +90,12 @@ class Admission:
         shared: bool = False,
         sharing: Sharing | None = None,
         processes: int = 1,
+        rooms: EngineRooms | None = None,
     ) -> None:
         """`sharing`: total limits and turns between lanes and tenants; `total_running` is its `running`, for short.
 
-        `processes`: among how many the limits in tokens and in prefill are divided.
+        `processes`: among how many the limits in tokens and in prefill are divided. `rooms`: the engines' own state as
+        a limit, which `hear` is told of.
         """
         self._policies = list(policies)
         self._processes = max(1, processes)
@@ -92,6 +103,9 @@ class Admission:
         self._retiring = False
         self._total_running = total_running
         self._set_sharing(sharing or Sharing())
+        self.lengths = LengthModel()
+        """Learns how long answers are; `finish` tells it."""
+        self._rooms = rooms
         self._used = Occupancy()
         """Over all lanes."""
         self._lanes = {policy.name: self._new_lane(policy) for policy in self._policies}
@@ -105,8 +119,9 @@ class Admission:
         """Who has waited too long for the total to have room for its size: nobody goes before it any more."""
         self._retired: set[str] = set()
         """Lanes that a change removed while requests of theirs were running."""
+        self._unlearnt: OrderedDict[str, Ended] = OrderedDict()
         self._usable: frozenset[str] | None = None
-        self._restraint: Restraint | None = None
+        self._restraint = UNRESTRAINED
         self._sequence = 0
         self._latest = 0
 
@@ -137,12 +152,18 @@ class Admission:
         policy, queue = lane.policy, lane.queue
         if self._usable is not None and not self._served(policy):
             return self._refuse(lane, Reason.NO_BACKEND, 0, None, status=503)
-        restraint = self._restraint
-        if restraint is not None and restraint.turns_away(policy):
+        if self._restraint.turns_away(policy):
             return self._refuse(lane, Reason.DEGRADED, 0, None)
-        demand = self._demand(facts)
+        lane.look(now)
+        demand = demand_of(facts, self.lengths.predict(facts, policy.name), lane.waits.price.ratio)
         lacks = lane.lacks(demand)
-        if not queue and not lacks and self._total_room(demand) and not self._held(policy):
+        if (
+            not queue
+            and not lacks
+            and self._total_room(demand)
+            and self._engine_room(lane, now)
+            and not self._held(policy)
+        ):
             if self._too_late(lane, facts, demand, now):
                 return self._refuse(lane, Reason.PREDICTED_WAIT, 0, None)
             self._begin(lane, facts, demand, now)
@@ -155,22 +176,32 @@ class Admission:
         budget = self._queue_budget(lane, facts, now)
         self._sequence += 1
         waiting = Waiting(facts, demand, now, now + budget, self._sequence)
-        ahead, _ = lane.queue.ahead(waiting)
+        ahead, work = lane.queue.ahead(waiting)
         position = ahead + lane.elsewhere(now) + 1
-        predicted = waiting.predicted_ns = lane.predicted_wait(position)
+        predicted = waiting.predicted = lane.predict(ahead, work, now, held=True)
+        waiting.ahead = ahead
+        wait_ns = None if predicted is None else predicted.expected_ns
         reason = Reason.NONE
-        if self._restraint is not None and self._restraint.effects.refuse:
+        if self._restraint.effects.refuse:
             reason = Reason.DEGRADED
         elif lane.full():
             reason = Reason.QUEUE_FULL
         elif lane.overfull(demand, self._processes):
             reason = Reason.TOKEN_BACKLOG
-        elif predicted is not None and (predicted > budget or self._too_late(lane, facts, demand, now + predicted)):
+        elif wait_ns is not None and (wait_ns > budget or self._too_late(lane, facts, demand, now + wait_ns)):
             reason = Reason.PREDICTED_WAIT
         if reason:
+            if predicted is not None:
+                lane.waits.foretell(predicted, ahead, now)
             return self._refuse(lane, reason, position, predicted)
         self._wait(lane, waiting, now)
-        return Decision(kind=DecisionKind.WAIT, lane=lane.policy.name, position=position, predicted_wait_ns=predicted)
+        return Decision(
+            kind=DecisionKind.WAIT,
+            lane=lane.policy.name,
+            position=position,
+            predicted_wait_ns=wait_ns,
+            predicted=predicted,
+        )
 
     def first_token(self, request_id: str, now: int) -> list[str]:
         """A running request has left prefill; returns the ids that are admitted now, in order."""
@@ -178,7 +209,7 @@ class Admission:
         running = None if lane is None else lane.running.get(request_id)
         if lane is None or running is None or not running.in_prefill:
             return []
-        running.in_prefill = False
+        running.in_prefill, running.first_token = False, now
         lane.used.leave_prefill(running.demand)
         self._used.leave_prefill(running.demand)
         if lane.limits.in_prefill or self._limits.in_prefill:
@@ -190,14 +221,14 @@ class Admission:
         request_id: str,
         now: int,
         *,
+        completed: bool = True,
         prompt_tokens: int | None = None,
         output_tokens: int | None = None,
-        completed: bool = True,
     ) -> list[str]:
         """A running request ended, however it ended; returns the ids that are admitted now, in order.
 
-        `prompt_tokens`, `output_tokens`: what they really were, where that is known. Only of one that was `completed`
-        is anything learnt.
+        `completed`: to its proper end; what ended otherwise says little of how long others take. `prompt_tokens`,
+        `output_tokens`: as `learn` has them, where they are known at once.
         """
         lane = self._lane_of.get(request_id)
         if lane is None or request_id not in lane.running:
@@ -205,8 +236,19 @@ class Admission:
         del self._lane_of[request_id]
         running = lane.end(request_id)
         self._used.end(running.demand, in_prefill=running.in_prefill)
-        lane.served(now - running.since)
-        self._learn(lane, running, now, prompt_tokens, output_tokens, completed=completed)
+        if self._rooms is not None:
+            self._rooms.give(running.engine)
+        lane.finished += 1
+        lane.waits.freed(request_id, now, served=completed)
+        if completed:
+            lane.floor.saw(now - running.since, running.demand.work, now)
+        ended = Ended(lane, running, now, completed=completed)
+        if output_tokens is not None:
+            ended.learn(self.lengths, self._turns, prompt_tokens, output_tokens)
+        else:
+            self._unlearnt[request_id] = ended
+            if len(self._unlearnt) > _UNLEARNT:
+                del self._unlearnt[next(iter(self._unlearnt))]
         if lane.share is not None:
             # Where places are scarce the keeper says whose turn it is; it may be ours again.
             lane.share.spare(len(lane.running), len(lane.queue))
@@ -214,6 +256,15 @@ class Admission:
             self._retired.discard(lane.policy.name)
             del self._lanes[lane.policy.name]
         return self._admit(now, lane)
+
+    def learn(self, request_id: str, *, prompt_tokens: int | None, output_tokens: int | None) -> None:
+        """What a request that has finished really took, once that is known: it need not hold up the next one.
+
+        Tokens of all its sequences together. Nothing happens where it is unknown, or was told to `finish`.
+        """
+        ended = self._unlearnt.pop(request_id, None)
+        if ended is not None and output_tokens is not None:
+            ended.learn(self.lengths, self._turns, prompt_tokens, output_tokens)
 
     def leave(self, request_id: str) -> bool:
         """A queued request's client left; true if it was queued. It will never be admitted."""
@@ -242,6 +293,20 @@ class Admission:
         """Time has passed, or something outside has changed; returns the ids that are admitted now, in order."""
         return self._admit(now, None) if self._backlog else []
 
+    def hear(self, engine: str, state: EngineState | None, now: int) -> list[str]:
+        """A reading of an engine's metrics; returns the ids that are admitted now."""
+        if self._rooms is None:
+            return []
+        self._rooms.hear(engine, state, now)
+        return self.settle(now)
+
+    def sent(self, request_id: str, engine: str) -> None:
+        """The engine that an admitted request really goes to."""
+        lane = self._lane_of.get(request_id)
+        running = None if lane is None or self._rooms is None else lane.running.get(request_id)
+        if running is not None and self._rooms is not None:
+            running.engine = self._rooms.moved(running.engine, engine)
+
     def usable(self, backends: Collection[str] | None) -> None:
         """Which backends may be sent to. A lane whose backends are all away is refused with 503; `None`: not known."""
         self._usable = None if backends is None else frozenset(backends)
@@ -253,16 +318,13 @@ class Admission:
         """
         for name, lane in self._lanes.items():
             share = shares.get(name, 1.0)
-            lane.cap = None if share >= 1.0 else max(1, int(lane.policy.running * share / self._processes))
+            lane.throttle(None if share >= 1.0 else max(1, int(lane.policy.running * share / self._processes)))
         return self.settle(now)
 
-    def degrade(self, effects: Effects, until_ns: int, now: int) -> list[str]:
-        """Refuse and hold back whom the rungs of the ladder say, from now on; returns the ids that are admitted now.
-
-        `until_ns`: no refused client is asked back earlier. Nobody who runs or waits is sent away.
-        """
-        before, self._restraint = self._restraint, Restraint(effects, until_ns) if effects.rungs else None
-        return [] if before is None else self.settle(now)
+    def restrain(self, restraint: Restraint, now: int) -> list[str]:
+        """What the rungs of the degradation ladder ask for from now on; returns the ids that are admitted now."""
+        self._restraint = restraint
+        return self.settle(now)
 
     def replace(self, policies: Sequence[LanePolicy], now: int, *, sharing: Sharing | None = None) -> list[str]:
         """Change the lanes at run time; returns the ids that are admitted now.
@@ -277,6 +339,7 @@ class Admission:
         )
         old = self._lanes
         self._policies = list(policies)
+        self.lengths.keep({policy.name for policy in policies})
         if sharing is not None:
             self._set_sharing(sharing)
         seated = {name for lane in old.values() for name in self._seated(lane)}
@@ -343,7 +406,7 @@ class Admission:
             self._unqueue(lane, request_id, now)
             del self._lane_of[request_id]
             position = len(lane.queue) + lane.elsewhere(now) + 1
-            refused.append((request_id, self._refuse(lane, Reason.QUEUE_FULL, position, lane.predicted_wait(position))))
+            refused.append((request_id, self._refuse(lane, Reason.QUEUE_FULL, position, lane.next_wait(now))))
         share.spare(len(lane.running), len(lane.queue))
         return admitted, refused
 
@@ -381,11 +444,32 @@ class Admission:
     def predicted_wait_ns(self, lane: str, now: int) -> int | None:
         """What the next arrival in `lane` would wait; absent while that is not known, or there is no such lane."""
         state = self._lanes.get(lane)
-        return None if state is None else state.predicted_wait(len(state.queue) + state.elsewhere(now) + 1)
+        predicted = None if state is None else state.next_wait(now)
+        return None if predicted is None else predicted.expected_ns
+
+    def predicted_duration(self, lane: str, facts: RequestFacts) -> WaitPrediction | None:
+        """How long such a request holds its place in `lane`, from admission to its end; absent until enough ended."""
+        state = self._lanes.get(lane)
+        if state is None:
+            return None
+        length = self.lengths.predict(facts, lane)
+        return state.waits.duration(demand_of(facts, length, state.waits.price.ratio).work)
+
+    def standing(self, request_id: str, now: int) -> tuple[int | None, int | None]:
+        """Where a waiting request stands (1 is next), and how long it is likely to wait still (ns)."""
+        lane = self._lane_of.get(request_id)
+        if lane is None or request_id not in lane.queue:
+            return None, None
+        ahead, work = lane.queue.ahead(lane.queue[request_id])
+        predicted = lane.predict(ahead, work, now, held=True)
+        return ahead + lane.elsewhere(now) + 1, None if predicted is None else predicted.expected_ns
 
     def snapshot(self, now: int) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy, for metrics and the admin port (times in ms)."""
-        return {name: lane.view(now) for name, lane in self._lanes.items()}
+        return {
+            name: {**lane.view(now), "predicted_length_error": msgspec.to_builtins(self.lengths.error(name))}
+            for name, lane in self._lanes.items()
+        }
 
     # -- inside
 
@@ -403,8 +487,8 @@ class Admission:
         assert self._usable is not None
         return not self._usable.isdisjoint(policy.backends) if policy.backends else bool(self._usable)
 
-    def _demand(self, facts: RequestFacts) -> Demand:
-        return demand_of(facts)
+    def _engine_room(self, lane: LaneState, now: int) -> bool:
+        return self._rooms is None or self._rooms.pick(lane.policy.backends, now) is not None
 
     def _total_room(self, demand: Demand) -> bool:
         """Whether the total has room for one that comes now."""
@@ -418,7 +502,14 @@ class Admission:
         return due is not None and start + lane.floor.least_ns(demand.least_work, self._latest) > due
 
     def _begin(self, lane: LaneState, facts: RequestFacts, demand: Demand, now: int) -> None:
-        lane.begin(facts.request_id, Running(now, demand, facts.tenant, facts.model, facts.max_tokens))
+        running = Running(now, demand, facts.tenant, facts.model, facts.max_tokens, facts.sequences)
+        if self._rooms is not None:
+            engine = self._rooms.pick(lane.policy.backends, now)
+            assert engine is not None, "admitted where no engine has room"
+            running.engine = engine
+            self._rooms.take(engine)
+        lane.begin(facts.request_id, running)
+        lane.waits.started(facts.request_id, demand.work, now)
         self._used.begin(demand)
         self._lane_of[facts.request_id] = lane
 
@@ -438,8 +529,9 @@ class Admission:
         self._lane_of[waiting.facts.request_id] = lane
 
     def _unqueue(self, lane: LaneState, request_id: str, now: int) -> None:
-        """It waits no longer."""
-        lane.queue.remove(request_id, now)
+        """It waits no longer, and was not started."""
+        waiting = lane.queue.remove(request_id, now)
+        lane.waits.left(waiting.since)
         self._has_left(lane, request_id, now)
 
     def _has_left(self, lane: LaneState, request_id: str, now: int) -> None:
@@ -449,6 +541,7 @@ class Admission:
         else:
             del self._backlog[lane.policy.name]
             lane.prefill_binds = False
+            lane.bind()
             if not self._backlog:
                 self._turns.emptied(now)
 
@@ -463,7 +556,7 @@ class Admission:
         if not self._backlog:
             return []
         # Where the ladder holds lanes back, what one leaves is what another waits for.
-        only = None if self._bound_together or self._restraint is not None else freed
+        only = None if self._bound_together or self._restraint.effects.low_waits else freed
         out: list[str] = []
         passed: set[str] = set()
         while self._limits.requests is None or self._used.requests < self._limits.requests:
@@ -472,7 +565,7 @@ class Admission:
                 break
             head = lane.head(now)
             assert head is not None
-            if not lane.fits(head):
+            if not lane.fits(head) or not self._engine_room(lane, now):
                 passed.add(lane.policy.name)
             elif self._too_late(lane, head.facts, head.demand, now):
                 self._unqueue(lane, head.facts.request_id, now)
@@ -493,6 +586,8 @@ class Admission:
         oldest = lane.queue.oldest
         assert oldest is not None
         self._turns.started(lane, head.demand.tokens, now - oldest.since)
+        if head.predicted is not None:
+            lane.waits.answered(head.predicted, now - head.since, head.ahead + 1)
         lane.queue.start(head, now)
         self._has_left(lane, head.facts.request_id, now)
         self._begin(lane, head.facts, head.demand, now)
@@ -510,27 +605,7 @@ class Admission:
 
     def _held(self, policy: LanePolicy) -> bool:
         """Whether the ladder lets nobody of the lane begin while others wait."""
-        restraint = self._restraint
-        return restraint is not None and restraint.holds(policy, (lane.policy for lane in self._backlog.values()))
-
-    def _learn(
-        self,
-        lane: LaneState,
-        running: Running,
-        now: int,
-        prompt_tokens: int | None,
-        output_tokens: int | None,
-        *,
-        completed: bool,
-    ) -> None:
-        demand = running.demand
-        if output_tokens is not None:
-            real = (demand.prompt if prompt_tokens is None else prompt_tokens) + output_tokens
-            lane.queue.correct(running.tenant, real - demand.tokens)
-            self._turns.correct(lane, real - demand.tokens)
-            self._turns.place(lane)
-        if completed:
-            lane.floor.saw(now - running.since, demand.work, now)
+        return self._restraint.holds(policy, (lane.policy for lane in self._backlog.values()))
 
     @staticmethod
     def _queue_budget(lane: LaneState, facts: RequestFacts, now: int) -> int:
@@ -540,21 +615,24 @@ class Admission:
         return budget
 
     def _refuse(
-        self, lane: LaneState, reason: Reason, position: int, predicted: int | None, *, status: int = 429
+        self, lane: LaneState, reason: Reason, position: int, predicted: WaitPrediction | None, *, status: int = 429
     ) -> Decision:
         lane.refused += 1
         if status == 503:
             retry = _NO_BACKEND_RETRY_S
         else:
-            until = self._restraint.until_ns - self._latest if self._restraint and reason is Reason.DEGRADED else 0
-            retry = max(_DEFAULT_RETRY_S, math.ceil(max(predicted or 0, until) / 1e9))
+            retry = _DEFAULT_RETRY_S if predicted is None else predicted.retry_after_s
+            if reason is Reason.DEGRADED:
+                retry = max(retry, self._restraint.retry_after_s(self._latest))
+        wait_ns = None if predicted is None else predicted.expected_ns
         return Decision(
             kind=DecisionKind.REFUSE,
             lane=lane.policy.name,
             position=position,
-            predicted_wait_ns=predicted,
+            predicted_wait_ns=wait_ns,
+            predicted=predicted,
             reason=reason,
             http_status=status,
             retry_after_s=retry,
-            retry_after_ns=predicted,
+            retry_after_ns=wait_ns,
         )

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from tailrace.govern.lane import RequestFacts
+from tailrace.govern.length_model import LengthPrediction
 from tailrace.govern.occupancy import Demand
 
-UNKNOWN_OUTPUT: Final = 256
-"""Output tokens of a request about whose like nothing is known, unless it asks for fewer."""
-PROMPT_WORK: Final = 0.1
-"""Work of a prompt token, in output tokens. Prefill computes all of a prompt at once and is bound by arithmetic;
-decoding one token reads all weights."""
 
+def demand_of(facts: RequestFacts, length: LengthPrediction, prompt_work: float) -> Demand:
+    """`length`: output tokens of one sequence, as predicted. `prompt_work`: what a prompt token is worth in work, an
+    output token being worth 1.
 
-def demand_of(
-    facts: RequestFacts, expected: int | None = None, low: int | None = None, high: int | None = None
-) -> Demand:
-    """`expected`, `low`, `high`: output tokens of one sequence as they are predicted; at most what was asked for."""
-    ask = facts.max_tokens
-    if expected is None:
-        expected = UNKNOWN_OUTPUT if ask is None else min(ask, UNKNOWN_OUTPUT)
-        low, high = 1, max(expected, min(ask, 4 * UNKNOWN_OUTPUT)) if ask is not None else expected
-    if ask is not None:
-        expected = min(expected, ask)
-        high = expected if high is None else min(high, ask)
-    sequences = max(1, facts.sequences)
-    prompt = facts.prompt_tokens
-    output = expected * sequences
+    Sequences of one request run side by side: each has its tokens and its part of the KV cache, and together they hold
+    the request's place for no longer than one would.
+    """
+    sequences = facts.sequences
+    prompt, expected = facts.prompt_tokens, length.tokens
+    weighted = prompt * prompt_work
     return Demand(
         prompt,
-        prompt + output,
-        prompt + max(expected, high or expected) * sequences,
-        prompt * PROMPT_WORK + output,
-        prompt * PROMPT_WORK + min(expected, low or expected),
+        prompt + expected * sequences,
+        prompt + max(expected, length.high) * sequences,
+        max(1.0, weighted + expected),
+        weighted + length.low,
     )

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from tailrace.govern.adaptive_limit import AdaptiveLimitPolicy
 from tailrace.govern.stream_guard import StreamGuard
 from tailrace.model.thresholds import Budgets, Objectives
 
@@ -138,6 +139,8 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The lane's part of a total limit under weighted sharing."""
     backends: tuple[str, ...] = ()
     """Names of the backends that may serve it; empty: all."""
+    adaptive: AdaptiveLimitPolicy | None = None
+    """Bounds and aims of a running limit that moves below `running`; `None`: it stands still."""
 
     @property
     def longest_overtaken_ns(self) -> int:

@@ -7,14 +7,16 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.govern.adaptive_limit import AdaptiveLimit, AdaptiveLimitPolicy
 from tailrace.govern.lane import LanePolicy
 from tailrace.govern.lane_queue import LaneQueue, Waiting
 from tailrace.govern.occupancy import ROOM_IN_PREFILL, ROOM_TO_RUN, Demand, Limits, Occupancy
 from tailrace.govern.service_floor import ServiceFloor
 from tailrace.govern.share import Share
+from tailrace.govern.wait_model import WaitModel, WaitPrediction
 
-_SERVICE_WEIGHT: Final = 0.1
-"""Weight of a new sample in the moving mean of service time: about the last 20 requests decide."""
+_SOME_TOKENS: Final = 8
+"""Output tokens from which a time per token means something: the first few come in bursts."""
 
 
 class Running(msgspec.Struct, gc=False):
@@ -25,13 +27,20 @@ class Running(msgspec.Struct, gc=False):
     tenant: str
     model: str
     max_tokens: int | None
+    sequences: int = 1
+    engine: str = ""
+    """Whom it is counted to, where engines' own state is a limit."""
     in_prefill: bool = True
+    first_token: int = 0
+    """When it left prefill (ns)."""
 
 
 class LaneState:
     """One lane's running set and queue."""
 
     __slots__ = (
+        "_ceiling",
+        "adaptive",
         "cap",
         "charged",
         "finished",
@@ -43,9 +52,9 @@ class LaneState:
         "rank",
         "refused",
         "running",
-        "service_ns",
         "share",
         "used",
+        "waits",
     )
 
     def __init__(
@@ -72,7 +81,10 @@ class LaneState:
         """Its place in the turns of lanes (`lane_turns`)."""
         self.cap: int | None = None
         """A bound on what runs that is below `running` for now."""
-        self.service_ns: float | None = None
+        self.waits = WaitModel(policy.running)
+        self.adaptive = None if policy.adaptive is None else AdaptiveLimit(_part(policy.adaptive, processes))
+        self._ceiling: int | None = None
+        """What an operator or a degradation leaves of `running`."""
         self.floor = ServiceFloor()
         self.finished = 0
         self.refused = 0
@@ -87,9 +99,7 @@ class LaneState:
 
     def no_place(self) -> bool:
         """Whether the limit in requests is reached."""
-        count = len(self.running)
-        places = self.policy.running if self.share is None else self.share.running
-        return count >= places or (self.cap is not None and count >= self.cap)
+        return len(self.running) >= self.places()
 
     def lacks_beyond_share(self, demand: Demand) -> bool:
         """Whether it would not fit even with places from the keeper: then it asks for none."""
@@ -131,19 +141,50 @@ class LaneState:
         if self.share is not None:
             self.share.unseat(request_id, len(self.queue))
 
-    def served(self, service_ns: int) -> None:
-        """A request of the lane ended after so long."""
-        self.finished += 1
-        previous = self.service_ns
-        self.service_ns = (
-            float(service_ns) if previous is None else previous + _SERVICE_WEIGHT * (service_ns - previous)
-        )
+    def observe(self, running: Running, output_tokens: int | None, now: int) -> None:
+        """One of the lane's requests has completed: what its time per token says of the limit."""
+        adaptive = self.adaptive
+        if adaptive is None:
+            return
+        tpot = None
+        if output_tokens is not None and output_tokens >= _SOME_TOKENS and running.first_token:
+            tpot = (now - running.first_token) // (output_tokens - 1)
+        adaptive.observe(tpot, running.since, now)
+
+    def look(self, now: int) -> None:
+        """Let the adaptive limit see the lane, and follow it."""
+        adaptive = self.adaptive
+        if adaptive is not None:
+            running_work = sum(one.demand.work for one in self.running.values())
+            adaptive.look(len(self.running), len(self.queue), running_work, self.queue.work, now)
+            limit = adaptive.limit(now)
+            self.cap = limit if self._ceiling is None else min(limit, self._ceiling)
+
+    def throttle(self, ceiling: int | None) -> None:
+        """Use no more than so many places; `None`: as many as there are."""
+        self._ceiling = self.cap = ceiling
+
+    def places(self) -> int:
+        """Requests that may run at once, now."""
+        places = self.policy.running if self.share is None else self.share.running
+        return places if self.cap is None else min(places, self.cap)
+
+    def bind(self, *, held: bool = False) -> None:
+        """Tell the predictions by how many places the lane is bound now: fewer, where tokens or a total hold it.
+
+        `held`: one that came now must wait.
+        """
+        places, count = max(1, self.places()), len(self.running)
+        self.waits.bind(count if (held or self.queue) and count < places else places)
 
     def inherit(self, old: LaneState) -> None:
         """Take over what ran and what was learnt under the lane's earlier policy; who waits is sorted in anew."""
         self.running, self.used = old.running, old.used
-        self.service_ns, self.floor, self.cap = old.service_ns, old.floor, old.cap
+        self.waits, self.floor, self._ceiling, self.cap = old.waits, old.floor, old._ceiling, old._ceiling
         self.finished, self.refused, self.charged = old.finished, old.refused, old.charged
+        if self.policy.adaptive is not None and self.policy.adaptive == old.policy.adaptive:
+            self.adaptive = old.adaptive
+        self.waits.resize(self.policy.running)
 
     def forget_queue(self, tenant_weights: Mapping[str, float]) -> None:
         """Nobody waits here any more."""
@@ -168,26 +209,49 @@ class LaneState:
         """Requests that wait in other processes."""
         return 0 if self.share is None else self.share.waiting_elsewhere(now)
 
-    def predicted_wait(self, ahead: int) -> int | None:
-        """`ahead` requests and this one's place must come free first; `running` are served at a time (Little's law)."""
-        if self.service_ns is None:
-            return None
-        return round(ahead * self.service_ns / max(1, self.policy.running))
+    def predict(self, ahead: int, work: float, now: int, *, held: bool) -> WaitPrediction | None:
+        """The wait of one with so many requests and so much work of this process before it; `None` where not known.
+
+        `held`: it must wait, whatever places there are.
+        """
+        share = self.share
+        if share is not None:
+            # Others wait for the same places, in other processes; of what becomes free this one gets its part.
+            others = self.elsewhere(now)
+            mine = min(1.0, max(1, share.running) / self.policy.running)
+            whole = ahead + others
+            work = work * (whole / ahead if ahead else 1.0) + (others * self._mean_work() if not ahead else 0.0)
+            ahead, work = round(whole * mine), work * mine
+        self.bind(held=held)
+        predicted = self.waits.predict(work, ahead, now)
+        if predicted is not None and not predicted.expected_ns and held:
+            return None  # a place is free, and something else lacks: nobody knows until when
+        return predicted
+
+    def _mean_work(self) -> float:
+        count = len(self.running)
+        return sum(one.demand.work for one in self.running.values()) / count if count else 1.0
+
+    def next_wait(self, now: int) -> WaitPrediction | None:
+        """The wait of an arrival behind everybody."""
+        return self.predict(len(self.queue), self.queue.work, now, held=bool(self.queue))
 
     def view(self, now: int) -> dict[str, Any]:
         """Limits and occupancy, for metrics and the admin port (times in ms)."""
         policy, used, queue = self.policy, self.used, self.queue
         oldest = queue.oldest
-        predicted = self.predicted_wait(len(queue) + self.elsewhere(now) + 1)
+        predicted = self.next_wait(now)
         return {
             "running": len(self.running),
             "running_limit": policy.running,
+            "running_limit_now": self.places(),
             "queued": len(queue),
             "queued_limit": policy.queued,
             "order": policy.order.value,
             "priority": policy.priority,
             "oldest_wait_ms": (now - oldest.since) / 1e6 if oldest else 0.0,
-            "predicted_wait_ms": predicted / 1e6 if predicted is not None else None,
+            "predicted_wait_ms": None if predicted is None else predicted.expected_ns / 1e6,
+            "predicted_wait_error": msgspec.to_builtins(self.waits.error),
             "finished": self.finished,
             "refused": self.refused,
             "running_tokens": used.tokens,
@@ -203,4 +267,17 @@ class LaneState:
             "tenants_waiting": queue.tenants,
             "weight": policy.weight,
             "backends": list(policy.backends),
+            "adaptive": None if self.adaptive is None else self.adaptive.why,
         }
+
+
+def _part(policy: AdaptiveLimitPolicy, processes: int) -> AdaptiveLimitPolicy:
+    """One process's part of an adaptive limit."""
+    if processes <= 1:
+        return policy
+    return msgspec.structs.replace(
+        policy,
+        minimum=max(1, policy.minimum // processes),
+        maximum=max(1, policy.maximum // processes),
+        start=None if policy.start is None else max(1, policy.start // processes),
+    )

@@ -19,10 +19,10 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     """Prompt and the output that is expected."""
     kv: int = 0
     """Prompt and the output at the high end of the prediction, of each sequence."""
-    work: float = 0.0
-    """`tokens` in units of one output token: a prompt token is cheaper."""
+    work: float = 1.0
+    """For how long it holds its place, in output tokens; a prompt token is worth less than one."""
     least_work: float = 0.0
-    """The same at the low end of the prediction, for one sequence: it surely takes as long as that does."""
+    """The same at the low end of the prediction."""
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):

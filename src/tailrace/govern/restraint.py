@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from tailrace.govern.lane import LanePolicy
-from tailrace.govern.rungs import Effects
+from tailrace.govern.rungs import NOTHING_GIVEN_UP, Effects
+from tailrace.model.thresholds import S
 
 
 class Restraint:
-    """The rungs in force as admission needs them. A lane of low priority is one whose number is above 0."""
+    """The rungs in force as admission needs them. A lane of low priority is one whose number is above 0.
+
+    Nobody who runs or waits already is sent away by it.
+    """
 
     __slots__ = ("effects", "until_ns")
 
@@ -25,3 +30,10 @@ class Restraint:
     def holds(self, policy: LanePolicy, waiting: Iterable[LanePolicy]) -> bool:
         """Whether nobody of the lane may begin, while somebody waits in the lanes `waiting`."""
         return self.effects.low_waits and policy.priority > 0 and any(other.priority <= 0 for other in waiting)
+
+    def retry_after_s(self, now: int) -> int:
+        """When a client that it refuses may ask again."""
+        return max(1, -(-(self.until_ns - now) // S))
+
+
+UNRESTRAINED: Final = Restraint(NOTHING_GIVEN_UP, 0)
