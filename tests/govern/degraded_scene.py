@@ -148,7 +148,8 @@ def play(requests: list[Asked], policy: LadderPolicy | None, *, running: int = 1
             scene.steps.append((now, ladder.step))
             factor = ladder.effects.limit_factor
             admitted = admission.throttle({lane.name: factor for lane in policies}, now)
-            admitted += admission.restrain(Restraint(ladder.effects, now + ladder.back_in_ns(now)), now)
+            admission.restraint = Restraint(ladder.effects, now + ladder.back_in_ns(now))
+            admitted += admission.settle(now)
             waiting.difference_update(admitted)
             begin(admitted)
 

@@ -84,7 +84,8 @@ class LaneDesk:
     def degrade(self, restraint: Restraint, shares: Mapping[str, float], now: int) -> None:
         """What the rungs of the ladder ask of the lanes. `shares`: lane -> what is left of its running limit."""
         self._admit(self.admission.throttle(shares, now), now)
-        self._admit(self.admission.restrain(restraint, now), now)
+        self.admission.restraint = restraint
+        self._admit(self.admission.settle(now), now)
 
     def retire(self) -> None:
         """This process ends soon: leave the places to the others as they become free."""

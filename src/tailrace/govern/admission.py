@@ -32,7 +32,7 @@ from tailrace.govern.lane_state import LaneState, Running
 from tailrace.govern.lane_turns import LaneTurns
 from tailrace.govern.length_model import LengthModel
 from tailrace.govern.occupancy import ROOM_IN_PREFILL, Demand, Limits, Occupancy
-from tailrace.govern.restraint import UNRESTRAINED, Restraint
+from tailrace.govern.restraint import UNRESTRAINED
 from tailrace.govern.share import Share
 from tailrace.govern.shared_state import Order as SharedOrder
 from tailrace.govern.shared_state import Report
@@ -121,7 +121,8 @@ class Admission:
         """Lanes that a change removed while requests of theirs were running."""
         self._unlearnt: OrderedDict[str, Ended] = OrderedDict()
         self._usable: frozenset[str] | None = None
-        self._restraint = UNRESTRAINED
+        self.restraint = UNRESTRAINED
+        """What the degradation ladder asks for; whoever changes it has the lanes settle."""
         self._sequence = 0
         self._latest = 0
 
@@ -152,7 +153,7 @@ class Admission:
         policy, queue = lane.policy, lane.queue
         if self._usable is not None and not self._served(policy):
             return self._refuse(lane, Reason.NO_BACKEND, 0, None, status=503)
-        if self._restraint.turns_away(policy):
+        if self.restraint.turns_away(policy):
             return self._refuse(lane, Reason.DEGRADED, 0, None)
         lane.look(now)
         demand = demand_of(facts, self.lengths.predict(facts, policy.name), lane.waits.price.ratio)
@@ -162,7 +163,7 @@ class Admission:
             and not lacks
             and self._total_room(demand)
             and self._engine_room(lane, now)
-            and not self._held(policy)
+            and not self.restraint.holds(lane, self._backlog)
         ):
             if self._too_late(lane, facts, demand, now):
                 return self._refuse(lane, Reason.PREDICTED_WAIT, 0, None)
@@ -182,7 +183,7 @@ class Admission:
         waiting.ahead = ahead
         wait_ns = None if predicted is None else predicted.expected_ns
         reason = Reason.NONE
-        if self._restraint.effects.refuse:
+        if self.restraint.effects.refuse:
             reason = Reason.DEGRADED
         elif lane.full():
             reason = Reason.QUEUE_FULL
@@ -319,11 +320,6 @@ class Admission:
         for name, lane in self._lanes.items():
             share = shares.get(name, 1.0)
             lane.throttle(None if share >= 1.0 else max(1, int(lane.policy.running * share / self._processes)))
-        return self.settle(now)
-
-    def restrain(self, restraint: Restraint, now: int) -> list[str]:
-        """What the rungs of the degradation ladder ask for from now on; returns the ids that are admitted now."""
-        self._restraint = restraint
         return self.settle(now)
 
     def replace(self, policies: Sequence[LanePolicy], now: int, *, sharing: Sharing | None = None) -> list[str]:
@@ -556,7 +552,7 @@ class Admission:
         if not self._backlog:
             return []
         # Where the ladder holds lanes back, what one leaves is what another waits for.
-        only = None if self._bound_together or self._restraint.effects.low_waits else freed
+        only = None if self._bound_together or self.restraint.effects.low_waits else freed
         out: list[str] = []
         passed: set[str] = set()
         while self._limits.requests is None or self._used.requests < self._limits.requests:
@@ -597,15 +593,11 @@ class Admission:
         best_rank = math.inf
         lanes = self._backlog.values() if only is None else (only,) if only.policy.name in self._backlog else ()
         for lane in lanes:
-            if lane.no_place() or self._held(lane.policy):
+            if lane.no_place() or self.restraint.holds(lane, self._backlog):
                 lane.prefill_binds = False
             elif lane.rank < best_rank and lane.policy.name not in passed:
                 best, best_rank = lane, lane.rank
         return best
-
-    def _held(self, policy: LanePolicy) -> bool:
-        """Whether the ladder lets nobody of the lane begin while others wait."""
-        return self._restraint.holds(policy, (lane.policy for lane in self._backlog.values()))
 
     @staticmethod
     def _queue_budget(lane: LaneState, facts: RequestFacts, now: int) -> int:
@@ -623,7 +615,7 @@ class Admission:
         else:
             retry = _DEFAULT_RETRY_S if predicted is None else predicted.retry_after_s
             if reason is Reason.DEGRADED:
-                retry = max(retry, self._restraint.retry_after_s(self._latest))
+                retry = max(retry, self.restraint.retry_after_s(self._latest))
         wait_ns = None if predicted is None else predicted.expected_ns
         return Decision(
             kind=DecisionKind.REFUSE,

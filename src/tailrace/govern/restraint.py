@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Final
 
 from tailrace.govern.lane import LanePolicy
+from tailrace.govern.lane_state import LaneState
 from tailrace.govern.rungs import NOTHING_GIVEN_UP, Effects
 from tailrace.model.thresholds import S
 
@@ -27,9 +28,11 @@ class Restraint:
         """Whether the lane takes nobody at the moment."""
         return self.effects.refuses(policy.priority)
 
-    def holds(self, policy: LanePolicy, waiting: Iterable[LanePolicy]) -> bool:
-        """Whether nobody of the lane may begin, while somebody waits in the lanes `waiting`."""
-        return self.effects.low_waits and policy.priority > 0 and any(other.priority <= 0 for other in waiting)
+    def holds(self, lane: LaneState, backlog: Mapping[str, LaneState]) -> bool:
+        """Whether nobody of the lane may begin, as somebody of no low priority waits. `backlog`: lanes with waiters."""
+        if not self.effects.low_waits or lane.policy.priority <= 0:
+            return False
+        return any(other.policy.priority <= 0 for other in backlog.values())
 
     def retry_after_s(self, now: int) -> int:
         """When a client that it refuses may ask again."""
