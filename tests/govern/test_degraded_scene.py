@@ -1,4 +1,4 @@
-"""The ladder against an engine that gets twice what it can serve, in virtual time: what it is for."""
+"""The ladder against an engine that gets 1.8 times what it can serve, in virtual time: what it is for."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_objective_holds_with_it_and_fails_without(seed: int) -> None:
 
 
 def test_at_the_edge_of_capacity_it_does_not_flap() -> None:
-    """A third more than the engine serves: rungs that suffice take the load away, which looks like calm."""
+    """A quarter more than the engine serves: rungs that suffice take the load away, which looks like calm."""
     scene = play(load(2, spans(16)), LadderPolicy())
     served = scene.ttft("chat", SETTLED, SURGE[1])
     assert sum(ttft <= OBJECTIVE_NS for ttft in served) > 0.9 * len(served)
