@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tailrace.gateway.config import config_from, to_plain
 from tailrace.govern.ladder import DEFAULT_THRESHOLDS, LadderPolicy, Signal, Threshold
@@ -12,6 +15,8 @@ from tailrace.govern.rungs import DEFAULT_RUNGS, Rung
 from tailrace.govern.stream_guard import GapAction, StreamGuard
 from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import MS, S
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "how-to"
 
 
 def config(**keys: Any) -> Any:
@@ -75,6 +80,17 @@ def test_a_ladder_that_cannot_stand_is_refused(keys: dict[str, Any], place: str,
 
 def test_the_default_rungs_are_those_of_the_documentation() -> None:
     assert [rung.value for rung in DEFAULT_RUNGS] == ["batch", "cap", "low_waits", "refuse"]
+
+
+@pytest.mark.parametrize("page", ["degradation", "client-policy"])
+def test_what_the_pages_tell_people_to_write_is_taken(page: str) -> None:
+    text = (DOCS / f"{page}.md").read_text()
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        raw = yaml.safe_load(block)
+        read = config_from({"backends": [{"url": "http://127.0.0.1:8000"}], **raw})
+        assert read.degradation.enabled == ("degradation" in raw)
 
 
 def test_a_lane_demands_of_its_streams() -> None:
