@@ -165,12 +165,12 @@ class Shaper:
         """(body, its count) within `to` tokens by the ruler that found it too long; `None` where that cannot be."""
         if endpoint not in CAN_CUT:
             return None
-        aim = int(to / (1 + ruler.margin))
+        over = 0
         for _ in range(_TRIES):
             prompt = open_prompt(endpoint, body) if prompt is None else prompt
             if prompt is None:
                 return None
-            budget = aim - ruler.beside(prompt, size)
+            budget = (to - ruler.beside(prompt, size)) / (1 + ruler.margin) - over
             kept = truncate(
                 prompt.turns, budget, ruler.count, a_message=ruler.a_message, marker=self._config.marker
             ) if budget > 0 else None  # fmt: skip
@@ -182,7 +182,7 @@ class Shaper:
                 return None
             if tokens <= to:
                 return out, tokens
-            aim -= tokens - to
+            over += tokens - to
             prompt = None  # its texts have been replaced
         return None
 
