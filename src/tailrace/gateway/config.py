@@ -67,6 +67,8 @@ class Config(Section):
     objectives: dict[str, Duration] = msgspec.field(
         default_factory=lambda: {"ttft_p99": Duration(500 * MS), "tpot_p99": Duration(80 * MS)}
     )
+    tokens: TokensConfig = msgspec.field(default_factory=TokensConfig)
+    """How prompts are counted, and the limits of paths."""
     slow: SlowConfig = msgspec.field(default_factory=SlowConfig)
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
     scrape: ScrapeConfig = msgspec.field(default_factory=ScrapeConfig)
@@ -75,7 +77,6 @@ class Config(Section):
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
     traces: TracesConfig = msgspec.field(default_factory=TracesConfig)
-    tokens: TokensConfig = msgspec.field(default_factory=TokensConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
@@ -227,7 +228,6 @@ def check(config: Config, *, where: str = "config") -> None:
     """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
     _check_websocket(config.websocket, place=f"{where}: websocket")
     check_traces(config.traces, place=f"{where}: traces")
-    check_tokens(config.tokens, place=f"{where}: tokens")
     _check_inference(config.inference, place=f"{where}: inference")
     if not config.backends:
         raise ConfigError(
@@ -266,6 +266,7 @@ def check(config: Config, *, where: str = "config") -> None:
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
         _check_lane(lane, names, place=f"{where}: lanes[{index}]")
+    check_tokens(config.tokens, place=f"{where}: tokens")
     parse_objectives(config.objectives)
     _check_signals(config.signals, place=f"{where}: signals")
     if config.limits.upstream_connections < 1:
@@ -441,6 +442,8 @@ def _known_keys() -> list[str]:
         BackendConfig,
         LaneConfig,
         LaneMatch,
+        TokensConfig,
+        TokenLimitsConfig,
         BudgetsConfig,
         SlowConfig,
         LimitsConfig,
@@ -448,8 +451,6 @@ def _known_keys() -> list[str]:
         SignalsConfig,
         RecordsConfig,
         TracesConfig,
-        TokensConfig,
-        TokenLimitsConfig,
         WebsocketConfig,
     )
     return [name for kind in kinds for name in kind.__struct_fields__]
