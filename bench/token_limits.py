@@ -58,9 +58,8 @@ def cost_us(lanes: list[dict[str, Any]], *, learnt: bool, max_tokens: int = 50) 
     body = chat_body(messages=[{"role": "user", "content": "x" * 400}], max_tokens=max_tokens)
     work = read_work(body)
     ledger = RequestLedger(request_id="a", start_unix_ns=0, received=0, endpoint=CHAT, lane="passthrough")
-    exchange: Any = SimpleNamespace(
-        work=work, upload=None, ledger=ledger, route=SimpleNamespace(endpoint=CHAT), head=SimpleNamespace(named={}), lane=""
-    )  # fmt: skip
+    route, head = SimpleNamespace(endpoint=CHAT), SimpleNamespace(named={})
+    exchange: Any = SimpleNamespace(work=work, upload=None, ledger=ledger, route=route, head=head, lane="")
     best = float("inf")
     for _ in range(ROUNDS):
         began = time.process_time()
