@@ -196,7 +196,8 @@ def config() -> str:
     path = SOURCE / "gateway" / "config.py"
     if not path.exists():
         return head + "\nThis version reads no file yet.\n"
-    sections = classes(SOURCE / "gateway" / "config_sections.py")
+    files = [*sorted((SOURCE / "gateway").glob("*_keys.py")), SOURCE / "gateway" / "config_sections.py"]
+    sections = [section for file in files for section in classes(file)]
     found = [item for item in [*sections, *classes(path)] if item[0].name.endswith("Config")]
     match = classes(SOURCE / "govern" / "lane.py", ["LaneMatch"])
     for node, lines in [*reversed(found), *match]:
@@ -246,6 +247,8 @@ HEADERS_SET = [
     ("`x-request-id`", "ours: the key of the record; it also goes upstream"),
     ("`server-timing`", "stages known when the headers leave"),
     ("`x-tailrace-lane`", "the lane that took the request"),
+    ("`x-tailrace-truncated`", "a shortened prompt: its tokens before and now, and where the count is from"),
+    ("`x-tailrace-capped`", "a bounded output: tokens asked for (or `unset`), and the bound of each completion"),
     ("`retry-after`", "on refusal, in seconds"),
 ]
 

@@ -9,6 +9,7 @@ from tailrace.export.host_metrics import HOST_METRICS
 from tailrace.export.ladder_metrics import LADDER_METRICS
 from tailrace.export.metric import Metric
 from tailrace.export.span_metrics import SPAN_METRICS
+from tailrace.export.token_metrics import TOKEN_METRICS
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
 
@@ -308,39 +309,7 @@ _TABLE: Final = (
         definition="Output tokens, where the number is known.",
         of=lambda record: record.output_tokens or None,
     ),
-    Metric(
-        name="tailrace_prompts_truncated_total",
-        kind="counter",
-        labels=("lane", "model"),
-        unit="requests",
-        definition="Requests whose prompt was shortened to a token limit; their records have truncated_from.",
-        of=lambda record: None if record.truncated_from is None else 1,
-    ),
-    Metric(
-        name="tailrace_outputs_capped_total",
-        kind="counter",
-        labels=("lane", "model"),
-        unit="requests",
-        definition="Requests whose output was bounded lower than the client asked, or where it asked for nothing; "
-        "their records have capped_to.",
-        of=lambda record: None if record.capped_to is None else 1,
-    ),
-    Metric(
-        name="tailrace_token_count_error_ratio",
-        kind="gauge",
-        labels=("model", "source", "quantile"),
-        unit="ratio",
-        merge="max",
-        definition="How far our own counts of prompts (source: estimate, tokenizer) are from the engine's, relative to "
-        "these: quantiles 0.5 and 0.95 of the last 256 requests that both counted.",
-    ),
-    Metric(
-        name="tailrace_token_counts_compared_total",
-        kind="counter",
-        labels=("model", "source"),
-        unit="requests",
-        definition="Requests whose prompt both we and the engine have counted.",
-    ),
+    *TOKEN_METRICS,
     # -- now
     Metric(
         name="tailrace_requests_in_flight",

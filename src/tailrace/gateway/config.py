@@ -70,6 +70,8 @@ class Config(Section):
     objectives: dict[str, Duration] = msgspec.field(
         default_factory=lambda: {"ttft_p99": Duration(500 * MS), "tpot_p99": Duration(80 * MS)}
     )
+    tokens: TokensConfig = msgspec.field(default_factory=TokensConfig)
+    """How prompts are counted, and the limits of paths."""
     slow: SlowConfig = msgspec.field(default_factory=SlowConfig)
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
     scrape: ScrapeConfig = msgspec.field(default_factory=ScrapeConfig)
@@ -277,6 +279,8 @@ def check(config: Config, *, where: str = "config") -> None:
         _check_lane(lane, names, place=place)
         check_guard(lane.gap, lane.pace, idle=(lane.budgets or config.budgets).idle, place=place)
     check_degradation(config.degradation, [lane.name for lane in config.lane_policies()], place=f"{where}: degradation")
+        _check_lane(lane, names, place=f"{where}: lanes[{index}]")
+    check_tokens(config.tokens, place=f"{where}: tokens")
     parse_objectives(config.objectives)
     _check_signals(config.signals, place=f"{where}: signals")
     if config.limits.upstream_connections < 1:
@@ -452,6 +456,8 @@ def _known_keys() -> list[str]:
         BackendConfig,
         LaneConfig,
         LaneMatch,
+        TokensConfig,
+        TokenLimitsConfig,
         BudgetsConfig,
         SlowConfig,
         LimitsConfig,

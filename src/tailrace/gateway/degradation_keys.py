@@ -30,7 +30,8 @@ class DegradationConfig(Section):
 
     enabled: bool = False
     rungs: list[Rung] = msgspec.field(default_factory=lambda: list(DEFAULT_RUNGS))
-    """In the order in which they are taken: `batch`, `cap`, `low_waits`, `refuse`. Also there: `shrink`, `cached`, `smaller_model`."""
+    """In the order in which they are taken: `batch`, `cap`, `low_waits`, `refuse` by default. Also there: `shrink`,
+    `cached`, `smaller_model`."""
     lanes: list[str] | None = None
     """The lanes whose waits and first tokens are looked at; absent: all that are not of low priority."""
     signals: dict[str, SignalConfig] = msgspec.field(default_factory=dict)

@@ -26,6 +26,8 @@ from tailrace.model.outcome import Reason
 ESTIMATE: Final = "estimate"
 TOKENIZER: Final = "tokenizer"
 _TRIES: Final = 4
+_MOST_MARGIN: Final = 0.25
+"""Of an estimate that nothing has been compared with yet, or a bad one."""
 _NEVER_SEEN: Final = TokenRates()
 _PARAM: Final = {"/v1/chat/completions": "messages", "/v1/messages": "messages", "/v1/completions": "prompt"}
 
@@ -163,12 +165,12 @@ class Shaper:
         """(body, its count) within `to` tokens by the ruler that found it too long; `None` where that cannot be."""
         if endpoint not in CAN_CUT:
             return None
-        aim = to
+        over = 0
         for _ in range(_TRIES):
             prompt = open_prompt(endpoint, body) if prompt is None else prompt
             if prompt is None:
                 return None
-            budget = aim - ruler.beside(prompt, size)
+            budget = (to - ruler.beside(prompt, size)) / (1 + ruler.margin) - over
             kept = truncate(
                 prompt.turns, budget, ruler.count, a_message=ruler.a_message, marker=self._config.marker
             ) if budget > 0 else None  # fmt: skip
@@ -180,7 +182,7 @@ class Shaper:
                 return None
             if tokens <= to:
                 return out, tokens
-            aim -= tokens - to
+            over += tokens - to
             prompt = None  # its texts have been replaced
         return None
 
@@ -232,6 +234,8 @@ class _Ruler:
     """One way to count: pieces of text, and a whole body."""
 
     a_message = 0.0
+    margin = 0.0
+    """By what share the engine may well count more than this: a prompt is cut that much shorter than its limit."""
     count: Count
 
     def beside(self, prompt: Prompt, size: TextSize) -> float:
@@ -247,7 +251,9 @@ class _Estimate(_Ruler):
     def __init__(self, rates: TokenRates | None, image_tokens: int) -> None:
         self._known = rates
         self._image_tokens = image_tokens
-        self._a, self.a_message, self._narrow, self._wide = (rates or _NEVER_SEEN).rates
+        known = rates or _NEVER_SEEN
+        self._a, self.a_message, self._narrow, self._wide = known.rates
+        self.margin = min(known.margin, _MOST_MARGIN)
 
     def count(self, texts: Sequence[str]) -> list[float]:
         narrow, wide = self._narrow, self._wide

@@ -15,7 +15,6 @@ from tailrace.model.errors import ConfigError
 
 _T = TypeVar("_T")
 ANY: Final = "*"
-MARKER: Final = "[... part of this text was left out here to fit the token limit ...]"
 _LONGEST_MARKER: Final = 400
 
 
@@ -46,7 +45,7 @@ class TokensConfig(Section):
     `always` counts every prompt."""
     image_tokens: int = 0
     """What an image, a piece of audio or a file in a prompt counts for; 0 leaves them out of every count."""
-    marker: str = MARKER
+    marker: str = "[... part of this text was left out here to fit the token limit ...]"
     """The line put where something was left out; empty for none."""
     routes: dict[str, TokenLimitsConfig] = msgspec.field(default_factory=dict)
     """Path -> its limits in every lane that has none of its own; `"*"` for every path."""

@@ -51,6 +51,8 @@ _NOISE: Final = 0.1
 """Relative error of an observation that the prior's strength is relative to."""
 
 _UNKNOWN_MARGIN: Final = 0.4
+_LEAST_MARGIN: Final = 0.02
+"""Whatever the past says: the next prompt may be of another kind."""
 
 # What is believed at first, how sure that is (one standard deviation), and what cannot be: a template that adds more
 # than a page, a character of a text that is no token at all.
@@ -183,7 +185,7 @@ class TokenRates:
         a, b, c, d = (min(max(value, low), high) for value, low, high in zip(solved, _LEAST, _MOST, strict=True))
         self.rates = (a, b, c, d)
         if len(self._errors) >= _RECENT:
-            self.margin = self.error.p95 or 0.0
+            self.margin = max(self.error.p95 or 0.0, _LEAST_MARGIN)
 
 
 def _solve(matrix: list[list[float]], vector: list[float]) -> list[float]:
