@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.govern.admission import Admission, DecisionKind
+from tailrace.govern.admission import Admission
+from tailrace.govern.decision import DecisionKind, refused
 from tailrace.govern.lane import LaneMatch, LanePolicy, RequestFacts
 from tailrace.govern.restraint import UNRESTRAINED, Restraint
 from tailrace.govern.rungs import Effects, Rung
@@ -70,8 +71,9 @@ def test_on_the_last_rung_low_is_refused_and_nobody_else_waits() -> None:
 
 
 def test_retry_after_is_never_in_the_past() -> None:
-    assert Restraint(REFUSE, 0).retry_after_s(50 * S) == 1
-    assert Restraint(REFUSE, 10 * S + 1).retry_after_s(8 * S) == 3
+    plain = refused("chat", Reason.DEGRADED, 0, None, status=429)
+    assert Restraint(REFUSE, 0).told(plain, 50 * S).retry_after_s == 1
+    assert Restraint(REFUSE, 10 * S + 1).told(plain, 8 * S).retry_after_s == 3
 
 
 @given(st.lists(st.tuples(st.sampled_from(["low", "chat", "top"]), st.sampled_from(["ask", "end", "hold", "free"]))))

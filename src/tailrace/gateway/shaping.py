@@ -105,7 +105,8 @@ class Shaping:
         """Reads the lanes' matches and changes nothing: safe in a thread."""
         if tokens != work.prompt_tokens:
             work = msgspec.structs.replace(work, prompt_tokens=tokens)
-        facts = lane_facts(exchange.ledger, work, exchange.head.named, stream=work.stream, deadline_at=None)
+        callers, named = exchange.gateway.callers, exchange.head.named
+        facts = lane_facts(exchange.ledger, work, named, stream=work.stream, deadline_at=None, callers=callers)
         return self._lanes.lane_of(facts)
 
     def _later(self, exchange: GatewayExchange, job: partial[Shaped]) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
+from tailrace.govern.decision import Decision
 from tailrace.govern.lane import LanePolicy
 from tailrace.govern.lane_state import LaneState
 from tailrace.govern.rungs import NOTHING_GIVEN_UP, Effects
@@ -34,9 +37,10 @@ class Restraint:
             return False
         return any(other.policy.priority <= 0 for other in backlog.values())
 
-    def retry_after_s(self, now: int) -> int:
-        """When a client that it refuses may ask again."""
-        return max(1, -(-(self.until_ns - now) // S))
+    def told(self, decision: Decision, now: int) -> Decision:
+        """A refusal of its own: nobody is asked back before less may be given up."""
+        seconds = max(decision.retry_after_s or 1, -(-(self.until_ns - now) // S))
+        return msgspec.structs.replace(decision, retry_after_s=seconds)
 
 
 UNRESTRAINED: Final = Restraint(NOTHING_GIVEN_UP, 0)
