@@ -81,7 +81,8 @@ def test_overload_takes_the_rungs_and_calm_gives_them_back() -> None:
     async def test() -> None:
         engine = Narrow(0.15)
         async with (
-            stand(engine, lanes=LANES, degradation=ladder("batch", "refuse", calm="1s")) as s,
+            # A long queue budget: what is refused, the ladder refuses.
+            stand(engine, lanes=LANES, budgets={"queue": "20s"}, degradation=ladder("batch", "refuse")) as s,
             admin_of(s.gateway) as admin,
         ):
             async with crowd(s, 12, replies, ("default", "default", "background")):
