@@ -82,7 +82,7 @@ def test_overload_takes_the_rungs_and_calm_gives_them_back() -> None:
         engine = Narrow(0.15)
         async with (
             # A long queue budget: what is refused, the ladder refuses.
-            stand(engine, lanes=LANES, budgets={"queue": "20s"}, degradation=ladder("batch", "refuse")) as s,
+            stand(engine, lanes=LANES, budgets={"queue": "600s"}, degradation=ladder("batch", "refuse")) as s,
             admin_of(s.gateway) as admin,
         ):
             async with crowd(s, 12, replies, ("default", "default", "background")):
