@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tailrace.gateway.config import Config, config_from, to_plain
 from tailrace.model.outcome import OutcomeKind, Reason
 from tests.wire.client import chat_body, request
 from tests.wire.scripted import Incoming, chunk, event
@@ -147,7 +148,9 @@ def test_who_waited_or_was_refused_finds_the_predicted_wait_in_a_header() -> Non
             first = await s.ask(request(chat_body(stream=False)))
             assert "x-tailrace-predicted-wait-ms" not in first.headers
             replies = await asyncio.gather(*(s.ask(request(chat_body(stream=False))) for _ in range(3)))
-            by = sorted(replies, key=lambda reply: (reply.status, reply.headers.get("x-tailrace-predicted-wait-ms", "")))
+            by = sorted(
+                replies, key=lambda reply: (reply.status, reply.headers.get("x-tailrace-predicted-wait-ms", ""))
+            )
             at_once, waited, refused = by
             assert "x-tailrace-predicted-wait-ms" not in at_once.headers
             assert 50 < int(waited.headers["x-tailrace-predicted-wait-ms"]) < 800
@@ -177,10 +180,8 @@ def test_the_range_of_durations_is_told_once_enough_requests_have_ended() -> Non
     run(test())
 
 
-def _without_headers(config: object) -> object:
-    from tailrace.gateway.config import config_from, to_plain  # noqa: PLC0415
-
-    return config_from({**to_plain(config), "predictions": {"headers": False}})  # type: ignore[arg-type]
+def _without_headers(config: Config) -> Config:
+    return config_from({**to_plain(config), "predictions": {"headers": False}})
 
 
 def test_a_stream_that_waits_is_told_its_place_and_then_gets_its_answer() -> None:
