@@ -37,10 +37,14 @@ class EngineRoomPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class EngineRoom:
     """One engine. `hear` every reading, `sent` and `ended` every request; `room` says whether one more may go."""
 
-    __slots__ = ("_allowance", "_ended", "_last", "_policy", "_seats", "_seats_at", "_sent")
+    __slots__ = ("_allowance", "_ended", "_last", "_policy", "_processes", "_seats", "_seats_at", "_sent")
 
-    def __init__(self, policy: EngineRoomPolicy) -> None:
+    def __init__(self, policy: EngineRoomPolicy, *, processes: int = 1) -> None:
+        """`processes`: how many hear the same readings and send to the engine: each sends its part, but at least one
+        where there is room.
+        """
         self._policy = policy
+        self._processes = processes
         self._last: EngineState | None = None
         self._sent = 0
         self._ended = 0
@@ -60,7 +64,8 @@ class EngineRoom:
             self._seats, self._seats_at = running, now
         elif self._seats is not None and (now - self._seats_at > _SEATS_NS or running > self._seats):
             self._seats = None
-        self._allowance = self._allowed(waiting, running, state.kv_usage)
+        allowed = self._allowed(waiting, running, state.kv_usage)
+        self._allowance = allowed if allowed <= 0 else max(1, allowed // self._processes)
 
     def sent(self) -> None:
         """A request went to this engine."""

@@ -127,6 +127,16 @@ class WaitModel:
             self._steady = False
             self._heads_known = None
 
+    def bind(self, running: int) -> None:
+        """Something else than its places (tokens, a total, the engine) holds the lane at so many for the moment.
+
+        Unlike with `resize`, what was learnt of its rate goes on: such a bound moves with every request.
+        """
+        running = max(1, running)
+        if running != self._limit:
+            self._limit = running
+            self._heads_known = None
+
     def work(self, prompt_tokens: int, output_tokens: int) -> float:
         """What a request is worth here, in output tokens."""
         return self.price.work(prompt_tokens, output_tokens)
