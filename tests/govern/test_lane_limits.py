@@ -306,3 +306,20 @@ def _within(limits: LanePolicy | Sharing, running: list[tuple[RequestFacts, bool
         (limits.prefill_tokens, [one.prompt for one in prefill]),
     ):
         assert bound is None or len(values) <= 1 or sum(values) <= bound
+
+
+def test_whoever_waits_can_be_told_where_it_stands():
+    admission, now = trained(lane(running=1, order=Order.SHORTEST_FIRST), 2 * S)
+    admission.arrive(facts("running"), now)
+    for name, asked in (("long", 4_000), ("short", 10), ("middle", 50)):
+        admission.arrive(facts(name, max_tokens=asked), now)
+    places = {name: admission.standing(name, now)[0] for name in ("short", "middle", "long")}
+    assert places == {"short": 1, "middle": 2, "long": 3}
+    waits = [admission.standing(name, now)[1] for name in ("short", "middle", "long")]
+    assert None not in waits
+    assert waits == sorted(waits, key=lambda wait: wait or 0)
+    assert admission.standing("running", now) == admission.standing("nobody", now) == (None, None)
+    duration = admission.predicted_duration("default", facts("next"))
+    assert duration is not None
+    assert duration.low_ns <= duration.expected_ns <= duration.high_ns
+    assert admission.predicted_duration("no such lane", facts("next")) is None

@@ -430,6 +430,23 @@ class Admission:
         predicted = None if state is None else state.next_wait(now)
         return None if predicted is None else predicted.expected_ns
 
+    def predicted_duration(self, lane: str, facts: RequestFacts) -> WaitPrediction | None:
+        """How long such a request holds its place in `lane`, from admission to its end; absent until enough ended."""
+        state = self._lanes.get(lane)
+        if state is None:
+            return None
+        length = self.lengths.predict(facts, lane)
+        return state.waits.duration(demand_of(facts, length, state.waits.price.ratio).work)
+
+    def standing(self, request_id: str, now: int) -> tuple[int | None, int | None]:
+        """Where a waiting request stands (1 is next), and how long it is likely to wait still (ns)."""
+        lane = self._lane_of.get(request_id)
+        if lane is None or request_id not in lane.queue:
+            return None, None
+        ahead, work = lane.queue.ahead(lane.queue[request_id])
+        predicted = lane.predict(ahead, work, now, held=True)
+        return ahead + lane.elsewhere(now) + 1, None if predicted is None else predicted.expected_ns
+
     def snapshot(self, now: int) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy, for metrics and the admin port (times in ms)."""
         return {

@@ -41,9 +41,9 @@ class _Tenant:
 
     __slots__ = ("by_age", "by_key", "by_prefill", "owes_age", "tokens", "work")
 
-    def __init__(self, *, ordered: bool, prefill: bool) -> None:
+    def __init__(self, *, prefill: bool) -> None:
         self.by_age: OrderedDict[str, Waiting] = OrderedDict()
-        self.by_key = WorkLine() if ordered else None
+        self.by_key = WorkLine()
         self.by_prefill = WorkLine() if prefill else None
         self.owes_age = True
         """Whether the next place is for the one that has waited longest, if it has waited for too long."""
@@ -108,15 +108,13 @@ class LaneQueue:
         name = waiting.facts.tenant
         tenant = self._tenants.get(name)
         if tenant is None:
-            ordered = self.policy.order is not Order.FIRST_COME
-            tenant = self._tenants[name] = _Tenant(ordered=ordered, prefill=self._prefill is not None)
+            tenant = self._tenants[name] = _Tenant(prefill=self._prefill is not None)
         request_id = waiting.facts.request_id
         self._entries[request_id] = waiting
         tenant.by_age[request_id] = waiting
         work = waiting.demand.work
-        if tenant.by_key is not None:
-            waiting.key = order_key(self.policy.order, self.policy, waiting)
-            tenant.by_key.add(waiting.key, work)
+        waiting.key = order_key(self.policy.order, self.policy, waiting)
+        tenant.by_key.add(waiting.key, work)
         if tenant.by_prefill is not None:
             assert self._prefill is not None
             waiting.prefill_key = order_key(self._prefill, self.policy, waiting, prefill=True)
@@ -133,8 +131,7 @@ class LaneQueue:
         name = waiting.facts.tenant
         tenant = self._tenants[name]
         del tenant.by_age[request_id]
-        if tenant.by_key is not None:
-            tenant.by_key.remove(waiting.key)
+        tenant.by_key.remove(waiting.key)
         if tenant.by_prefill is not None:
             tenant.by_prefill.remove(waiting.prefill_key)
         tenant.work -= waiting.demand.work
@@ -171,8 +168,6 @@ class LaneQueue:
         tenant = self._tenants[name]
         oldest = next(iter(tenant.by_age.values()))
         line = tenant.by_prefill if in_prefill and tenant.by_prefill is not None else tenant.by_key
-        if line is None:
-            return oldest
         if tenant.owes_age and now - oldest.since > self.policy.longest_overtaken_ns:
             return oldest
         key = line.head()
@@ -180,7 +175,7 @@ class LaneQueue:
         return self._entries[key[2]]
 
     def ahead(self, waiting: Waiting) -> tuple[int, float]:
-        """(requests, work) that would go before `waiting`, which is not here yet, if nobody else came.
+        """(requests, work) that go before `waiting`, which may be here or about to come, if nobody else comes.
 
         Exact within its tenant. Of other tenants, what they are served meanwhile by their weights, but no more than
         they have; their requests are counted by their mean size.
@@ -192,10 +187,7 @@ class LaneQueue:
             waits = 0
         else:
             waits, whole = len(tenant.by_age), tenant.work
-            if tenant.by_key is None:
-                own, own_work = waits, whole
-            else:
-                own, own_work = tenant.by_key.ahead(order_key(self.policy.order, self.policy, waiting))
+            own, own_work = tenant.by_key.ahead(order_key(self.policy.order, self.policy, waiting))
         others = len(self._entries) - waits
         if not others:
             return own, own_work
