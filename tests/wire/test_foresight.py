@@ -169,7 +169,8 @@ def test_the_range_of_durations_is_told_once_enough_requests_have_ended() -> Non
     async def test() -> None:
         engine = Held(0.02)
         async with stand(engine, lanes=[lane(running=4)]) as s:
-            for _ in range(40):
+            # Sixteen until the length of an answer is known, and some more until it is known what that means here.
+            for _ in range(60):
                 reply = await s.ask(request(chat_body(stream=False)))
             s.gateway.flush_records()
             reply = await s.ask(request(chat_body(stream=False)))

@@ -345,7 +345,7 @@ class GatewayExchange:
         self._upstream = None
         self.ledger.upstream_end = now
         self.dispatch.uncount()
-        self._leave_lane(now)
+        self._leave_lane(now, completed=self.transit.sound)
 
     def stop_engine(self, now: int) -> None:
         """Nothing more is wanted of the engine."""
@@ -524,10 +524,10 @@ class GatewayExchange:
             connection.abort()
             self.dropped = (now, monotonic_ns())
 
-    def _leave_lane(self, now: int) -> None:
+    def _leave_lane(self, now: int, *, completed: bool = False) -> None:
         place, self._lane_place = self._lane_place, ""
         if place == "running":
-            self.gateway.lanes.finish(self.ledger.request_id, now)
+            self.gateway.lanes.finish(self.ledger.request_id, now, completed=completed)
         elif place == "waiting":
             self.gateway.lanes.leave(self.ledger.request_id)
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from tailrace.govern.admission import Admission, Decision, DecisionKind
 from tailrace.govern.lane import LanePolicy, RequestFacts
 from tailrace.govern.shared_state import Order, SharedState
+from tailrace.model.record import RequestRecord
 
 
 class Queued(Protocol):
@@ -59,9 +60,13 @@ class LaneDesk:
         """The policy of a lane that a decision named."""
         return self.admission.policy(lane)
 
-    def finish(self, request_id: str, now: int) -> None:
-        """An admitted request has ended."""
-        self._admit(self.admission.finish(request_id, now), now)
+    def finish(self, request_id: str, now: int, *, completed: bool = True) -> None:
+        """An admitted request has ended; `completed` as it should."""
+        self._admit(self.admission.finish(request_id, now, completed=completed), now)
+
+    def learn(self, record: RequestRecord) -> None:
+        """What a request really took, now that its record is made."""
+        self.admission.learn(record.request_id, prompt_tokens=record.prompt_tokens, output_tokens=record.output_tokens)
 
     def leave(self, request_id: str) -> None:
         """A waiting request has ended; it will never be sent to an engine."""

@@ -120,6 +120,7 @@ class RecordDesk:
             )
             if record.keep_reason and ended.exchange is not None:
                 record = gateway.hindsight.complete(record, ended.exchange)
+            gateway.lanes.learn(record)
             counters.records += 1
             if not self.sink.put(record):
                 counters.records_dropped += 1
