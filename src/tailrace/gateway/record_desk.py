@@ -120,13 +120,13 @@ class RecordDesk:
             )
             if record.keep_reason and ended.exchange is not None:
                 record = gateway.hindsight.complete(record, ended.exchange)
-            gateway.lanes.learn(record)
             counters.records += 1
             if not self.sink.put(record):
                 counters.records_dropped += 1
             if self.observer is not None:
                 self.observer.observe(record)
             gateway.kept.add(record)
+            gateway.lanes.learn(record.request_id, record.prompt_tokens, record.output_tokens)
         except Exception:
             # A record that cannot be made is a bug of ours; the client's stream must not pay for it.
             counters.record_errors += 1
