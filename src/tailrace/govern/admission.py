@@ -527,8 +527,9 @@ class Admission:
         self._kept_free_for = ""
         if not self._backlog:
             return []
-        # Where the ladder holds lanes back, what one leaves is what another waits for.
-        only = None if self._bound_together or self.restraint.effects.low_waits else freed
+        # Where the ladder holds lanes back, what one leaves is what another waits for, too.
+        together = self._bound_together or self._rooms is not None or self.restraint.effects.low_waits
+        only = None if together else freed
         out: list[str] = []
         passed: set[str] = set()
         while self._limits.requests is None or self._used.requests < self._limits.requests:
