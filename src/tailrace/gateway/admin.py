@@ -410,4 +410,7 @@ def _without_secrets(plain: dict[str, Any]) -> dict[str, Any]:
     out["backends"] = [
         {**backend, "api_key": "***"} if backend.get("api_key") else backend for backend in plain.get("backends", [])
     ]
+    embedding = out.get("cache", {}).get("embedding")
+    if embedding and embedding.get("api_key"):
+        out["cache"] = {**out["cache"], "embedding": {**embedding, "api_key": "***"}}
     return out

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailrace.gateway.address import HTTP_UNIX, unix_path
+from tailrace.gateway.cache_keys import CacheConfig, CacheRouteConfig, EmbeddingConfig, check_cache
 from tailrace.gateway.config_sections import (
     BackendConfig,
     BudgetsConfig,
@@ -74,6 +75,7 @@ class Config(Section):
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
     traces: TracesConfig = msgspec.field(default_factory=TracesConfig)
+    cache: CacheConfig = msgspec.field(default_factory=CacheConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
@@ -161,7 +163,7 @@ def json_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
     for kind in (
         BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, SignalsConfig, InferenceConfig, RecordsConfig,
-        WebsocketConfig, Config,
+        WebsocketConfig, CacheConfig, Config,
     ):  # fmt: skip
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
@@ -225,6 +227,7 @@ def check(config: Config, *, where: str = "config") -> None:
     """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
     _check_websocket(config.websocket, place=f"{where}: websocket")
     check_traces(config.traces, place=f"{where}: traces")
+    check_cache(config.cache, place=f"{where}: cache", check_url=check_url)
     _check_inference(config.inference, place=f"{where}: inference")
     if not config.backends:
         raise ConfigError(
@@ -443,5 +446,8 @@ def _known_keys() -> list[str]:
         RecordsConfig,
         TracesConfig,
         WebsocketConfig,
+        CacheConfig,
+        CacheRouteConfig,
+        EmbeddingConfig,
     )
     return [name for kind in kinds for name in kind.__struct_fields__]
