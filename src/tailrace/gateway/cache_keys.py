@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tailrace.gateway.config_values import Duration, Section, lasting
 from tailrace.govern.cache_key import CACHEABLE_PATHS, EMBEDDINGS
 from tailrace.model.errors import ConfigError
@@ -20,9 +22,9 @@ _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 class CacheRouteConfig(Section):
     """Requests whose answers may be given again: those that all of its conditions hold for."""
 
-    paths: list[str] = []
+    paths: list[str] = msgspec.field(default_factory=list)
     """Of `/v1/chat/completions`, `/v1/completions`, `/v1/responses`, `/v1/messages`, `/v1/embeddings`; empty: all."""
-    models: list[str] = []
+    models: list[str] = msgspec.field(default_factory=list)
     """Names of models, as the engine calls them; a trailing `*` matches the rest. Empty: all."""
     ttl: Duration | None = None
     """How long an answer is given again; unset: the cache's own."""
@@ -47,7 +49,7 @@ class EmbeddingConfig(Section):
 class CacheConfig(Section):
     """Answers given again. Off until a route says what may be; each worker has a cache of its own."""
 
-    routes: list[CacheRouteConfig] = []
+    routes: list[CacheRouteConfig] = msgspec.field(default_factory=list)
     """The first that a request meets decides; none: it is not cached. Only requests that repeat are: temperature 0, or
     a seed; embeddings."""
     max_bytes: int = 256 * 1024 * _KIB
@@ -58,7 +60,7 @@ class CacheConfig(Section):
     """How long an answer is given again."""
     single_flight: bool = True
     """Identical requests at once are one: those that come while the first is in flight get its answer as it comes."""
-    vary: list[str] = []
+    vary: list[str] = msgspec.field(default_factory=list)
     """Further request headers that tell one asker, or one answer, from another: `x-tenant`."""
     embedding: EmbeddingConfig | None = None
 
