@@ -68,9 +68,9 @@ def _against_objectives(
                 Weight.ADVICE,
                 name,
                 f"{place}budgets.{limit_key}",
-                f"The budget ends a request after {human(limit)}, {int(limit) / int(value):.0f} times what the objective "
-                f"{key}{of} allows ({human(value)}): a hopeless request holds its place long after its client has given "
-                "up.",
+                f"The budget ends a request after {human(limit)}, {int(limit) / int(value):.0f} times what the "
+                f"objective {key}{of} allows ({human(value)}): a hopeless request holds its place long after its "
+                "client has given up.",
                 advice=f"budgets: {{{limit_key}: {human(int(value) * 10)}}}",
                 effect="Hopeless requests make room sooner, and their clients hear of it.",
                 price="A request that would have come through very late is ended.",
