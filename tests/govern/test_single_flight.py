@@ -92,17 +92,37 @@ def test_followers_of_a_failure_are_let_go_once_and_may_lead_themselves():
     assert not flight.join(readers[0])
 
 
-def test_it_is_wanted_while_somebody_follows():
+def test_its_leader_hears_when_the_last_follower_has_gone_and_only_then():
+    class Leader:
+        heard = 0
+
+        def flight_unwanted(self) -> None:
+            self.heard += 1
+
     flight = Flights[str]().lead(b"k", 1000)
+    flight.leader = leader = Leader()
     one, two = Reader(flight), Reader(flight)
     assert not flight.wanted
     flight.join(one)
     flight.join(two)
-    assert not flight.leave(one)
-    assert not flight.leave(one)
+    flight.leave(one)
+    flight.leave(one)
     assert flight.wanted
-    assert flight.leave(two)
+    assert leader.heard == 0
+    flight.leave(two)
     assert not flight.wanted
+    assert leader.heard == 1
+
+
+def test_the_first_token_is_marked_behind_its_piece():
+    flight = Flights[str]().lead(b"k", 1000)
+    flight.release()
+    flight.push(b"role")
+    flight.push(b"token")
+    flight.mark_token()
+    flight.push(b"more")
+    flight.mark_token()
+    assert flight.token_at == 2
 
 
 def test_an_answer_too_large_is_forgotten_and_only_who_lags_is_lost():

@@ -31,6 +31,13 @@ class Follower(Protocol):
         """It was too slow for an answer that is too large to be held. It has been let go."""
 
 
+class Leader(Protocol):
+    """Whose answer it is."""
+
+    def flight_unwanted(self) -> None:
+        """The last follower has gone."""
+
+
 class Flight(Generic[Head]):
     """One answer on its way. `bound`: bytes of it that are held at most."""
 
@@ -42,10 +49,12 @@ class Flight(Generic[Head]):
         "head",
         "held",
         "key",
+        "leader",
         "landed",
         "over",
         "pieces",
         "released",
+        "token_at",
     )
 
     def __init__(self, flights: Flights[Head], key: bytes, bound: int) -> None:
@@ -64,6 +73,10 @@ class Flight(Generic[Head]):
         self.over = False
         """It has failed, or landed."""
         self.followers: dict[Follower, None] = {}
+        self.leader: Leader | None = None
+        """Who hears that nobody follows any more, once it asks to."""
+        self.token_at: int | None = None
+        """Number of the piece behind the one with the first token."""
 
     @property
     def whole(self) -> bool:
@@ -88,11 +101,15 @@ class Flight(Generic[Head]):
         self.followers[follower] = None
         return True
 
-    def leave(self, follower: Follower) -> bool:
-        """A follower has gone. True when it was the last."""
-        if self.followers.pop(follower, self) is self:
-            return False
-        return not self.followers
+    def leave(self, follower: Follower) -> None:
+        """A follower has gone."""
+        if follower in self.followers:
+            del self.followers[follower]
+            self._check_wanted()
+
+    def _check_wanted(self) -> None:
+        if not self.followers and self.leader is not None and not self.over:
+            self.leader.flight_unwanted()
 
     def take(self, follower: Follower, most: int) -> list[bytes]:
         """The next pieces for a follower, of together `most` bytes (one piece at least, if there is one)."""
@@ -128,6 +145,12 @@ class Flight(Generic[Head]):
         if self.held > self._bound:
             self._give_up()
 
+    def mark_token(self) -> None:
+        """The last piece pushed has the first token."""
+        if self.token_at is None:
+            self.token_at = self.end
+            self._tell()
+
     def land(self) -> None:
         """The answer is whole."""
         if self.over:
@@ -160,12 +183,15 @@ class Flight(Generic[Head]):
         if not self.released:
             # Nothing of it has gone to anybody, and it cannot be kept for them: they do better on their own.
             self._let_go(list(self.followers))
+        before = len(self.followers)
         taken = min((follower.position for follower in self.followers), default=self.end)
         self._forget(taken)
         while self.held > self._bound:
             slowest = min(follower.position for follower in self.followers)
             self._let_go([follower for follower in self.followers if follower.position == slowest])
             self._forget(min((follower.position for follower in self.followers), default=self.end))
+        if len(self.followers) < before:
+            self._check_wanted()
 
     def _let_go(self, followers: list[Follower]) -> None:
         for follower in followers:
