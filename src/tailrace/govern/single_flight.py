@@ -49,9 +49,10 @@ class Flight(Generic[Head]):
         "head",
         "held",
         "key",
-        "leader",
         "landed",
+        "leader",
         "over",
+        "owner",
         "pieces",
         "released",
         "token_at",
@@ -75,6 +76,8 @@ class Flight(Generic[Head]):
         self.followers: dict[Follower, None] = {}
         self.leader: Leader | None = None
         """Who hears that nobody follows any more, once it asks to."""
+        self.owner: object = None
+        """Whose answer it is, for whoever asks."""
         self.token_at: int | None = None
         """Number of the piece behind the one with the first token."""
 
@@ -219,10 +222,11 @@ class Flights(Generic[Head]):
         """The flight of a question, if there is one to follow."""
         return self._open.get(key)
 
-    def lead(self, key: bytes, bound: int) -> Flight[Head]:
-        """Begin one; where another request leads already, this one stays by itself and nobody finds it."""
+    def lead(self, key: bytes, bound: int, *, alone: bool = False) -> Flight[Head]:
+        """Begin one. Nobody finds it with `alone`, nor where another request leads already."""
         flight = Flight(self, key, bound)
-        self._open.setdefault(key, flight)
+        if not alone:
+            self._open.setdefault(key, flight)
         return flight
 
     def gone(self, flight: Flight[Head]) -> None:

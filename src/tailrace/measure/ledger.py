@@ -305,7 +305,12 @@ class RequestLedger(msgspec.Struct, kw_only=True):
     def _account(self, end: int, summary: StreamSummary | None, timings: EngineTimings) -> StageAccount:
         if self.cache in FROM_CACHE:
             return account_from_cache(
-                received=self.received, parsed=self.parsed, began=self.admitted, blocked=self.blocked, end=end
+                self.cache,
+                received=self.received,
+                parsed=self.parsed,
+                began=self.admitted,
+                blocked=self.blocked,
+                end=end,
             )
         first = summary.first_token_at if summary is not None else None
         last = summary.last_token_at if summary is not None and summary.finished else None
