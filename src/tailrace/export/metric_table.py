@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tailrace.export.cache_metrics import CACHE_METRICS
 from tailrace.export.host_metrics import HOST_METRICS
 from tailrace.export.metric import Metric
 from tailrace.export.span_metrics import SPAN_METRICS
@@ -520,6 +521,7 @@ _TABLE: Final = (
         definition="Share of prompt tokens found in the engine's prefix cache in the last minute.",
     ),
     *SPAN_METRICS,
+    *CACHE_METRICS,
     # -- our own records
     Metric(
         name="tailrace_records_acknowledged_total",
