@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Final
@@ -17,6 +18,10 @@ _MOST_POINTS: Final = 20_000
 """Kinds of requests that are tried on the lanes before one; a file that has more is not judged."""
 _OTHER: Final = "\0any other"
 """A value that no lane names: a request for which a lane does not ask has it."""
+
+_PATTERNS: Final = frozenset({"model", "path"})
+"""Conditions whose value may end with `*`."""
+_MAYBE_ABSENT: Final = "audio"
 
 Point = dict[str, Any]
 
@@ -104,6 +109,9 @@ def _points(before: Sequence[LaneMatch], match: LaneMatch) -> list[Point]:
             axes[field] = [True, False] if value is None else [value]
         elif isinstance(value, list | tuple | frozenset | set):
             axes[field] = list(value) or [_OTHER]
+        elif isinstance(value, str) and value.endswith("*") and field in _PATTERNS:
+            # Whatever accepts a name that goes on as no other does accepts all that begin so.
+            axes[field] = [value[:-1] + _OTHER]
         else:
             axes[field] = [_OTHER if value is None else value]
     size = 1
@@ -124,8 +132,12 @@ def _range_points(matches: Sequence[LaneMatch], axis: str, match: LaneMatch) -> 
             edge = getattr(one, prefix + axis, None)
             if edge is not None:
                 edges |= {edge - 1, edge, edge + 1}
-    edges.add(max(edges) + 1)
-    return sorted(edge for edge in edges if edge >= low and (high is None or edge <= high))
+    out = sorted(edge for edge in edges if edge >= low and (high is None or edge <= high))
+    if high is None:
+        out.append(math.inf)  # also one that names no bound at all
+        if not low and axis.startswith(_MAYBE_ABSENT):
+            out.append(math.nan)  # one without any: it meets no bound, upper or lower
+    return out
 
 
 def _accepts(match: LaneMatch, point: Point) -> bool:
@@ -145,7 +157,10 @@ def _holds(field: str, wanted: Any, point: Point) -> bool:
         return all(point.get(f"{field}:{key}", _OTHER) == value for key, value in wanted.items())
     if isinstance(wanted, list | tuple | frozenset | set):
         return point[field] in wanted
-    return bool(point[field] == wanted)
+    value = point[field]
+    if field in _PATTERNS and isinstance(wanted, str) and wanted.endswith("*"):
+        return str(value).startswith(wanted[:-1])
+    return bool(value == wanted)
 
 
 def _limits(config: Config, lane: LaneConfig, place: str, name: str) -> Iterator[CheckFinding]:

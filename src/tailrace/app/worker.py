@@ -218,6 +218,7 @@ class Worker:
         views: dict[str, Callable[[], Any]] = {
             "live": gateway.live,
             "streams": lambda: [{**stream, "worker": os.getpid()} for stream in gateway.streams()],
+            "purge": lambda: 0 if gateway.cache is None else gateway.cache.purge(),
             "holds": lambda: gateway.history.holds(ask.addresses),
         }
         if ask.what in views:
