@@ -286,7 +286,8 @@ class _Admin:
     async def backends(self, request: web.Request) -> web.Response:
         """The engines behind us, and what their metrics say of the last `window` seconds (60, at most 300).
 
-        Of ours with each: `outstanding_requests`, `outstanding_tokens`, connections. What spans tell: `cold_start_ms`, `spans` by what became of them.
+        Of ours with each: `outstanding_requests`, `outstanding_tokens`, connections. What spans tell: `cold_start_ms`,
+        `spans` by what became of them.
         """
         length_ns = _number(request.query.get("window", str(WINDOW_NS // S)), "window") * S
         return await self._backends(max(S, min(length_ns, LONGEST_NS)))
