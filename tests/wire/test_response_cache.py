@@ -597,6 +597,42 @@ def test_a_large_whole_answer_sends_its_followers_on_their_own_way() -> None:
     with_cache(test, large, cache={"routes": [{}], "entry_bytes": 8192})
 
 
+def test_a_leader_that_does_not_read_holds_up_no_follower() -> None:
+    async def engine(incoming: Incoming) -> None:
+        await incoming.send(SSE_HEAD)
+        for _ in range(40):
+            await incoming.chunks(token("x" * 50_000))
+        await incoming.chunks(finish(), DONE)
+        await incoming.end()
+
+    async def test(s: Stand) -> None:
+        slow = await s.client(receive_buffer=4096)
+        await slow.send(ask(stream=True))
+        await s.until(lambda: any(exchange.transit.meter for exchange in s.gateway.in_flight.values()))
+        await asyncio.sleep(0.1)  # the engine is paused by now
+        reply = await s.ask(ask(stream=True))
+        assert reply.headers["x-tailrace-cache"] == "shared"
+        assert (reply.tokens, reply.end) == (40, "chunked")
+        assert (await slow.reply()).body == reply.body
+
+    with_cache(test, engine)
+
+
+def test_a_follower_whose_time_is_over_leaves_the_others_alone() -> None:
+    engine = Engine(gap=0.05, tokens=10)
+
+    async def test(s: Stand) -> None:
+        leader = asyncio.ensure_future(s.ask(ask(stream=True)))
+        await s.until(lambda: len(s.engine.requests) == 1)
+        late = await s.ask(ask(stream=True, headers={"X-Deadline-Ms": "200"}))
+        assert late.error is not None
+        assert (await leader).tokens == 10
+        record = (await s.record(2), s.records.all[0])[1]
+        assert (record.reason, record.cache) == (Reason.DEADLINE, "shared")
+
+    with_cache(test, engine)
+
+
 def test_a_shutdown_ends_leaders_and_followers_alike() -> None:
     engine = Engine(gap=0.05, tokens=100)
 

@@ -134,6 +134,9 @@ class CacheDesk:
         if flight is not None and flight.join(exchange):
             counters.shared += 1
             exchange.follow(flight)
+            leader = self.leader_of(flight)
+            if leader is not None:
+                leader.followed()
             return
         counters.misses += 1
         # One with a deadline of its own would take its followers with it.
@@ -189,7 +192,9 @@ class CacheDesk:
             return
         ledger, asked = exchange.ledger, exchange.asked
         degraded = bool(ledger.degradation) or ledger.truncated_from is not None or ledger.capped_to is not None
-        if flight.whole and head.keepable and not degraded and asked is not None:
+        # A canary's answers would outlive its rollback.
+        lasting = head.keepable and not degraded and ledger.route == "stable"
+        if flight.whole and lasting and asked is not None:
             route = self._route(exchange)
             ttl = self._config.ttl if route is None or route.ttl is None else route.ttl
             answer = KeptAnswer(head, tuple(flight.pieces))

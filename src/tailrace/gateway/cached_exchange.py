@@ -146,10 +146,18 @@ class CachedExchange(GatewayExchange):
 
     def client_is_slow(self) -> None:
         """As any request; but while others follow, what waits for a slow client is bounded like what is kept."""
-        flight, transport = self._flight, self.connection.transport
-        waits = 0 if transport is None else transport.get_write_buffer_size()
-        if flight is None or not flight.wanted or waits > self.desk.entry_bytes:
+        if self._flight is None or not self._flight.wanted or self._lags():
             super().client_is_slow()
+
+    def followed(self) -> None:
+        """Somebody follows: a slow client of ours holds up nobody else."""
+        if self._upstream_paused and self._upstream is not None and not self._lags():
+            self._upstream_paused = False
+            self._upstream.resume()
+
+    def _lags(self) -> bool:
+        transport = self.connection.transport
+        return transport is not None and transport.get_write_buffer_size() > self.desk.entry_bytes
 
     def _lose_flight(self) -> None:
         """There will be no whole answer to share or to keep."""
@@ -423,13 +431,16 @@ class CachedExchange(GatewayExchange):
                 self._lose_flight()
         super().ends(now, verdict)
 
+    def _let_go(self, now: int) -> None:
+        other, self._other = self._other, None
+        if other is not None:
+            other.leave(self)
+        super()._let_go(now)
+
     def _close(self, now: int, verdict: Verdict) -> None:
         if self.phase is Phase.DONE:
             return
         self._lose_flight()
-        other, self._other = self._other, None
-        if other is not None:
-            other.leave(self)
         self._given = None
         if not self.recorded:
             super()._close(now, verdict)
