@@ -28,14 +28,15 @@ Point = dict[str, Any]
 
 def judge_lanes(config: Config, name: str) -> Iterator[CheckFinding]:
     """What of the lanes can never come to pass."""
+    asked_for = {lane for key in config.keys.values() for lane in key.lanes}
     for index, lane in enumerate(config.lanes):
-        yield from _unreachable(config.lanes, index, name)
+        yield from _unreachable(config.lanes, index, name, asked_for)
         yield from _limits(config, lane, f"lanes[{index}]", name)
     yield from _total(config, name)
     yield from _backends(config, name)
 
 
-def _unreachable(lanes: Sequence[LaneConfig], index: int, name: str) -> Iterator[CheckFinding]:
+def _unreachable(lanes: Sequence[LaneConfig], index: int, name: str, asked_for: set[str]) -> Iterator[CheckFinding]:
     lane = lanes[index]
     empty = next(iter(_empty(lane.match)), "")
     if empty:
@@ -53,7 +54,7 @@ def _unreachable(lanes: Sequence[LaneConfig], index: int, name: str) -> Iterator
         )
         return
     before = shadows([one.match for one in lanes[:index]], lane.match)
-    if not before:
+    if not before or lane.name in asked_for:
         return
     names = ", ".join(repr(lanes[at].name) for at in before)
     same = len(before) == 1 and lanes[before[0]].match == lane.match

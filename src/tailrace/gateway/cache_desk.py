@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 LARGEST_BODY: Final = 4 * 1024 * 1024
 """Of a request that is looked up: a larger one is pictures, and reading it once more would hold up everybody."""
-_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"cookie")
+_COOKIE: Final = (b"cookie",)
+_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", *_COOKIE)
 _SCOPE: Final = (b"anthropic-version", b"anthropic-beta", b"openai-organization", b"openai-project", b"accept")
 """Headers by which an API's answer to the same body differs."""
 _SECRET_BYTES: Final = 32
@@ -91,10 +92,11 @@ class CacheDesk:
         if b"no-store" in named.get(b"cache-control", b"").lower():
             self.cache.counters.bypassed += 1
             return None
+        self._classify(exchange)
+        # A key that we know ourselves says no more than its tenant; of any other nobody knows whose it is.
+        proofs = _COOKIE if exchange.gateway.callers.ours(named) else _CREDENTIALS
         owner = owner_of(
-            self._secret,
-            exchange.ledger.tenant,
-            [named.get(name, b"") for name in (*_CREDENTIALS, *self._vary)],
+            self._secret, exchange.ledger.tenant, [named.get(name, b"") for name in (*proofs, *self._vary)]
         )
         query = exchange.head.target.partition(b"?")[2]
         return question(
@@ -105,20 +107,25 @@ class CacheDesk:
             semantic=route.semantic is not None and self.meanings is not None,
         )
 
-    def serve(self, exchange: CachedExchange, asked: Question, now: int, *, alone: bool = False) -> None:
-        """Give what is kept, follow who asks the same, or lead. `alone`: it has followed often enough."""
-        directives = exchange.head.named.get(b"cache-control", b"").lower()
-        fresh = b"no-cache" in directives
+    def _classify(self, exchange: GatewayExchange) -> None:
+        """Its tenant and its lane, as admission will see them."""
+        lanes, clock = exchange.gateway.lanes, exchange.clock
         facts = lane_facts(
             exchange.ledger,
             exchange.work,
             exchange.head.named,
             stream=exchange.work.stream,
-            deadline_at=exchange.clock.deadline_at,
+            deadline_at=clock.deadline_at,
+            callers=exchange.gateway.callers,
         )
-        lanes = exchange.gateway.lanes
         exchange.lane = exchange.ledger.lane = lane = lanes.lane_of(facts)
-        exchange.clock.budgets = lanes.policy(lane).budgets
+        clock.budgets = lanes.policy(lane).budgets
+
+    def serve(self, exchange: CachedExchange, asked: Question, now: int, *, alone: bool = False) -> None:
+        """Give what is kept, follow who asks the same, or lead. `alone`: it has followed often enough."""
+        directives = exchange.head.named.get(b"cache-control", b"").lower()
+        fresh = b"no-cache" in directives
+        lane = exchange.lane
         counters = self.cache.counters
         if fresh:
             counters.bypassed += 1

@@ -108,6 +108,7 @@ class CachedExchange(GatewayExchange):
         self.phase = Phase.UPLOAD
         body, self._body = self._body, b""
         super()._enter_lane(body, now)
+        self.speech = None  # comments about our place in the line would be in every copy
 
     # -- leading
 
