@@ -1,108 +1,144 @@
-"""Budgets against the objectives that they serve and the clients that wait for them."""
+"""Budgets against objectives, against one another, and against the patience of clients."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
-from tailrace.gateway.config import Config
+from tailrace.app.config_finding import config_finding
+from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.config_sections import BudgetsConfig
 from tailrace.gateway.config_values import Duration, human
-from tailrace.govern.objectives import objective_name
 from tailrace.model.check import CheckFinding, Weight
-from tailrace.model.finding import Evidence
+from tailrace.model.thresholds import S
 
-FAR: Final = 20.0
-"""A budget this many times its objective waits for requests that have failed their users long before. The defaults
-stand at 4 (queue) and 10 (first token) times."""
-_SUGGESTED: Final = 10.0
+SDK_TIMEOUT_NS: Final = 600 * S
+"""How long the OpenAI SDK waits by default: for the next byte of a stream, for the first of a whole answer."""
+_GUESSES: Final = 2.0
+_FAR: Final = 20
+"""A budget so many times the objective ends nothing before everybody has given up; the defaults stand at 10."""
 
 
-def judge_budgets(config: Config, name: str, client_timeout_ns: int | None = None) -> Iterator[CheckFinding]:
-    """Budgets of every lane. `client_timeout_ns`: how long the clients wait for the next byte, where that is known."""
-    seen: set[tuple[str, int]] = set()
-    for place, budgets, objectives in _lanes(config):
-        for key, bound in objectives.items():
-            parsed = objective_name(key)
-            if parsed is None:
-                continue
-            for budget in {"ttft": ("queue", "first_token"), "e2e": ("total", "unstreamed_total")}.get(parsed[0], ()):
-                length = int(getattr(budgets, budget))
-                if length > FAR * int(bound) and (place + budget, length) not in seen:
-                    seen.add((place + budget, length))
-                    yield _far(name, f"{place}budgets.{budget}", length, key, int(bound))
-        if client_timeout_ns is not None:
-            yield from _beyond_client(name, place, budgets, client_timeout_ns)
-    ladder = config.degradation
-    watched = [lane for lane in config.lane_policies() if lane.priority <= 0] if ladder.lanes is None else ladder.lanes
-    if ladder.enabled and not watched:
-        yield _finding(
-            "CONFIG_LADDER_BLIND",
+def judge_budgets(config: Config, name: str, client_timeout_ns: int | None) -> Iterator[CheckFinding]:
+    """The file's own budgets, and those of every lane that has some."""
+    yield from _judge(config.budgets, config.objectives, "", name, client_timeout_ns)
+    yield from _objectives(config.objectives, "objectives", name)
+    for index, lane in enumerate(config.lanes):
+        place = f"lanes[{index}]."
+        if lane.objectives:
+            yield from _objectives(lane.objectives, f"{place}objectives", name)
+        if lane.budgets is not None:
+            yield from _judge(lane.budgets, lane.objectives or config.objectives, place, name, client_timeout_ns)
+        elif lane.objectives:
+            # Held by the file's budgets: only what these two say of each other is new.
+            yield from _against_objectives(config.budgets, lane.objectives, "", name, of=f" of lane {lane.name!r}")
+
+
+def _judge(
+    budgets: BudgetsConfig, objectives: dict[str, Duration], place: str, name: str, client_timeout_ns: int | None
+) -> Iterator[CheckFinding]:
+    yield from _against_objectives(budgets, objectives, place, name)
+    yield from _order(budgets, place, name)
+    yield from _against_clients(budgets, place, name, client_timeout_ns)
+
+
+def _against_objectives(
+    budgets: BudgetsConfig, objectives: dict[str, Duration], place: str, name: str, *, of: str = ""
+) -> Iterator[CheckFinding]:
+    for key, value in sorted(objectives.items()):
+        limit_key, limit = ("first_token", budgets.first_token) if key.startswith("ttft") else ("total", budgets.total)
+        if not key.startswith(("ttft", "e2e")):
+            continue
+        if int(limit) < int(value):
+            yield config_finding(
+                "CONFIG_BUDGET_BELOW_OBJECTIVE",
+                Weight.WARNING,
+                name,
+                f"{place}budgets.{limit_key}",
+                f"The budget ends a request after {human(limit)}, and the objective {key}{of} allows {human(value)}: "
+                "requests die that would have met it.",
+                advice=f"budgets: {{{limit_key}: {human(int(int(value) * _GUESSES))}}}",
+                effect="Only requests beyond the objective are ended.",
+                price="A hopeless request holds its place longer.",
+            )
+        elif int(limit) > int(value) * _FAR:
+            yield config_finding(
+                "CONFIG_BUDGET_FAR_ABOVE_OBJECTIVE",
+                Weight.ADVICE,
+                name,
+                f"{place}budgets.{limit_key}",
+                f"The budget ends a request after {human(limit)}, {int(limit) / int(value):.0f} times what the "
+                f"objective {key}{of} allows ({human(value)}): a hopeless request holds its place long after its "
+                "client has given up.",
+                advice=f"budgets: {{{limit_key}: {human(int(value) * 10)}}}",
+                effect="Hopeless requests make room sooner, and their clients hear of it.",
+                price="A request that would have come through very late is ended.",
+            )
+
+
+def _order(budgets: BudgetsConfig, place: str, name: str) -> Iterator[CheckFinding]:
+    parts = {"queue": budgets.queue, "first_token": budgets.first_token, "idle": budgets.idle}
+    longer = [f"{key} {human(value)}" for key, value in parts.items() if int(value) > int(budgets.total)]
+    if longer:
+        yield config_finding(
+            "CONFIG_BUDGET_ORDER",
+            Weight.WARNING,
             name,
-            "degradation.lanes",
-            "The ladder watches no lane: all are of low priority. Only the engine's own signals can move it.",
-            advice="degradation: {lanes: [NAME]}",
-            effect="Waits and first tokens of that lane take rungs.",
+            f"{place}budgets.total",
+            f"The total budget ({human(budgets.total)}) is shorter than a part of it: {', '.join(longer)}. "
+            "The parts never end anything.",
+            advice="A total above queue and first_token together, for example 120s.",
+            effect="A timeout names the stage that took too long.",
             price="None.",
         )
 
 
-def _lanes(config: Config) -> Iterator[tuple[str, BudgetsConfig, dict[str, Duration]]]:
-    yield "", config.budgets, config.objectives
-    for index, lane in enumerate(config.lanes):
-        if lane.budgets is not None or lane.objectives is not None:
-            objectives = config.objectives if lane.objectives is None else lane.objectives
-            yield f"lanes[{index}].", lane.budgets or config.budgets, objectives
-
-
-def _far(name: str, subject: str, length: int, objective: str, bound: int) -> CheckFinding:
-    budget = subject.rpartition(".")[2]
-    return _finding(
-        "CONFIG_BUDGET_FAR_ABOVE_OBJECTIVE",
-        name,
-        subject,
-        f"The budget ends a request after {human(length)}, and the objective {objective} is {human(bound)}: a request "
-        f"that has missed it holds its place for up to {length / bound:.0f} times as long.",
-        advice=f"budgets: {{{budget}: {human(int(bound * _SUGGESTED))}}}",
-        effect="Under overload, places go to requests that can still meet the objective.",
-        price="Requests between the two lengths fail instead of being late.",
-    )
-
-
-def _beyond_client(name: str, place: str, budgets: BudgetsConfig, timeout_ns: int) -> Iterator[CheckFinding]:
-    """Each stretch in which a client sees nothing of us: it gives up, and we go on, or say why to nobody."""
-    until_first = int(budgets.queue) + int(budgets.first_token)
-    stretches = (
-        ("first_token", until_first, "queue and first_token together"),
-        ("idle", int(budgets.idle), "idle"),
-        ("unstreamed_total", int(budgets.unstreamed_total), "unstreamed_total"),
-    )
-    for budget, length, said in stretches:
-        if length >= timeout_ns:
-            yield _finding(
+def _against_clients(
+    budgets: BudgetsConfig, place: str, name: str, client_timeout_ns: int | None
+) -> Iterator[CheckFinding]:
+    """A client's timeout runs until the next byte, so each budget that can be all silence is held against it."""
+    patience = SDK_TIMEOUT_NS if client_timeout_ns is None else client_timeout_ns
+    whose = "the OpenAI SDK's default" if client_timeout_ns is None else "--client-timeout"
+    first = int(budgets.queue) + int(budgets.first_token)
+    silences = [
+        ("unstreamed_total", int(budgets.unstreamed_total), "A whole answer may take"),
+        ("first_token", first, "With its time in the queue, the first token of a stream may take"),
+        ("idle", int(budgets.idle), "Between two tokens a stream may be silent for"),
+    ]
+    for key, length, what in silences:
+        if length > patience:
+            yield config_finding(
                 "CONFIG_BUDGET_BEYOND_CLIENT",
+                Weight.WARNING,
                 name,
-                f"{place}budgets.{budget}",
-                f"The clients give up after {human(timeout_ns)} without a byte, and the gateway after "
-                f"{human(length)} ({said}): they never read why, and their retry meets the first try still at work.",
-                advice=f"Budgets below the clients' timeout, or a client timeout above {human(length)}.",
-                effect="A late request ends with its stage and budget, and a Retry-After where one helps.",
-                price="None.",
+                f"{place}budgets.{key}",
+                f"{what} {human(length)}, and clients wait for {human(patience)} ({whose}): they leave, and most ask "
+                "again, before the gateway says what is wrong and when to come back.",
+                advice=f"A budget below {human(patience)}, or clients that wait longer.",
+                effect="Clients get an answer with a reason and a Retry-After, and retries do not pile up.",
+                price="Requests end that a more patient client would have had.",
             )
 
 
-def _finding(
-    code: str, name: str, subject: str, statement: str, *, advice: str, effect: str, price: str
-) -> CheckFinding:
-    return CheckFinding(
-        code=code,
-        weight=Weight.WARNING,
-        about=name,
-        subject=subject,
-        statement=statement,
-        evidence=[Evidence(subject, name, subject)],
-        advice=advice,
-        effect=effect,
-        price=price,
-        verify=f"tailrace check {name}",
-    )
+def _objectives(objectives: dict[str, Duration], place: str, name: str) -> Iterator[CheckFinding]:
+    for metric, bounds in parse_objectives(objectives).bounds.items():
+        ordered = sorted(bounds.items())
+        for (low, of_low), (high, of_high) in pairwise(ordered):
+            if of_low > of_high:
+                low_key, high_key = (_key(objectives, metric, of) for of in (of_low, of_high))
+                yield config_finding(
+                    "CONFIG_OBJECTIVES_ORDER",
+                    Weight.WARNING,
+                    name,
+                    f"{place}.{low_key}",
+                    f"{low_key} allows {human(of_low)} and {high_key} {human(of_high)}: a quantile of {low:g} is never "
+                    f"above one of {high:g}, so {low_key} says nothing.",
+                    advice=f"{low_key}: a value below {human(of_high)}",
+                    effect="Both objectives are judged.",
+                    price="None.",
+                )
+
+
+def _key(objectives: dict[str, Duration], metric: str, value: int) -> str:
+    return next(key for key, bound in objectives.items() if key.startswith(metric) and int(bound) == value)

@@ -8,6 +8,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Final
 
+from tailrace.app.cache_gauges import show_cache
 from tailrace.app.engine_metrics import SENT, sent_so_far, show_engines
 from tailrace.app.fleet_cancels import count_slot
 from tailrace.app.prediction_gauges import show_predictions
@@ -78,6 +79,8 @@ class GatewayProcess:
             metrics.gauge("tailrace_requests_queued", state["queued"], lane=lane)
             for limit in ("running", "queued"):
                 metrics.gauge("tailrace_lane_limit", state[f"{limit}_limit"], lane=lane, limit=limit)
+        if gateway.cache is not None:
+            show_cache(metrics, gateway.cache.view())
         metrics.clear("tailrace_in_flight_over_objective")
         for lane, count in gateway.over_objective(now).items():
             metrics.gauge("tailrace_in_flight_over_objective", count, lane=lane)

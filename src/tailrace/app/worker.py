@@ -219,6 +219,7 @@ class Worker:
             "live": gateway.live,
             "degradation": gateway.degradation_view,
             "streams": lambda: [{**stream, "worker": os.getpid()} for stream in gateway.streams()],
+            "purge": lambda: 0 if gateway.cache is None else gateway.cache.purge(),
             "holds": lambda: gateway.history.holds(ask.addresses),
         }
         if ask.what in views:

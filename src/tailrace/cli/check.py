@@ -63,16 +63,17 @@ def check(
         typer.Option(help="vllm, sglang, llamacpp, triton, tgi, where nothing says it.", rich_help_panel=_KNOWN),
     ] = "",
     engine_version: Annotated[str, typer.Option(help="Its version, for example 0.11.0.", rich_help_panel=_KNOWN)] = "",
-    client_timeout: Annotated[
-        str,
-        typer.Option(
-            help="How long the gateway's clients wait for the next byte, for example 10s.", rich_help_panel=_KNOWN
-        ),
-    ] = "",
     model_size: Annotated[str, typer.Option(help="8b, 70b, or llama-3-8b.", rich_help_panel=_KNOWN)] = "",
     model_config: Annotated[str, typer.Option(help="The model's config.json.", rich_help_panel=_KNOWN)] = "",
     dtype: Annotated[str, typer.Option(help="bf16, fp16, fp8, int8, awq.", rich_help_panel=_KNOWN)] = "",
     gpu: Annotated[str, typer.Option(help="a100-80g, h100, l4, rtx-4090 and so on.", rich_help_panel=_KNOWN)] = "",
+    client_timeout: Annotated[
+        str,
+        typer.Option(
+            help="How long your clients wait, for example 20s; without it, the OpenAI SDK's 600 s.",
+            rich_help_panel=_KNOWN,
+        ),
+    ] = "",
     partial: Annotated[bool, typer.Option("--partial", help="Use what a cut run file still holds.")] = False,
     token: Annotated[str, typer.Option(help="Bearer token of the address.", envvar="TAILRACE_ADMIN_TOKEN")] = "",
     all_: Annotated[bool, typer.Option("--all", help="Also print what needs nothing done.")] = False,
@@ -175,7 +176,8 @@ def _settings(console: Console, engine: CheckedEngine) -> None:
 
 
 def _finding(console: Console, finding: CheckFinding) -> None:
-    about = f" [{finding.about}]" if finding.about else ""
+    line = "" if finding.line is None else f":{finding.line}"
+    about = f" [{finding.about}{line}]" if finding.about else ""
     subject = f" {finding.subject}" if finding.subject else ""
     console.print(f"\n{finding.weight}: {finding.code}{subject}{about}", style=_STYLES[finding.weight], markup=False)
     console.print(f"   {finding.statement}", markup=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tailrace.export.cache_metrics import CACHE_METRICS
 from tailrace.export.host_metrics import HOST_METRICS
 from tailrace.export.ladder_metrics import LADDER_METRICS
 from tailrace.export.metric import Metric
@@ -579,6 +580,7 @@ _TABLE: Final = (
     ),
     *LADDER_METRICS,
     *SPAN_METRICS,
+    *CACHE_METRICS,
     # -- our own records
     Metric(
         name="tailrace_records_acknowledged_total",

@@ -74,6 +74,8 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_post("/degradation", admin.pin_degradation)
     app.router.add_get("/backends", admin.backends)
     app.router.add_post("/backends/{name}", admin.set_backend)
+    app.router.add_get("/cache", admin.cache)
+    app.router.add_delete("/cache", admin.purge_cache)
     app.router.add_get("/knobs", admin.knobs)
     app.router.add_get("/signals", admin.signals)
     app.router.add_get("/config", admin.config)
@@ -244,7 +246,10 @@ class _Admin:
         return _json({"cancels": await self._served.cancels()})
 
     async def lanes(self, _: web.Request) -> web.Response:
-        """Lanes: limits, occupancy, budgets."""
+        """Lanes: what each matches, its limits, order, budgets and objectives; who runs and who waits in it now.
+
+        And what the next request would wait, as far as it can be told.
+        """
         return _json({"lanes": await self._served.lanes()})
 
     async def set_lanes(self, request: web.Request) -> web.Response:
@@ -302,9 +307,10 @@ class _Admin:
         return _json({"degradation": await self._served.degradation()})
 
     async def backends(self, request: web.Request) -> web.Response:
-        """The engine behind us, and what its metrics say of the last `window` seconds (60, at most 300).
+        """The engines behind us, and what their metrics say of the last `window` seconds (60, at most 300).
 
-        What its spans tell: `cold_start_ms`, `spans` by what became of them.
+        Of ours with each: `outstanding_requests`, `outstanding_tokens`, connections. What spans tell: `cold_start_ms`,
+        `spans` by what became of them.
         """
         length_ns = _number(request.query.get("window", str(WINDOW_NS // S)), "window") * S
         return await self._backends(max(S, min(length_ns, LONGEST_NS)))
@@ -323,6 +329,14 @@ class _Admin:
         if self._parts.of_engine is not None and backends:
             backends[0].update(self._parts.of_engine())
         return _json({"backends": backends})
+
+    async def cache(self, _: web.Request) -> web.Response:
+        """The response cache: hits, misses, what is held. `null` where no route is cached."""
+        return _json({"cache": await self._served.cache()})
+
+    async def purge_cache(self, _: web.Request) -> web.Response:
+        """Forget every kept answer: after another model has taken an engine's name, for example."""
+        return _json({"forgotten": await self._served.purge_cache()})
 
     async def traces(self, request: web.Request) -> web.Response:
         """Spans of engines and services: OTLP in protobuf (`application/x-protobuf`) or JSON, plain or compressed."""
@@ -436,4 +450,7 @@ def _without_secrets(plain: dict[str, Any]) -> dict[str, Any]:
     out["backends"] = [
         {**backend, "api_key": "***"} if backend.get("api_key") else backend for backend in plain.get("backends", [])
     ]
+    embedding = out.get("cache", {}).get("embedding")
+    if embedding and embedding.get("api_key"):
+        out["cache"] = {**out["cache"], "embedding": {**embedding, "api_key": "***"}}
     return out

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailrace.gateway.address import HTTP_UNIX, unix_path
+from tailrace.gateway.cache_keys import CacheConfig, CacheRouteConfig, EmbeddingConfig, check_cache
 from tailrace.gateway.config_sections import (
     BackendConfig,
     BudgetsConfig,
@@ -106,6 +107,7 @@ class Config(Section):
     traces: TracesConfig = msgspec.field(default_factory=TracesConfig)
     degradation: DegradationConfig = msgspec.field(default_factory=DegradationConfig)
     """What is given up under load, and in which order; off unless `enabled`."""
+    cache: CacheConfig = msgspec.field(default_factory=CacheConfig)
     predictions: PredictionsConfig = msgspec.field(default_factory=PredictionsConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
@@ -205,7 +207,7 @@ def json_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
     for kind in (
         BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, SignalsConfig, InferenceConfig, RecordsConfig,
-        WebsocketConfig, GapConfig, DegradationConfig, EngineRoomConfig, AdaptiveConfig, Config,
+        WebsocketConfig, GapConfig, DegradationConfig, CacheConfig, EngineRoomConfig, AdaptiveConfig, Config,
     ):  # fmt: skip
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
@@ -270,6 +272,7 @@ def check(config: Config, *, where: str = "config") -> None:
     _check_websocket(config.websocket, place=f"{where}: websocket")
     check_traces(config.traces, place=f"{where}: traces")
     check_tokens(config.tokens, place=f"{where}: tokens")
+    check_cache(config.cache, place=f"{where}: cache", check_url=check_url)
     check_predictions(config.predictions, place=f"{where}: predictions")
     _check_inference(config.inference, place=f"{where}: inference")
     if not config.backends:
@@ -509,6 +512,9 @@ def _known_keys() -> list[str]:
         PaceConfig,
         DegradationConfig,
         SignalConfig,
+        CacheConfig,
+        CacheRouteConfig,
+        EmbeddingConfig,
         SharingConfig,
         EngineRoomConfig,
         AdaptiveConfig,

@@ -44,6 +44,7 @@ from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.thresholds import Budgets
 
 if TYPE_CHECKING:
+    from tailrace.gateway.cache_desk import CacheDesk
     from tailrace.gateway.rpc.port import GrpcPort
 
 log = logging.getLogger(__name__)
@@ -132,10 +133,17 @@ class Gateway:
         self._due = 0
         self._ticks = 0
         self.traces = TraceShare(config.traces, config.workers)
+        self.cache: CacheDesk | None = None
+        """Answers that are given again; `None` where the configuration has no such route."""
         self._apply(config)
 
     def _apply(self, config: Config) -> None:
         self.config = config
+        if config.cache.routes or self.cache is not None:
+            # Only here: without routes nothing of a cache is loaded.
+            from tailrace.gateway.cache_desk import fitted  # noqa: PLC0415
+
+            self.cache = fitted(self.cache, config)
         self.default_budgets: Budgets = config.budgets.resolve()
         self.thresholds = config.slow.resolve()
         self.header_hold_ns = max(0, int(config.header_hold) - SWEEP_NS)
@@ -221,6 +229,8 @@ class Gateway:
         self._desk.flush()
         self.shaping.close()
         await self.backends.close()
+        if self.cache is not None:
+            await self.cache.close()
         self.hangups.close()
         await asyncio.sleep(0)
         return cut
@@ -395,6 +405,8 @@ class Gateway:
         if self._ticks % _CONNECTIONS_EVERY == 0:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
             self.backends.sweep(now)
+            if self.cache is not None:
+                self.cache.sweep(now)
             for connection in list(self.connections):
                 connection.sweep(
                     now, idle_ns=self.client_idle_ns, head_ns=self.header_stall_ns, upload_ns=self.upload_stall_ns
@@ -456,6 +468,7 @@ class Gateway:
             "engine": self.backends.first.engine.view(now),
             "inference": self.backends.first.waits.view(),
             "tokens": self.shaping.view(),
+            **({} if self.cache is None else {"cache": self.cache.view()}),
             "counters": msgspec.to_builtins(self.counters),
         }
 
