@@ -183,6 +183,27 @@ def test_answers_are_capped_and_long_prompts_shortened_while_the_rungs_are_on() 
     run(test())
 
 
+def test_old_answers_are_good_enough_while_the_rung_is_on() -> None:
+    engine = Narrow(0.0)
+    ask = request(chat_body(temperature=0))
+
+    async def test() -> None:
+        cache = {"routes": [{"ttl": "1s"}]}
+        async with stand(engine, cache=cache, degradation=ladder("cached", pin=0)) as s, admin_of(s.gateway) as admin:
+            await s.ask(ask)
+            assert (await s.ask(ask)).headers["x-tailrace-cache"].startswith("hit")
+            await asyncio.sleep(1.6)  # it is too old, and kept for the rung
+            await admin.post("/degradation", {"pin": 1})
+            assert (await s.ask(ask)).headers["x-tailrace-cache"].startswith("hit")
+            assert [r.degradation for r in (await s.record(3), *s.records.all)] == ["cached", "", "", "cached"]
+            assert len(engine.models) == 1
+            await admin.post("/degradation", {"pin": 0})
+            assert (await s.ask(ask)).headers["x-tailrace-cache"] == "miss"
+            assert len(engine.models) == 2
+
+    run(test())
+
+
 def test_it_is_off_unless_asked_for_and_can_be_switched_while_it_serves() -> None:
     async def test() -> None:
         async with stand(lanes=LANES) as s, admin_of(s.gateway) as admin:

@@ -52,6 +52,7 @@ class Degradation:
         self._watched = {name: policies[name].objectives for name in watched}
         self._signals = LadderSignals(self._watched, window_ns=int(section.window))
         self._processes = config.workers
+        self._grace_ns = int(section.cached_for)
         steps = [self.ladder.replace(section.policy(), now), self.ladder.pin(section.pin, now)]
         if any(steps):
             self._stepped(next(event for event in reversed(steps) if event is not None), now)
@@ -60,6 +61,7 @@ class Degradation:
         """It is switched off: nothing is given up any more."""
         self._gateway.gaps.listeners.remove(self._gap)
         self._gateway.shaping.caps.lift(ALL_LANES)
+        self._late_answers(0, on=False)
         self._gateway.lanes.degrade(UNRESTRAINED, {}, now)
 
     # -- what requests tell
@@ -134,8 +136,8 @@ class Degradation:
         event = self.ladder.look(read, now)
         if event is not None:
             self._stepped(event, now)
-        elif self.ladder.step:
-            self._enforce(now)  # what refused clients are told moves on with time
+        else:
+            self._keep_up(now)
 
     def _ages(self, now: int) -> tuple[Mapping[str, Sequence[int]], Mapping[str, Sequence[int]]]:
         """Lane -> ages of those without a token, and of those in its queue (ns)."""
@@ -191,9 +193,23 @@ class Degradation:
             share *= min(1.0, total / max(1, sum(lane["running_limit"] for lane in lanes.values())))
         return dict.fromkeys(lanes, share)
 
+    def _late_answers(self, grace_ns: int, *, on: bool) -> None:
+        if self._gateway.cache is not None:
+            cache = self._gateway.cache.cache
+            cache.grace_ns, cache.give_late = grace_ns, on
+
     def _enforce(self, now: int) -> None:
-        restraint = Restraint(self.ladder.effects, now + self.ladder.back_in_ns(now))
-        self._gateway.lanes.degrade(restraint, self._shares, now)
+        self._keep_up(now)
+        self._gateway.lanes.degrade(self._restraint(now), self._shares, now)
+
+    def _keep_up(self, now: int) -> None:
+        """What refused clients are told moves on with time, and the cache may be a new one."""
+        rungs, effects = self.ladder.policy.rungs, self.ladder.effects
+        self._late_answers(self._grace_ns if Rung.CACHED in rungs else 0, on=effects.stale_answers)
+        self._gateway.lanes.admission.restraint = self._restraint(now)
+
+    def _restraint(self, now: int) -> Restraint:
+        return Restraint(self.ladder.effects, now + self.ladder.back_in_ns(now)) if self.ladder.step else UNRESTRAINED
 
     def view(self, now: int) -> dict[str, Any]:
         """Where the ladder stands, why, and how it came there."""

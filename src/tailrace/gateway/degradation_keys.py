@@ -53,6 +53,8 @@ class DegradationConfig(Section):
     """`cap`: the longest answer, in tokens."""
     shrink: int = 4096
     """`shrink`: the longest prompt, in tokens."""
+    cached_for: Duration = lasting(600 * S)
+    """`cached`: how long past its time an answer of the response cache is still given."""
     models: dict[str, str] = msgspec.field(default_factory=dict)
     """`smaller_model`: model -> the smaller one that answers instead."""
 
