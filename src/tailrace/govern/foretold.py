@@ -42,7 +42,7 @@ class _Paper:
 class Foretold:
     """Predictions on their way to an answer."""
 
-    __slots__ = ("_papers", "_fresh", "_ratios", "_spread", "error")
+    __slots__ = ("_fresh", "_papers", "_ratios", "_spread", "error")
 
     def __init__(self) -> None:
         self.error = PredictionError()
