@@ -105,7 +105,14 @@ class Shaping:
         """Reads the lanes' matches and changes nothing: safe in a thread."""
         if tokens != work.prompt_tokens:
             work = msgspec.structs.replace(work, prompt_tokens=tokens)
-        facts = lane_facts(exchange.ledger, work, exchange.head.named, stream=work.stream, deadline_at=None)
+        facts = lane_facts(
+            exchange.ledger,
+            work,
+            exchange.head.named,
+            stream=work.stream,
+            deadline_at=None,
+            callers=exchange.gateway.callers,
+        )
         return self._lanes.lane_of(facts)
 
     def _later(self, exchange: GatewayExchange, job: partial[Shaped]) -> None:
@@ -149,10 +156,9 @@ class Shaping:
             return None
         exchange.work = shaped.work
         ledger.capped_to = shaped.capped_to
-        if shaped.truncated_from is not None:
-            ledger.truncated_from = shaped.truncated_from
-            # It stays in the lane whose limit cut it, whatever lane its new size would be in.
-            ledger.lane = shaped.lane
+        ledger.truncated_from = shaped.truncated_from
+        # It stays in the lane whose limits were applied, whatever lane its new size would be in.
+        ledger.lane = shaped.lane
         return shaped.body
 
     # -- learning and telling
