@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INLINE_CUT: Final = 64 * 1024
-"""Bytes of text up to which a prompt is cut on the event loop: 6 ms at most."""
+"""Bytes of a body up to which its prompt is cut on the event loop: 6 ms at most."""
 INLINE_COUNT: Final = 8 * 1024
 """The same for counting with a tokenizer: 2 ms."""
 MOST_WAITING: Final = 64
@@ -96,7 +96,7 @@ class Shaping:
             return body
         endpoint, lane_of = exchange.route.endpoint, partial(self._lane_of, exchange, work)
         lane = lane_of(work.prompt_tokens or 0)
-        if self._shaper.slow(endpoint, work, lane, inline_count=INLINE_COUNT, inline_cut=INLINE_CUT):
+        if self._shaper.slow(endpoint, len(body), work, lane, inline_count=INLINE_COUNT, inline_cut=INLINE_CUT):
             self._later(exchange, partial(self._shaper.shape, endpoint, body, work, lane_of))
             return None
         return self._take(exchange, self._shaper.shape(endpoint, body, work, lane_of))
