@@ -204,6 +204,12 @@ def test_pictures_are_left_out_of_the_count_or_count_as_configured() -> None:
     assert json.loads(out.body)["messages"][0]["content"][0] == image
 
 
+@pytest.mark.parametrize(("truncation", "refused"), [("disabled", True), ("auto", False), (None, False)])
+def test_a_client_that_insists_is_refused(truncation: str | None, refused: bool) -> None:
+    out = shape(RESPONSES, {"model": "m", "input": "word " * 900, "truncation": truncation}, 300)
+    assert (out.refusal is not None) is refused
+
+
 def test_passages_sent_as_parts_are_one_text() -> None:
     passages = [
         {"type": "text", "text": f"Passage {i} tells of rivers and of hills, at some length. " * 8} for i in range(40)

@@ -74,6 +74,8 @@ class Prompt:
         self._fields: dict[str, Any] = {}
         """Decoded fields that go back into the body when something was cut."""
         self.messages = 0
+        self.insists = bytes(whole.get("truncation", b"")) == b'"disabled"'
+        """`/v1/responses`: the client itself says that it would rather be refused."""
         tools = whole.get("tools")
         if tools is not None and bytes(tools) not in (b"null", b"[]"):
             self.fixed.append(bytes(tools).decode("utf-8", "replace"))

@@ -174,7 +174,7 @@ class Shaper:
         over = 0
         for _ in range(_TRIES):
             prompt = open_prompt(endpoint, body) if prompt is None else prompt
-            if prompt is None:
+            if prompt is None or prompt.insists:
                 return None
             budget = (to - ruler.beside(prompt, size)) / (1 + ruler.margin) - over
             kept = truncate(
