@@ -196,9 +196,8 @@ def config() -> str:
     path = SOURCE / "gateway" / "config.py"
     if not path.exists():
         return head + "\nThis version reads no file yet.\n"
-    files = [*sorted((SOURCE / "gateway").glob("*_keys.py")), SOURCE / "gateway" / "config_sections.py"]
-    sections = [section for file in files for section in classes(file)]
-    found = [item for item in [*sections, *classes(path)] if item[0].name.endswith("Config")]
+    pieces = [path.with_name("config_sections.py"), *sorted(path.parent.glob("*_keys.py"), reverse=True), path]
+    found = [item for file in pieces for item in classes(file) if item[0].name.endswith("Config")]
     match = classes(SOURCE / "govern" / "lane.py", ["LaneMatch"])
     for node, lines in [*reversed(found), *match]:
         rows = []

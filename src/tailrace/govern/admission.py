@@ -514,7 +514,7 @@ class Admission:
         self._kept_free_for = ""
         if not self._backlog:
             return []
-        only = None if self._bound_together else freed
+        only = None if self._bound_together or self._rooms is not None else freed
         out: list[str] = []
         passed: set[str] = set()
         while self._limits.requests is None or self._used.requests < self._limits.requests:

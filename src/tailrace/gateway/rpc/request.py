@@ -221,7 +221,7 @@ class RpcRequest:
     def engine_done(self, now: int) -> None:
         """The engine's last message for it is here; the lane has room."""
         self.ledger.upstream_end = now
-        self._leave_lane(now)
+        self._leave_lane(now, completed=True)
 
     # -- time
 
@@ -333,9 +333,9 @@ class RpcRequest:
         meter.end(self.ledger.upstream_end or now, clean=False)
         return meter.summary()
 
-    def _leave_lane(self, now: int) -> None:
+    def _leave_lane(self, now: int, *, completed: bool = False) -> None:
         place, self._lane_place = self._lane_place, ""
         if place == "running":
-            self.gateway.lanes.finish(self.ledger.request_id, now)
+            self.gateway.lanes.finish(self.ledger.request_id, now, completed=completed)
         elif place == "waiting":
             self.gateway.lanes.leave(self.ledger.request_id)
