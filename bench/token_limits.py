@@ -25,6 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from tailrace.app.gateway_process import tune_interpreter  # noqa: E402
 from tailrace.gateway import shaping  # noqa: E402
+from tailrace.gateway.callers import Callers  # noqa: E402
 from tailrace.gateway.config import config_from  # noqa: E402
 from tailrace.gateway.lanes import LaneDesk  # noqa: E402
 from tailrace.gateway.work import read_work  # noqa: E402
@@ -59,7 +60,10 @@ def cost_us(lanes: list[dict[str, Any]], *, learnt: bool, max_tokens: int = 50) 
     work = read_work(body)
     ledger = RequestLedger(request_id="a", start_unix_ns=0, received=0, endpoint=CHAT, lane="passthrough")
     route, head = SimpleNamespace(endpoint=CHAT), SimpleNamespace(named={})
-    exchange: Any = SimpleNamespace(work=work, upload=None, ledger=ledger, route=route, head=head, lane="")
+    gateway = SimpleNamespace(callers=Callers(config))
+    exchange: Any = SimpleNamespace(
+        gateway=gateway, work=work, upload=None, ledger=ledger, route=route, head=head, lane=""
+    )
     best = float("inf")
     for _ in range(ROUNDS):
         began = time.process_time()

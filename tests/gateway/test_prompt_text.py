@@ -204,6 +204,37 @@ def test_pictures_are_left_out_of_the_count_or_count_as_configured() -> None:
     assert json.loads(out.body)["messages"][0]["content"][0] == image
 
 
+@pytest.mark.parametrize(("truncation", "refused"), [("disabled", True), ("auto", False), (None, False)])
+def test_a_client_that_insists_is_refused(truncation: str | None, refused: bool) -> None:
+    out = shape(RESPONSES, {"model": "m", "input": "word " * 900, "truncation": truncation}, 300)
+    assert (out.refusal is not None) is refused
+
+
+def test_passages_sent_as_parts_are_one_text() -> None:
+    passages = [
+        {"type": "text", "text": f"Passage {i} tells of rivers and of hills, at some length. " * 8} for i in range(40)
+    ]
+    passages[23]["text"] += "The walrus is called Olga. "
+    image = {"type": "image_url", "image_url": {"url": "data:;base64,AAAA"}}
+    question = {"type": "text", "text": "What is the walrus called?"}
+    body = {"model": "m", "messages": [{"role": "user", "content": [*passages, image, question]}]}
+    out = shape(CHAT, body, 900)
+    (text, *rest) = json.loads(out.body)["messages"][0]["content"]
+    assert rest == [image, question], "what was not cut keeps its parts"
+    assert text["text"].startswith("Passage 0 ")
+    assert "Olga" in text["text"]
+    kept = shape(CHAT, body, 9000)
+    assert kept.truncated_from is None
+
+
+@pytest.mark.parametrize("messages", [1, 20_001])
+def test_what_is_absurdly_long_is_refused_at_once(messages: int) -> None:
+    text = "word " * (1_000_000 // messages)
+    body = {"model": "m", "messages": [{"role": "user", "content": text}] * messages}
+    out = shape(CHAT, body, 100)
+    assert out.refusal is not None
+
+
 def test_a_prefilled_answer_and_its_question_stay() -> None:
     messages = [{"role": "user" if i % 2 == 0 else "assistant", "content": f"{i} " + "word " * 40} for i in range(40)]
     out = shape(CHAT, {"model": "m", "messages": messages}, 300)

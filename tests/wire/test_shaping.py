@@ -130,6 +130,21 @@ def test_a_shortened_prompt_stays_in_the_lane_that_shortened_it() -> None:
     run(test())
 
 
+def test_a_capped_request_stays_in_the_lane_that_capped_it() -> None:
+    async def test() -> None:
+        lanes = [
+            {"name": "verbose", "match": {"min_output_tokens": 1000}, "tokens": {"max_output": 100}},
+            {"name": "default", "tokens": {"max_output": 50}},
+        ]
+        async with stand(whole, lanes=lanes) as s:
+            reply = await s.ask(request(chat_body(stream=False, max_tokens=5000)))
+            assert (reply.headers["x-tailrace-lane"], reply.headers["x-tailrace-capped"]) == ("verbose", "5000->100")
+            record = await s.record()
+            assert (record.lane, record.capped_to) == ("verbose", 100)
+
+    run(test())
+
+
 def test_outputs_are_capped_and_defaults_given() -> None:
     async def test() -> None:
         async with stand(whole, lanes=[lane(max_output=100, default_output=20)]) as s:

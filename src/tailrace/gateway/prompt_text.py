@@ -30,8 +30,33 @@ CAN_CUT: Final = CHATS | _ONE_TEXT.keys()
 """Endpoints whose prompts can be shortened. Not embeddings: a shortened text has another meaning, and nobody would see;
 not tensors, audio, or whatever is only relayed."""
 _SYSTEM: Final = frozenset({"system", "developer"})
-_Place = tuple[dict[str, Any], str]
-"""Where a text stands: the object and its key."""
+
+
+class _Place:
+    """Where a text stands in the decoded body: one field, or several parts in a row that are read as one text."""
+
+    __slots__ = ("_among", "_holder", "_key", "_others", "text")
+
+    def __init__(
+        self,
+        holder: dict[str, Any],
+        key: str,
+        others: list[dict[str, Any]] | None = None,
+        among: list[Any] | None = None,
+    ) -> None:
+        """`others`: the parts behind the first one, in the list `among`."""
+        self._holder, self._key = holder, key
+        self._others, self._among = others or [], among
+        self.text: str = "\n\n".join([holder[key], *(part["text"] for part in self._others)])
+
+    def put(self, text: str) -> None:
+        """Write it back. What was not changed keeps its parts; what was becomes one part."""
+        if text == self.text:
+            return
+        self._holder[self._key] = text
+        if self._others and self._among is not None:
+            gone = {id(part) for part in self._others}
+            self._among[:] = [part for part in self._among if id(part) not in gone]
 
 
 class Prompt:
@@ -49,6 +74,8 @@ class Prompt:
         self._fields: dict[str, Any] = {}
         """Decoded fields that go back into the body when something was cut."""
         self.messages = 0
+        self.insists = bytes(whole.get("truncation", b"")) == b'"disabled"'
+        """`/v1/responses`: the client itself says that it would rather be refused."""
         tools = whole.get("tools")
         if tools is not None and bytes(tools) not in (b"null", b"[]"):
             self.fixed.append(bytes(tools).decode("utf-8", "replace"))
@@ -64,8 +91,8 @@ class Prompt:
             if texts is None:
                 gone.update(members)
                 continue
-            for text, (holder, key) in zip(texts, places, strict=True):
-                holder[key] = text
+            for text, place in zip(texts, places, strict=True):
+                place.put(text)
         out = {**self._whole, **self._fields}
         if self._list is not None:
             name, messages = self._list
@@ -82,7 +109,7 @@ class Prompt:
         if not isinstance(value, str):
             return False
         self._fields[name] = value
-        self._add(Turn([value], messages=0, asks=value), [(self._fields, name)], [])
+        self._add(Turn([value], messages=0, asks=value), [_Place(self._fields, name)], [])
         return True
 
     def system(self, name: str) -> None:
@@ -163,13 +190,27 @@ def _content(holder: dict[str, Any], key: str, turn: Turn, places: list[_Place])
     content = holder.get(key)
     if isinstance(content, str):
         if content:
-            turn.texts.append(content)
-            places.append((holder, key))
+            _place(_Place(holder, key), turn, places)
     elif isinstance(content, list):
-        for part in content:
-            if isinstance(part, dict) and isinstance(part.get("text"), str) and part["text"]:
-                turn.texts.append(part["text"])
-                places.append((part, "text"))
+        _parts(content, turn, places)
+
+
+def _parts(content: list[Any], turn: Turn, places: list[_Place]) -> None:
+    """Texts in a row are one: clients send passages as parts, and a cut of each would leave nothing of any."""
+    run: list[dict[str, Any]] = []
+    for part in [*content, None]:
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            if part["text"]:
+                run.append(part)
+            continue
+        if run:
+            _place(_Place(run[0], "text", run[1:], content), turn, places)
+            run = []
+
+
+def _place(place: _Place, turn: Turn, places: list[_Place]) -> None:
+    turn.texts.append(place.text)
+    places.append(place)
 
 
 def _json(value: Any) -> str:
@@ -189,6 +230,7 @@ def _anthropic_message(message: dict[str, Any], turn: Turn, places: list[_Place]
         _content(message, "content", turn, places)
         return message.get("role") == "user"
     results = False
+    _parts(content, turn, places)
     for part in content:
         if not isinstance(part, dict):
             continue
@@ -200,9 +242,6 @@ def _anthropic_message(message: dict[str, Any], turn: Turn, places: list[_Place]
             turn.hidden.append(_json(part.get("input")))
         elif isinstance(part.get("thinking"), str):
             turn.hidden.append(part["thinking"])  # signed: it goes back as it came, or not at all
-        elif isinstance(part.get("text"), str) and part["text"]:
-            turn.texts.append(part["text"])
-            places.append((part, "text"))
     # A user message with a tool's result answers the assistant's call before it.
     return message.get("role") == "user" and not results
 

@@ -28,6 +28,10 @@ TOKENIZER: Final = "tokenizer"
 _TRIES: Final = 4
 _MOST_MARGIN: Final = 0.25
 """Of an estimate that nothing has been compared with yet, or a bad one."""
+_MOST_TEXT: Final = 4 * 1024 * 1024
+_MOST_MESSAGES: Final = 20_000
+"""Prompts above these are refused, not shortened: half a second and more of the one thread, for an answer to a fraction
+of what was asked."""
 _NEVER_SEEN: Final = TokenRates()
 _PARAM: Final = {"/v1/chat/completions": "messages", "/v1/messages": "messages", "/v1/completions": "prompt"}
 
@@ -98,15 +102,17 @@ class Shaper:
             return tokens
         return pictures + (plain_estimate(work.size) if tokens is None else tokens)
 
-    def slow(self, endpoint: str, work: Work, lane: str, *, inline_count: int, inline_cut: int) -> bool:
-        """Whether `shape` would hold the event loop for too long."""
-        text = work.size.text
-        if text <= min(inline_count, inline_cut):
+    def slow(self, endpoint: str, size: int, work: Work, lane: str, *, inline_count: int, inline_cut: int) -> bool:
+        """Whether `shape` would hold the event loop for too long.
+
+        `size` is the whole body's: ten thousand parts of one letter are as much work as a long text.
+        """
+        if size <= min(inline_count, inline_cut):
             return False
         limits = self.limits(lane, endpoint)
-        if text > inline_count and self._tokenizers.of(work.model) and self._close(work, limits):
+        if size > inline_count and self._tokenizers.of(work.model) and self._close(work, limits):
             return True
-        return text > inline_cut and limits.cut_to(work.prompt_tokens or 0) is not None
+        return size > inline_cut and limits.cut_to(work.prompt_tokens or 0) is not None
 
     def shape(self, endpoint: str, body: bytes, work: Work, lane_of: LaneOf) -> Shaped:
         """What the limits make of a request. `work.prompt_tokens` is the estimate."""
@@ -163,12 +169,12 @@ class Shaper:
         self, endpoint: str, body: bytes, prompt: Prompt | None, size: TextSize, to: int, ruler: _Ruler
     ) -> tuple[bytes, int] | None:
         """(body, its count) within `to` tokens by the ruler that found it too long; `None` where that cannot be."""
-        if endpoint not in CAN_CUT:
+        if endpoint not in CAN_CUT or size.text > _MOST_TEXT or size.messages > _MOST_MESSAGES:
             return None
         over = 0
         for _ in range(_TRIES):
             prompt = open_prompt(endpoint, body) if prompt is None else prompt
-            if prompt is None:
+            if prompt is None or prompt.insists:
                 return None
             budget = (to - ruler.beside(prompt, size)) / (1 + ruler.margin) - over
             kept = truncate(

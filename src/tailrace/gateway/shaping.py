@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 INLINE_CUT: Final = 64 * 1024
-"""Bytes of text up to which a prompt is cut on the event loop: 6 ms at most."""
+"""Bytes of a body up to which its prompt is cut on the event loop: 6 ms at most."""
 INLINE_COUNT: Final = 8 * 1024
 """The same for counting with a tokenizer: 2 ms."""
 MOST_WAITING: Final = 64
@@ -96,7 +96,7 @@ class Shaping:
             return body
         endpoint, lane_of = exchange.route.endpoint, partial(self._lane_of, exchange, work)
         lane = lane_of(work.prompt_tokens or 0)
-        if self._shaper.slow(endpoint, work, lane, inline_count=INLINE_COUNT, inline_cut=INLINE_CUT):
+        if self._shaper.slow(endpoint, len(body), work, lane, inline_count=INLINE_COUNT, inline_cut=INLINE_CUT):
             self._later(exchange, partial(self._shaper.shape, endpoint, body, work, lane_of))
             return None
         return self._take(exchange, self._shaper.shape(endpoint, body, work, lane_of))
@@ -107,6 +107,14 @@ class Shaping:
             work = msgspec.structs.replace(work, prompt_tokens=tokens)
         callers, named = exchange.gateway.callers, exchange.head.named
         facts = lane_facts(exchange.ledger, work, named, stream=work.stream, deadline_at=None, callers=callers)
+        facts = lane_facts(
+            exchange.ledger,
+            work,
+            exchange.head.named,
+            stream=work.stream,
+            deadline_at=None,
+            callers=exchange.gateway.callers,
+        )
         return self._lanes.lane_of(facts)
 
     def _later(self, exchange: GatewayExchange, job: partial[Shaped]) -> None:
@@ -150,10 +158,9 @@ class Shaping:
             return None
         exchange.work = shaped.work
         ledger.capped_to = shaped.capped_to
-        if shaped.truncated_from is not None:
-            ledger.truncated_from = shaped.truncated_from
-            # It stays in the lane whose limit cut it, whatever lane its new size would be in.
-            ledger.lane = shaped.lane
+        ledger.truncated_from = shaped.truncated_from
+        # It stays in the lane whose limits were applied, whatever lane its new size would be in.
+        ledger.lane = shaped.lane
         return shaped.body
 
     # -- learning and telling

@@ -43,10 +43,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str = ""
     """The name of the API key, never the key."""
     asked_lane: str = ""
-    """The lane that the request names and may name; it comes before every match."""
+    """The lane that the request names and may name, or that was decided already; it comes before every match."""
     path: str = ""
-    lane: str = ""
-    """Decided already: no match is asked. A shortened prompt stays in the lane whose limit it was shortened to."""
     headers: Mapping[str, str] = {}
     """Lower-case names."""
     deadline_ns: int | None = None
@@ -161,7 +159,7 @@ def classify(policies: Sequence[LanePolicy], facts: RequestFacts) -> LanePolicy:
             if policy.name == facts.asked_lane:
                 return policy
     for policy in policies:
-        if policy.name == facts.lane if facts.lane else policy.match.accepts(facts):
+        if policy.match.accepts(facts):
             return policy
     for policy in policies:
         if policy.name == DEFAULT_LANE:

@@ -20,6 +20,8 @@ TAIL: Final = 0.35
 """Shares of what may stay that the start and the end take before anything else: instructions stand at the start, the
 question and the newest text at the end. The rest goes to what bears on the question."""
 _UNITS: Final = 16
+_MOST_UNITS: Final = 1024
+"""Of a long text of which very little may stay: units are larger then, up to a third of it."""
 _LEAST_UNIT: Final = 24
 """Characters: below this a unit says nothing, and its marker is larger than itself."""
 _TRIES: Final = 4
@@ -72,7 +74,8 @@ def cut_text(text: str, budget: float, count: Count, *, question: frozenset[str]
     for _ in range(_TRIES):
         if aim <= gap:
             return None
-        most = max(_LEAST_UNIT, int(len(text) * aim / whole / _UNITS))
+        stays = len(text) * aim / whole
+        most = max(_LEAST_UNIT, int(max(stays / _UNITS, min(stays / 3, len(text) / _MOST_UNITS))))
         units = units_of(text, most)
         sizes = count(units)
         kept = choose(sizes, scores(units, question), aim, gap=gap, head=HEAD, tail=TAIL)
