@@ -172,6 +172,76 @@ RULES = [
         4,
         "cache:\n  routes: [{semantic: 0.97}]\n  embedding: {url: 'http://127.0.0.1:2', model: e}\n",
     ),
+    (
+        "CONFIG_LANE_SHADOWED",
+        lanes("model: 'llama*'", "model: llama-8b"),
+        "lanes[1]",
+        4,
+        lanes("model: llama-8b", "model: 'llama*'"),
+    ),
+    (
+        "CONFIG_LANE_SHADOWED",
+        lanes("max_output_tokens: 100", "min_output_tokens: 101", ""),
+        "lanes[2]",
+        5,
+        lanes("max_output_tokens: 100", "min_output_tokens: 102", ""),
+    ),
+    (
+        "CONFIG_LANE_SHADOWED",
+        lanes("min_audio_seconds: 5", "max_audio_seconds: 9", "min_audio_seconds: 3"),
+        "lanes[2]",
+        5,
+        lanes("min_audio_seconds: 5.5", "max_audio_seconds: 5", "min_audio_seconds: 3"),
+    ),
+    (
+        "CONFIG_LIMIT_ABOVE_SHARED",
+        lanes("", more=", running_tokens: 9001") + "sharing: {tokens: 9000}\n",
+        "lanes[0].running_tokens",
+        3,
+        lanes("", more=", running_tokens: 9000") + "sharing: {tokens: 9000}\n",
+    ),
+    (
+        "CONFIG_PREFILL_ABOVE_RUNNING",
+        lanes("", more=", running: 4, prefill_requests: 5"),
+        "lanes[0].prefill_requests",
+        3,
+        lanes("", more=", running: 4, prefill_requests: 4"),
+    ),
+    (
+        "CONFIG_PATIENCE_BEYOND_QUEUE",
+        lanes("", more=", patience: 3s"),
+        "lanes[0].patience",
+        3,
+        lanes("", more=", patience: 2s"),
+    ),
+    (
+        "CONFIG_CALLER_UNKNOWN",
+        lanes("tenant: acme"),
+        "lanes[0].match.tenant",
+        3,
+        lanes("tenant: acme") + "tenant_header: x-tenant\n",
+    ),
+    (
+        "CONFIG_CALLER_UNKNOWN",
+        "keys: {k: {value: secret, tenant: acme}}\ntenants: {k: {weight: 2}}\n",
+        "tenants.k",
+        3,
+        "keys: {k: {value: secret, tenant: acme}}\ntenants: {acme: {weight: 2}}\n",
+    ),
+    (
+        "CONFIG_WEIGHT_WITHOUT_EFFECT",
+        lanes("", more=", weight: 2"),
+        "lanes[0].weight",
+        3,
+        lanes("", more=", weight: 2") + "sharing: {between_lanes: weighted}\n",
+    ),
+    (
+        "CONFIG_ROOM_ALWAYS_OLD",
+        "engine_room: {stale: 900ms}\n",
+        "engine_room.stale",
+        2,
+        "engine_room: {stale: 1s}\n",
+    ),
 ]  # fmt: skip
 
 
@@ -188,6 +258,11 @@ def test_the_defaults_are_beyond_reproach(tmp_path):
 def test_a_client_that_waits_for_less_than_the_budgets_is_named(tmp_path):
     assert found(tmp_path, "", client_timeout_ns=29 * S)["CONFIG_BUDGET_BEYOND_CLIENT"][0] == "budgets.unstreamed_total"
     assert found(tmp_path, "", client_timeout_ns=30 * S) == {}
+
+
+def test_a_lane_that_a_key_may_ask_for_is_reached_all_the_same(tmp_path):
+    text = lanes("", "") + "keys: {k: {value: secret, lanes: [l1]}}\n"
+    assert "CONFIG_LANE_SHADOWED" not in found(tmp_path, text)
 
 
 def test_the_same_server_twice_is_named(tmp_path):
@@ -225,26 +300,54 @@ def test_the_command_prints_file_and_line(tmp_path):
 matches = st.builds(
     LaneMatch,
     min_prompt_tokens=st.none() | st.integers(0, 5),
+    min_output_tokens=st.none() | st.integers(0, 3),
+    max_output_tokens=st.none() | st.integers(0, 3),
+    min_audio_seconds=st.none() | st.sampled_from([0.5, 1.0, 2.0]),
+    max_audio_seconds=st.none() | st.sampled_from([0.5, 1.0, 2.0]),
     max_prompt_tokens=st.none() | st.integers(0, 5),
     stream=st.none() | st.booleans(),
-    model=st.none() | st.sampled_from("mn"),
+    model=st.none() | st.sampled_from(["m", "n", "m*"]),
     header=st.dictionaries(st.sampled_from("xy"), st.sampled_from("12"), max_size=2),
 )
 
 
-@settings(max_examples=300)
+def _edges(before, match, axis):
+    ends = [getattr(one, f"{side}_{axis}") for one in [*before, match] for side in ("min", "max")]
+    return {end for end in ends if end is not None}
+
+
+@settings(max_examples=60, deadline=None)
 @given(st.lists(matches, min_size=1, max_size=4), matches)
 def test_a_lane_is_called_unreachable_exactly_when_no_request_reaches_it(before, match):
     every = [
-        RequestFacts(request_id="r", prompt_tokens=tokens, stream=stream, model=model, headers=headers)
-        for tokens in range(8)
+        RequestFacts(
+            request_id="r",
+            prompt_tokens=tokens,
+            max_tokens=output,
+            audio_seconds=audio,
+            stream=stream,
+            model=model,
+            headers=headers,
+        )
+        for tokens in sorted(
+            {0, 6} | {edge + by for edge in _edges(before, match, "prompt_tokens") for by in (-1, 0, 1)}
+        )
+        if tokens >= 0
+        for output in (0, 1, 2, 3, 4, None)
+        for audio in (None, 0.1, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
         for stream in (True, False)
-        for model in "mno"
-        for headers in [
-            {name: value for name, value in (("x", x), ("y", y)) if value}
-            for x in ("", "1", "2")
-            for y in ("", "1", "2")
-        ]
+        for model in ("m", "mx", "n", "o")
+        for headers in (
+            {},
+            {"x": "1"},
+            {"x": "2"},
+            {"y": "1"},
+            {"y": "2"},
+            {"x": "1", "y": "1"},
+            {"x": "1", "y": "2"},
+            {"x": "2", "y": "1"},
+            {"x": "2", "y": "2"},
+        )
     ]
     mine = [facts for facts in every if match.accepts(facts)]
     if not mine:

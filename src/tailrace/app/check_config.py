@@ -8,6 +8,7 @@ from tailrace.app.check_budgets import judge_budgets
 from tailrace.app.check_cache import judge_cache
 from tailrace.app.check_ladder import judge_ladder
 from tailrace.app.check_lanes import judge_lanes
+from tailrace.app.check_sharing import judge_sharing
 from tailrace.app.config_finding import config_finding
 from tailrace.engines.facts import EngineFacts
 from tailrace.gateway.config import Config, parse_objectives
@@ -49,6 +50,7 @@ def judge_config(
     `client_timeout_ns`: how long clients wait for a byte; without it, as long as the OpenAI SDK does by default.
     """
     yield from judge_lanes(config, name)
+    yield from judge_sharing(config, name)
     yield from judge_budgets(config, name, client_timeout_ns)
     yield from judge_cache(config, name)
     yield from judge_ladder(config, name)

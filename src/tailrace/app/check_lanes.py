@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Final
 
 from tailrace.app.config_finding import config_finding
@@ -22,6 +22,8 @@ _OTHER: Final = "\0any other"
 _PATTERNS: Final = frozenset({"model", "path"})
 """Conditions whose value may end with `*`."""
 _MAYBE_ABSENT: Final = "audio"
+_IN_FRACTIONS: Final = "audio"
+"""Between two of its whole values there are others."""
 
 Point = dict[str, Any]
 
@@ -133,6 +135,8 @@ def _range_points(matches: Sequence[LaneMatch], axis: str, match: LaneMatch) -> 
             edge = getattr(one, prefix + axis, None)
             if edge is not None:
                 edges |= {edge - 1, edge, edge + 1}
+    if axis.startswith(_IN_FRACTIONS):
+        edges |= {(one + other) / 2 for one, other in pairwise(sorted(edges))}
     out = sorted(edge for edge in edges if edge >= low and (high is None or edge <= high))
     if high is None:
         out.append(math.inf)  # also one that names no bound at all

@@ -151,7 +151,7 @@ def lane_view(policy: LanePolicy) -> dict[str, Any]:
         "match": msgspec.to_builtins(policy.match),
         "budgets_ms": {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()},
         "objectives_ms": {
-            f"{metric}_{names[quantile]}": bound / 1e6
+            f"{metric}_p{names[quantile]}": bound / 1e6
             for metric, bounds in policy.objectives.bounds.items()
             for quantile, bound in bounds.items()
         },
