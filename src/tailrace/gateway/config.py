@@ -320,12 +320,6 @@ def check(config: Config, *, where: str = "config") -> None:
     check_keys(config.keys, (*names, DEFAULT_LANE), require=config.require_key, where=where)
     check_sharing(config.sharing, config.tenants, config.tenant_header, where=where)
     check_engine_room(config.engine_room, where=where)
-        _check_lane(lane, names, place=f"{where}: lanes[{index}]")
-        check_lane_limits(lane, backends, config.keys, place=f"{where}: lanes[{index}]")
-    check_keys(config.keys, (*names, DEFAULT_LANE), require=config.require_key, where=where)
-    check_sharing(config.sharing, config.tenants, config.tenant_header, where=where)
-    check_engine_room(config.engine_room, where=where)
-    check_tokens(config.tokens, place=f"{where}: tokens")
     parse_objectives(config.objectives)
     _check_signals(config.signals, place=f"{where}: signals")
     if config.limits.upstream_connections < 1:

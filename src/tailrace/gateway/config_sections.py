@@ -137,8 +137,6 @@ class LaneConfig(Section):
     """Backends that serve it; default: all."""
     adaptive: AdaptiveConfig | None = None
     """Let the running limit move below `running`; absent: it stands still."""
-    tokens: TokenLimitsConfig | None = None
-    """Limits of prompts and outputs in this lane."""
 
 
 class SlowConfig(Section):

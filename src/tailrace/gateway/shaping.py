@@ -105,8 +105,6 @@ class Shaping:
         """Reads the lanes' matches and changes nothing: safe in a thread."""
         if tokens != work.prompt_tokens:
             work = msgspec.structs.replace(work, prompt_tokens=tokens)
-        callers, named = exchange.gateway.callers, exchange.head.named
-        facts = lane_facts(exchange.ledger, work, named, stream=work.stream, deadline_at=None, callers=callers)
         facts = lane_facts(
             exchange.ledger,
             work,
