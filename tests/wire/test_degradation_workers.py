@@ -13,7 +13,10 @@ from tests.wire.fleet_stand import Engine, fleet
 from tests.wire.scripted import ScriptedEngine
 from tests.wire.stand import run
 
-pytestmark = pytest.mark.long(reason="starts three processes, several seconds on a busy machine")
+pytestmark = [
+    pytest.mark.tier("ci"),
+    pytest.mark.long(reason="starts three processes, several seconds on a busy machine"),
+]
 
 
 def test_a_pin_holds_in_every_worker(tmp_path: Path) -> None:
