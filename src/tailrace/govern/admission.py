@@ -555,9 +555,11 @@ class Admission:
         best_rank = math.inf
         lanes = self._backlog.values() if only is None else (only,) if only.policy.name in self._backlog else ()
         for lane in lanes:
+            if lane.rank >= best_rank:
+                continue  # first, because it is all that there is to say of most
             if lane.no_place():
                 lane.prefill_binds = False
-            elif lane.rank < best_rank and lane.policy.name not in passed:
+            elif lane.policy.name not in passed:
                 best, best_rank = lane, lane.rank
         return best
 
