@@ -174,6 +174,14 @@ class LaneQueue:
         assert key is not None
         return self._entries[key[2]]
 
+    def key_of(self, waiting: Waiting) -> Key | None:
+        """Where one that is not here would stand; `None` where turns between tenants decide too."""
+        return order_key(self.policy.order, self.policy, waiting) if len(self._tenants) <= 1 else None
+
+    def out_of_turn(self, waiting: Waiting) -> bool:
+        """Whether one that is next is not the first of its tenant's order: it is, by its age."""
+        return self._tenants[waiting.facts.tenant].by_key.head() != waiting.key
+
     def ahead(self, waiting: Waiting) -> tuple[int, float]:
         """(requests, work) that go before `waiting`, which may be here or about to come, if nobody else comes.
 
