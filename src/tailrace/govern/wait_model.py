@@ -175,6 +175,8 @@ class WaitModel:
         if len(self._running) >= self._limit:
             free_since = self._free_since
             self._steady = free_since is not None and now - free_since <= _GAP_NS
+            if free_since is not None and not self._steady:
+                self._foretold.unwanted(free_since)
             self._free_since = None
             if self._steady and self._releases >= _ENOUGH_RELEASES:
                 self._guess = self._heads(now)
