@@ -157,7 +157,7 @@ def test_shorter_ones_that_keep_coming_lengthen_the_wait_of_a_long_one():
     # One of 100 every two seconds, at 10 ms a unit of work: half of the lane's pace.
     assert overtaking.share(500.0, 64 * S, 10 * MS) == pytest.approx(0.5, rel=0.05)
     assert overtaking.share(100.0, 64 * S, 10 * MS) == 0
-    assert overtaking.mean() == 550
+    assert overtaking.mean == 550
 
 
 @given(

@@ -547,7 +547,8 @@ class Admission:
         self._turns.started(lane, head.demand.tokens, now - oldest.since)
         if head.predicted is not None:
             lane.waits.answered(head.predicted, now - head.since, head.ahead + 1)
-        lane.waits.given(head.key, now, by_age=lane.queue.out_of_turn(head))
+        if lane.waits.awaits:
+            lane.waits.given(lane.queue.key(head), now, by_age=lane.queue.out_of_turn(head))
         lane.queue.start(head, now)
         self._has_left(lane, head.facts.request_id, now)
         self._begin(lane, head.facts, head.demand, now)

@@ -178,7 +178,8 @@ class WaitModel:
             if free_since is not None and not self._steady:
                 self._foretold.unwanted(free_since)
             self._free_since = None
-            if self._steady and self._releases >= _ENOUGH_RELEASES:
+            if self._steady and self._releases >= _ENOUGH_RELEASES and len(self._running) <= FEW_PLACES:
+                # To be judged at the next release; with more places there is one view only.
                 self._guess = self._heads(now)
 
     def freed(self, request_id: str, now: int, *, served: bool = True) -> None:
@@ -297,6 +298,11 @@ class WaitModel:
         """One that had waited since `since` left the queue without a place: those after it move up."""
         self._stay -= _LEAVING * self._stay
         self._foretold.moved_up(since)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether `given` has anybody to tell."""
+        return bool(self._foretold.papers)
 
     def given(self, key: Key, now: int, *, by_age: bool = False) -> None:
         """A place was given to one that waited at `key`; `by_age`: out of turn, because it had waited for longest."""
