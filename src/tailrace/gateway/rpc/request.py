@@ -200,6 +200,8 @@ class RpcRequest:
         self.phase = Phase.STREAMING
         self.ledger.at_first_token = self.backend.engine.watch.state(now)
         self.ledger.client_first_token = written
+        if self._lane_place == "running":
+            self.gateway.lanes.first_token(self.ledger.request_id, now)
         self._look_again(now)
 
     def wrote(self, begun: int, ended: int, read_at: int, *, blocked: bool) -> None:
