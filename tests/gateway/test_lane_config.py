@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
 from tailrace.gateway.callers import Callers
 from tailrace.gateway.config import config_from, to_plain
+from tailrace.gateway.plain_yaml import read_yaml
 from tailrace.govern.lane import Order
 from tailrace.govern.sharing import Between
 from tailrace.model.errors import ConfigError
@@ -127,3 +130,13 @@ def test_without_any_of_it_nobody_is_looked_for():
     assert callers.idle
     assert not callers.scoped
     assert callers.turned_away({}) is None
+
+
+def test_the_example_of_the_page_loads(monkeypatch):
+    monkeypatch.setenv("WEB_KEY", "sk-web")
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "lanes.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        config = config_from(read_yaml(block))
+        assert [policy.name for policy in config.lane_policies()] == ["documents", "batch", "interactive", "default"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tailrace.app.check_budgets import judge_budgets
 from tailrace.app.check_cache import judge_cache
 from tailrace.app.check_lanes import judge_lanes
+from tailrace.app.check_retries import Retries, judge_retries
 from tailrace.app.check_sharing import judge_sharing
 from tailrace.app.config_finding import config_finding
 from tailrace.engines.facts import EngineFacts
@@ -52,6 +53,9 @@ def judge_config(
     yield from judge_sharing(config, name)
     yield from judge_budgets(config, name, client_timeout_ns)
     yield from judge_cache(config, name)
+    retry: Retries | None = getattr(config, "retry", None)  # only where several engines can be asked
+    if retry is not None:
+        yield from judge_retries(retry, config.budgets, name)
     yield from _limits(config, name, engine)
     if not config.backends:
         yield config_finding(

@@ -7,7 +7,9 @@ from typing import Final
 
 from tailrace.export.cache_metrics import CACHE_METRICS
 from tailrace.export.host_metrics import HOST_METRICS
+from tailrace.export.lane_metrics import LANE_METRICS
 from tailrace.export.metric import Metric
+from tailrace.export.prediction_metrics import PREDICTION_METRICS
 from tailrace.export.span_metrics import SPAN_METRICS
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
@@ -331,6 +333,8 @@ _TABLE: Final = (
         merge="max",
         definition="The lane's limits as configured: running, queued.",
     ),
+    *LANE_METRICS,
+    *PREDICTION_METRICS,
     Metric(
         name="tailrace_in_flight_over_objective",
         kind="gauge",
