@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from time import monotonic_ns
 from typing import Any, Final, cast
 
+import msgspec
+
 from tailrace.app.engine_metrics import show_engines
 from tailrace.app.fleet import Fleet
 from tailrace.app.host_gauges import show_signals
@@ -24,12 +26,8 @@ from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.history import Address, Follower, History
 from tailrace.gateway.host.signals import HostSignals
-<<<<<<< HEAD
 from tailrace.gateway.served import cancel_views, check_backend, lane_view, objectives_of, upstream_of
-=======
-from tailrace.gateway.served import cancel_views, check_backend, objectives_of, upstream_of
 from tailrace.govern.prediction_error import ErrorSummary, together
->>>>>>> lanes
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
