@@ -8,6 +8,7 @@ from tailrace.app.check_budgets import judge_budgets
 from tailrace.app.check_cache import judge_cache
 from tailrace.app.check_ladder import judge_ladder
 from tailrace.app.check_lanes import judge_lanes
+from tailrace.app.check_retries import Retries, judge_retries
 from tailrace.app.check_sharing import judge_sharing
 from tailrace.app.config_finding import config_finding
 from tailrace.engines.facts import EngineFacts
@@ -54,6 +55,9 @@ def judge_config(
     yield from judge_budgets(config, name, client_timeout_ns)
     yield from judge_cache(config, name)
     yield from judge_ladder(config, name)
+    retry: Retries | None = getattr(config, "retry", None)  # only where several engines can be asked
+    if retry is not None:
+        yield from judge_retries(retry, config.budgets, name)
     yield from _limits(config, name, engine)
     if not config.backends:
         yield config_finding(

@@ -238,22 +238,6 @@ def _total(config: Config, name: str) -> Iterator[CheckFinding]:
 
 
 def _backends(config: Config, name: str) -> Iterator[CheckFinding]:
-    known = {backend.name for backend in config.backends}
-    for index, lane in enumerate(config.lanes):
-        # A lane's own backends, where this version has them.
-        wanted = getattr(lane, "backends", None) or ()
-        for at, one in enumerate(wanted):
-            if one not in known:
-                yield config_finding(
-                    "CONFIG_BACKEND_UNKNOWN",
-                    Weight.ERROR,
-                    name,
-                    f"lanes[{index}].backends[{at}]",
-                    f"Lane {lane.name!r} wants the backend {one!r}, which is not there.",
-                    advice=f"One of {', '.join(sorted(known))}." if known else "",
-                    effect="Its requests find an engine.",
-                    price="None.",
-                )
     seen: dict[str, int] = {}
     for index, backend in enumerate(config.backends):
         first = seen.setdefault(backend.url.rstrip("/"), index)
