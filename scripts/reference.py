@@ -196,8 +196,8 @@ def config() -> str:
     path = SOURCE / "gateway" / "config.py"
     if not path.exists():
         return head + "\nThis version reads no file yet.\n"
-    sections = classes(SOURCE / "gateway" / "config_sections.py")
-    found = [item for item in [*sections, *classes(path)] if item[0].name.endswith("Config")]
+    pieces = [path.with_name("config_sections.py"), *sorted(path.parent.glob("*_keys.py"), reverse=True), path]
+    found = [item for file in pieces for item in classes(file) if item[0].name.endswith("Config")]
     match = classes(SOURCE / "govern" / "lane.py", ["LaneMatch"])
     for node, lines in [*reversed(found), *match]:
         rows = []
@@ -238,6 +238,10 @@ HEADERS_READ = [
     ("`upgrade: websocket`", "taken up on `/v1/realtime` and `passthrough` paths, when the engine takes it up"),
     ("`x-deadline-ms`", "may only shorten a budget"),
     (
+        "`cache-control`",
+        "on cached routes: `no-store`, `no-cache` (a fresh answer takes the kept one's place), `max-age`",
+    ),
+    (
         "`server-timing`, of the answer",
         "stages of a service between us and the engine: `preprocess.retrieval;dur=12.5` (ms); relayed, too",
     ),
@@ -246,6 +250,9 @@ HEADERS_SET = [
     ("`x-request-id`", "ours: the key of the record; it also goes upstream"),
     ("`server-timing`", "stages known when the headers leave"),
     ("`x-tailrace-lane`", "the lane that took the request"),
+    ("`x-tailrace-truncated`", "a shortened prompt: its tokens before and now, and where the count is from"),
+    ("`x-tailrace-capped`", "a bounded output: tokens asked for (or `unset`), and the bound of each completion"),
+    ("`x-tailrace-cache`", "on cached routes: `miss`, `hit; age=12` (s), `semantic; age=12`, `shared`"),
     ("`retry-after`", "on refusal, in seconds"),
 ]
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailrace.gateway.address import HTTP_UNIX, unix_path
+from tailrace.gateway.cache_keys import CacheConfig, CacheRouteConfig, EmbeddingConfig, check_cache
 from tailrace.gateway.canary_keys import CanaryConfig, ShadowConfig, check_routes
 from tailrace.gateway.config_sections import (
     BackendConfig,
@@ -32,11 +33,28 @@ from tailrace.gateway.config_sections import (
     WebsocketConfig,
 )
 from tailrace.gateway.config_values import Duration, Section, human, lasting, parse_duration
+from tailrace.gateway.degradation_keys import DegradationConfig, SignalConfig, check_degradation
+from tailrace.gateway.foresight_keys import PredictionsConfig, check_predictions
 from tailrace.gateway.grpc_keys import check_grpc
+from tailrace.gateway.guard_keys import GapConfig, PaceConfig, check_guard, stream_guard
+from tailrace.gateway.lane_keys import (
+    AdaptiveConfig,
+    EngineRoomConfig,
+    KeyConfig,
+    SharingConfig,
+    TenantConfig,
+    check_engine_room,
+    check_keys,
+    check_sharing,
+    sharing_of,
+)
+from tailrace.gateway.lane_limits import check_lane_limits, lane_limits, lane_objectives
 from tailrace.gateway.plain_yaml import read_yaml
+from tailrace.gateway.token_keys import TokenLimitsConfig, TokensConfig, check_limits, check_tokens
 from tailrace.gateway.traces_keys import check_traces
-from tailrace.govern.lane import LaneMatch, LanePolicy
+from tailrace.govern.lane import DEFAULT_LANE, LaneMatch, LanePolicy
 from tailrace.govern.objectives import FORM, objective_name
+from tailrace.govern.sharing import Sharing
 from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import MS, UNITS, Objectives, S
 
@@ -63,10 +81,23 @@ class Config(Section):
     """Requests that no lane matches go to one named `default`: yours, or a built-in one (running 256, queued 1024)."""
     total_running: int | None = None
     """Requests that the engine may have at once over all lanes; unset: the sum of the lanes' own."""
+    sharing: SharingConfig = msgspec.field(default_factory=SharingConfig)
+    engine_room: EngineRoomConfig | None = None
+    """Let nobody start while the engine's own metrics say that it is full; absent: they are not asked."""
+    keys: dict[str, KeyConfig] = msgspec.field(default_factory=dict)
+    """API keys of clients, by name. With any, `x-lane` is honoured only for keys that may ask for that lane."""
+    require_key: bool = False
+    """Refuse whoever presents none of the `keys` with 401."""
+    tenant_header: str | None = None
+    """The header that names the tenant of a request whose key does not; only where a proxy of yours sets it."""
+    tenants: dict[str, TenantConfig] = msgspec.field(default_factory=dict)
+    """Tenants with another weight than 1."""
     budgets: BudgetsConfig = msgspec.field(default_factory=BudgetsConfig)
     objectives: dict[str, Duration] = msgspec.field(
         default_factory=lambda: {"ttft_p99": Duration(500 * MS), "tpot_p99": Duration(80 * MS)}
     )
+    tokens: TokensConfig = msgspec.field(default_factory=TokensConfig)
+    """How prompts are counted, and the limits of paths."""
     slow: SlowConfig = msgspec.field(default_factory=SlowConfig)
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
     scrape: ScrapeConfig = msgspec.field(default_factory=ScrapeConfig)
@@ -77,6 +108,10 @@ class Config(Section):
     canary: CanaryConfig | None = None
     shadow: ShadowConfig | None = None
     traces: TracesConfig = msgspec.field(default_factory=TracesConfig)
+    degradation: DegradationConfig = msgspec.field(default_factory=DegradationConfig)
+    """What is given up under load, and in which order; off unless `enabled`."""
+    cache: CacheConfig = msgspec.field(default_factory=CacheConfig)
+    predictions: PredictionsConfig = msgspec.field(default_factory=PredictionsConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
@@ -111,15 +146,26 @@ class Config(Section):
                 order=lane.order,
                 priority=_PRIORITIES[lane.priority] if isinstance(lane.priority, str) else lane.priority,
                 budgets=(lane.budgets or self.budgets).resolve(),
-                objectives=parse_objectives(lane.objectives or self.objectives),
+                guard=stream_guard(lane.gap, lane.pace),
+                objectives=objectives,
+                **lane_limits(lane, objectives),
             )
             for lane in self.lanes
+            for objectives in (self._objectives_of(lane),)
         ]
         if not any(lane.name == "default" for lane in out):
             out.append(
                 LanePolicy(budgets=self.budgets.resolve(), objectives=parse_objectives(self.objectives)),
             )
         return out
+
+    def _objectives_of(self, lane: LaneConfig) -> Objectives:
+        own = parse_objectives(lane.objectives) if lane.objectives else None
+        return lane_objectives(lane, own, parse_objectives(self.objectives))
+
+    def governor(self) -> Sharing:
+        """What lanes and tenants share, as the governor reads it."""
+        return sharing_of(self.sharing, self.tenants)
 
 
 def to_plain(value: msgspec.Struct) -> dict[str, Any]:
@@ -164,7 +210,7 @@ def json_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
     for kind in (
         BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, SignalsConfig, InferenceConfig, RecordsConfig,
-        WebsocketConfig, Config,
+        WebsocketConfig, GapConfig, DegradationConfig, CacheConfig, EngineRoomConfig, AdaptiveConfig, Config,
     ):  # fmt: skip
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
@@ -228,6 +274,9 @@ def check(config: Config, *, where: str = "config") -> None:
     """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
     _check_websocket(config.websocket, place=f"{where}: websocket")
     check_traces(config.traces, place=f"{where}: traces")
+    check_tokens(config.tokens, place=f"{where}: tokens")
+    check_cache(config.cache, place=f"{where}: cache", check_url=check_url)
+    check_predictions(config.predictions, place=f"{where}: predictions")
     _check_inference(config.inference, place=f"{where}: inference")
     if not config.backends:
         raise ConfigError(
@@ -266,7 +315,15 @@ def check(config: Config, *, where: str = "config") -> None:
         )
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
-        _check_lane(lane, names, place=f"{where}: lanes[{index}]")
+        place = f"{where}: lanes[{index}]"
+        _check_lane(lane, names, place=place)
+        check_guard(lane.gap, lane.pace, idle=(lane.budgets or config.budgets).idle, place=place)
+        check_lane_limits(lane, backends, config.keys, place=place)
+    check_tokens(config.tokens, place=f"{where}: tokens")
+    check_degradation(config.degradation, [lane.name for lane in config.lane_policies()], place=f"{where}: degradation")
+    check_keys(config.keys, (*names, DEFAULT_LANE), require=config.require_key, where=where)
+    check_sharing(config.sharing, config.tenants, config.tenant_header, where=where)
+    check_engine_room(config.engine_room, where=where)
     parse_objectives(config.objectives)
     _check_signals(config.signals, place=f"{where}: signals")
     if config.limits.upstream_connections < 1:
@@ -337,6 +394,8 @@ def _check_lane(lane: LaneConfig, names: list[str], *, place: str) -> None:
             place=f"{place}.priority",
             remedy="Write high, normal, low or a number (lower goes first).",
         )
+    if lane.tokens is not None:
+        check_limits(lane.tokens, place=f"{place}.tokens")
     if lane.objectives:
         parse_objectives(lane.objectives)
 
@@ -440,6 +499,8 @@ def _known_keys() -> list[str]:
         BackendConfig,
         LaneConfig,
         LaneMatch,
+        TokensConfig,
+        TokenLimitsConfig,
         BudgetsConfig,
         SlowConfig,
         LimitsConfig,
@@ -447,6 +508,21 @@ def _known_keys() -> list[str]:
         SignalsConfig,
         RecordsConfig,
         TracesConfig,
+        TokensConfig,
+        TokenLimitsConfig,
+        PredictionsConfig,
         WebsocketConfig,
+        GapConfig,
+        PaceConfig,
+        DegradationConfig,
+        SignalConfig,
+        CacheConfig,
+        CacheRouteConfig,
+        EmbeddingConfig,
+        SharingConfig,
+        EngineRoomConfig,
+        AdaptiveConfig,
+        KeyConfig,
+        TenantConfig,
     )
     return [name for kind in kinds for name in kind.__struct_fields__]

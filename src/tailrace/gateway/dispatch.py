@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, cast
 
 from tailrace.gateway.forward import forward_request, length_line, onward_head
@@ -45,7 +46,8 @@ class Dispatch:
         exchange = self._exchange
         gateway = exchange.gateway
         routing = gateway.routing
-        backend = gateway.backends.choose(among=() if routing is None else routing.among(exchange))
+        among = exchange.among if routing is None else routing.among(exchange, exchange.among)
+        backend = gateway.backends.choose(among=among)
         if backend is None:
             exchange.unreachable("no engine takes requests at the moment", now)
             return
@@ -121,6 +123,20 @@ class Dispatch:
             added = backend.engine.additions(route.endpoint, work, body, ledger.request_id)
             exchange.transit.cut = added.cut
             body = with_fields(body, work, added.body)
+        deadline = exchange.clock.deadline_at
+        if deadline is not None and route.kind is RouteKind.READ and upload is None:
+            body = backend.engine.adapter.with_deadline(route.endpoint, body, deadline - monotonic_ns())
+        forward = backend.config.forward_priority
+        if forward and route.kind is RouteKind.READ and upload is None:
+            body = exchange.gateway.priorities.add(
+                body,
+                work,
+                lane=exchange.lane,
+                path=route.endpoint,
+                adapter=backend.engine.adapter,
+                named=head.named,
+                override=forward == "override",
+            )
         onward = head.onward.get(backend)
         if onward is None:
             pool = backend.pool
@@ -131,6 +147,8 @@ class Dispatch:
                 authority=pool.authority,
                 read=route.kind is RouteKind.READ,
                 api_key=backend.config.api_key,
+                secret=exchange.gateway.callers.ours(head.named),
+                without=backend.engine.adapter.priority_header if forward == "override" else None,
             )
         return forward_request(
             onward,

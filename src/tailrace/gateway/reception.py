@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import time_ns
 from typing import TYPE_CHECKING, Final
 
+from tailrace.gateway.cached_exchange import CachedExchange
 from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
 from tailrace.gateway.head import Header, HeadError, check_head, origin_form
 from tailrace.gateway.ids import random_hex
@@ -73,7 +74,7 @@ class Reception:
         length = int(named.get(b"content-length", b"0"))
         flows = not offered and streams_up(where, named, length)
         limit = gateway.max_upload_bytes if flows else gateway.max_body_bytes
-        refusal = self._judge(method, where, length, limit)
+        refusal = self._judge(method, where, length, limit) or gateway.callers.turned_away(named)
         if offered and isinstance(exchange, SessionExchange):
             refusal = exchange.judge_offer(refusal)
         expect = named.get(b"expect", b"").lower()
@@ -130,6 +131,8 @@ class Reception:
             blocked=[],
             passages=[],
         )
+        if gateway.cache is not None and made is GatewayExchange and gateway.cache.takes(head.route):
+            made = CachedExchange
         exchange = made(gateway, connection, ledger, head, received)
         if gateway.retiring:
             exchange.keep_alive = False

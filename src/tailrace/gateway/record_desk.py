@@ -131,6 +131,8 @@ class RecordDesk:
             if gateway.routing is not None:
                 gateway.routing.hear(record)
             gateway.kept.add(record)
+            gateway.shaping.learn(ended.exchange, record)
+            gateway.lanes.learn(record.request_id, record.prompt_tokens, record.output_tokens)
         except Exception:
             # A record that cannot be made is a bug of ours; the client's stream must not pay for it.
             counters.record_errors += 1

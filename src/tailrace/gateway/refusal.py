@@ -64,8 +64,16 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None = None
     """Place in the queue that the request had or would have had."""
     predicted_wait_ms: float | None = None
+    predicted_wait_range_ms: tuple[float, float] | None = None
+    """Between which about 80 % of such waits lie, where the prediction has one."""
     retry_after_s: int | None = None
     request_id: str = ""
+    code: str = ""
+    """The API's own word for it, where it has one that clients look for; else `reason` stands there."""
+    param: str | None = None
+    """The field of the request that is at fault."""
+    facts: dict[str, Any] = {}
+    """More for a program."""
     allow: bytes = b""
     """With 405: the methods that the path has."""
 
@@ -74,9 +82,10 @@ def _error(refusal: Refusal) -> dict[str, Any]:
     error: dict[str, Any] = {
         "message": refusal.message,
         "type": _TYPES.get(refusal.status, "server_error"),
-        "param": None,
-        "code": refusal.reason,
+        "param": refusal.param,
+        "code": refusal.code or refusal.reason,
         "reason": refusal.reason,
+        **refusal.facts,
     }
     if refusal.stage:
         error["stage"] = refusal.stage
@@ -84,7 +93,11 @@ def _error(refusal: Refusal) -> dict[str, Any]:
         error["lane"] = refusal.lane
     if refusal.position is not None:
         error["position"] = refusal.position
+    if refusal.position is not None or refusal.predicted_wait_ms is not None:
+        # Null where a lane refuses and knows nothing yet: a client that reads it need not ask whether it is there.
         error["predicted_wait_ms"] = refusal.predicted_wait_ms
+    if refusal.predicted_wait_range_ms is not None:
+        error["predicted_wait_range_ms"] = refusal.predicted_wait_range_ms
     if refusal.retry_after_s is not None:
         error["retry_after_s"] = refusal.retry_after_s
     if refusal.request_id:
@@ -107,6 +120,11 @@ def _triton(refusal: Refusal) -> dict[str, Any]:
     facts = _error(refusal)
     del facts["param"]
     return {"error": facts.pop("message"), **facts}
+
+
+def reason_line(refusal: Refusal) -> bytes:
+    """The header line that names the reason to a program that does not read bodies."""
+    return b"x-tailrace-reason: %b\r\n" % refusal.reason.encode("latin-1")
 
 
 def error_body(endpoint: str, refusal: Refusal) -> bytes:
@@ -156,11 +174,26 @@ def cancellation(reason: Reason, why: str, stage: str) -> Refusal:
 def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
     """Why a lane does not take a request, and when to come back."""
     predicted = decision.predicted_wait_ns
-    if decision.reason is Reason.QUEUE_FULL:
+    if decision.reason is Reason.DEGRADED:
+        return _degraded(decision)
+    if decision.reason is Reason.NO_BACKEND:
+        return Refusal(
+            status=decision.http_status,
+            message=f"no engine of lane {decision.lane!r} takes requests at the moment",
+            reason=decision.reason,
+            stage="queue",
+            lane=decision.lane,
+            retry_after_s=decision.retry_after_s,
+        )
+    if decision.reason is Reason.TOKEN_BACKLOG:
+        why = f"the prompts and predicted answers that wait come near its limit of {policy.queued_tokens} tokens"
+    elif decision.reason is Reason.QUEUE_FULL:
         why = f"{policy.running} requests are running and {policy.queued} are waiting, which is its limit"
-    else:
+    elif predicted is not None and predicted > policy.budgets.queue_ns:
         budget = policy.budgets.queue_ns / 1e9
-        why = f"the predicted wait of {(predicted or 0) / 1e9:.1f} s is longer than its queue budget of {budget:g} s"
+        why = f"the predicted wait of {predicted / 1e9:.1f} s is longer than its queue budget of {budget:g} s"
+    else:
+        why = f"with a predicted wait of {(predicted or 0) / 1e9:.1f} s the request's own deadline cannot be met"
     return Refusal(
         status=decision.http_status,
         message=f"lane {decision.lane!r} is full: {why}. Try again in {decision.retry_after_s} s.",
@@ -169,8 +202,30 @@ def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
         lane=decision.lane,
         position=decision.position,
         predicted_wait_ms=None if predicted is None else round(predicted / 1e6, 3),
+        predicted_wait_range_ms=_range_ms(decision),
         retry_after_s=decision.retry_after_s,
     )
+
+
+def _degraded(decision: Decision) -> Refusal:
+    """The ladder refuses: quality was given up first, and it was not enough."""
+    wait = decision.predicted_wait_ns
+    return Refusal(
+        status=decision.http_status,
+        message=f"the service is under heavy load, and lane {decision.lane!r} takes only what it can begin at once, or "
+        f"nothing. Nothing is wrong with the request. Try again in {decision.retry_after_s} s.",
+        reason=decision.reason,
+        stage="queue",
+        lane=decision.lane,
+        position=decision.position,
+        predicted_wait_ms=None if wait is None else round(wait / 1e6, 3),
+        retry_after_s=decision.retry_after_s,
+    )
+
+
+def _range_ms(decision: Decision) -> tuple[float, float] | None:
+    predicted = decision.predicted
+    return None if predicted is None else (round(predicted.low_ns / 1e6, 3), round(predicted.high_ns / 1e6, 3))
 
 
 def budget_refusal(reason: Reason, message: str, stage: str, lane: str, wait_ns: int | None) -> Refusal:

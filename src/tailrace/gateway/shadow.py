@@ -180,6 +180,7 @@ class Copy:
             authority=backend.pool.authority,
             read=True,
             api_key=backend.config.api_key,
+            secret=gateway.callers.ours(head.named),
         )
         self._body = body
         self._connection: UpstreamConnection | None = None
