@@ -8,6 +8,14 @@ from tailrace.export.metric import Metric
 
 LANE_METRICS: Final[tuple[Metric, ...]] = (
     Metric(
+        name="tailrace_lane_limit",
+        kind="gauge",
+        labels=("lane", "limit"),
+        unit="requests",
+        merge="max",
+        definition="The lane's limits as configured: running, queued.",
+    ),
+    Metric(
         name="tailrace_lane_tokens",
         kind="gauge",
         labels=("lane", "state"),

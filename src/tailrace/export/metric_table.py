@@ -329,14 +329,6 @@ _TABLE: Final = (
         unit="requests",
         definition="Requests waiting in a lane's queue.",
     ),
-    Metric(
-        name="tailrace_lane_limit",
-        kind="gauge",
-        labels=("lane", "limit"),
-        unit="requests",
-        merge="max",
-        definition="The lane's limits as configured: running, queued.",
-    ),
     *LANE_METRICS,
     *PREDICTION_METRICS,
     Metric(
