@@ -241,9 +241,8 @@ class LaneState:
         if size is not None and self.overtaking is not None:
             place_ns = self.waits.place_ns
             passed = self.overtaking.share(size, now, place_ns)
-            # From then on every second place is for the one that came first, the others for whoever is shortest.
-            meanwhile = len(self.queue) * self.overtaking.mean
-            patience = max(float(self.policy.longest_overtaken_ns), place_ns * (self.queue.work + meanwhile))
+            # From then on every second place is for the one that came first: no longer than behind all who are here.
+            patience = max(float(self.policy.longest_overtaken_ns), place_ns * self.queue.work)
         predicted = self.waits.predict(work, ahead, now, passed=passed, patience_ns=patience)
         if predicted is not None and not predicted.expected_ns and held:
             return None  # a place is free, and something else lacks: nobody knows until when
