@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace.export.host_metrics import HOST_METRICS
+from tailrace.export.lane_metrics import LANE_METRICS
 from tailrace.export.metric import Metric
 from tailrace.export.prediction_metrics import PREDICTION_METRICS
 from tailrace.export.span_metrics import SPAN_METRICS
@@ -331,6 +332,7 @@ _TABLE: Final = (
         merge="max",
         definition="The lane's limits as configured: running, queued.",
     ),
+    *LANE_METRICS,
     *PREDICTION_METRICS,
     Metric(
         name="tailrace_in_flight_over_objective",

@@ -26,7 +26,7 @@ from tailrace.govern.demand import demand_of
 from tailrace.govern.ended import Ended
 from tailrace.govern.engine_rooms import EngineRooms
 from tailrace.govern.expiry import Entry, Expiry
-from tailrace.govern.lane import LanePolicy, RequestFacts, classify
+from tailrace.govern.lane import Classifier, LanePolicy, RequestFacts
 from tailrace.govern.lane_queue import Waiting
 from tailrace.govern.lane_state import LaneState, Running
 from tailrace.govern.lane_turns import LaneTurns
@@ -68,6 +68,7 @@ class Admission:
         a limit, which `hear` is told of.
         """
         self._policies = list(policies)
+        self._classifier = Classifier(self._policies)
         self._processes = max(1, processes)
         self._shares: dict[str, Share] | None = {} if shared else None
         self._retiring = False
@@ -117,7 +118,7 @@ class Admission:
         if request_id in self._lane_of:
             raise ValueError(f"request id {request_id!r} is already admitted or queued")
         self._latest = now
-        lane = self._lane(classify(self._policies, facts))
+        lane = self._lane(self._classifier.lane(facts))
         policy, queue = lane.policy, lane.queue
         if self._usable is not None and not self._served(policy):
             return self._refuse(lane, Reason.NO_BACKEND, 0, None, status=503)
@@ -293,6 +294,7 @@ class Admission:
         )
         old = self._lanes
         self._policies = list(policies)
+        self._classifier = Classifier(self._policies)
         self.lengths.keep({policy.name for policy in policies})
         if sharing is not None:
             self._set_sharing(sharing)
@@ -314,7 +316,7 @@ class Admission:
             if name not in self._lanes or name in self._retired:
                 self._leave_share(lane)
         for entry in waiting:
-            lane = self._lane(classify(self._policies, entry.facts))
+            lane = self._lane(self._classifier.lane(entry.facts))
             self._enqueue(lane, entry, now)
             if lane.share is not None and entry.facts.request_id in seated:
                 lane.share.keep_seat(entry.facts.request_id)
@@ -389,7 +391,7 @@ class Admission:
 
     def lane_of(self, facts: RequestFacts) -> str:
         """The lane whose match accepts a request."""
-        return classify(self._policies, facts).name
+        return self._classifier.lane(facts).name
 
     def policy(self, lane: str) -> LanePolicy:
         """The policy of a lane that a decision named."""
