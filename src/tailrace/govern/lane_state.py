@@ -233,7 +233,8 @@ class LaneState:
             # Others wait for the same places, in other processes; of what becomes free this one gets its part.
             others = self.elsewhere(now)
             mine = min(1.0, max(1, share.running) / self.policy.running)
-            whole = ahead + others
+            # Those who wait only to be told that there is no place for them will not be served before it.
+            whole = min(ahead + others, self.policy.queued)
             work = work * (whole / ahead if ahead else 1.0) + (others * self._mean_work() if not ahead else 0.0)
             ahead, work = round(whole * mine), work * mine
         self.bind(held=held)
