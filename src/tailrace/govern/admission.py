@@ -260,6 +260,11 @@ class Admission:
         self._rooms.hear(engine, state, now)
         return self.settle(now)
 
+    def engines(self, names: Collection[str]) -> None:
+        """The engines whose own state is a limit."""
+        if self._rooms is not None:
+            self._rooms.follow(names)
+
     def sent(self, request_id: str, engine: str) -> None:
         """The engine that an admitted request really goes to."""
         lane = self._lane_of.get(request_id)
