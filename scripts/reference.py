@@ -250,6 +250,8 @@ HEADERS_SET = [
     ("`x-request-id`", "ours: the key of the record; it also goes upstream"),
     ("`server-timing`", "stages known when the headers leave"),
     ("`x-tailrace-lane`", "the lane that took the request"),
+    ("`x-tailrace-truncated`", "a shortened prompt: its tokens before and now, and where the count is from"),
+    ("`x-tailrace-capped`", "a bounded output: tokens asked for (or `unset`), and the bound of each completion"),
     ("`x-tailrace-cache`", "on cached routes: `miss`, `hit; age=12` (s), `semantic; age=12`, `shared`"),
     ("`retry-after`", "on refusal, in seconds"),
 ]

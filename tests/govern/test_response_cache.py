@@ -125,3 +125,28 @@ def test_its_bytes_are_those_of_its_entries(stores):
         kept.store(key, size, size, 0, 10)
     held = [found.size for key in {key for key, _ in stores} if (found := kept.look(key, 1)) is not None]
     assert sum(held) == kept.bytes <= 5 * KB
+
+
+def test_an_answer_past_its_time_is_given_only_where_freshness_is_given_up():
+    kept = cache()
+    kept.grace_ns = 100
+    kept.store(b"k", "answer", 10, now=0, ttl_ns=50)
+    assert kept.look(b"k", 60) is None
+    kept.give_late = True
+    assert kept.look(b"k", 60) is not None
+    assert kept.look(b"k", 60, max_age_ns=55) is None  # what the client says still counts
+    assert kept.look(b"k", 150) is None
+    assert (len(kept), kept.counters.expired) == (0, 1)
+
+
+def test_within_the_grace_the_sweep_keeps_it_and_a_new_one_replaces_it():
+    kept = cache()
+    kept.grace_ns = 100
+    kept.store(b"k", "old", 10, now=0, ttl_ns=50)
+    assert kept.sweep(149) == 0
+    kept.store(b"k", "new", 10, now=60, ttl_ns=50)
+    found = kept.look(b"k", 100)
+    assert found is not None
+    assert found.answer == "new"
+    kept.grace_ns = 0
+    assert kept.sweep(110) == 1

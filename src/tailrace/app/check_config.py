@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tailrace.app.check_budgets import judge_budgets
 from tailrace.app.check_cache import judge_cache
+from tailrace.app.check_ladder import judge_ladder
 from tailrace.app.check_lanes import judge_lanes
 from tailrace.app.check_retries import Retries, judge_retries
 from tailrace.app.check_sharing import judge_sharing
@@ -53,6 +54,7 @@ def judge_config(
     yield from judge_sharing(config, name)
     yield from judge_budgets(config, name, client_timeout_ns)
     yield from judge_cache(config, name)
+    yield from judge_ladder(config, name)
     retry: Retries | None = getattr(config, "retry", None)  # only where several engines can be asked
     if retry is not None:
         yield from judge_retries(retry, config.budgets, name)

@@ -56,6 +56,8 @@ _WORST: Final = frozenset(
         "bias",
         "priority",
         "prefill_error_share",
+        *("error_p50", "error_p95", "bias", "tokens_a_prompt", "tokens_a_message"),
+        *("bytes_a_token", "bytes_a_token_wide", "output_factor", "output_cap", "prompt_to"),
     }
 )
 """Numbers that do not add up over processes: the largest stands for all."""
@@ -185,6 +187,10 @@ class FleetViews:
         for policy in self.config.lane_policies():
             lanes.setdefault(policy.name, {}).update(lane_view(policy))
         return lanes
+
+    async def degradation(self) -> list[dict[str, Any]]:
+        """Where the ladder of each worker stands."""
+        return [{"pid": worker.pid, **said} for worker, said in await self._ask("degradation", dict[str, Any])]
 
     async def cache(self) -> dict[str, Any] | None:
         """The workers' caches, added up; each holds its own answers."""

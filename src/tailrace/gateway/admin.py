@@ -70,6 +70,8 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_get("/events", admin.events)
     app.router.add_get("/lanes", admin.lanes)
     app.router.add_post("/lanes", admin.set_lanes)
+    app.router.add_get("/degradation", admin.degradation)
+    app.router.add_post("/degradation", admin.pin_degradation)
     app.router.add_get("/backends", admin.backends)
     app.router.add_post("/backends/{name}", admin.set_backend)
     app.router.add_get("/cache", admin.cache)
@@ -282,6 +284,27 @@ class _Admin:
                 remedy='Send {"lanes": [...]} to replace all lanes, or {"name": "...", "running": N} to change one.',
             )
         return config_from({**to_plain(config), "lanes": lanes}, where="body")
+
+    async def degradation(self, _: web.Request) -> web.Response:
+        """The degradation ladder of each process: its step, its signals, its last steps; gaps in mid-stream."""
+        return _json({"degradation": await self._served.degradation()})
+
+    async def pin_degradation(self, request: web.Request) -> web.Response:
+        """`{"pin": 2}` holds the ladder at two rungs in every process, `{"pin": null}` lets the signals move it."""
+        body = _object(await request.read())
+        if list(body) != ["pin"]:
+            raise InputError("is not understood", place="body", remedy='Send {"pin": 2} or {"pin": null}.')
+        async with self._changing:
+            plain = to_plain(self._served.config)
+            section = {**plain.get("degradation", {}), **body}
+            if not section.get("enabled"):
+                raise InputError(
+                    "there is no ladder: it is switched off",
+                    place="degradation.enabled",
+                    remedy='POST {"degradation": {"enabled": true}} to /config, or set it in the file.',
+                )
+            await self._served.reconfigure(config_from({**plain, "degradation": section}, where="body"))
+        return _json({"degradation": await self._served.degradation()})
 
     async def backends(self, request: web.Request) -> web.Response:
         """The engines behind us, and what their metrics say of the last `window` seconds (60, at most 300).

@@ -18,6 +18,7 @@ from tailrace.gateway.meaning import Meanings
 from tailrace.gateway.recorded_answer import KeptAnswer, KeptHead
 from tailrace.govern.cache_key import CACHEABLE_PATHS, Question, owner_of, question
 from tailrace.govern.response_cache import Entry, ResponseCache
+from tailrace.govern.rungs import Rung
 from tailrace.govern.single_flight import Flight, Flights
 from tailrace.measure.meter import summarise_body
 from tailrace.model.outcome import OutcomeKind
@@ -133,6 +134,8 @@ class CacheDesk:
             entry = self.cache.look(asked.key, now, max_age_ns=_max_age(directives))
             if entry is not None:
                 counters.hits += 1
+                if entry.expires_at <= now:
+                    exchange.ledger.degradation = Rung.CACHED.value
                 self._give(exchange, entry, "hit", now)
                 return
         # Whoever waits for another waits in that one's lane: only in its own can nobody be held up by it.

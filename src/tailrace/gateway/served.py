@@ -81,6 +81,9 @@ class Served(Protocol):
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
 
+    async def degradation(self) -> list[dict[str, Any]]:
+        """Of each process: where its ladder stands and why, and its gaps in mid-stream."""
+
     async def backends(self, window_ns: int) -> list[dict[str, Any]]:
         """The engines, the connections to them, and what their metrics say of the last `window_ns`."""
 
@@ -240,6 +243,10 @@ class OneGateway:
         """Forget every kept answer; returns how many there were."""
         cache = self._gateway.cache
         return 0 if cache is None else cache.purge()
+
+    async def degradation(self) -> list[dict[str, Any]]:
+        """Where the ladder stands."""
+        return [self._gateway.degradation_view()]
 
     async def backends(self, window_ns: int) -> list[dict[str, Any]]:
         """The engines behind us."""

@@ -63,6 +63,10 @@ class ResponseCache(Generic[Answer]):
         self.entry_bound = entry_bound
         self.counters = CacheCounters()
         self.bytes = 0
+        self.grace_ns = 0
+        """How long an answer is kept past its time, for when `give_late` is on."""
+        self.give_late = False
+        """Answers past their time are given within the grace: somebody gives up their freshness under load."""
         self._entries: OrderedDict[bytes, Entry[Answer]] = OrderedDict()
         self._on_drop = on_drop
 
@@ -77,9 +81,10 @@ class ResponseCache(Generic[Answer]):
         entry = self._entries.get(key)
         if entry is None:
             return None
-        if entry.expires_at <= now:
-            self._drop(key, entry)
-            self.counters.expired += 1
+        if entry.expires_at <= now and not (self.give_late and now < entry.expires_at + self.grace_ns):
+            if entry.expires_at + self.grace_ns <= now:
+                self._drop(key, entry)
+                self.counters.expired += 1
             return None
         if max_age_ns is not None and entry.age_ns(now) > max_age_ns:
             return None
@@ -115,7 +120,7 @@ class ResponseCache(Generic[Answer]):
         for seen, (key, entry) in enumerate(self._entries.items()):
             if seen >= limit:
                 break
-            if entry.expires_at <= now:
+            if entry.expires_at + self.grace_ns <= now:
                 old.append((key, entry))
         for key, entry in old:
             self._drop(key, entry)
