@@ -67,8 +67,8 @@ def least_work(seats: Sequence[EngineSeat], facts: RequestFacts) -> EngineSeat:
 class GovernedRun:
     """Iterate `records(calls)`; then `decisions`, `refusals`, `unserved_calls`, `seats` say how it went.
 
-    `clients` maps a call's `kind` to how its client behaves; others wait for ever and do not try again. `scrape_ns` is
-    how often the governor hears the engines' own state (0: never).
+    `clients` maps a call's `kind` to how its client behaves; all others behave as `client`: by default they wait for
+    ever and do not try again.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class GovernedRun:
         governed: bool = True,
         admission: Admission | None = None,
         clients: Mapping[str, ClientPolicy] | None = None,
+        client: ClientPolicy = _PATIENT,
         choose: Choose = least_work,
         rng: np.random.Generator | None = None,
         model: str = "",
@@ -99,6 +100,7 @@ class GovernedRun:
         """Lane -> the most requests that an engine had of it at once."""
         self._slots = FreeSlots()
         self._clients = dict(clients or {})
+        self._client = client
         self._choose = choose
         self._rng = rng
         self._model = model
@@ -210,7 +212,7 @@ class GovernedRun:
     # -- arrivals
 
     def _try(self, call: Call, number: int) -> Try:
-        client = self._clients.get(call.kind, _PATIENT)
+        client = self._clients.get(call.kind, self._client)
         label = f"{call.name}.{number}" if number else call.name
         return Try(call, client, number, self.now_ns, classify(self.policies, self._facts(call, label, client)))
 

@@ -12,7 +12,7 @@ import numpy as np
 from tailrace.govern.lane import LanePolicy
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
-from tailrace.model.thresholds import S, Objectives
+from tailrace.model.thresholds import Objectives, S
 from tailrace.simulate.free_slots import RefusedTry
 
 _FIELDS: Final = {"ttft": "ttft_ns", "tpot": "tpot_ns", "chunk_gap": "chunk_gap_max_ns", "e2e": "e2e_ns"}
