@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def print_lanes(console: Console, result: Simulation) -> None:
-    """Print a row a lane; times in ms. `good/s`: within every objective, a second of the time in which requests came."""
+    """Print a row a lane; times in ms. `good/s` is a second of the time in which requests came."""
     from rich.box import SIMPLE
     from rich.table import Table
 
-    table = Table(box=SIMPLE)
-    for column in ("lane", "tries", "done", "good/s", "TTFT p50", "p99", "TPOT p99", "queue max"):
+    table = Table(box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("lane", "tries", "done", "good/s", "TTFT p50", "p99", "TPOT p99", "queue"):
         table.add_column(column, justify="left" if column == "lane" else "right", no_wrap=True)
     for lane in result.lanes.values():
         table.add_row(
