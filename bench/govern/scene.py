@@ -33,8 +33,8 @@ CHAT: Final = "short"
 SECONDS: Final = 600
 """Simulated ten minutes."""
 SEED: Final = 5
-SUSTAINABLE: Final = 15.0
-"""Requests a second of the mix that the engine alone keeps up with: found by `sustainable`, rounded down."""
+SUSTAINABLE: Final = 15.6
+"""Requests a second of the mix that the engine alone keeps up with: the lowest of what `virtual.sustained` finds."""
 KEPT_UP: Final = 0.98
 """An engine keeps up when, in the second half of a run, so many requests end for each that comes."""
 
