@@ -345,8 +345,7 @@ def test_whatever_happens_no_limit_is_passed_and_everybody_gets_a_turn(data):
             assert 0 <= held[1] <= queued
             assert world.used(name) <= held[0]
             seated = sum(
-                len(one._lanes[name].waiting) - len(one._lanes[name].share.unseated)
-                for one in world.admissions.values()
+                len(one._lanes[name].queue) - len(one._lanes[name].share.unseated) for one in world.admissions.values()
             )
             assert seated <= held[1] <= queued
 

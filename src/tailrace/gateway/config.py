@@ -31,6 +31,7 @@ from tailrace.gateway.config_sections import (
     WebsocketConfig,
 )
 from tailrace.gateway.config_values import Duration, Section, human, lasting, parse_duration
+from tailrace.gateway.foresight_keys import PredictionsConfig, check_predictions
 from tailrace.gateway.grpc_keys import check_grpc
 from tailrace.gateway.plain_yaml import read_yaml
 from tailrace.gateway.traces_keys import check_traces
@@ -74,6 +75,7 @@ class Config(Section):
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
     traces: TracesConfig = msgspec.field(default_factory=TracesConfig)
+    predictions: PredictionsConfig = msgspec.field(default_factory=PredictionsConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
@@ -225,6 +227,7 @@ def check(config: Config, *, where: str = "config") -> None:
     """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
     _check_websocket(config.websocket, place=f"{where}: websocket")
     check_traces(config.traces, place=f"{where}: traces")
+    check_predictions(config.predictions, place=f"{where}: predictions")
     _check_inference(config.inference, place=f"{where}: inference")
     if not config.backends:
         raise ConfigError(
@@ -443,6 +446,7 @@ def _known_keys() -> list[str]:
         SignalsConfig,
         RecordsConfig,
         TracesConfig,
+        PredictionsConfig,
         WebsocketConfig,
     )
     return [name for kind in kinds for name in kind.__struct_fields__]

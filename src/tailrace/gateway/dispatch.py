@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from tailrace.gateway.forward import forward_request, length_line, onward_head
 from tailrace.gateway.routes import RouteKind
@@ -166,3 +166,5 @@ class Dispatch:
         """The request is over."""
         self.uncount()
         self._body = b""
+        # What refers to itself in a circle would live until the collector comes by.
+        self._exchange = cast("GatewayExchange", None)

@@ -18,6 +18,7 @@ from tailrace.gateway.forward import answer_headers
 from tailrace.gateway.head import HeadError, deadline_of
 from tailrace.gateway.intake import work_of
 from tailrace.gateway.lane_facts import lane_facts
+from tailrace.gateway.queue_speech import QueueSpeech
 from tailrace.gateway.refusal import Refusal, budget_refusal, cancellation, lane_refusal
 from tailrace.gateway.request_head import RequestHead
 from tailrace.gateway.routes import PASSTHROUGH_LANE, RouteKind
@@ -70,6 +71,10 @@ class GatewayExchange:
     work = _NO_WORK
     lane = PASSTHROUGH_LANE
     loop_lag_ns: int | None = None
+    foretold = b""
+    """Header lines that tell the client what was predicted of its request."""
+    speech: QueueSpeech | None = None
+    """Comments to a stream that waits in its lane, where they are wanted."""
     _size = 0
     _body = b""
     """The request's, while it waits for its lane."""
@@ -245,6 +250,7 @@ class GatewayExchange:
         self.ledger.queued = now
         decision = desk.arrive(self, facts, now)
         self.lane = self.ledger.lane = decision.lane
+        self.foretold = self.gateway.foresight.lines(decision, facts)
         if decision.kind is DecisionKind.REFUSE:
             self.lane_refused(decision, now)
             return
@@ -254,7 +260,9 @@ class GatewayExchange:
             self.phase = Phase.QUEUED
             self._lane_place = "waiting"
             self._body = body
-            self.next_check = self.clock.total_at()
+            if work.stream and self.upload is None:
+                self.speech = self.gateway.foresight.speech(now)
+            self.next_check = self.next_budget()
         else:
             self._lane_place = "running"
             self._admitted(body, now)
@@ -322,7 +330,8 @@ class GatewayExchange:
 
     def our_headers(self, now: int) -> list[bytes]:
         """The header lines that the gateway adds to every answer."""
-        return answer_headers(self.ledger, self.lane, now)
+        lines = answer_headers(self.ledger, self.lane, now)
+        return [*lines, self.foretold] if self.foretold else lines
 
     def first_token(self, now: int, written: int | None) -> None:
         """The first token was read at `now`, and was with the client's kernel at `written`."""
@@ -387,6 +396,8 @@ class GatewayExchange:
         if self.upload is not None and self.upload.flowing:
             return 0  # it keeps its own time, at every sweep
         hold = self.transit.hold_until if self.answer.holding else NEVER
+        if self.speech is not None and self.phase is Phase.QUEUED:
+            hold = self.speech.next_at
         return self.clock.next_check(self.phase, self.transit.meter, hold)
 
     def sweep(self, now: int) -> None:
@@ -395,6 +406,8 @@ class GatewayExchange:
             return
         if now >= self.transit.hold_until and self.answer.holding:
             self.transit.let_head_go()
+        if self.speech is not None:
+            self.speech.say(self, now)
         if self.upload is not None and self.upload.flowing:
             self.upload.sweep(now)
             return

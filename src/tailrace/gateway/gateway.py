@@ -16,6 +16,7 @@ from tailrace.gateway.backends import Backends
 from tailrace.gateway.config import Config
 from tailrace.gateway.entrance import Entrance, split_address
 from tailrace.gateway.fixed_keys import check_change
+from tailrace.gateway.foresight import Foresight
 from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.hindsight import Hindsight
 from tailrace.gateway.history import History
@@ -80,6 +81,7 @@ class Gateway:
         """`shared`: the way to the keeper of limits that hold over several processes."""
         self.config = config
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running, shared=shared)
+        self.foresight = Foresight(self.lanes, config.predictions)
         self.kept = History()
         """The last records; `history` reads it up to date."""
         self.amendments = AmendmentFork(self.kept.amendments)
@@ -120,6 +122,7 @@ class Gateway:
         self.header_hold_ns = max(0, int(config.header_hold) - SWEEP_NS)
         """The sweeper is up to one period late, so it is told to come one period early."""
         self.aliases = Aliases(config.aliases)
+        self.foresight.apply(config.predictions)
         self.traces.reconfigure(config.traces, config.workers)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes

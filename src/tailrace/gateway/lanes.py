@@ -87,9 +87,11 @@ class LaneDesk:
 
     def predicted_wait_ns(self, lane: str, now: int) -> int | None:
         """What the next arrival in `lane` would wait, where that is known."""
-        state = self.admission.snapshot(now).get(lane)
-        predicted = None if state is None else state["predicted_wait_ms"]
-        return None if predicted is None else round(predicted * 1e6)
+        return self.admission.predicted_wait_ns(lane, now)
+
+    def standing(self, request_id: str, now: int) -> tuple[int | None, int | None]:
+        """Where a waiting request stands (1 is next), and how long it is likely to wait still (ns)."""
+        return self.admission.standing(request_id, now)
 
     def snapshot(self, now: int) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""

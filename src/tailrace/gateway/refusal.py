@@ -64,6 +64,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None = None
     """Place in the queue that the request had or would have had."""
     predicted_wait_ms: float | None = None
+    predicted_wait_range_ms: tuple[float, float] | None = None
+    """Between which about 80 % of such waits lie, where the prediction has one."""
     retry_after_s: int | None = None
     request_id: str = ""
     allow: bytes = b""
@@ -85,6 +87,8 @@ def _error(refusal: Refusal) -> dict[str, Any]:
     if refusal.position is not None:
         error["position"] = refusal.position
         error["predicted_wait_ms"] = refusal.predicted_wait_ms
+        if refusal.predicted_wait_range_ms is not None:
+            error["predicted_wait_range_ms"] = refusal.predicted_wait_range_ms
     if refusal.retry_after_s is not None:
         error["retry_after_s"] = refusal.retry_after_s
     if refusal.request_id:
@@ -107,6 +111,11 @@ def _triton(refusal: Refusal) -> dict[str, Any]:
     facts = _error(refusal)
     del facts["param"]
     return {"error": facts.pop("message"), **facts}
+
+
+def reason_line(refusal: Refusal) -> bytes:
+    """The header line that names the reason to a program that does not read bodies."""
+    return b"x-tailrace-reason: %b\r\n" % refusal.reason.encode("latin-1")
 
 
 def error_body(endpoint: str, refusal: Refusal) -> bytes:
@@ -169,8 +178,14 @@ def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
         lane=decision.lane,
         position=decision.position,
         predicted_wait_ms=None if predicted is None else round(predicted / 1e6, 3),
+        predicted_wait_range_ms=_range_ms(decision),
         retry_after_s=decision.retry_after_s,
     )
+
+
+def _range_ms(decision: Decision) -> tuple[float, float] | None:
+    predicted = decision.predicted
+    return None if predicted is None else (round(predicted.low_ns / 1e6, 3), round(predicted.high_ns / 1e6, 3))
 
 
 def budget_refusal(reason: Reason, message: str, stage: str, lane: str, wait_ns: int | None) -> Refusal:
