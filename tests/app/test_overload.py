@@ -137,7 +137,7 @@ def test_clients_that_come_back_when_told_are_served_in_the_end():
 
 
 def test_a_burst_of_forty_at_four_and_four():
-    policy = msgspec.structs.replace(lanes()[1], match=LaneMatch(), running=4, queued=4)
+    policy = msgspec.structs.replace(lanes()[1], match=LaneMatch(), running=4, queued=4, prefill_requests=None)
     burst = [msgspec.structs.replace(call, at_ns=0) for call in calls(40, 30)[:40]]
     measured = play(burst, seconds=1, policies=[policy])
     kinds = [record.outcome for record in measured.records]

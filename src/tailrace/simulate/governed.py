@@ -27,7 +27,7 @@ from tailrace.govern.admission import Admission, Decision, DecisionKind
 from tailrace.govern.lane import LanePolicy, RequestFacts, classify
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.record import RequestRecord
-from tailrace.model.thresholds import SlowThresholds
+from tailrace.model.thresholds import S, SlowThresholds
 from tailrace.simulate.clients import Call, ClientPolicy, backoff_ns
 from tailrace.simulate.cost import PS_PER_NS
 from tailrace.simulate.free_slots import FreeSlots, RefusedTry
@@ -68,7 +68,8 @@ class GovernedRun:
     """Iterate `records(calls)`; then `decisions`, `refusals`, `unserved_calls`, `seats` say how it went.
 
     `clients` maps a call's `kind` to how its client behaves; all others behave as `client`: by default they wait for
-    ever and do not try again.
+    ever and do not try again. `scrape_ns` is how often the governor hears the engines' own state (0: never); an
+    `admission` of the caller's own may follow it.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class GovernedRun:
         clients: Mapping[str, ClientPolicy] | None = None,
         client: ClientPolicy = _PATIENT,
         choose: Choose = least_work,
+        scrape_ns: int = 0,
         rng: np.random.Generator | None = None,
         model: str = "",
         unix_ns: int = 0,
@@ -108,7 +110,12 @@ class GovernedRun:
         self._keep_decisions = keep_decisions
         self._now = 0
         self._live: dict[str, Try] = {}
-        self._waiting = 0
+        self._queued: set[str] = set()
+        self._sweep_at: int | None = None
+        """The gateway's next sweep, while anybody waits in a lane."""
+        self._scrape_ns = scrape_ns
+        self._scrape_at: int | None = None
+        """When the engines' metrics are read next, while anybody is here."""
         self._running: dict[str, int] = {}
         self._events: list[tuple[int, int, _Handler, Try]] = []
         self._tickets = 0
@@ -186,10 +193,19 @@ class GovernedRun:
             heappop(self._events)
         if self._events and (at is None or self._events[0][0] < at):
             at = self._events[0][0]
+        for due in (self._sweep_at, self._scrape_at):
+            if due is not None and (at is None or due < at):
+                at = due
         return None if at is None else at * PS_PER_NS
 
     def _outside(self) -> None:
         now = self.now_ns
+        if self._sweep_at is not None and self._sweep_at <= now:
+            self._sweep()
+            return
+        if self._scrape_at is not None and self._scrape_at <= now:
+            self._scrape()
+            return
         call = self._upcoming
         if call is not None and call.at_ns <= now and not (self._events and self._events[0][0] < call.at_ns):
             self._upcoming = next(self._source, None)
@@ -234,6 +250,8 @@ class GovernedRun:
         client = attempt.client
         label = attempt.label
         self._live[label] = attempt
+        if self._scrape_ns and self.governed and self._scrape_at is None:
+            self._scrape_at = (now // self._scrape_ns + 1) * self._scrape_ns
         if client.total_ns is not None:
             self._at(attempt.received + client.total_ns, self._client_leaves, attempt)
         if client.first_token_ns is not None:
@@ -258,7 +276,9 @@ class GovernedRun:
             return
         self._note(attempt, Step.WAIT)
         self._slots.queued(decision.lane, label)
-        self._swept(attempt.received + budgets.queue_ns, self._expire, attempt)
+        self._queued.add(label)
+        if self._sweep_at is None:
+            self._sweep_at = (now // SWEEP_NS + 1) * SWEEP_NS
 
     def _send(self, attempt: Try) -> None:
         call = attempt.call
@@ -277,6 +297,8 @@ class GovernedRun:
         attempt.request = request
         seat = attempt.seat = self._choose(self.seats, self._facts(call, attempt.label, attempt.client))
         seat.send(request, attempt)
+        if self.governed:
+            self.admission.sent(attempt.label, seat.name)
         lane = attempt.policy.name
         running = self._running[lane] = self._running.get(lane, 0) + 1
         self.peak_running[lane] = max(running, self.peak_running.get(lane, 0))
@@ -287,6 +309,7 @@ class GovernedRun:
         for request_id in request_ids:
             attempt = self._live[request_id]
             self._note(attempt, Step.GRANT)
+            self._queued.discard(request_id)
             self._slots.granted(attempt.policy.name, request_id, self.now_ns)
             self._send(attempt)
 
@@ -302,6 +325,10 @@ class GovernedRun:
                 attempt = seat.work.get(request)
                 if attempt is not None:
                     attempt.started = True
+                    if self.governed:
+                        policy = attempt.policy
+                        granted = self.admission.first_token(attempt.label, self.now_ns)
+                        self._free(policy.name, granted, room=self._running[policy.name] < policy.running)
             engine.started.clear()
         if engine.ended:
             for request in engine.ended:
@@ -327,10 +354,25 @@ class GovernedRun:
         del self._live[attempt.label]
         self._running[lane] -= 1
         if self.governed:
-            granted = self.admission.finish(attempt.label, self.now_ns)
-            self._grant(granted)
-            if all(self._live[request_id].policy.name != lane for request_id in granted):
-                self._slots.open(lane, self.now_ns)
+            request = attempt.request
+            completed = request is not None and request.state is State.FINISHED
+            self._free(
+                lane,
+                self.admission.finish(
+                    attempt.label,
+                    self.now_ns,
+                    prompt_tokens=attempt.call.prompt_tokens if completed else None,
+                    output_tokens=attempt.call.output_tokens if completed else None,
+                    completed=completed,
+                ),
+                room=True,
+            )
+
+    def _free(self, lane: str, granted: list[str], *, room: bool) -> None:
+        """A request of `lane` ended or left prefill, and these may go now. With `room`, so may one that comes."""
+        self._grant(granted)
+        if room and all(self._live[request_id].policy.name != lane for request_id in granted):
+            self._slots.open(lane, self.now_ns)
 
     def _watch_silence(self, seat: EngineSeat) -> None:
         """A preempted stream gets no token until it is computed again; its idle budget runs."""
@@ -367,15 +409,24 @@ class GovernedRun:
         if since is not None and self.now_ns - since >= attempt.policy.budgets.idle_ns:
             self._cut(attempt, IDLE)
 
-    def _expire(self, attempt: Try) -> None:
-        """The sweep in which a queue budget may be over: the governor says whose."""
-        del attempt
+    def _sweep(self) -> None:
+        """The governor says whose time in the queue is over, and who may go because time has passed."""
         now = self.now_ns
         for request_id in self.admission.expire(now):
             late = self._live[request_id]
             client = late.client
-            past = client.deadline_ns is not None and now >= late.received + client.deadline_ns
-            self._end_unsent(late, Step.EXPIRE, DEADLINE if past else QUEUE, 429)
+            # A request that can no longer meet its deadline is ended before it.
+            told = client.deadline_ns is not None and now < late.received + late.policy.budgets.queue_ns
+            self._end_unsent(late, Step.EXPIRE, DEADLINE if told else QUEUE, 429)
+        self._grant(self.admission.settle(now))
+        self._sweep_at = now + SWEEP_NS if self._queued else None
+
+    def _scrape(self) -> None:
+        """The governor hears what the engines say of themselves."""
+        now = self.now_ns
+        for seat in self.seats:
+            self._grant(self.admission.hear(seat.name, seat.state(now), now))
+        self._scrape_at = now + self._scrape_ns if self._live else None
 
     def _cut(self, attempt: Try, cut: Cut) -> None:
         request = attempt.request
@@ -412,12 +463,13 @@ class GovernedRun:
         self._again(attempt, decision.retry_after_s)
 
     def _end_unsent(self, attempt: Try, step: Step, cut: Cut, http_status: int) -> None:
+        self._queued.discard(attempt.label)
         self._slots.gone(attempt.policy.name, attempt.label)
         self._note(attempt, step, cut.reason)
         self._over_unsent(attempt, cut, http_status)
         if cut is QUEUE:
-            predicted = self.admission.snapshot(self.now_ns)[attempt.policy.name]["predicted_wait_ms"]
-            self._again(attempt, max(1, math.ceil((predicted or 0) / 1000)))
+            predicted = self.admission.predicted_wait_ns(attempt.policy.name, self.now_ns)
+            self._again(attempt, max(1, math.ceil((predicted or 0) / S)))
         else:
             self.abandoned_calls += 1
 
