@@ -8,11 +8,12 @@ import msgspec
 import pytest
 from bench.govern.scene import CHAT, SUSTAINABLE, Measured, calls, keeps_up, lanes, measure, play
 
-from tailrace.govern.lane import LaneMatch
+from tailrace.govern.adaptive_limit import AdaptiveLimitPolicy
+from tailrace.govern.lane import LaneMatch, LanePolicy
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.record import broken_invariants
-from tailrace.model.thresholds import MS, S
-from tailrace.simulate.clients import ClientPolicy
+from tailrace.model.thresholds import MS, Budgets, Objectives, S
+from tailrace.simulate.clients import Call, ClientPolicy
 from tailrace.simulate.governed import SWEEP_NS
 from tailrace.simulate.search import best_of_grid
 
@@ -147,3 +148,45 @@ def test_a_burst_of_forty_at_four_and_four():
     assert all(record.e2e_ns < 50 * MS for record in refused)
     assert measured.run.peak_running == {policy.name: 4}
     assert all(refusal.retry_after_s >= 1 for refusal in measured.run.refusals)
+
+
+ALTERNATE_S = 30
+
+
+def alternating(seconds: int) -> list[Call]:
+    """Chat that would need a large batch, then documents that a small one serves in time: by turns."""
+    out = []
+    for turn in range(seconds // ALTERNATE_S):
+        mix, rate = ((CHAT, 110.0), ("long", 3.0))[turn % 2]
+        start = turn * ALTERNATE_S * S
+        out += [
+            msgspec.structs.replace(call, name=f"{turn}-{call.name}", at_ns=call.at_ns + start)
+            for call in calls(rate, ALTERNATE_S, mix=mix, seed=5 + turn)
+        ]
+    return out
+
+
+def one_lane(running: int, adaptive: AdaptiveLimitPolicy | None = None) -> list[LanePolicy]:
+    return [
+        LanePolicy(
+            name="interactive",
+            running=running,
+            queued=2000,
+            budgets=Budgets(queue_ns=5 * S, first_token_ns=30 * S),
+            objectives=Objectives(bounds={"ttft": {0.99: 8 * S}, "tpot": {0.99: 50 * MS}}),
+            adaptive=adaptive,
+        )
+    ]
+
+
+def test_an_adaptive_limit_does_better_than_any_fixed_one_where_the_work_changes():
+    seconds = 120
+    asked = alternating(seconds)
+    fixed = {
+        running: play(asked, seconds=seconds, policies=one_lane(running)).goodput for running in (32, 64, 128, 200)
+    }
+    policy = AdaptiveLimitPolicy(minimum=1, maximum=256, start=32, tpot_ns=50 * MS)
+    adaptive = play(asked, seconds=seconds, policies=one_lane(256, policy))
+    assert adaptive.goodput > 1.1 * max(fixed.values())
+    # The fixed limit matters: one that is too small for chat costs a quarter.
+    assert max(fixed.values()) > 1.25 * fixed[32]

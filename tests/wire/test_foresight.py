@@ -147,7 +147,9 @@ def test_who_waited_or_was_refused_finds_the_predicted_wait_in_a_header() -> Non
             first = await s.ask(request(chat_body(stream=False)))
             assert "x-tailrace-predicted-wait-ms" not in first.headers
             replies = await asyncio.gather(*(s.ask(request(chat_body(stream=False))) for _ in range(3)))
-            by = sorted(replies, key=lambda reply: (reply.status, reply.headers.get("x-tailrace-predicted-wait-ms", "")))
+            by = sorted(
+                replies, key=lambda reply: (reply.status, reply.headers.get("x-tailrace-predicted-wait-ms", ""))
+            )
             at_once, waited, refused = by
             assert "x-tailrace-predicted-wait-ms" not in at_once.headers
             assert 50 < int(waited.headers["x-tailrace-predicted-wait-ms"]) < 800
