@@ -151,10 +151,10 @@ def test_no_backend_is_503_and_only_for_the_lanes_that_need_it():
     assert admission.arrive(facts("four", path="/big"), 0).kind is DecisionKind.ADMIT
 
 
-def trained(policy: LanePolicy, service_ns: int) -> tuple[Admission, int]:
+def trained(policy: LanePolicy, service_ns: int, count: int = SEEN_FIRST) -> tuple[Admission, int]:
     """An admission that has seen enough requests of this length, and the time."""
     admission, now = Admission([policy]), 0
-    for number in range(SEEN_FIRST):
+    for number in range(count):
         admission.arrive(facts(f"t{number}"), now)
         now += service_ns
         admission.finish(f"t{number}", now, output_tokens=100)
@@ -309,7 +309,7 @@ def _within(limits: LanePolicy | Sharing, running: list[tuple[RequestFacts, bool
 
 
 def test_whoever_waits_can_be_told_where_it_stands():
-    admission, now = trained(lane(running=1, order=Order.SHORTEST_FIRST), 2 * S)
+    admission, now = trained(lane(running=1, order=Order.SHORTEST_FIRST), 2 * S, count=40)
     admission.arrive(facts("running"), now)
     for name, asked in (("long", 4_000), ("short", 10), ("middle", 50)):
         admission.arrive(facts(name, max_tokens=asked), now)

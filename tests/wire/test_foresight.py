@@ -180,7 +180,7 @@ def test_the_range_of_durations_is_told_once_enough_requests_have_ended() -> Non
 
 
 def _without_headers(config: object) -> object:
-    from tailrace.gateway.config import config_from, to_plain  # noqa: PLC0415
+    from tailrace.gateway.config import config_from, to_plain
 
     return config_from({**to_plain(config), "predictions": {"headers": False}})  # type: ignore[arg-type]
 

@@ -44,7 +44,7 @@ class Dispatch:
         """It is admitted: choose an engine, and get a connection to it."""
         exchange = self._exchange
         gateway = exchange.gateway
-        backend = gateway.backends.choose()
+        backend = gateway.backends.choose(among=exchange.among)
         if backend is None:
             exchange.unreachable("no engine takes requests at the moment", now)
             return
@@ -118,6 +118,17 @@ class Dispatch:
             added = backend.engine.additions(route.endpoint, work, body, ledger.request_id)
             exchange.transit.cut = added.cut
             body = with_fields(body, work, added.body)
+        forward = backend.config.forward_priority
+        if forward and route.kind is RouteKind.READ and upload is None:
+            body = exchange.gateway.priorities.add(
+                body,
+                work,
+                lane=exchange.lane,
+                path=route.endpoint,
+                adapter=backend.engine.adapter,
+                named=head.named,
+                override=forward == "override",
+            )
         onward = head.onward.get(backend)
         if onward is None:
             pool = backend.pool
@@ -128,6 +139,8 @@ class Dispatch:
                 authority=pool.authority,
                 read=route.kind is RouteKind.READ,
                 api_key=backend.config.api_key,
+                secret=exchange.gateway.callers.ours(head.named),
+                without=backend.engine.adapter.priority_header if forward == "override" else None,
             )
         return forward_request(
             onward,

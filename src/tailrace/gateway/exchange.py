@@ -6,6 +6,7 @@ takes the request out of the gateway's table. Nothing else pops it, and nothing 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
@@ -71,6 +72,8 @@ class GatewayExchange:
     work = _NO_WORK
     lane = PASSTHROUGH_LANE
     loop_lag_ns: int | None = None
+    among: Collection[str] = ()
+    """Names of the backends that its lane may use; empty: all."""
     foretold = b""
     """Header lines that tell the client what was predicted of its request."""
     speech: QueueSpeech | None = None
@@ -240,8 +243,8 @@ class GatewayExchange:
     def _enter_lane(self, body: bytes, now: int) -> None:
         work = self.work
         self.clock.deadline_at = deadline_of(self.head.named, self.received)
-        facts = lane_facts(self.ledger, work, self.head.named, stream=work.stream, deadline_at=self.clock.deadline_at)
-        desk = self.gateway.lanes
+        desk, callers, due = self.gateway.lanes, self.gateway.callers, self.clock.deadline_at
+        facts = lane_facts(self.ledger, work, self.head.named, stream=work.stream, deadline_at=due, callers=callers)
         late = self.clock.deadline_over(now)
         if late is not None:
             self.lane = self.ledger.lane = desk.lane_of(facts)
@@ -254,7 +257,9 @@ class GatewayExchange:
         if decision.kind is DecisionKind.REFUSE:
             self.lane_refused(decision, now)
             return
-        self.clock.budgets = desk.policy(decision.lane).budgets
+        policy = desk.policy(decision.lane)
+        self.clock.budgets = policy.budgets
+        self.among = policy.backends
         self._draw_trace()
         if decision.kind is DecisionKind.WAIT:
             self.phase = Phase.QUEUED
@@ -285,7 +290,7 @@ class GatewayExchange:
     def lane_timed_out(self, now: int) -> None:
         """The queue budget, or the client's deadline within it, is over."""
         self._lane_place = ""
-        self._give_up(now, self.clock.queue_over(now), "queue")
+        self._give_up(now, self.clock.queue_over(now, self.ledger.queued), "queue")
 
     # -- sending
 
@@ -298,6 +303,8 @@ class GatewayExchange:
     def _admitted(self, body: bytes, now: int) -> None:
         self.ledger.admitted = now
         self.dispatch.begin(body, now)
+        if self.gateway.lanes.follows_engines:
+            self.gateway.lanes.sent(self.ledger.request_id, self.backend.name)
 
     def unreachable(self, error: str, now: int) -> None:
         """No engine could be given the request."""
@@ -338,6 +345,8 @@ class GatewayExchange:
         self.phase = Phase.STREAMING
         self.ledger.at_first_token = self.backend.engine.watch.state(now)
         self.ledger.client_first_token = written
+        if self._lane_place == "running":
+            self.gateway.lanes.first_token(self.ledger.request_id, now)
         self.next_check = self.next_budget()
 
     def engine_done(self, now: int) -> None:
@@ -345,7 +354,7 @@ class GatewayExchange:
         self._upstream = None
         self.ledger.upstream_end = now
         self.dispatch.uncount()
-        self._leave_lane(now)
+        self._leave_lane(now, completed=self.dropped is None and (self.answer.status or 200) < 400)
 
     def stop_engine(self, now: int) -> None:
         """Nothing more is wanted of the engine."""
@@ -524,10 +533,10 @@ class GatewayExchange:
             connection.abort()
             self.dropped = (now, monotonic_ns())
 
-    def _leave_lane(self, now: int) -> None:
+    def _leave_lane(self, now: int, *, completed: bool = False) -> None:
         place, self._lane_place = self._lane_place, ""
         if place == "running":
-            self.gateway.lanes.finish(self.ledger.request_id, now)
+            self.gateway.lanes.finish(self.ledger.request_id, now, completed=completed)
         elif place == "waiting":
             self.gateway.lanes.leave(self.ledger.request_id)
 

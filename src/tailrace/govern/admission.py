@@ -17,11 +17,11 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
+from tailrace.govern.decision import Decision, DecisionKind, refused
 from tailrace.govern.demand import demand_of
 from tailrace.govern.ended import Ended
 from tailrace.govern.engine_rooms import EngineRooms
@@ -35,44 +35,15 @@ from tailrace.govern.occupancy import ROOM_IN_PREFILL, Demand, Limits, Occupancy
 from tailrace.govern.share import Share
 from tailrace.govern.shared_state import Order as SharedOrder
 from tailrace.govern.shared_state import Report
-from tailrace.govern.sharing import STRICT_AGEING_NS, Sharing
+from tailrace.govern.sharing import Sharing
 from tailrace.govern.wait_model import WaitPrediction
 from tailrace.model.engine_state import EngineState
 from tailrace.model.outcome import Reason
 
-AGEING_NS: Final = STRICT_AGEING_NS
-_DEFAULT_RETRY_S: Final = 1
-"""Retry-After before any request has finished and a drain rate is known."""
+__all__ = ["Admission", "Decision", "DecisionKind"]
+
 _UNLEARNT: Final = 1024
 """Finished requests whose real length may still be told. The gateway makes records in batches of 64 at most."""
-_NO_BACKEND_RETRY_S: Final = 5
-"""Retry-After where no backend is up: nobody knows when one will be."""
-
-
-class DecisionKind(StrEnum):
-    """What admission decided."""
-
-    ADMIT = "admit"
-    WAIT = "wait"
-    REFUSE = "refuse"
-
-
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to an arrival."""
-
-    kind: DecisionKind
-    lane: str
-    position: int = 0
-    """Place in the lane's queue, 1 is next; 0 when admitted."""
-    predicted_wait_ns: int | None = None
-    """Absent until a request of the lane has finished."""
-    predicted: WaitPrediction | None = None
-    """The same with its range."""
-    reason: Reason = Reason.NONE
-    http_status: int = 200
-    retry_after_s: int | None = None
-    retry_after_ns: int | None = None
-    """The predicted wait from which `retry_after_s` was rounded up, where there is one."""
 
 
 class Admission:
@@ -447,6 +418,11 @@ class Admission:
         predicted = lane.predict(ahead, work, now, held=True)
         return ahead + lane.elsewhere(now) + 1, None if predicted is None else predicted.expected_ns
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether `expire` would name somebody at once, because its turn came too late for its deadline."""
+        return bool(self._hopeless)
+
     def snapshot(self, now: int) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy, for metrics and the admin port (times in ms)."""
         return {
@@ -597,19 +573,4 @@ class Admission:
         lane: LaneState, reason: Reason, position: int, predicted: WaitPrediction | None, *, status: int = 429
     ) -> Decision:
         lane.refused += 1
-        if status == 503:
-            retry = _NO_BACKEND_RETRY_S
-        else:
-            retry = _DEFAULT_RETRY_S if predicted is None else predicted.retry_after_s
-        wait_ns = None if predicted is None else predicted.expected_ns
-        return Decision(
-            kind=DecisionKind.REFUSE,
-            lane=lane.policy.name,
-            position=position,
-            predicted_wait_ns=wait_ns,
-            predicted=predicted,
-            reason=reason,
-            http_status=status,
-            retry_after_s=retry,
-            retry_after_ns=wait_ns,
-        )
+        return refused(lane.policy.name, reason, position, predicted, status=status)

@@ -23,4 +23,5 @@ def demand_of(facts: RequestFacts, length: LengthPrediction, prompt_work: float)
         prompt + max(expected, length.high) * sequences,
         max(1.0, weighted + expected),
         weighted + length.low,
+        length.n,
     )

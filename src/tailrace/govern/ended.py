@@ -31,5 +31,10 @@ class Ended:
             return
         lane.observe(running, output_tokens, self._at)
         each = output_tokens // running.sequences
-        lengths.observe(lane.policy.name, running.model, prompt, running.max_tokens, each)
+        predicted = lengths.observe(lane.policy.name, running.model, prompt, running.max_tokens, each)
+        if lane.guesses and predicted.n:
+            # The first that would no longer be guessed: until now all work was counted in another unit.
+            lane.guesses = False
+            if not demand.known:
+                lane.waits.rescale(lane.waits.work(demand.prompt, predicted.tokens) / demand.work)
         lane.waits.price.observe(prompt, each, self._at - running.since)

@@ -45,6 +45,7 @@ class LaneState:
         "charged",
         "finished",
         "floor",
+        "guesses",
         "limits",
         "policy",
         "prefill_binds",
@@ -83,6 +84,8 @@ class LaneState:
         """A bound on what runs that is below `running` for now."""
         self.waits = WaitModel(policy.running)
         self.adaptive = None if policy.adaptive is None else AdaptiveLimit(_part(policy.adaptive, processes))
+        self.guesses = True
+        """Whether lengths of answers are still guesses here."""
         self._ceiling: int | None = None
         """What an operator or a degradation leaves of `running`."""
         self.floor = ServiceFloor()
@@ -184,6 +187,7 @@ class LaneState:
         self.finished, self.refused, self.charged = old.finished, old.refused, old.charged
         if self.policy.adaptive is not None and self.policy.adaptive == old.policy.adaptive:
             self.adaptive = old.adaptive
+        self.guesses = old.guesses
         self.waits.resize(self.policy.running)
 
     def forget_queue(self, tenant_weights: Mapping[str, float]) -> None:

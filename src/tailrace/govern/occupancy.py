@@ -23,6 +23,8 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     """For how long it holds its place, in output tokens; a prompt token is worth less than one."""
     least_work: float = 0.0
     """The same at the low end of the prediction."""
+    known: int = 0
+    """Finished requests that the prediction rests on; 0: it is a guess."""
 
 
 class Limits(msgspec.Struct, frozen=True, gc=False):

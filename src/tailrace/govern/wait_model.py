@@ -137,6 +137,18 @@ class WaitModel:
             self._limit = running
             self._heads_known = None
 
+    def rescale(self, ratio: float) -> None:
+        """From now on work is told in another unit: what was 1 is `ratio`. So it is when lengths that were guessed
+        become known: without this, times learnt against guesses would be applied to work that is not guessed.
+        """
+        for request in self._running.values():
+            request.work *= ratio
+        self._running_work *= ratio
+        self._served_work *= ratio
+        self._rate_work *= ratio
+        self._heads_known = None
+        self._guess = None
+
     def work(self, prompt_tokens: int, output_tokens: int) -> float:
         """What a request is worth here, in output tokens."""
         return self.price.work(prompt_tokens, output_tokens)

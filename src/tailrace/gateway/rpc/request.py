@@ -137,7 +137,8 @@ class RpcRequest:
         if ask.id:
             ledger.client_request_id = ask.id
         gateway = self.gateway
-        facts = lane_facts(ledger, work, self.named, stream=stream, deadline_at=self.clock.deadline_at)
+        due = self.clock.deadline_at
+        facts = lane_facts(ledger, work, self.named, stream=stream, deadline_at=due, callers=gateway.callers)
         now = ledger.parsed = ledger.queued = monotonic_ns()
         decision = gateway.lanes.arrive(self, facts, now)
         self.lane = ledger.lane = decision.lane
@@ -175,7 +176,7 @@ class RpcRequest:
     def lane_timed_out(self, now: int) -> None:
         """The queue budget, or the client's deadline within it, is over."""
         self._lane_place = ""
-        self._give_up(now, self.clock.queue_over(now))
+        self._give_up(now, self.clock.queue_over(now, self.ledger.queued))
 
     # -- on its way
 
