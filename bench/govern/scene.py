@@ -65,7 +65,6 @@ class Measured(NamedTuple):
 def lanes(**document: Any) -> list[LanePolicy]:
     """The lanes of the example, with changes to the lane of documents."""
     found = load_config(CONFIG).lane_policies()
-    document = {"prefill_requests": 1} | document
     return [msgspec.structs.replace(one, **document) if one.name == "document" else one for one in found]
 
 

@@ -25,12 +25,9 @@ def static_lanes(documents: int, chat: int) -> list[LanePolicy]:
     """Lanes with fixed running limits and nothing else that governs the engine."""
     fixed = {"document": documents, "interactive": chat}
     return [
-        msgspec.structs.replace(one, running=fixed.get(one.name, one.running), **UNLIMITED) for one in scene.lanes()
+        msgspec.structs.replace(one, running=fixed.get(one.name, one.running), prefill_requests=None)
+        for one in scene.lanes()
     ]
-
-
-UNLIMITED: dict[str, None] = {}
-"""What a static lane does not have: filled in by limits that go beyond a number of running requests."""
 
 
 def best_static(seconds: float) -> Best:

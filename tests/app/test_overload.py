@@ -89,13 +89,15 @@ def test_the_same_load_without_governance_serves_nobody_in_time():
 
 
 def static(point: tuple[int, ...], seconds: float) -> Measured:
-    """Lanes with fixed limits: documents at work, chat at work."""
+    """Lanes with nothing but fixed running limits: documents at work, chat at work."""
     documents, chat = point
     return measure(
         TWICE,
         seconds=seconds,
         policies=[
-            msgspec.structs.replace(policy, running=documents if policy.name == "document" else chat)
+            msgspec.structs.replace(
+                policy, running=documents if policy.name == "document" else chat, prefill_requests=None
+            )
             for policy in lanes()
         ],
     )

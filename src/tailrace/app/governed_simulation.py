@@ -10,9 +10,13 @@ import msgspec
 import numpy as np
 
 from tailrace.gateway.config import Config, load_config
+from tailrace.govern.admission import Admission
+from tailrace.govern.engine_room import EngineRoomPolicy
+from tailrace.govern.engine_rooms import EngineRooms
 from tailrace.govern.lane import LanePolicy
+from tailrace.govern.sharing import Sharing
 from tailrace.model.errors import InputError
-from tailrace.model.thresholds import Objectives
+from tailrace.model.thresholds import Objectives, S
 from tailrace.simulate.clients import Call, ClientPolicy, calls_from_plan, calls_from_trace
 from tailrace.simulate.cost import StepCost
 from tailrace.simulate.governed import GovernedRun
@@ -33,7 +37,14 @@ class Governance(msgspec.Struct, frozen=True, kw_only=True):
     policies: list[LanePolicy]
     governed: bool = True
     """False: the same load without a gateway; lanes then only sort the results."""
-    engines: int = 1
+    engines: tuple[str, ...] = ("simulated",)
+    """The names of the engines, by which lanes choose among them."""
+    total_running: int | None = None
+    sharing: Sharing | None = None
+    room: EngineRoomPolicy | None = None
+    """A limit that follows the engines' own state."""
+    scrape_ns: int = S
+    """How often that state is read."""
     client: ClientPolicy = ClientPolicy()
     max_tokens: int | None = None
     """What every request allows, where clients say so; the governor cannot know how long an answer will be."""
@@ -45,7 +56,22 @@ def governance_from(path: str | Path) -> tuple[Governance, Config]:
     Raises `ConfigError` as the gateway does.
     """
     config = load_config(path)
-    return Governance(policies=config.lane_policies(), engines=len(config.backends)), config
+    room = config.engine_room
+    governance = Governance(
+        policies=config.lane_policies(),
+        engines=tuple(backend.name for backend in config.backends),
+        total_running=config.total_running,
+        sharing=config.governor(),
+        room=None if room is None else room.resolve(),
+        scrape_ns=int(config.scrape.period),
+    )
+    return governance, config
+
+
+def with_engines(governance: Governance, count: int) -> Governance:
+    """The same before `count` engines. Those beyond the configuration's backends get names of their own."""
+    names = [*governance.engines, *(f"more-{number + 1}" for number in range(count))]
+    return msgspec.structs.replace(governance, engines=tuple(names[:count]))
 
 
 def lane_objectives(policies: list[LanePolicy]) -> Objectives:
@@ -64,14 +90,15 @@ def governed_run(
     keep_timelines: Keep, keep_decisions: bool = False,
 ) -> GovernedRun:  # fmt: skip
     """The gateway and its engines, ready to run."""
-    several = governance.engines > 1
-    seats = [
-        EngineSeat(f"{backend}-{number + 1}" if several else backend, knobs, cost)
-        for number in range(governance.engines)
-    ]
+    named = [backend] if len(governance.engines) == 1 else governance.engines
+    rooms = None if governance.room is None else EngineRooms(governance.room, named)
     return GovernedRun(
         governance.policies,
-        seats,
+        [EngineSeat(name, knobs, cost) for name in named],
+        admission=Admission(
+            governance.policies, total_running=governance.total_running, sharing=governance.sharing, rooms=rooms
+        ),
+        scrape_ns=0 if rooms is None else governance.scrape_ns,
         governed=governance.governed,
         client=governance.client,
         rng=np.random.default_rng(np.random.SeedSequence([seed, _CLIENT_PHASE])),

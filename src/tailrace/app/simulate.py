@@ -119,7 +119,7 @@ def simulate(spec: SimulationSpec, *, out: Path | None = None, on_progress: OnPr
     simulation = Simulation(summary=summary, counters=trailer.counters, simulated_s=run.now_ns / 1e9, cpu_s=cpu_s)
     if spec.governance is None or not isinstance(run, GovernedRun):
         return simulation
-    last = max((record.run_offset_ns or 0 for record in records), default=0)
+    last = max((record.run_offset_ns or 0 for record in records if not record.retries), default=0)
     return msgspec.structs.replace(
         simulation,
         lanes=lane_figures(records, spec.governance.policies, max(last - first, 1) / 1e9),
@@ -201,7 +201,7 @@ def _header(spec: SimulationSpec) -> RunHeader:
         knobs["prefill_overhead_ms"] = spec.prefill_overhead_ms
     if spec.governance is not None:
         knobs["governed"] = spec.governance.governed
-        knobs["engines"] = spec.governance.engines
+        knobs["engines"] = len(spec.governance.engines)
         knobs["lanes"] = [
             {"name": one.name, "running": one.running, "queued": one.queued, "priority": one.priority}
             for one in spec.governance.policies

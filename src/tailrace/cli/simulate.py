@@ -312,7 +312,7 @@ def _governance(
 ) -> Governance | None:
     import msgspec
 
-    from tailrace.app.governed_simulation import governance_from
+    from tailrace.app.governed_simulation import governance_from, with_engines
     from tailrace.model.errors import InputError
     from tailrace.simulate.clients import ClientPolicy
 
@@ -336,9 +336,9 @@ def _governance(
         obeys_retry_after=obeys,
     )
     found, _ = governance_from(config)
-    return msgspec.structs.replace(
-        found, governed=governed, engines=engines or found.engines, client=policy, max_tokens=max_tokens
-    )
+    if engines is not None:
+        found = with_engines(found, engines)
+    return msgspec.structs.replace(found, governed=governed, client=policy, max_tokens=max_tokens)
 
 
 def _ns(seconds: float | None) -> int | None:

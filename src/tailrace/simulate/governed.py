@@ -295,7 +295,10 @@ class GovernedRun:
         )
         request.received = attempt.received * PS_PER_NS
         attempt.request = request
-        seat = attempt.seat = self._choose(self.seats, self._facts(call, attempt.label, attempt.client))
+        allowed = attempt.policy.backends
+        seats = [seat for seat in self.seats if seat.name in allowed] if allowed else self.seats
+        facts = self._facts(call, attempt.label, attempt.client)
+        seat = attempt.seat = self._choose(seats or self.seats, facts)
         seat.send(request, attempt)
         if self.governed:
             self.admission.sent(attempt.label, seat.name)
