@@ -6,8 +6,10 @@ import functools
 
 import msgspec
 import pytest
-from bench.govern.scene import CHAT, SUSTAINABLE, Measured, calls, keeps_up, lanes, measure, play
+from bench.govern.scene import CHAT, CONFIG, SUSTAINABLE, Measured, calls, keeps_up, lanes, measure, play
 
+from tailrace.analyze.bench_summary import met_objectives
+from tailrace.app.governed_simulation import lane_objectives
 from tailrace.govern.adaptive_limit import AdaptiveLimitPolicy
 from tailrace.govern.lane import LaneMatch, LanePolicy
 from tailrace.model.outcome import OutcomeKind, Reason
@@ -16,6 +18,7 @@ from tailrace.model.thresholds import MS, Budgets, Objectives, S
 from tailrace.simulate.clients import Call, ClientPolicy
 from tailrace.simulate.governed import SWEEP_NS
 from tailrace.simulate.search import best_of_grid
+from tailrace.store.table import RecordTable
 
 OBJECTIVE_MS = 500.0
 HALF, TWICE = SUSTAINABLE / 2, SUSTAINABLE * 2
@@ -192,3 +195,18 @@ def test_an_adaptive_limit_does_better_than_any_fixed_one_where_the_work_changes
     assert adaptive.goodput > 1.1 * max(fixed.values())
     # The fixed limit matters: one that is too small for chat costs a quarter.
     assert max(fixed.values()) > 1.25 * fixed[32]
+
+
+def test_who_met_the_objectives_is_judged_as_a_load_test_judges_it():
+    """Two readings of the same records: the lanes' figures here, the columns of a table there."""
+    measured = measure(SUSTAINABLE, seconds=60)
+    table = RecordTable.from_records(measured.records)
+    met = met_objectives(table, lane_objectives(lanes()))
+    assert 0 < met.sum() < len(table)
+    assert met.sum() == pytest.approx(60 * measured.goodput)
+
+
+def test_the_page_shows_the_lanes_that_were_measured():
+    page = (CONFIG.parents[2] / "docs" / "overload.md").read_text()
+    shown = CONFIG.read_text()
+    assert shown[shown.index("objectives:") :] in page
