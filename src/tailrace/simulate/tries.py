@@ -107,6 +107,11 @@ class Try:
         self.cut: Cut | None = None
         self.over = False
 
+    @property
+    def predicted_wait_ns(self) -> int | None:
+        """What it was foretold when it came."""
+        return None if self.decision is None else self.decision.predicted_wait_ns
+
 
 def unsent_record(attempt: Try, now: int, cut: Cut, *, unix_ns: int, model: str, http_status: int) -> RequestRecord:
     """The record of a try that the gateway refused, or that ended while it waited there."""
@@ -136,6 +141,7 @@ def unsent_record(attempt: Try, now: int, cut: Cut, *, unix_ns: int, model: str,
         budget=cut.budget,
         died_in=Stage.QUEUE.value,
         http_status=http_status,
+        predicted_wait_ns=attempt.predicted_wait_ns,
         retries=attempt.number,
         keep_reason="failed",
     )
@@ -153,6 +159,8 @@ _IN_ONE_PIECE: Final[dict[str, Any]] = {
 def sent_record(record: RequestRecord, attempt: Try) -> RequestRecord:
     """The record of a request that an engine had, with what only the gateway and the client know of it."""
     changes: dict[str, Any] = {}
+    if attempt.predicted_wait_ns is not None:
+        changes["predicted_wait_ns"] = attempt.predicted_wait_ns
     if attempt.number:
         changes["retries"] = attempt.number
     if attempt.call.tenant:
