@@ -39,7 +39,8 @@ def on_sockets(seconds: float, scale: float) -> int:
     burst = sockets.burst()
     print(
         f"burst of 40 at 4 + 4: {burst.served} served, {burst.refused} refused ({burst.with_retry_after} with "
-        f"Retry-After, the slowest after {burst.slowest_refusal_ms:.0f} ms), at most {burst.most_at_work} at work"
+        f"Retry-After, the slowest after {burst.slowest_refusal_ms:.1f} ms, seen after {burst.seen_ms:.0f} ms), at most "
+        f"{burst.most_at_work} at work"
     )
     governed_half, governed = arms[0], arms[1]
     broken = []
@@ -51,6 +52,8 @@ def on_sockets(seconds: float, scale: float) -> int:
         broken.append("the predicted wait of refusals is off by more than 30 % in the median")
     if (burst.served, burst.refused, burst.most_at_work) != (8, 32, 4):
         broken.append("the burst was not 8 served, 32 refused, 4 at work")
+    if burst.slowest_refusal_ms > 50:
+        broken.append("a refusal of the burst took longer than 50 ms")
     print(f"p99 TTFT at twice / half load: {governed.ttft_p99_ms / governed_half.ttft_p99_ms:.2f}")
     for late in (arm for arm in arms if arm.late):
         print(f"{late.name}: the load generator was the limit ({late.late})")

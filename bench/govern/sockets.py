@@ -192,7 +192,10 @@ class Burst(NamedTuple):
     refused: int
     with_retry_after: int
     slowest_refusal_ms: float
+    """By the gateway's record; `seen_ms` as its client saw it, with the connection that it opened."""
+    seen_ms: float
     most_at_work: int
+    """Between their start and their last token."""
 
 
 def burst() -> Burst:
@@ -206,12 +209,13 @@ def burst() -> Burst:
     for record in records:
         if record.outcome == "completed":
             begun = record.start_unix_ns + (record.ingress_ns or 0) + (record.queue_gateway_ns or 0)
-            steps += [(begun, 1), (record.start_unix_ns + record.e2e_ns, -1)]
+            steps += [(begun, 1), (record.start_unix_ns + (record.e2e_last_token_ns or record.e2e_ns), -1)]
     refused = [one for one in seen if one.status == 429]
     return Burst(
         served=sum(one.status == 200 for one in seen),
         refused=len(refused),
         with_retry_after=sum(one.retry_after_s is not None for one in refused),
-        slowest_refusal_ms=1e3 * max((one.ended - one.begun for one in refused), default=0.0),
+        slowest_refusal_ms=max((record.e2e_ns for record in records if record.http_status == 429), default=0) / 1e6,
+        seen_ms=1e3 * max((one.ended - one.begun for one in refused), default=0.0),
         most_at_work=int(max(np.cumsum([step for _, step in sorted(steps)]), default=0)),
     )

@@ -61,14 +61,14 @@ def test_no_prediction_is_above_what_was_asked_for():
 def test_old_answers_are_forgotten():
     lengths = LengthModel()
     learn(lengths, [1000] * WINDOW)
-    learn(lengths, [10] * WINDOW)
+    learn(lengths, [10] * WINDOW * 4)
     assert lengths.predict(facts(), "chat").tokens == 10
 
 
 def test_its_error_is_that_of_predictions_made_before_the_answer_was_known():
     lengths = LengthModel()
     rng = random.Random(3)
-    learn(lengths, [max(1, round(rng.lognormvariate(4.6, 0.5))) for _ in range(2000)])
+    learn(lengths, [max(1, round(rng.lognormvariate(4.6, 0.5))) for _ in range(4000)])
     error = lengths.error("chat")
     assert error.n == 512
     # Of a log-normal with sigma 0.5 the median |error| of the true median as prediction is about 0.33.

@@ -137,6 +137,16 @@ def test_those_cut_short_free_their_place_and_teach_nothing():
     assert expected(model, 400.0, 4, now) == pytest.approx(before, rel=0.1)
 
 
+@pytest.mark.parametrize("factor", [10, 0.1])
+def test_a_sudden_change_of_pace_is_learnt_from_the_next_few_requests(factor):
+    model = WaitModel(4)
+    now = served(model, 100, 2 * S)
+    now = served(model, 12, round(2 * S * factor), now=now)
+    for name in "abcd":
+        model.started(name, 100, now)
+    assert expected(model, 4000.0, 40, now) == pytest.approx(20 * S * factor, rel=0.35)
+
+
 def test_a_refused_one_is_measured_by_the_place_that_would_have_been_its_own():
     model = WaitModel(1)
     now = served(model, 30, 2 * S)

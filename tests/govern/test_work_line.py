@@ -14,18 +14,18 @@ from tailrace.govern.work_line import WorkLine
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=300), st.integers(2, 6))
 def test_it_is_a_sorted_list_that_knows_what_is_ahead(steps, full):
     line = WorkLine(full=full)
-    model: dict[tuple[float, int, str], float] = {}
+    model: dict[tuple[float, int, str, float], float] = {}
     for number, (adds, size) in enumerate(steps):
         if adds or not model:
-            key = (float(size), number, str(number))
-            model[key] = float(size + 1)
-            line.add(key, model[key])
+            key = (float(size), number, str(number), float(size + 1))
+            model[key] = key[3]
+            line.add(key)
         else:
             key = sorted(model)[size % len(model)]
             del model[key]
             line.remove(key)
         assert line.head() == min(model, default=None)
-        probe = (float(size), number, "")
+        probe = (float(size), number, "", 0.0)
         count, work = line.ahead(probe)
         before = [key for key in model if key < probe]
         assert count == len(before)
@@ -37,8 +37,8 @@ def test_it_is_a_sorted_list_that_knows_what_is_ahead(steps, full):
 def test_what_is_ahead_is_close_where_sizes_are_alike():
     line = WorkLine()
     for number in range(10_000):
-        line.add((float(number % 500), number, str(number)), float(number % 500))
-    count, work = line.ahead((250.0, -1, ""))
+        line.add((float(number % 500), number, str(number), float(number % 500)))
+    count, work = line.ahead((250.0, -1, "", 0.0))
     assert count == 5_000
     exact = 20 * sum(range(250))
     assert abs(work - exact) / exact < 0.02
@@ -46,10 +46,10 @@ def test_what_is_ahead_is_close_where_sizes_are_alike():
 
 def test_what_is_not_there_cannot_be_removed():
     line = WorkLine()
-    line.add((1.0, 1, "a"), 1.0)
+    line.add((1.0, 1, "a", 1.0))
     with pytest.raises(KeyError):
-        line.remove((2.0, 1, "b"))
+        line.remove((2.0, 1, "b", 1.0))
     with pytest.raises(KeyError):
-        line.remove((0.5, 1, "b"))
-    assert line.ahead((9.0, 9, "")) == (1, 1.0)
+        line.remove((0.5, 1, "b", 1.0))
+    assert line.ahead((9.0, 9, "", 0.0)) == (1, 1.0)
     assert work_line.FULL > 1

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tailrace.gateway.config import Config, config_from, to_plain
 from tailrace.model.outcome import OutcomeKind, Reason
 from tests.wire.client import chat_body, request
 from tests.wire.scripted import Incoming, chunk, event
@@ -168,7 +169,8 @@ def test_the_range_of_durations_is_told_once_enough_requests_have_ended() -> Non
     async def test() -> None:
         engine = Held(0.02)
         async with stand(engine, lanes=[lane(running=4)]) as s:
-            for _ in range(40):
+            # Sixteen until the length of an answer is known, and some more until it is known what that means here.
+            for _ in range(60):
                 reply = await s.ask(request(chat_body(stream=False)))
             s.gateway.flush_records()
             reply = await s.ask(request(chat_body(stream=False)))
@@ -179,10 +181,8 @@ def test_the_range_of_durations_is_told_once_enough_requests_have_ended() -> Non
     run(test())
 
 
-def _without_headers(config: object) -> object:
-    from tailrace.gateway.config import config_from, to_plain
-
-    return config_from({**to_plain(config), "predictions": {"headers": False}})  # type: ignore[arg-type]
+def _without_headers(config: Config) -> Config:
+    return config_from({**to_plain(config), "predictions": {"headers": False}})
 
 
 def test_a_stream_that_waits_is_told_its_place_and_then_gets_its_answer() -> None:

@@ -355,7 +355,7 @@ class GatewayExchange:
         self._upstream = None
         self.ledger.upstream_end = now
         self.dispatch.uncount()
-        self._leave_lane(now, completed=self.dropped is None and (self.answer.status or 200) < 400)
+        self._leave_lane(now, completed=self.transit.sound)
 
     def stop_engine(self, now: int) -> None:
         """Nothing more is wanted of the engine."""

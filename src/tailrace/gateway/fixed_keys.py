@@ -18,6 +18,7 @@ _FIXED: Final = (
     "limits.grpc_message_bytes",
     "backends",
     "total_running",
+    "engine_room",
     "scrape",
     "signals",
     "traces.body_bytes",

@@ -165,7 +165,18 @@ def cancellation(reason: Reason, why: str, stage: str) -> Refusal:
 def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
     """Why a lane does not take a request, and when to come back."""
     predicted = decision.predicted_wait_ns
-    if decision.reason is Reason.QUEUE_FULL:
+    if decision.reason is Reason.NO_BACKEND:
+        return Refusal(
+            status=decision.http_status,
+            message=f"no engine of lane {decision.lane!r} takes requests at the moment",
+            reason=decision.reason,
+            stage="queue",
+            lane=decision.lane,
+            retry_after_s=decision.retry_after_s,
+        )
+    if decision.reason is Reason.TOKEN_BACKLOG:
+        why = f"the prompts and predicted answers that wait come near its limit of {policy.queued_tokens} tokens"
+    elif decision.reason is Reason.QUEUE_FULL:
         why = f"{policy.running} requests are running and {policy.queued} are waiting, which is its limit"
     else:
         budget = policy.budgets.queue_ns / 1e9

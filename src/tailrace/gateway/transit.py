@@ -51,6 +51,7 @@ class Transit:
         "_page",
         "_read",
         "_read_size",
+        "_status",
         "_stripper",
         "_summary",
         "_unread",
@@ -73,8 +74,10 @@ class Transit:
         self._stripper: FrameStripper | None = None
         self._flowing = False
         """The first token is through."""
-        self._late = 0
-        """The engine's status, where its answer is no stream and the client has the head of one (`queue_speech`)."""
+        self._status = 0
+        """The engine's."""
+        self._late = False
+        """The engine's answer is no stream, and the client has the head of one (`queue_speech`)."""
         self._page = False
         """A web page came where an answer of the API belongs."""
         self._read: list[bytes] | None = None
@@ -95,6 +98,7 @@ class Transit:
         kind = head.kind
         engine.answered(head.server)
         exchange.head_seen(now)
+        self._status = status
         if engine.adapter.timing_headers:
             exchange.ledger.said_headers = picked(headers, engine.adapter.timing_headers)
         readable = head.encoding in (b"", b"identity")
@@ -104,7 +108,7 @@ class Transit:
             self.answer.ours = exchange.our_headers(now)
             self.answer.begin(head, headers, sse=sse)
         elif not (sse and readable):
-            self._late = status
+            self._late = True
         if head.timing_at:
             exchange.ledger.server_timing = b", ".join(headers[at][1] for at in head.timing_at)
         if exchange.route.kind is RouteKind.READ and sse and readable:
@@ -161,6 +165,12 @@ class Transit:
     @meter.setter
     def meter(self, meter: StreamMeter | None) -> None:
         self._meter = meter
+
+    @property
+    def sound(self) -> bool:
+        """Whether the engine, when its message is whole, has served the request: its status and stream say no error."""
+        meter = self._meter
+        return self._status < 400 and (meter is None or meter.fault is None)
 
     def _before_first_token(self, ready: bytes, now: int) -> None:
         meter, answer = self.meter, self.answer
@@ -262,7 +272,7 @@ class Transit:
             answer.end()
         # Head and body left together, now: what was read last has waited for no longer than this.
         self.overhead_ns += max(0, (answer.last_write_ns or now) - now)
-        status = self._late or answer.status or 0
+        status = self._status
         read, self._read = self._read, None
         body = b"".join(read) if read else b""
         adapter = exchange.backend.engine.adapter

@@ -514,7 +514,7 @@ class Admission:
         self._kept_free_for = ""
         if not self._backlog:
             return []
-        only = None if self._bound_together else freed
+        only = None if self._bound_together or self._rooms is not None else freed
         out: list[str] = []
         passed: set[str] = set()
         while self._limits.requests is None or self._used.requests < self._limits.requests:
@@ -555,9 +555,11 @@ class Admission:
         best_rank = math.inf
         lanes = self._backlog.values() if only is None else (only,) if only.policy.name in self._backlog else ()
         for lane in lanes:
+            if lane.rank >= best_rank:
+                continue  # first, because it is all that there is to say of most
             if lane.no_place():
                 lane.prefill_binds = False
-            elif lane.rank < best_rank and lane.policy.name not in passed:
+            elif lane.policy.name not in passed:
                 best, best_rank = lane, lane.rank
         return best
 

@@ -32,7 +32,7 @@ class Ended:
         lane.observe(running, output_tokens, self._at)
         each = output_tokens // running.sequences
         predicted = lengths.observe(lane.policy.name, running.model, prompt, running.max_tokens, each)
-        if lane.guesses and predicted.n:
+        if lane.guesses and predicted is not None and predicted.n:
             # The first that would no longer be guessed: until now all work was counted in another unit.
             lane.guesses = False
             if not demand.known:

@@ -40,6 +40,8 @@ class FairTurns:
         """Heap of (served, number, tenant). An entry is good while it says what the account says."""
         self._debts: list[tuple[float, int, str]] = []
         """The same, of those who wait for nothing."""
+        self._sole: str | None = None
+        """The tenant that waits, where it is the only one: then there are no turns to take, and no heap of them."""
         self._number = 0
         self._now = 0.0
         """What whoever is next has been served: nobody who comes anew is credited with less."""
@@ -76,7 +78,13 @@ class FairTurns:
             account.served = max(account.served, self._now)
             self._active += 1
             self._weight += account.weight
-            self._schedule(tenant, account)
+            if self._active == 1:
+                self._sole = tenant
+            else:
+                sole, self._sole = self._sole, None
+                if sole is not None:
+                    self._schedule(sole, self._accounts[sole])
+                self._schedule(tenant, account)
 
     def leave(self, tenant: str, now: int) -> None:
         """One request fewer of it waits."""
@@ -88,16 +96,24 @@ class FairTurns:
             if not self._active:
                 self._weight = 0.0
                 self._empty_since = now
+                self._sole = None
+            elif self._active == 1:
+                self._sole = self._least()
             self._owe(tenant, account)
 
     def next(self) -> str | None:
         """The tenant that was served least, of those who wait."""
+        tenant = self._least() if self._sole is None else self._sole
+        if tenant is not None:
+            self._now = max(self._now, self._accounts[tenant].served)
+        return tenant
+
+    def _least(self) -> str | None:
         turns = self._turns
         while turns:
             served, _, tenant = turns[0]
             account = self._accounts.get(tenant)
             if account is not None and account.waiting and account.served == served:
-                self._now = served
                 return tenant
             heapq.heappop(turns)
         return None
@@ -109,10 +125,10 @@ class FairTurns:
             return
         # A correction gives back at most down to where everybody is: it is no credit to save up.
         account.served = max(account.served + tokens / account.weight, min(account.served, self._now))
-        if account.waiting:
-            self._schedule(tenant, account)
-        else:
+        if not account.waiting:
             self._owe(tenant, account)
+        elif self._sole is None:
+            self._schedule(tenant, account)
 
     def _owe(self, tenant: str, account: _Account) -> None:
         self._number += 1

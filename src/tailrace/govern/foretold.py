@@ -18,6 +18,8 @@ _KEPT: Final = 64
 """Places on paper at a time; whoever is refused while so many are kept goes unmeasured."""
 _RATIOS: Final = 128
 _FEW: Final = 20
+_REFRESH: Final = 8
+"""Answers after which the quantiles are taken anew: sorting them for every prediction would be most of its cost."""
 _LOW: Final = 0.1
 _HIGH: Final = 0.9
 _NORMAL_90: Final = 1.2816
@@ -40,7 +42,7 @@ class _Paper:
 class Foretold:
     """Predictions on their way to an answer."""
 
-    __slots__ = ("_papers", "_ratios", "_spread", "error")
+    __slots__ = ("_fresh", "_papers", "_ratios", "_spread", "error")
 
     def __init__(self) -> None:
         self.error = PredictionError()
@@ -48,6 +50,7 @@ class Foretold:
         self._ratios: deque[float] = deque(maxlen=_RATIOS)
         """log(actual / predicted), times the root of the number of places waited for."""
         self._spread: tuple[float, float] | None = None
+        self._fresh = 0
 
     def tell(self, expected: int, low: int, high: int, places: int, now: int) -> None:
         """Keep a place on paper: it is free after `places` releases."""
@@ -81,7 +84,9 @@ class Foretold:
             self.error.add(expected, actual_ns, inside=low <= actual_ns <= high)
         if expected > 0 and actual_ns > 0:
             self._ratios.append(math.log(actual_ns / expected) * math.sqrt(places))
-            self._spread = None
+            self._fresh += 1
+            if self._fresh >= _REFRESH or len(self._ratios) <= _FEW + _REFRESH:
+                self._fresh, self._spread = 0, None
 
     def range(self, places: int) -> tuple[float, float]:
         """Factors of a prediction between which about 80 % of the waits lie, when `places` must become free for it.

@@ -32,8 +32,9 @@ class Waiting(msgspec.Struct, gc=False):
     """Requests that were to go before it when it came, itself not counted."""
     predicted: WaitPrediction | None = None
     """The wait that was predicted when it came."""
-    key: Key = (0.0, 0, "")
-    prefill_key: Key = (0.0, 0, "")
+    key: Key | None = None
+    """Its place in its tenant's line; set when it is first looked for."""
+    prefill_key: Key | None = None
 
 
 class _Tenant:
@@ -56,13 +57,13 @@ def order_key(order: Order, policy: LanePolicy, waiting: Waiting, *, prefill: bo
     facts = waiting.facts
     if order is Order.SHORTEST_FIRST:
         size = float(waiting.demand.prompt) if prefill else waiting.demand.work
-        return (size, waiting.sequence, facts.request_id)
+        return (size, waiting.sequence, facts.request_id, waiting.demand.work)
     if order is Order.EARLIEST_DEADLINE:
         budgets = policy.budgets
         total = budgets.total_ns if facts.stream else budgets.unstreamed_total_ns
         due = waiting.since + total if facts.deadline_ns is None else facts.deadline_ns
-        return (float(due), waiting.sequence, facts.request_id)
-    return (float(waiting.sequence), waiting.sequence, facts.request_id)
+        return (float(due), waiting.sequence, facts.request_id, waiting.demand.work)
+    return (float(waiting.sequence), waiting.sequence, facts.request_id, waiting.demand.work)
 
 
 class LaneQueue:
@@ -103,6 +104,12 @@ class LaneQueue:
         """How many tenants wait."""
         return self._turns.active
 
+    def _key(self, waiting: Waiting) -> Key:
+        key = waiting.key
+        if key is None:
+            key = waiting.key = order_key(self.policy.order, self.policy, waiting)
+        return key
+
     def push(self, waiting: Waiting, now: int) -> None:
         """Wait."""
         name = waiting.facts.tenant
@@ -113,12 +120,11 @@ class LaneQueue:
         self._entries[request_id] = waiting
         tenant.by_age[request_id] = waiting
         work = waiting.demand.work
-        waiting.key = order_key(self.policy.order, self.policy, waiting)
-        tenant.by_key.add(waiting.key, work)
+        tenant.by_key.add(self._key(waiting))
         if tenant.by_prefill is not None:
             assert self._prefill is not None
             waiting.prefill_key = order_key(self._prefill, self.policy, waiting, prefill=True)
-            tenant.by_prefill.add(waiting.prefill_key, work)
+            tenant.by_prefill.add(waiting.prefill_key)
         tenant.work += work
         tenant.tokens += waiting.demand.tokens
         self.work += work
@@ -131,8 +137,8 @@ class LaneQueue:
         name = waiting.facts.tenant
         tenant = self._tenants[name]
         del tenant.by_age[request_id]
-        tenant.by_key.remove(waiting.key)
-        if tenant.by_prefill is not None:
+        tenant.by_key.remove(self._key(waiting))
+        if tenant.by_prefill is not None and waiting.prefill_key is not None:
             tenant.by_prefill.remove(waiting.prefill_key)
         tenant.work -= waiting.demand.work
         tenant.tokens -= waiting.demand.tokens
@@ -187,7 +193,7 @@ class LaneQueue:
             waits = 0
         else:
             waits, whole = len(tenant.by_age), tenant.work
-            own, own_work = tenant.by_key.ahead(order_key(self.policy.order, self.policy, waiting))
+            own, own_work = tenant.by_key.ahead(self._key(waiting))
         others = len(self._entries) - waits
         if not others:
             return own, own_work

@@ -102,7 +102,9 @@ class LaneState:
 
     def no_place(self) -> bool:
         """Whether the limit in requests is reached."""
-        return len(self.running) >= self.places()
+        places = self.policy.running if self.share is None else self.share.running
+        count = len(self.running)
+        return count >= places or (self.cap is not None and count >= self.cap)
 
     def lacks_beyond_share(self, demand: Demand) -> bool:
         """Whether it would not fit even with places from the keeper: then it asks for none."""

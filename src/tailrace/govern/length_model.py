@@ -18,6 +18,8 @@ from tailrace.govern.prediction_error import NO_ERROR, ErrorSummary, PredictionE
 
 WINDOW: Final = 256
 """Finished requests that a class remembers; each new one pushes the oldest out."""
+WELL_KNOWN: Final = 256
+_EVERY: Final = 4
 ENOUGH: Final = 16
 """Finished requests before a class speaks for itself: its median is then within about a quarter of its ranks."""
 CLASSES: Final = 512
@@ -47,9 +49,11 @@ class LengthPrediction(msgspec.Struct, frozen=True):
 class _Class:
     """The last lengths of one class, in order of size too."""
 
-    __slots__ = ("_recent", "ordered")
+    __slots__ = ("_recent", "ordered", "seen")
 
     def __init__(self) -> None:
+        self.seen = 1
+        """Completed requests of the class, those too from which nothing was learnt."""
         self._recent: deque[int] = deque()
         self.ordered: list[int] = []
 
@@ -84,19 +88,28 @@ class LengthModel:
 
     def observe(
         self, lane: str, model: str, prompt_tokens: int, max_tokens: int | None, output_tokens: int
-    ) -> LengthPrediction:
-        """A request completed with so many tokens; returns what would have been predicted for it.
+    ) -> LengthPrediction | None:
+        """A request completed with so many tokens; returns what would have been predicted, where it was learnt from.
 
         One that was cancelled, failed or timed out is not told: how long its answer would have been is unknown.
         """
         del prompt_tokens  # lanes part prompts by length already; within a lane the two hardly depend on each other
-        predicted = self._predict(lane, model, max_tokens)
         if output_tokens < 1:
-            return predicted
+            return None
+        keys = _keys(lane, model, max_tokens)
+        own = self._classes.get(keys[0])
+        if own is not None:
+            own.seen += 1
+            # A class that is well known learns from every fourth: quantiles gain little from the others.
+            if own.seen > WELL_KNOWN and own.seen % _EVERY:
+                return None
+        predicted = self._predict(lane, model, max_tokens)
         # Before it is learnt from: a prediction is judged only by what it had not seen.
-        error = self._errors.setdefault(lane, PredictionError())
+        error = self._errors.get(lane)
+        if error is None:
+            error = self._errors[lane] = PredictionError()
         error.add(predicted.tokens, output_tokens, inside=predicted.low <= output_tokens <= predicted.high)
-        for key in _keys(lane, model, max_tokens):
+        for key in keys:
             known = self._classes.get(key)
             if known is None:
                 if len(self._classes) >= CLASSES and len(key) > 1:

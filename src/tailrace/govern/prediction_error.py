@@ -28,6 +28,21 @@ class ErrorSummary(msgspec.Struct, frozen=True):
 NO_ERROR: Final = ErrorSummary(None, None, None, 0)
 
 
+def together(one: ErrorSummary, other: ErrorSummary) -> ErrorSummary:
+    """Two processes' errors as one: each figure weighted by the answers behind it. Of the medians that is no median,
+    but it lies between them, and equal processes have equal ones.
+    """
+    if not one.n or not other.n:
+        return one if one.n else other
+
+    def mean(a: float | None, b: float | None) -> float:
+        return ((a or 0.0) * one.n + (b or 0.0) * other.n) / (one.n + other.n)
+
+    return ErrorSummary(
+        mean(one.median, other.median), mean(one.coverage, other.coverage), mean(one.bias, other.bias), one.n + other.n
+    )
+
+
 class PredictionError:
     """Relative errors of the last `window` answers; an older one is forgotten when a new one comes.
 

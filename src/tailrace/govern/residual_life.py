@@ -9,9 +9,9 @@ from typing import Final
 _WINDOW: Final = 100
 _FEW: Final = 5
 """With fewer samples the remaining life is 1, whatever the age: the memoryless guess."""
-_SOME: Final = 20
-"""Samples before a tenth of them is more than one."""
-_REBUILD: Final = 8
+_SOME: Final = 10
+"""Samples before a tenth of them is one."""
+_REBUILD: Final = 16
 """The table is built anew after so many samples: it moves by a few ranks at most in between."""
 _BEYOND: Final = 0.2
 """Past (almost) all that was ever seen, what is left is taken as this share of the age; long tails are like that."""

@@ -33,6 +33,12 @@ _VOTE: Final = 0.08
 _MIN_NS: Final = 100_000.0
 """Nothing is known to less than this; it keeps logarithms finite."""
 _ENOUGH_RELEASES: Final = 5
+_DRIFT: Final = 0.2
+_STEADY: Final = (0.33, 2.5)
+"""Of exponential lives a moving mean of this weight leaves these bounds about once in 300."""
+_FADED: Final = 0.02
+_OUTLIER: Final = 4.0
+"""A single request that took so many times what was expected of it, or more, is one, and no change."""
 
 
 class WaitPrediction(msgspec.Struct, frozen=True):
@@ -64,6 +70,7 @@ class WaitModel:
     """
 
     __slots__ = (
+        "_drift",
         "_error_pipeline",
         "_error_slots",
         "_foretold",
@@ -96,6 +103,7 @@ class WaitModel:
         self._served_work = 0.0
         self._served_ns = 0.0
         self._lives = ResidualLife()
+        self._drift = 1.0
         # Of the lane: how much work ends while all places are taken.
         self._rate_work = 0.0
         self._rate_ns = 0.0
@@ -181,12 +189,26 @@ class WaitModel:
         if served:
             self._served_work = self._served_work * self._weight + request.work
             self._served_ns = self._served_ns * self._weight + took
-            self._lives.add(took / (request.work * self._slot_ns()))
+            self._judge(took / (request.work * self._slot_ns()))
             self._release(request.work, now, served=True)
         elif self._served_work:
             # Only what was done of it was work, and its end says nothing of when others end.
             self._release(min(request.work, took / self._slot_ns()), now, served=False)
         self._foretold.released(now)
+
+    def _judge(self, life: float) -> None:
+        """One lasted `life` times what was expected. Where that is far off again and again, something has changed (the
+        engine's pace, or how lengths are predicted): what was learnt before counts little from here on.
+        """
+        self._lives.add(life)
+        self._drift += _DRIFT * (min(life, _OUTLIER) - self._drift)
+        if not _STEADY[0] < self._drift < _STEADY[1]:
+            self._lives = ResidualLife()
+            self._served_work *= _FADED
+            self._served_ns *= _FADED * self._drift
+            self._rate_work *= _FADED
+            self._rate_ns *= _FADED * self._drift
+            self._drift = 1.0
 
     def _release(self, work: float, now: int, *, served: bool) -> None:
         last = self._last_release

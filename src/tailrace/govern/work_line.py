@@ -13,66 +13,65 @@ from typing import Final
 FULL: Final = 256
 """Entries of a bucket before it is split: about the square root of the longest queues."""
 
-Key = tuple[float, int, str]
-"""(what is ordered by, arrival number, request id)."""
+Key = tuple[float, int, str, float]
+"""(what is ordered by, arrival number, request id, work)."""
 
 
 class WorkLine:
-    """Keys and their work, smallest first."""
+    """Keys, smallest first."""
 
-    __slots__ = ("_buckets", "_full", "_lasts", "_sums", "_works")
+    __slots__ = ("_buckets", "_full", "_lasts", "_sums")
 
     def __init__(self, full: int = FULL) -> None:
         """`full`: entries of a bucket before it is split."""
         self._full = full
         self._buckets: list[list[Key]] = []
-        self._works: list[dict[Key, float]] = []
         self._sums: list[float] = []
         self._lasts: list[Key] = []
 
-    def add(self, key: Key, work: float) -> None:
+    def add(self, key: Key) -> None:
         """Into its place."""
-        if not self._buckets:
+        lasts = self._lasts
+        if not lasts:
             self._buckets.append([key])
-            self._works.append({key: work})
-            self._sums.append(work)
-            self._lasts.append(key)
+            self._sums.append(key[3])
+            lasts.append(key)
             return
-        at = min(bisect_left(self._lasts, key), len(self._lasts) - 1)
+        at = bisect_left(lasts, key)
+        if at == len(lasts):
+            at -= 1
+            lasts[at] = key
         bucket = self._buckets[at]
         insort(bucket, key)
-        self._works[at][key] = work
-        self._sums[at] += work
-        self._lasts[at] = bucket[-1]
+        self._sums[at] += key[3]
         if len(bucket) > self._full:
             self._split(at)
 
     def _split(self, at: int) -> None:
-        bucket, works = self._buckets[at], self._works[at]
+        bucket = self._buckets[at]
         half = len(bucket) // 2
         upper = bucket[half:]
         del bucket[half:]
-        moved = {key: works.pop(key) for key in upper}
         self._buckets.insert(at + 1, upper)
-        self._works.insert(at + 1, moved)
         self._lasts[at] = bucket[-1]
         self._lasts.insert(at + 1, upper[-1])
         # Added up anew: what rounding has left in the sum goes with it.
-        self._sums[at] = sum(works.values())
-        self._sums.insert(at + 1, sum(moved.values()))
+        self._sums[at] = sum(key[3] for key in bucket)
+        self._sums.insert(at + 1, sum(key[3] for key in upper))
 
     def remove(self, key: Key) -> None:
         """Out of its place; `KeyError` where it has none."""
         at = bisect_left(self._lasts, key)
-        if at == len(self._lasts):
+        bucket = self._buckets[at] if at < len(self._lasts) else []
+        within = bisect_left(bucket, key)
+        if within == len(bucket) or bucket[within] != key:
             raise KeyError(key)
-        bucket = self._buckets[at]
-        self._sums[at] -= self._works[at].pop(key)  # its KeyError is ours
-        del bucket[bisect_left(bucket, key)]
+        del bucket[within]
+        self._sums[at] -= key[3]
         if bucket:
             self._lasts[at] = bucket[-1]
         else:
-            del self._buckets[at], self._works[at], self._sums[at], self._lasts[at]
+            del self._buckets[at], self._sums[at], self._lasts[at]
 
     def head(self) -> Key | None:
         """The smallest."""
@@ -89,4 +88,5 @@ class WorkLine:
         within = bisect_left(bucket, key)
         # By the mean of the bucket: its 256 neighbours in the order are much alike, and adding them up one by one
         # would be most of the cost.
-        return count + within, max(0.0, work + self._sums[at] * within / len(bucket))
+        work += self._sums[at] * within / len(bucket)
+        return count + within, max(0.0, work)

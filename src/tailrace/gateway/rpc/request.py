@@ -200,6 +200,8 @@ class RpcRequest:
         self.phase = Phase.STREAMING
         self.ledger.at_first_token = self.backend.engine.watch.state(now)
         self.ledger.client_first_token = written
+        if self._lane_place == "running":
+            self.gateway.lanes.first_token(self.ledger.request_id, now)
         self._look_again(now)
 
     def wrote(self, begun: int, ended: int, read_at: int, *, blocked: bool) -> None:
@@ -221,7 +223,7 @@ class RpcRequest:
     def engine_done(self, now: int) -> None:
         """The engine's last message for it is here; the lane has room."""
         self.ledger.upstream_end = now
-        self._leave_lane(now)
+        self._leave_lane(now, completed=True)
 
     # -- time
 
@@ -333,9 +335,9 @@ class RpcRequest:
         meter.end(self.ledger.upstream_end or now, clean=False)
         return meter.summary()
 
-    def _leave_lane(self, now: int) -> None:
+    def _leave_lane(self, now: int, *, completed: bool = False) -> None:
         place, self._lane_place = self._lane_place, ""
         if place == "running":
-            self.gateway.lanes.finish(self.ledger.request_id, now)
+            self.gateway.lanes.finish(self.ledger.request_id, now, completed=completed)
         elif place == "waiting":
             self.gateway.lanes.leave(self.ledger.request_id)
