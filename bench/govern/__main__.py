@@ -38,9 +38,9 @@ def on_sockets(seconds: float, scale: float) -> int:
         show(arms[-1])
     burst = sockets.burst()
     print(
-        f"burst of 40 at 4 + 4: {burst.served} served, {burst.refused} refused ({burst.with_retry_after} with "
-        f"Retry-After, the slowest after {burst.slowest_refusal_ms:.1f} ms, seen after {burst.seen_ms:.0f} ms), at most "
-        f"{burst.most_at_work} at work"
+        f"burst of 40 at 4 + 4: {burst.served} served, {burst.refused} refused "
+        f"({burst.with_retry_after} with Retry-After, the slowest after {burst.slowest_refusal_ms:.1f} ms, "
+        f"seen after {burst.seen_ms:.0f} ms), at most {burst.most_at_work} at work"
     )
     governed_half, governed = arms[0], arms[1]
     broken = []
