@@ -10,6 +10,7 @@ from typing import Final
 
 from tailrace.app.engine_metrics import SENT, sent_so_far, show_engines
 from tailrace.app.fleet_cancels import count_slot
+from tailrace.app.lane_gauges import show_lanes
 from tailrace.app.prediction_gauges import show_predictions
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.config import Config, parse_objectives
@@ -72,6 +73,7 @@ class GatewayProcess:
         for name in ("tailrace_requests_in_flight", "tailrace_requests_queued", "tailrace_lane_limit"):
             metrics.clear(name)
         lanes = gateway.lanes.snapshot(now)
+        show_lanes(metrics, lanes)
         show_predictions(metrics, lanes)
         for lane, state in lanes.items():
             metrics.gauge("tailrace_requests_in_flight", state["running"], lane=lane)

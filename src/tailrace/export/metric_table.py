@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace.export.host_metrics import HOST_METRICS
+from tailrace.export.lane_metrics import LANE_METRICS
 from tailrace.export.metric import Metric
+from tailrace.export.prediction_metrics import PREDICTION_METRICS
 from tailrace.export.span_metrics import SPAN_METRICS
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
@@ -330,61 +332,8 @@ _TABLE: Final = (
         merge="max",
         definition="The lane's limits as configured: running, queued.",
     ),
-    Metric(
-        name="tailrace_predicted_wait_seconds",
-        kind="gauge",
-        labels=("lane",),
-        unit="seconds",
-        merge="max",
-        definition="What the next arrival in the lane is predicted to wait; absent until a request of it has ended.",
-    ),
-    Metric(
-        name="tailrace_predicted_wait_error_ratio",
-        kind="gauge",
-        labels=("lane",),
-        unit="ratio",
-        merge="max",
-        definition="Median of |predicted - actual| / actual of the last 512 waits of more than a second, those of "
-        "refused requests included: for them, until a place would have been theirs.",
-    ),
-    Metric(
-        name="tailrace_predicted_wait_coverage_ratio",
-        kind="gauge",
-        labels=("lane",),
-        unit="ratio",
-        merge="min",
-        definition="Share of these waits that lay within the predicted range; about 0.8 is aimed at.",
-    ),
-    Metric(
-        name="tailrace_predicted_wait_answers",
-        kind="gauge",
-        labels=("lane",),
-        unit="requests",
-        definition="Waits on which the two figures above rest.",
-    ),
-    Metric(
-        name="tailrace_predicted_output_error_ratio",
-        kind="gauge",
-        labels=("lane",),
-        unit="ratio",
-        merge="max",
-        definition="Median of |predicted - actual| / actual of the output tokens of the last 512 completed requests.",
-    ),
-    Metric(
-        name="tailrace_predicted_output_coverage_ratio",
-        kind="gauge",
-        labels=("lane",),
-        unit="ratio",
-        merge="min",
-        definition="Share of their outputs that lay within the predicted range, from p10 to p90 of their class.",
-    ),
-    Metric(
-        name="tailrace_predicted_output_answers",
-        kind="gauge",
-        labels=("lane",),
-        unit="requests",
-        definition="Completed requests on which these two rest.",
-    ),
+    *LANE_METRICS,
+    *PREDICTION_METRICS,
     Metric(
         name="tailrace_in_flight_over_objective",
         kind="gauge",

@@ -86,9 +86,11 @@ def _error(refusal: Refusal) -> dict[str, Any]:
         error["lane"] = refusal.lane
     if refusal.position is not None:
         error["position"] = refusal.position
+    if refusal.position is not None or refusal.predicted_wait_ms is not None:
+        # Null where a lane refuses and knows nothing yet: a client that reads it need not ask whether it is there.
         error["predicted_wait_ms"] = refusal.predicted_wait_ms
-        if refusal.predicted_wait_range_ms is not None:
-            error["predicted_wait_range_ms"] = refusal.predicted_wait_range_ms
+    if refusal.predicted_wait_range_ms is not None:
+        error["predicted_wait_range_ms"] = refusal.predicted_wait_range_ms
     if refusal.retry_after_s is not None:
         error["retry_after_s"] = refusal.retry_after_s
     if refusal.request_id:
@@ -178,9 +180,11 @@ def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
         why = f"the prompts and predicted answers that wait come near its limit of {policy.queued_tokens} tokens"
     elif decision.reason is Reason.QUEUE_FULL:
         why = f"{policy.running} requests are running and {policy.queued} are waiting, which is its limit"
-    else:
+    elif predicted is not None and predicted > policy.budgets.queue_ns:
         budget = policy.budgets.queue_ns / 1e9
-        why = f"the predicted wait of {(predicted or 0) / 1e9:.1f} s is longer than its queue budget of {budget:g} s"
+        why = f"the predicted wait of {predicted / 1e9:.1f} s is longer than its queue budget of {budget:g} s"
+    else:
+        why = f"with a predicted wait of {(predicted or 0) / 1e9:.1f} s the request's own deadline cannot be met"
     return Refusal(
         status=decision.http_status,
         message=f"lane {decision.lane!r} is full: {why}. Try again in {decision.retry_after_s} s.",

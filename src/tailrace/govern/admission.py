@@ -139,7 +139,7 @@ class Admission:
         waiting = Waiting(facts, demand, now, now + budget, self._sequence)
         ahead, work = lane.queue.ahead(waiting)
         position = ahead + lane.elsewhere(now) + 1
-        predicted = waiting.predicted = lane.predict(ahead, work, now, held=True)
+        predicted = waiting.predicted = lane.predict(ahead, work, now, held=True, size=demand.work)
         waiting.ahead = ahead
         wait_ns = None if predicted is None else predicted.expected_ns
         reason = Reason.NONE
@@ -151,7 +151,7 @@ class Admission:
             reason = Reason.PREDICTED_WAIT
         if reason:
             if predicted is not None:
-                lane.waits.foretell(predicted, ahead, now)
+                lane.waits.foretell(predicted, ahead, now, key=lane.queue.key_of(waiting))
             return self._refuse(lane, reason, position, predicted)
         self._wait(lane, waiting, now)
         return Decision(
@@ -414,8 +414,9 @@ class Admission:
         lane = self._lane_of.get(request_id)
         if lane is None or request_id not in lane.queue:
             return None, None
-        ahead, work = lane.queue.ahead(lane.queue[request_id])
-        predicted = lane.predict(ahead, work, now, held=True)
+        waiting = lane.queue[request_id]
+        ahead, work = lane.queue.ahead(waiting)
+        predicted = lane.predict(ahead, work, now, held=True, size=waiting.demand.work)
         return ahead + lane.elsewhere(now) + 1, None if predicted is None else predicted.expected_ns
 
     @property
@@ -546,6 +547,8 @@ class Admission:
         self._turns.started(lane, head.demand.tokens, now - oldest.since)
         if head.predicted is not None:
             lane.waits.answered(head.predicted, now - head.since, head.ahead + 1)
+        if lane.waits.awaits:
+            lane.waits.given(lane.queue.key(head), now, by_age=lane.queue.out_of_turn(head))
         lane.queue.start(head, now)
         self._has_left(lane, head.facts.request_id, now)
         self._begin(lane, head.facts, head.demand, now)

@@ -104,7 +104,8 @@ class LaneQueue:
         """How many tenants wait."""
         return self._turns.active
 
-    def _key(self, waiting: Waiting) -> Key:
+    def key(self, waiting: Waiting) -> Key:
+        """Where one stands in its tenant's line."""
         key = waiting.key
         if key is None:
             key = waiting.key = order_key(self.policy.order, self.policy, waiting)
@@ -120,7 +121,7 @@ class LaneQueue:
         self._entries[request_id] = waiting
         tenant.by_age[request_id] = waiting
         work = waiting.demand.work
-        tenant.by_key.add(self._key(waiting))
+        tenant.by_key.add(self.key(waiting))
         if tenant.by_prefill is not None:
             assert self._prefill is not None
             waiting.prefill_key = order_key(self._prefill, self.policy, waiting, prefill=True)
@@ -137,7 +138,7 @@ class LaneQueue:
         name = waiting.facts.tenant
         tenant = self._tenants[name]
         del tenant.by_age[request_id]
-        tenant.by_key.remove(self._key(waiting))
+        tenant.by_key.remove(self.key(waiting))
         if tenant.by_prefill is not None and waiting.prefill_key is not None:
             tenant.by_prefill.remove(waiting.prefill_key)
         tenant.work -= waiting.demand.work
@@ -180,6 +181,14 @@ class LaneQueue:
         assert key is not None
         return self._entries[key[2]]
 
+    def key_of(self, waiting: Waiting) -> Key | None:
+        """Where one that is not here would stand; `None` where turns between tenants decide too."""
+        return self.key(waiting) if len(self._tenants) <= 1 else None
+
+    def out_of_turn(self, waiting: Waiting) -> bool:
+        """Whether one that is next is not the first of its tenant's order: it is, by its age."""
+        return self._tenants[waiting.facts.tenant].by_key.head() != self.key(waiting)
+
     def ahead(self, waiting: Waiting) -> tuple[int, float]:
         """(requests, work) that go before `waiting`, which may be here or about to come, if nobody else comes.
 
@@ -193,7 +202,7 @@ class LaneQueue:
             waits = 0
         else:
             waits, whole = len(tenant.by_age), tenant.work
-            own, own_work = tenant.by_key.ahead(self._key(waiting))
+            own, own_work = tenant.by_key.ahead(self.key(waiting))
         others = len(self._entries) - waits
         if not others:
             return own, own_work

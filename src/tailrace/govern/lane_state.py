@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from tailrace.govern.adaptive_limit import AdaptiveLimit, AdaptiveLimitPolicy
-from tailrace.govern.lane import LanePolicy
+from tailrace.govern.lane import LanePolicy, Order
 from tailrace.govern.lane_queue import LaneQueue, Waiting
 from tailrace.govern.occupancy import ROOM_IN_PREFILL, ROOM_TO_RUN, Demand, Limits, Occupancy
+from tailrace.govern.overtaking import Overtaking
 from tailrace.govern.service_floor import ServiceFloor
 from tailrace.govern.share import Share
 from tailrace.govern.wait_model import WaitModel, WaitPrediction
@@ -47,6 +49,7 @@ class LaneState:
         "floor",
         "guesses",
         "limits",
+        "overtaking",
         "policy",
         "prefill_binds",
         "queue",
@@ -83,6 +86,7 @@ class LaneState:
         self.cap: int | None = None
         """A bound on what runs that is below `running` for now."""
         self.waits = WaitModel(policy.running)
+        self.overtaking = Overtaking() if policy.order is Order.SHORTEST_FIRST else None
         self.adaptive = None if policy.adaptive is None else AdaptiveLimit(_part(policy.adaptive, processes))
         self.guesses = True
         """Whether lengths of answers are still guesses here."""
@@ -138,6 +142,8 @@ class LaneState:
     def wait(self, waiting: Waiting, now: int) -> None:
         """It waits."""
         self.queue.push(waiting, now)
+        if self.overtaking is not None:
+            self.overtaking.came(waiting.demand.work, now)
         if self.share is not None:
             self.share.seat(waiting.facts.request_id, len(self.queue))
 
@@ -215,10 +221,12 @@ class LaneState:
         """Requests that wait in other processes."""
         return 0 if self.share is None else self.share.waiting_elsewhere(now)
 
-    def predict(self, ahead: int, work: float, now: int, *, held: bool) -> WaitPrediction | None:
+    def predict(
+        self, ahead: int, work: float, now: int, *, held: bool, size: float | None = None
+    ) -> WaitPrediction | None:
         """The wait of one with so many requests and so much work of this process before it; `None` where not known.
 
-        `held`: it must wait, whatever places there are.
+        `held`: it must wait, whatever places there are. `size`: its own work, by which others may go before it.
         """
         share = self.share
         if share is not None:
@@ -229,7 +237,14 @@ class LaneState:
             work = work * (whole / ahead if ahead else 1.0) + (others * self._mean_work() if not ahead else 0.0)
             ahead, work = round(whole * mine), work * mine
         self.bind(held=held)
-        predicted = self.waits.predict(work, ahead, now)
+        passed, patience = 0.0, math.inf
+        if size is not None and self.overtaking is not None:
+            place_ns = self.waits.place_ns
+            passed = self.overtaking.share(size, now, place_ns)
+            # From then on every second place is for the one that came first, the others for whoever is shortest.
+            meanwhile = len(self.queue) * self.overtaking.mean
+            patience = max(float(self.policy.longest_overtaken_ns), place_ns * (self.queue.work + meanwhile))
+        predicted = self.waits.predict(work, ahead, now, passed=passed, patience_ns=patience)
         if predicted is not None and not predicted.expected_ns and held:
             return None  # a place is free, and something else lacks: nobody knows until when
         return predicted

@@ -21,6 +21,7 @@ import msgspec
 from tailrace.govern.foretold import Foretold
 from tailrace.govern.prediction_error import ErrorSummary
 from tailrace.govern.residual_life import ResidualLife
+from tailrace.govern.work_line import Key
 from tailrace.govern.work_price import WorkPrice
 from tailrace.model.thresholds import S
 
@@ -33,6 +34,8 @@ _VOTE: Final = 0.08
 _MIN_NS: Final = 100_000.0
 """Nothing is known to less than this; it keeps logarithms finite."""
 _ENOUGH_RELEASES: Final = 5
+_LEAVING: Final = 0.02
+"""Weight of the newest of those that left the queue, with a place or without."""
 _DRIFT: Final = 0.2
 _STEADY: Final = (0.33, 2.5)
 """Of exponential lives a moving mean of this weight leaves these bounds about once in 300."""
@@ -89,6 +92,7 @@ class WaitModel:
         "_served_ns",
         "_served_work",
         "_spacing",
+        "_stay",
         "_steady",
         "_weight",
         "price",
@@ -118,6 +122,8 @@ class WaitModel:
         self._heads_at = 0
         self._heads_known: tuple[float, float] | None = None
         self._foretold = Foretold()
+        self._stay = 1.0
+        """Share of those who wait that get a place in the end."""
         self._limit = 1
         self._weight = 0.0
         self.resize(limit)
@@ -169,8 +175,11 @@ class WaitModel:
         if len(self._running) >= self._limit:
             free_since = self._free_since
             self._steady = free_since is not None and now - free_since <= _GAP_NS
+            if free_since is not None and not self._steady:
+                self._foretold.unwanted(free_since)
             self._free_since = None
-            if self._steady and self._releases >= _ENOUGH_RELEASES:
+            if self._steady and self._releases >= _ENOUGH_RELEASES and len(self._running) <= FEW_PLACES:
+                # To be judged at the next release; with more places there is one view only.
                 self._guess = self._heads(now)
 
     def freed(self, request_id: str, now: int, *, served: bool = True) -> None:
@@ -185,6 +194,8 @@ class WaitModel:
         else:
             self._running_work -= request.work
         self._heads_known = None
+        if self._free_since is not None:
+            self._foretold.unwanted(self._free_since)
         took = float(max(now - request.since, 1))
         if served:
             self._served_work = self._served_work * self._weight + request.work
@@ -230,8 +241,13 @@ class WaitModel:
 
     # -- predictions
 
-    def predict(self, ahead_work: float, ahead_requests: int, now: int) -> WaitPrediction | None:
+    def predict(
+        self, ahead_work: float, ahead_requests: int, now: int, *, passed: float = 0.0, patience_ns: float = math.inf
+    ) -> WaitPrediction | None:
         """The wait of an arrival behind `ahead_requests` waiting ones that are worth `ahead_work` together.
+
+        `passed`: the share of the lane's pace, below 1, that others take who will come later and go first (see
+        `overtaking`); `patience_ns`: when they no longer may.
 
         `None` until a request has been served: a guess would be no better than the caller's own default.
         """
@@ -241,7 +257,8 @@ class WaitModel:
         if free > ahead_requests:
             return WaitPrediction(0, 0, 0)
         place_ns = self._rate_per_work()
-        expected = ahead_work * place_ns
+        # Some of those ahead will leave without a place: their clients, or their budgets, do not wait so long.
+        expected = ahead_work * self._stay * place_ns
         if free <= 0:
             known = self._heads_known
             if known is None or now - self._heads_at > max(1_000_000, int(min(known) / 32)):
@@ -251,6 +268,8 @@ class WaitModel:
             if free < 0:
                 # The limit was lowered: so many places more must become free before one counts.
                 expected += -free * (self._running_work / len(self._running)) * place_ns
+        if passed:
+            expected = min(expected / (1.0 - passed), max(expected, patience_ns))
         low, high = self._foretold.range(ahead_requests + 1)
         return WaitPrediction(round(expected), round(expected * low), round(expected * high))
 
@@ -266,24 +285,43 @@ class WaitModel:
         low, high = min(lives[0], 1.0), max(lives[1], 1.0)
         return WaitPrediction(round(expected), round(expected * low), round(expected * high))
 
-    def foretell(self, prediction: WaitPrediction, ahead_requests: int, now: int) -> None:
-        """Somebody was told `prediction` and sent away: measure when a place would have been theirs."""
+    def foretell(self, prediction: WaitPrediction, ahead_requests: int, now: int, *, key: Key | None = None) -> None:
+        """Somebody was told `prediction` and sent away: measure when a place would have been theirs.
+
+        `key`: where they would have stood, where the queue has one order and `given` tells who got a place.
+        """
         if len(self._running) >= self._limit:
             places = ahead_requests + 1 + len(self._running) - self._limit
-            self._foretold.tell(prediction.expected_ns, prediction.low_ns, prediction.high_ns, places, now)
+            self._foretold.tell(prediction.expected_ns, prediction.low_ns, prediction.high_ns, places, key, now)
 
     def left(self, since: int) -> None:
         """One that had waited since `since` left the queue without a place: those after it move up."""
+        self._stay -= _LEAVING * self._stay
         self._foretold.moved_up(since)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether `given` has anybody to tell."""
+        return bool(self._foretold.papers)
+
+    def given(self, key: Key, now: int, *, by_age: bool = False) -> None:
+        """A place was given to one that waited at `key`; `by_age`: out of turn, because it had waited for longest."""
+        self._foretold.given(key, now, by_age=by_age)
 
     def answered(self, predicted: WaitPrediction, actual_ns: int, places: int = 1) -> None:
         """One that waited behind `places` - 1 others has got its place after `actual_ns`."""
+        self._stay += _LEAVING * (1.0 - self._stay)
         self._foretold.answered(predicted.expected_ns, predicted.low_ns, predicted.high_ns, places, actual_ns)
 
     @property
     def error(self) -> ErrorSummary:
         """The error of predicted waits of more than a second against when a place was free."""
         return self._foretold.error.summary()
+
+    @property
+    def place_ns(self) -> float:
+        """How long the lane takes for a unit of work, while all places are taken; 0 while that is not known."""
+        return self._rate_per_work() if self._served_work else 0.0
 
     @property
     def drain_work_per_s(self) -> float | None:
