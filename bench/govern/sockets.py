@@ -29,6 +29,8 @@ from tailrace.store.run_file import read_run
 
 CHAT_SHARE = 0.9
 _S = 1_000_000_000
+_HANDOVER_NS = 1_000_000
+"""A place is handed on when the engine's end is read, a moment (0.1 ms) before the last token's write is stamped."""
 _AT_ONCE_NS = 1_000_000
 """Who was in the lane for less than this did not wait."""
 _CLIENT_LIMITED = 3
@@ -208,7 +210,7 @@ def burst() -> Burst:
     steps = []
     for record in records:
         if record.outcome == "completed":
-            begun = record.start_unix_ns + (record.ingress_ns or 0) + (record.queue_gateway_ns or 0)
+            begun = record.start_unix_ns + (record.ingress_ns or 0) + (record.queue_gateway_ns or 0) + _HANDOVER_NS
             steps += [(begun, 1), (record.start_unix_ns + (record.e2e_last_token_ns or record.e2e_ns), -1)]
     refused = [one for one in seen if one.status == 429]
     return Burst(
