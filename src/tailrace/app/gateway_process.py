@@ -8,6 +8,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Final
 
+from tailrace.app.cache_gauges import show_cache
 from tailrace.app.engine_metrics import SENT, sent_so_far, show_engines
 from tailrace.app.fleet_cancels import count_slot
 from tailrace.app.lane_gauges import show_lanes
@@ -80,14 +81,18 @@ class GatewayProcess:
             metrics.gauge("tailrace_requests_queued", state["queued"], lane=lane)
             for limit in ("running", "queued"):
                 metrics.gauge("tailrace_lane_limit", state[f"{limit}_limit"], lane=lane, limit=limit)
+        if gateway.cache is not None:
+            show_cache(metrics, gateway.cache.view())
         metrics.clear("tailrace_in_flight_over_objective")
         for lane, count in gateway.over_objective(now).items():
             metrics.gauge("tailrace_in_flight_over_objective", count, lane=lane)
         metrics.gauge("tailrace_event_loop_lag_seconds", gateway.loop_lag_max_ns / 1e9)
         _set_hop_gauges(metrics, gateway)
+        _set_ladder_gauges(metrics, gateway)
         metrics.gauge("tailrace_workers", int(not gateway.retiring))
         metrics.counter("tailrace_worker_restarts_total", 0)
         _set_backend_gauges(metrics, gateway, now)
+        _set_token_gauges(metrics, gateway)
         for why, budget in gateway.traces.budgets.items():
             metrics.counter("tailrace_traces_asked_total", budget.granted, why=why, answer="granted")
             metrics.counter("tailrace_traces_asked_total", budget.withheld, why=why, answer="withheld")
@@ -108,6 +113,25 @@ def _set_backend_gauges(metrics: GatewayMetrics, gateway: Gateway, now: int) -> 
             value = None if seen is None else getattr(seen, signal)
             if value is not None:
                 metrics.gauge(name, value, backend=backend.name)
+
+
+def _set_ladder_gauges(metrics: GatewayMetrics, gateway: Gateway) -> None:
+    metrics.clear("tailrace_degradation_step")
+    if gateway.degradation is not None:
+        ladder = gateway.degradation.ladder
+        metrics.gauge("tailrace_degradation_step", ladder.step)
+        metrics.counter("tailrace_degradation_steps_total", ladder.steps_up, direction="up")
+        metrics.counter("tailrace_degradation_steps_total", ladder.steps_down, direction="down")
+    for (lane, action), count in gateway.gaps.counts.items():
+        metrics.counter("tailrace_gap_events_total", count, lane=lane, action=action)
+
+
+def _set_token_gauges(metrics: GatewayMetrics, gateway: Gateway) -> None:
+    for model, source, error in gateway.shaping.estimates.errors():
+        metrics.counter("tailrace_token_counts_compared_total", error.n, model=model, source=source)
+        for quantile, value in (("0.5", error.p50), ("0.95", error.p95)):
+            if value is not None:
+                metrics.gauge("tailrace_token_count_error_ratio", value, model=model, source=source, quantile=quantile)
 
 
 def _set_hop_gauges(metrics: GatewayMetrics, gateway: Gateway) -> None:

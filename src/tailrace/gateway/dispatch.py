@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, cast
 
 from tailrace.gateway.forward import forward_request, length_line, onward_head
@@ -118,6 +119,9 @@ class Dispatch:
             added = backend.engine.additions(route.endpoint, work, body, ledger.request_id)
             exchange.transit.cut = added.cut
             body = with_fields(body, work, added.body)
+        deadline = exchange.clock.deadline_at
+        if deadline is not None and route.kind is RouteKind.READ and upload is None:
+            body = backend.engine.adapter.with_deadline(route.endpoint, body, deadline - monotonic_ns())
         forward = backend.config.forward_priority
         if forward and route.kind is RouteKind.READ and upload is None:
             body = exchange.gateway.priorities.add(

@@ -174,14 +174,20 @@ class GatewayExchange:
         if self.route.kind is RouteKind.READ:
             if not self._read_request(body, now):
                 return
-            body = self.gateway.aliases.applied(body, self.ledger)
-            # Not the read's stamp: decoding a long prompt takes its time, and that time is ingress.
-            self.ledger.parsed = now = monotonic_ns()
-            self._enter_lane(body, now)
+            shaped = self.gateway.shaping.shape(self, body)
+            if shaped is not None:
+                self.shaped(shaped)
         else:
             self.ledger.parsed = now
             self.ledger.stream = False
             self.send_unqueued(body, now)
+
+    def shaped(self, body: bytes) -> None:
+        """Its prompt and what it asks for are within their limits."""
+        body = self.gateway.aliases.applied(body, self.ledger)
+        # Not the read's stamp: decoding a long prompt takes its time, and that time is ingress.
+        self.ledger.parsed = now = monotonic_ns()
+        self._enter_lane(body, now)
 
     def send_unqueued(self, body: bytes, now: int) -> None:
         """No lane has a say: it goes as it is."""
@@ -260,6 +266,8 @@ class GatewayExchange:
             return
         policy = desk.policy(decision.lane)
         self.clock.budgets = policy.budgets
+        if policy.guard is not None:
+            self.clock.watch = self.gateway.gaps.watch(self, policy.guard)
         self.among = policy.backends
         self._draw_trace()
         if decision.kind is DecisionKind.WAIT:
@@ -303,7 +311,8 @@ class GatewayExchange:
 
     def _admitted(self, body: bytes, now: int) -> None:
         self.ledger.admitted = now
-        self.dispatch.begin(body, now)
+        degradation = self.gateway.degradation
+        self.dispatch.begin(body if degradation is None else degradation.admitted(self, body, now), now)
         if self.gateway.lanes.follows_engines:
             self.gateway.lanes.sent(self.ledger.request_id, self.backend.name)
 
@@ -346,6 +355,8 @@ class GatewayExchange:
         self.phase = Phase.STREAMING
         self.ledger.at_first_token = self.backend.engine.watch.state(now)
         self.ledger.client_first_token = written
+        if self.gateway.degradation is not None:
+            self.gateway.degradation.first_token(self, now)
         if self._lane_place == "running":
             self.gateway.lanes.first_token(self.ledger.request_id, now)
         self.next_check = self.next_budget()
@@ -438,7 +449,7 @@ class GatewayExchange:
         draining = self.phase is Phase.DRAINING
         queued = over.reason is Reason.QUEUE_TIMEOUT
         self._let_go(now)
-        text = f"the {over.budget} budget of {self.clock.length_ns(over.budget) / 1e9:g} s is over in stage {stage}"
+        text = self.clock.sentence(over, stage)
         if draining:
             # Everything is said; only the client does not take it.
             self._drop_client()
@@ -554,6 +565,7 @@ class GatewayExchange:
             return
         self._let_go(now)
         self.phase = Phase.DONE
+        self.clock.watch = None  # it knows us: nothing that is over may wait for the collector
         if self.upload is not None:
             self.upload.close()
         ledger, answer, transit = self.ledger, self.answer, self.transit

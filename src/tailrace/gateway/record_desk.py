@@ -126,6 +126,7 @@ class RecordDesk:
             if self.observer is not None:
                 self.observer.observe(record)
             gateway.kept.add(record)
+            gateway.shaping.learn(ended.exchange, record)
             gateway.lanes.learn(record.request_id, record.prompt_tokens, record.output_tokens)
         except Exception:
             # A record that cannot be made is a bug of ours; the client's stream must not pay for it.
