@@ -46,8 +46,9 @@ class Dispatch:
         exchange = self._exchange
         gateway = exchange.gateway
         routing = gateway.routing
-        among = exchange.among if routing is None else routing.among(exchange, exchange.among)
-        backend = gateway.backends.choose(among=among)
+        if routing is not None:
+            exchange.among = routing.among(exchange, exchange.among)  # whatever is tried stays on its route
+        backend = gateway.backends.choose(among=exchange.among)
         if backend is None:
             exchange.unreachable("no engine takes requests at the moment", now)
             return
