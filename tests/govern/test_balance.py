@@ -1,4 +1,4 @@
-"""Who gets the next request: least work, affinity with a bound, long prompts kept away, and nobody shut out for good."""
+"""Who gets the next request: least work, affinity with a bound, long prompts kept away, nobody shut out for good."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.govern.balance import PROBE_EVERY, Balancer, BalancePolicy, BalanceSettings, Skew, Want
+from tailrace.govern.balance import PROBE_EVERY, BalancePolicy, Balancer, BalanceSettings, Skew, Want
 from tailrace.govern.breaker import BreakerPolicy
 from tailrace.govern.ring import Ring, key_of
 from tailrace.govern.standing import COLD, Standing
 from tailrace.model.thresholds import MS, S
 
+EVEN = BalanceSettings()
 PREFIX = BalanceSettings(policy=BalancePolicy.PREFIX)
 
 
@@ -22,7 +23,7 @@ def fleet(count: int, **more) -> list[Standing]:
     return [Standing(f"b{number}", BreakerPolicy(), **more) for number in range(count)]
 
 
-def balancer(standings: list[Standing], settings: BalanceSettings = BalanceSettings(), seed: int = 1) -> Balancer:
+def balancer(standings: list[Standing], settings: BalanceSettings = EVEN, seed: int = 1) -> Balancer:
     return Balancer(standings, settings, Random(seed))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -70,7 +71,7 @@ def test_it_stays_away_longer_each_time() -> None:
     fleet = Fleet([1.0, 1.0, 6.0])
     fleet.run(120)
     times = [at for at, _, _ in fleet.ejected]
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
     assert len(gaps) >= 2
     assert gaps == sorted(gaps)
     assert fleet.watch.ejections("b2") == len(times)

@@ -1,8 +1,8 @@
 """Which backend gets a request: the least outstanding work, or the one that has the prompt's head in its cache.
 
 Work is counted in tokens, not in requests: a prompt of 8,000 tokens is no equal of one of 80. Who is not usable
-(breaker open, ejected, told to wait) is passed over while another is; where nobody is, all are asked: no backend is shut
-out for having been the last.
+(breaker open, ejected, told to wait) is passed over while another is; where nobody is, all are asked: no backend is
+shut out for having been the last.
 """
 
 from __future__ import annotations
