@@ -18,6 +18,7 @@ from tailrace.model.thresholds import MS, S
 class BreakerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """When it opens, and how soon it tries again."""
 
+    enabled: bool = True
     failures: int = 5
     """This many in a row open it ..."""
     share: float = 0.5
@@ -112,7 +113,7 @@ class Breaker:
 
         One that was sent before the breaker closed again has died with what the engine was then.
         """
-        if self.opened or begun < (self.changed_at or 0):
+        if self.opened or begun < (self.changed_at or 0) or not self.policy.enabled:
             return False
         self.in_a_row += 1
         self._count(now, failed=True)

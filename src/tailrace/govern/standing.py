@@ -22,6 +22,7 @@ class Standing:
         "not_before",
         "ramp_ns",
         "requests",
+        "retried",
         "since",
         "tokens",
         "weight",
@@ -47,6 +48,8 @@ class Standing:
         """Requests that are with it, or on their way to it."""
         self.tokens = 0
         """Their work: prompt and output tokens, as far as they can be told beforehand."""
+        self.retried = 0
+        """Attempts that failed here and were made again."""
         self.since: int | None = None
         """When it came back; `None` for one that has been there all along."""
         self.ejected_until = 0
