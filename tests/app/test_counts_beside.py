@@ -34,7 +34,7 @@ def test_survivor_bias_on_a_live_engine(tmp_path: Path) -> None:
             gateway = process.gateway
             await gateway.start()
             try:
-                await gateway.engine.watch.first_answer()
+                await gateway.backends.first.engine.watch.first_answer()
                 before = await (await session.get("/metrics")).text()
 
                 async def ask(tokens: int, *, leave: bool) -> None:

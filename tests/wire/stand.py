@@ -116,7 +116,7 @@ async def stand(
             await gateway.close(0.2)
         assert not gateway.in_flight
         assert not gateway.connections
-        assert not gateway.pool.open
+        assert not gateway.backends.first.pool.open
         assert gateway.counters.record_errors == 0
         for lane in gateway.lanes.snapshot(0).values():
             assert (lane["running"], lane["queued"]) == (0, 0)

@@ -47,7 +47,7 @@ def test_a_unix_socket_on_both_sides(tmp_path: Path) -> None:
                 assert (await client.ask(request(chat_body(stream=False)))).status == 200
             assert s.engine.requests[0].headers["host"] == "localhost"
             assert len({incoming.connection for incoming in s.engine.requests}) == 1
-            await s.until(lambda: s.gateway.engine.name == "vllm")  # the metrics came by the socket, too
+            await s.until(lambda: s.gateway.backends.first.engine.name == "vllm")  # the metrics came by the socket, too
             await s.record(4)
             assert {record.outcome for record in s.records.all} == {OutcomeKind.COMPLETED}
         assert not path.exists()
@@ -188,7 +188,7 @@ def test_ipv6_on_both_sides() -> None:
             assert s.engine.requests[0].headers["host"].startswith("[::1]:")
             options = [
                 connection.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-                for connection in (*s.gateway.connections, *s.gateway.pool.open)
+                for connection in (*s.gateway.connections, *s.gateway.backends.first.pool.open)
                 if connection.transport is not None
             ]
             assert len(options) == 2

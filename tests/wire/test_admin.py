@@ -57,14 +57,14 @@ async def admin_of(gateway: Gateway, **parts: Any) -> AsyncIterator[Admin]:
 def test_health_readiness_and_backends() -> None:
     async def test() -> None:
         async with stand() as s, admin_of(s.gateway, store_counters=lambda: {"acknowledged": 4}) as admin:
-            await s.until(lambda: s.gateway.engine.reachable is True)
+            await s.until(lambda: s.gateway.backends.first.engine.reachable is True)
             status, health = await admin.get("/healthz")
             assert (status, health["status"], health["in_flight"]) == (200, "ok", 0)
             assert health["store"] == {"acknowledged": 4}
             assert (await admin.get("/readyz"))[0] == 200
             _, backends = await admin.get("/backends")
             assert backends["backends"][0]["url"] == s.engine.url
-            s.gateway.engine.watch.unreachable()
+            s.gateway.backends.first.engine.watch.unreachable()
             status, ready = await admin.get("/readyz")
             assert status == 503
             assert s.engine.url in ready["why"]

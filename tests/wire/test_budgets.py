@@ -72,7 +72,7 @@ def test_the_engine_says_that_it_is_still_queued() -> None:
     async def test() -> None:
         side = {"/metrics": metrics}
         async with stand(script, side=side, budgets=_budgets(first_token="200ms"), scrape={"period": "50ms"}) as s:
-            await s.until(lambda: s.gateway.engine.name == "vllm")
+            await s.until(lambda: s.gateway.backends.first.engine.name == "vllm")
             reply = await s.ask(request(chat_body()))
             assert reply.json["error"]["stage"] == "queue"
             assert (await s.record()).died_in == "queue"
@@ -88,7 +88,7 @@ def test_llamacpp_before_and_after_its_status_line() -> None:
 
     async def test() -> None:
         async with stand(script, budgets=_budgets(first_token="200ms")) as s:
-            s.gateway.engine.recognise({"server": "llama.cpp"})
+            s.gateway.backends.first.engine.recognise({"server": "llama.cpp"})
             await s.ask(request(chat_body(late=False)))
             assert (await s.record(1)).died_in == "queue"
             await s.ask(request(chat_body(late=True)))

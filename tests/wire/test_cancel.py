@@ -155,7 +155,7 @@ def test_while_connecting() -> None:
                 _leave(client, "close")
                 record = await s.record()
                 assert (record.outcome, record.died_in) == (OutcomeKind.CANCELLED, "queue")
-                assert not s.gateway.pool._connecting
+                assert not s.gateway.backends.first.pool._connecting
 
     run(test())
 

@@ -188,8 +188,8 @@ def test_on_the_wire() -> None:
     async def test() -> None:
         side: Any = Metrics({"/metrics": b""})
         async with stand(script, side=side) as s, admin_of(s.gateway) as admin:
-            await s.until(lambda: s.gateway.engine.watch.counts)
-            scrapes = s.gateway.engine.watch.scrapes
+            await s.until(lambda: s.gateway.backends.first.engine.watch.counts)
+            scrapes = s.gateway.backends.first.engine.watch.scrapes
             stays = await s.client()
             await stays.send(request(chat_body()))
             client = await s.client()
@@ -199,7 +199,7 @@ def test_on_the_wire() -> None:
             await s.until(lambda: inside == 2)
             client.abort()
             record = await s.record()
-            await s.until(lambda: (found := s.gateway.cancels.find(record.request_id)) and found.slot_ns)
+            await s.until(lambda: (found := s.gateway.backends.first.cancels.find(record.request_id)) and found.slot_ns)
             _, cancels = await admin.get("/cancels")
             (cancel,) = cancels["cancels"]
             assert cancel["request_id"] == record.request_id
@@ -207,9 +207,9 @@ def test_on_the_wire() -> None:
             assert 55 < cancel["cancel_slot_ms"] < 200
             _, public = await admin.get(f"/records/{record.request_id}")
             assert public["cancel_slot_ms"] == cancel["cancel_slot_ms"]
-            assert 2 <= s.gateway.engine.watch.scrapes - scrapes < 30
-            quiet = s.gateway.engine.watch.scrapes
+            assert 2 <= s.gateway.backends.first.engine.watch.scrapes - scrapes < 30
+            quiet = s.gateway.backends.first.engine.watch.scrapes
             await asyncio.sleep(0.3)
-            assert s.gateway.engine.watch.scrapes == quiet  # the burst is over with its last cancel
+            assert s.gateway.backends.first.engine.watch.scrapes == quiet  # the burst is over with its last cancel
 
     run(test())

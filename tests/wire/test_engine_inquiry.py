@@ -25,7 +25,7 @@ FAST = {"period": "50ms"}
 
 
 async def known(s: Stand, key: str = "version") -> None:
-    await s.until(lambda: s.gateway.engine.profile.facts.get(key) is not None)
+    await s.until(lambda: s.gateway.backends.first.engine.profile.facts.get(key) is not None)
 
 
 def test_facts_and_their_sources_are_in_every_record_and_the_view() -> None:
@@ -62,7 +62,7 @@ def test_a_count_from_before_the_request_is_no_batch_size(before: int) -> None:
     async def test() -> None:
         side = {**VLLM, "/metrics": b'vllm:num_requests_running{engine="0"} %d\n' % before}
         async with stand(side=side, scrape={"period": "60s", "stale": "60s"}) as s:
-            await s.until(lambda: s.gateway.engine.watch.latest is not None)
+            await s.until(lambda: s.gateway.backends.first.engine.watch.latest is not None)
             await s.ask(request(chat_body()))
             record = await s.record()
             assert (record.running_at_first_token, record.batch_size) == (before, None), "that was another batch"
@@ -111,7 +111,7 @@ def test_an_engine_without_metrics_is_recognised_by_what_it_answers(
             view = s.gateway.live()["engine"]
             assert (view["engine"], view["version"]) == (name, version)
             assert view["basis"] == ("read_in_source" if name in {"sglang", "tgi"} else "run")
-            shown = s.gateway.engine.version_with_caveat
+            shown = s.gateway.backends.first.engine.version_with_caveat
             assert shown == (f"{version} (read in source, not run)" if name in {"sglang", "tgi"} else version)
 
     run(test())
@@ -120,7 +120,7 @@ def test_an_engine_without_metrics_is_recognised_by_what_it_answers(
 def test_a_header_may_tell_the_version_where_no_path_does() -> None:
     async def test() -> None:
         async with stand() as s:
-            s.gateway.engine.recognise({"server": "tailrace-simulated-engine/9.9"})
+            s.gateway.backends.first.engine.recognise({"server": "tailrace-simulated-engine/9.9"})
             await s.ask(request(chat_body()))
             record = await s.record()
             assert (record.engine, record.engine_version) == ("simulated", "9.9")
@@ -146,13 +146,13 @@ def test_it_is_asked_once_a_start_and_again_when_it_counts_anew() -> None:
         side = dict(VLLM)
         async with stand(script, side=side, metrics_path="/vllm-metrics", scrape=FAST) as s:
             await known(s)
-            inquiry = s.gateway.engine.inquiry
+            inquiry = s.gateway.backends.first.engine.inquiry
             before = asked.count("/vllm-metrics")
             await s.until(lambda: asked.count("/vllm-metrics") > before + 5)
             assert inquiry.asked == 1
             s.engine.side["/version"] = b'{"version":"0.33.0"}'
             count = 3
-            await s.until(lambda: s.gateway.engine.version == "0.33.0")
+            await s.until(lambda: s.gateway.backends.first.engine.version == "0.33.0")
             assert inquiry.asked == 2
             before = asked.count("/vllm-metrics")
             await s.until(lambda: asked.count("/vllm-metrics") > before + 5)
@@ -165,9 +165,9 @@ def test_it_is_asked_again_when_it_comes_back() -> None:
     async def test() -> None:
         async with stand(side=dict(VLLM), scrape=FAST) as s:
             await known(s)
-            s.gateway.engine.watch.unreachable()
+            s.gateway.backends.first.engine.watch.unreachable()
             s.engine.side["/version"] = b'{"version":"0.31.0"}'
-            await s.until(lambda: s.gateway.engine.version == "0.31.0")
+            await s.until(lambda: s.gateway.backends.first.engine.version == "0.31.0")
 
     run(test())
 
@@ -190,9 +190,11 @@ def test_a_slow_answer_about_itself_delays_no_request() -> None:
             for _ in range(5):
                 assert (await client.ask(request(chat_body()))).status == 200
             assert loop.time() - began < 1.0
-            assert s.gateway.engine.version == ""
+            assert s.gateway.backends.first.engine.version == ""
             await known(s, "parameters")
-            assert s.gateway.engine.version == "", "what did not answer in time is not known, the rest is"
+            assert s.gateway.backends.first.engine.version == "", (
+                "what did not answer in time is not known, the rest is"
+            )
 
     run(test())
 
@@ -204,14 +206,14 @@ def test_a_busy_engine_is_what_it_was() -> None:
     async def test() -> None:
         async with stand(side=dict(VLLM), scrape=FAST) as s:
             await known(s)
-            inquiry, asked = s.gateway.engine.inquiry, s.gateway.engine.inquiry.asked
+            inquiry, asked = s.gateway.backends.first.engine.inquiry, s.gateway.backends.first.engine.inquiry.asked
             s.engine.side["/version"] = late
             inquiry._due = 0  # five minutes have passed
             await s.until(lambda: inquiry.asked > asked)
             await asyncio.sleep(0.1)
-            assert (s.gateway.engine.version, inquiry.asked) == ("0.32.0", asked + 1)
+            assert (s.gateway.backends.first.engine.version, inquiry.asked) == ("0.32.0", asked + 1)
             inquiry.again()
-            await s.until(lambda: s.gateway.engine.version == "")
+            await s.until(lambda: s.gateway.backends.first.engine.version == "")
 
     run(test())
 
@@ -221,7 +223,7 @@ def test_an_unknown_metric_is_reported_once_and_shown(caplog: pytest.LogCaptureF
 
     async def test() -> None:
         async with stand(side={**VLLM, "/metrics": metrics}, scrape=FAST) as s:
-            await s.until(lambda: s.gateway.engine.watch.scrapes > 3)
+            await s.until(lambda: s.gateway.backends.first.engine.watch.scrapes > 3)
             assert s.gateway.live()["engine"]["unknown_metrics"] == {"count": 1, "names": ["vllm:kv_share_in_use"]}
 
     with caplog.at_level(logging.WARNING):
@@ -234,8 +236,8 @@ def test_workers_learn_it_from_the_one_that_asks() -> None:
     async def test() -> None:
         async with stand(side=dict(VLLM)) as s, stand() as other:
             await known(s)
-            news = msgspec.json.decode(msgspec.json.encode(s.gateway.engine.news()), type=EngineNews)
-            other.gateway.engine.take(news)
+            news = msgspec.json.decode(msgspec.json.encode(s.gateway.backends.first.engine.news()), type=EngineNews)
+            other.gateway.backends.first.engine.take(news)
             await other.ask(request(chat_body()))
             record = await other.record()
             assert (record.engine_version, record.dtype) == ("0.32.0", "bfloat16")
@@ -373,7 +375,7 @@ def test_tritons_batches_are_counted_and_in_the_record() -> None:
             assert (await s.record()).batch_size is None, "nothing was counted yet"
             ran[8] = 4
             s.engine.side["/v2/models/stats"] = statistics()
-            await s.until(lambda: bool(s.gateway.engine.profile.batches))
+            await s.until(lambda: bool(s.gateway.backends.first.engine.profile.batches))
             await s.ask(ask)
             record = await s.record(2)
             assert record.batch_size == 8

@@ -36,7 +36,7 @@ def engine() -> Iterator[Child]:
 @asynccontextmanager
 async def before(engine: Child, **config: Any) -> AsyncIterator[Stand]:
     async with stand(backends=[{"url": engine.url}], budgets=BUDGETS, **config) as s:
-        await s.until(lambda: s.gateway.engine.reachable is True)
+        await s.until(lambda: s.gateway.backends.first.engine.reachable is True)
         yield s
 
 
@@ -117,8 +117,8 @@ def test_a_client_that_leaves_a_frozen_engine_is_let_go_at_once(engine: Child) -
             record = await s.record()
             assert record.reason is Reason.CLIENT_DISCONNECT
             # Its slot is not free, and nobody says that it is.
-            await s.until(lambda: bool(s.gateway.cancels.recent[0].unseen), within=6)
-            assert s.gateway.cancels.recent[0].slot_ns is None
+            await s.until(lambda: bool(s.gateway.backends.first.cancels.recent[0].unseen), within=6)
+            assert s.gateway.backends.first.cancels.recent[0].slot_ns is None
 
     run(test())
 

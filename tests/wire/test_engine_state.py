@@ -41,20 +41,20 @@ def test_health_200_but_frozen_is_not_ready(caplog: pytest.LogCaptureFixture) ->
         side: Any = Metrics()
         side.running, side.moves = 3, True
         async with stand(side=side, scrape=FAST) as s, admin_of(s.gateway) as admin:
-            await s.until(lambda: s.gateway.engine.watch.scrapes > 10)
+            await s.until(lambda: s.gateway.backends.first.engine.watch.scrapes > 10)
             assert (await admin.get("/readyz"))[0] == 200
             side.moves = False
-            await s.until(lambda: s.gateway.engine.judge.frozen is not None)
+            await s.until(lambda: s.gateway.backends.first.engine.judge.frozen is not None)
             status, ready = await admin.get("/readyz")
             assert status == 503
             assert "is frozen: the engine runs 3 requests and has computed nothing for" in ready["why"]
             (backend,) = (await admin.get("/backends"))[1]["backends"]
             assert backend["frozen"].startswith("the engine runs 3 requests")
             assert backend["reachable"] is True
-            scrapes = s.gateway.engine.watch.scrapes
-            await s.until(lambda: s.gateway.engine.watch.scrapes > scrapes + 5)
+            scrapes = s.gateway.backends.first.engine.watch.scrapes
+            await s.until(lambda: s.gateway.backends.first.engine.watch.scrapes > scrapes + 5)
             side.moves = True
-            await s.until(lambda: s.gateway.engine.judge.frozen is None)
+            await s.until(lambda: s.gateway.backends.first.engine.judge.frozen is None)
             assert (await admin.get("/readyz"))[0] == 200
 
     with caplog.at_level(logging.WARNING):
@@ -115,7 +115,7 @@ def test_foreign_server_on_port(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         side = {"/v1/models": models("somebody/else"), "/health": b"{}"}
         async with stand(side=side, backend={"model": "mine"}) as s, admin_of(s.gateway) as admin:
-            await s.until(lambda: s.gateway.engine.shut != "")
+            await s.until(lambda: s.gateway.backends.first.engine.shut != "")
             status, ready = await admin.get("/readyz")
             assert status == 503
             assert "is not the engine: it lists 'somebody/else', not 'mine'" in ready["why"]
@@ -124,9 +124,9 @@ def test_foreign_server_on_port(caplog: pytest.LogCaptureFixture) -> None:
             assert b"somebody/else" not in reply.body
             assert s.engine.requests == []
             side["/v1/models"] = models("other", "mine")
-            s.gateway.engine.identity.again()
-            s.gateway.engine.watch.wake()
-            await s.until(lambda: s.gateway.engine.shut == "")
+            s.gateway.backends.first.engine.identity.again()
+            s.gateway.backends.first.engine.watch.wake()
+            await s.until(lambda: s.gateway.backends.first.engine.shut == "")
             assert (await admin.get("/readyz"))[0] == 200
             assert (await s.ask(request(chat_body()))).status == 200
             await s.record(2)
@@ -140,14 +140,14 @@ def test_foreign_server_on_port(caplog: pytest.LogCaptureFixture) -> None:
 def test_without_a_model_to_look_for_what_is_found_is_shown() -> None:
     async def test() -> None:
         async with stand(side={"/v1/models": models("a", "b")}) as s, admin_of(s.gateway) as admin:
-            await s.until(lambda: s.gateway.engine.identity.models is not None)
+            await s.until(lambda: s.gateway.backends.first.engine.identity.models is not None)
             (backend,) = (await admin.get("/backends"))[1]["backends"]
             assert backend["models"] == ["a", "b"]
             assert backend["shut"] == ""
         async with stand() as s:
-            await s.until(lambda: s.gateway.engine.watch.scrapes > 0)
+            await s.until(lambda: s.gateway.backends.first.engine.watch.scrapes > 0)
             assert (await s.ask(request(chat_body()))).status == 200
-            assert s.gateway.engine.identity.models is None
+            assert s.gateway.backends.first.engine.identity.models is None
 
     run(test())
 
@@ -157,7 +157,7 @@ def test_a_record_says_how_old_the_state_was() -> None:
         side: Any = Metrics()
         side.running, side.waiting, side.kv = 5, 2, 0.5
         async with stand(side=side, scrape={"period": "30s", "stale": "60s"}) as s:
-            await s.until(lambda: s.gateway.engine.watch.counts)
+            await s.until(lambda: s.gateway.backends.first.engine.watch.counts)
             await s.ask(request(chat_body()))
             record = await s.record()
             assert (record.running_at_admission, record.waiting_at_admission) == (5, 2)
@@ -177,7 +177,7 @@ def test_suspected_preemption_is_shown() -> None:
         side: Any = Metrics()
         side.running, side.waiting, side.kv, side.moves = 4, 4, 0.98, True
         async with stand(side=side, scrape=FAST) as s, admin_of(s.gateway) as admin:
-            await s.until(lambda: s.gateway.engine.watch.scrapes > 3)
+            await s.until(lambda: s.gateway.backends.first.engine.watch.scrapes > 3)
             (backend,) = (await admin.get("/backends"))[1]["backends"]
             assert backend["preemption"].startswith("preemption is suspected: 4 requests wait")
             assert backend["window"]["signals"]["preemptions"]["n"] == 0

@@ -669,7 +669,7 @@ def test_a_drained_engine_gets_no_new_call_and_ends_the_old_one() -> None:
             old = s.stream()
             await old.write(ask(request_id="old"))
             await s.until(lambda: bool(s.engine.calls))
-            s.gateway.engine.drain(on=True)
+            s.gateway.backends.first.engine.drain(on=True)
             for _ in range(2):
                 error = await error_of(s.unary()(ask()))
                 assert error.code() is grpc.StatusCode.UNAVAILABLE
@@ -679,7 +679,7 @@ def test_a_drained_engine_gets_no_new_call_and_ends_the_old_one() -> None:
             await old.write(ask(request_id="second of the same call"))
             await old.done_writing()
             await read_all(old)
-            s.gateway.engine.drain(on=False)
+            s.gateway.backends.first.engine.drain(on=False)
             await ended(s.unary()(ask()))
             assert len(s.engine.calls) == 2
             reasons = sorted(record.reason for record in s.records.all)

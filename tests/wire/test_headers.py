@@ -132,7 +132,7 @@ def test_http_1_0_is_answered_and_closed_whatever_it_asks() -> None:
 
 def test_nagle_is_off_on_both_sides() -> None:
     async def script(incoming: Incoming) -> None:
-        for connection in (*s.gateway.connections, *s.gateway.pool.open):
+        for connection in (*s.gateway.connections, *s.gateway.backends.first.pool.open):
             assert connection.transport is not None
             sock = connection.transport.get_extra_info("socket")
             options.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))

@@ -34,7 +34,7 @@ def test_a_request_that_crosses_the_engines_close_is_sent_once_more() -> None:
             await client.ask(request(chat_body(stream=False, n=1)))
             hang_up(s.engine.requests[0])
             arrives(s, request(chat_body(stream=False, n=2)))
-            assert len(s.gateway.pool.open) == 1  # on its way, on a connection that is no more
+            assert len(s.gateway.backends.first.pool.open) == 1  # on its way, on a connection that is no more
             reply = await client.reply()
             assert reply.status == 200
             record = await s.record(2)
@@ -218,7 +218,7 @@ def test_an_engine_that_closes_while_idle_is_noticed() -> None:
             client = await s.client()
             for _ in range(3):
                 assert (await client.ask(request(chat_body()))).status == 200
-                await s.until(lambda: not s.gateway.pool.idle)
+                await s.until(lambda: not s.gateway.backends.first.pool.idle)
             await s.record(3)
             assert {record.retries for record in s.records.all} == {0}
 
@@ -278,7 +278,7 @@ def test_waiting_for_a_connection_ends_with_the_queue_budget() -> None:
             assert (record.outcome, record.budget, record.died_in) == (OutcomeKind.TIMED_OUT, "queue", "queue")
             assert 200e6 <= record.e2e_ns < 450e6
             assert record.pool_wait_ns is None  # it never had one
-            assert not s.gateway.pool.line
+            assert not s.gateway.backends.first.pool.line
 
     run(test())
 
@@ -372,7 +372,7 @@ def test_a_client_that_leaves_while_its_connection_is_made_leaves_none_behind() 
                 connection.abort()
                 await s.until(lambda: not s.gateway.connections)
                 client.abort()
-            await s.until(lambda: not s.gateway.pool.open)
+            await s.until(lambda: not s.gateway.backends.first.pool.open)
 
     run(test())
 
@@ -399,7 +399,7 @@ def test_trailers_without_end_do_not_fill_the_memory() -> None:
 def test_clients_that_leave_while_their_connection_is_made_leave_none_behind() -> None:
     async def test() -> None:
         async with stand() as s:
-            pool = s.gateway.pool
+            pool = s.gateway.backends.first.pool
             for turns in range(12):
                 clients = [await s.client() for _ in range(10)]
                 for client in clients:

@@ -348,7 +348,7 @@ def test_every_requests_engine_state_and_timings_are_joined() -> None:
 
     async def test() -> None:
         async with stand(script, side={"/metrics": metrics}, scrape={"period": "50ms"}) as s:
-            await s.until(lambda: s.gateway.engine.name == "vllm")
+            await s.until(lambda: s.gateway.backends.first.engine.name == "vllm")
             reply = await s.ask(request(chat_body()))
             assert b'"metrics"' not in reply.body
             record = await s.record()
@@ -368,7 +368,7 @@ def test_a_stale_scrape_counts_as_absent() -> None:
 
     async def test() -> None:
         async with stand(side={"/metrics": metrics}, scrape={"period": "60s", "stale": "100ms"}) as s:
-            await s.until(lambda: s.gateway.engine.name == "vllm")
+            await s.until(lambda: s.gateway.backends.first.engine.name == "vllm")
             await asyncio.sleep(0.15)
             await s.ask(request(chat_body()))
             assert (await s.record()).running_at_admission is None
@@ -389,7 +389,7 @@ def test_a_slow_metrics_endpoint_delays_no_request() -> None:
             began = time.monotonic()
             assert (await s.ask(request(chat_body()))).status == 200
             assert time.monotonic() - began < 1.0
-            assert s.gateway.engine.watch.scrapes == 1
+            assert s.gateway.backends.first.engine.watch.scrapes == 1
 
     run(test())
 
@@ -407,7 +407,7 @@ def test_llamacpp_says_when_its_queue_ended() -> None:
 
     async def test() -> None:
         async with stand(script) as s:
-            s.gateway.engine.recognise({"server": "llama.cpp"})
+            s.gateway.backends.first.engine.recognise({"server": "llama.cpp"})
             reply = await s.ask(request(chat_body()))
             assert s.engine.requests[0].json["return_progress"] is True
             assert b"prompt_progress" not in reply.body

@@ -106,7 +106,7 @@ def test_slow_metrics_endpoint() -> None:
             assert time.monotonic() - began < 5
             assert slow.most_inside == 1
             assert len(slow.asked) == 1
-            assert s.gateway.engine.watch.scrapes >= 1
+            assert s.gateway.backends.first.engine.watch.scrapes >= 1
 
     run(test())
 

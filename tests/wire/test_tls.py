@@ -89,8 +89,13 @@ def test_requests_of_every_kind_over_tls_on_both_sides(authority: Authority, lea
             assert [(await client.reply()).status for _ in range(3)] == [200] * 3
             assert len({incoming.connection for incoming in s.engine.requests}) == 1
             # The metrics are asked over the same trust.
-            await s.until(lambda: s.gateway.engine.watch.scrapes > 0 and s.gateway.engine.watch.error != "")
-            assert "404" in s.gateway.engine.watch.error
+            await s.until(
+                lambda: (
+                    s.gateway.backends.first.engine.watch.scrapes > 0
+                    and s.gateway.backends.first.engine.watch.error != ""
+                )
+            )
+            assert "404" in s.gateway.backends.first.engine.watch.error
             await s.record(7)
             assert {record.outcome for record in s.records.all} == {OutcomeKind.COMPLETED}
 

@@ -611,7 +611,7 @@ def test_an_early_refusal_is_relayed_at_once(status: int, closes: bool) -> None:
             assert await client.closed()
             record = await s.record()
             assert (record.outcome, record.http_status) == (OutcomeKind.REJECTED, status)
-            assert not s.gateway.pool.idle
+            assert not s.gateway.backends.first.pool.idle
 
     run(test())
 
@@ -631,7 +631,7 @@ def test_an_answer_that_does_not_need_the_whole_body_ends_the_upload() -> None:
             assert await client.closed()
             record = await s.record()
             assert (record.outcome, record.prompt_bytes) == (OutcomeKind.COMPLETED, 60_000)
-            assert not s.gateway.pool.idle
+            assert not s.gateway.backends.first.pool.idle
 
     run(test())
 

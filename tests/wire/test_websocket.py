@@ -172,7 +172,7 @@ def test_a_passthrough_path_may_be_a_socket_and_takes_no_lane() -> None:
 def test_a_drained_engine_gets_no_new_session() -> None:
     async def test() -> None:
         async with stand(Engines().script) as s:
-            s.gateway.engine.drain(on=True)
+            s.gateway.backends.first.engine.drain(on=True)
             client = await s.client()
             await client.send(offer())
             reply = await client.reply()
@@ -544,7 +544,7 @@ def test_the_clients_close_is_carried_over_and_answered(code: int) -> None:
             assert heard == [code]
             assert record.outcome is OutcomeKind.COMPLETED
             assert record.error == ("" if code == 1000 else f"the client closed with {code}: bye")
-            await s.until(lambda: not s.gateway.pool.open)
+            await s.until(lambda: not s.gateway.backends.first.pool.open)
 
     run(test())
 
@@ -832,7 +832,7 @@ def test_an_engine_that_does_not_read_stops_the_client_whose_leaving_is_still_se
             for _ in range(40):
                 socket.writer.write(piece)
             await asyncio.sleep(0.5)
-            side = next(iter(s.gateway.pool.open)).transport
+            side = next(iter(s.gateway.backends.first.pool.open)).transport
             assert side is not None
             assert 0 < side.get_write_buffer_size() <= 512 * 1024
             left = time.monotonic()

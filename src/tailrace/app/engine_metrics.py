@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from time import monotonic_ns
 from typing import Final
 
@@ -24,26 +24,33 @@ _LIVE: Final = (
 )
 
 
-def sent_so_far(processes: Iterable[Series]) -> dict[str, int]:
+def sent_so_far(processes: Iterable[Series], backend: str) -> dict[str, int]:
     """Requests that were sent to the engine: `outcome` or `outcome/reason` -> how many, over the series of `SENT`."""
     out: dict[str, int] = {}
     for series in processes:
-        for (outcome, reason), count in series:
+        for (to, outcome, reason), count in series:
+            if to != backend:
+                continue
             key = f"{outcome}/{reason}" if reason else outcome
             out[key] = out.get(key, 0) + round(count)
     return out
 
 
-def show_engine(metrics: GatewayMetrics, engine: EngineLink, backend: str) -> None:
-    """Set everything that is known of one engine by the process that asks it."""
+def show_engines(metrics: GatewayMetrics, engines: Mapping[str, EngineLink]) -> None:
+    """Set everything that is known of the engines by the process that asks them; they go by their backends' names."""
+    for name in _LIVE:
+        metrics.clear(name)
+    for backend, engine in engines.items():
+        _show_engine(metrics, engine, backend)
+
+
+def _show_engine(metrics: GatewayMetrics, engine: EngineLink, backend: str) -> None:
     watch, judge = engine.watch, engine.judge
     metrics.counter("tailrace_scrapes_total", watch.scrapes - watch.failures, backend=backend, result="answered")
     metrics.counter("tailrace_scrapes_total", watch.failures, backend=backend, result="failed")
     metrics.gauge("tailrace_engine_frozen", int(judge.frozen is not None), backend=backend)
     metrics.gauge("tailrace_engine_draining", int(engine.draining), backend=backend)
     metrics.gauge("tailrace_engine_preemption_suspected", int(judge.preemption.suspected), backend=backend)
-    for name in _LIVE:
-        metrics.clear(name)
     age = watch.age_ns(monotonic_ns())
     if age is not None:
         metrics.gauge("tailrace_engine_state_age_seconds", age / 1e9, backend=backend)

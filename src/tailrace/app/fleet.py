@@ -1,6 +1,6 @@
 """The workers of one gateway: started, given their leases, restarted, replaced and ended together.
 
-The fleet keeps the book of leases (`govern.leases`) and the one watch on the engine. A worker that dies is missed by
+The fleet keeps the book of leases (`govern.leases`) and the one watch on each engine. A worker that dies is missed by
 nobody but its own clients: its leases are free the moment its link closes, its socket is closed so that new connections
 go to the others, and another one is started.
 """
@@ -20,7 +20,8 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.app.engine_metrics import SENT, sent_so_far
-from tailrace.app.fleet_cancels import PATIENCE_S, FleetCancels
+from tailrace.app.fleet_cancels import PATIENCE_S
+from tailrace.app.fleet_engines import FleetEngines
 from tailrace.app.listening import TcpPort, port_for
 from tailrace.app.worker_handle import READY_S, NoAnswerError, State, WorkerHandle
 from tailrace.app.worker_link import (
@@ -40,7 +41,7 @@ from tailrace.app.worker_link import (
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.amendments import AmendmentFork
 from tailrace.gateway.config import Config, parse_objectives
-from tailrace.gateway.engine_link import EngineLink
+from tailrace.gateway.engine_link import EngineNews
 from tailrace.gateway.fixed_keys import check_change
 from tailrace.gateway.history import Follower, Followers
 from tailrace.gateway.tls import tls_shape
@@ -62,7 +63,6 @@ class Fleet:
     def __init__(self, config: Config) -> None:
         """Take the data port's address. InputError where it is taken."""
         self.config = config
-        self.engine = EngineLink(config.backends[0], config.scrape)
         self.port = port_for(config)
         self.grpc: TcpPort | None = None
         """The port for gRPC, which each worker's gRPC opens itself."""
@@ -81,10 +81,11 @@ class Fleet:
         self.past_metrics = GatewayMetrics(parse_objectives(config.objectives))
         self.amendments = AmendmentFork()
         """Takes what becomes known of any worker's requests later; a composition says where it goes."""
-        self.cancels = FleetCancels(
-            self._at_engine,
-            wake=self._wake_watch,
-            period_ns=int(config.scrape.period),
+        self.engines = FleetEngines(
+            config,
+            at_engine=self._at_engine,
+            tally=self._tally,
+            told=self._spread_news,
             amendments=self.amendments,
             metrics=self.past_metrics,
         )
@@ -105,7 +106,7 @@ class Fleet:
     async def start(self) -> None:
         """Start all workers and wait until they serve. InputError with the words of the first that cannot."""
         self.started_unix_ns = time.time_ns()
-        self._watch_engine()
+        self.engines.start()
         self._own(self._sweep())
         begun = [await self._begin(slot, self.config) for slot in range(len(self._slots))]
         for worker in begun:
@@ -137,8 +138,7 @@ class Fleet:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.engine.close()
-        await self.cancels.close()
+        await self.engines.close()
         for listener in self._slots:
             if listener is not None:
                 listener.close()
@@ -163,7 +163,7 @@ class Fleet:
             return False, "shutting down"
         if not self.serving():
             return False, "no worker serves"
-        why = self.engine.unready()
+        why = self.engines.unready()
         return not why, why
 
     # -- changes
@@ -180,11 +180,11 @@ class Fleet:
         if not self._up or self.closing:
             raise InputError("the gateway does not serve at the moment", remedy="Try again when it does.")
         check_change(self.config, config)
-        engine_tls = self.engine.fresh_tls()
+        self.engines.check_tls()
         serving = self.serving()
         await asyncio.gather(*(worker.ask("check", None, config=config) for worker in serving))
         self.config = config
-        self.engine.tls = engine_tls
+        self.engines.renew_tls()
         self._tell(self.book.replace(config.lane_policies(), config.total_running, monotonic_ns()))
         for worker in serving:
             worker.config = config
@@ -220,11 +220,7 @@ class Fleet:
         self.config = config
         self._tell(self.book.replace(config.lane_policies(), config.total_running, monotonic_ns()))
         if engine_changed:
-            await self.engine.close()
-            draining = self.engine.draining
-            self.engine = EngineLink(config.backends[0], config.scrape)
-            self.engine.drain(on=draining)
-            self._watch_engine()
+            await self.engines.follow_configuration(config)
 
     # -- one worker
 
@@ -272,11 +268,12 @@ class Fleet:
                 self.followers.offer(record)
             self.followers.missed(message.missed)
         elif isinstance(message, Cancelled):
-            self.cancels.watch.follow(message.cancel, metrics=self.engine.watch.counts)
+            self.engines.follow_cancel(message.cancel)
         elif isinstance(message, Unreachable):
-            self.engine.watch.unreachable()
+            self.engines.unreachable(message.backend)
         elif isinstance(message, Built):
-            worker.send(News(self.engine.news()))
+            for engine in self.engines:
+                worker.send(News(engine.name, engine.link.news()))
             worker.send(Follow(bool(self.followers)))
             self._tell(self.book.join(worker.name))
             if worker.config is not self.config and worker.state is State.STARTING:
@@ -329,30 +326,21 @@ class Fleet:
             if worker is not None:
                 worker.send(grant)
 
-    def _tally(self) -> dict[str, int]:
-        """What was sent to the engine so far, as the workers said last: up to a second ago."""
+    def _tally(self, backend: str) -> dict[str, int]:
+        """What was sent to an engine so far, as the workers said last: up to a second ago."""
         workers = (worker.counts.metrics.numbers.get(SENT, []) for worker in self.workers.values())
-        return sent_so_far([self.past_metrics.series(SENT), *workers])
+        return sent_so_far([self.past_metrics.series(SENT), *workers], backend)
 
-    def _watch_engine(self) -> None:
-        self.engine.judge.tally = self._tally
-        self.engine.watch.on_scrape = self._spread_news
-        self.engine.watch.reader = self.cancels
-        self.engine.start()
-
-    def _wake_watch(self) -> None:
-        # Whichever it is: replacing workers may replace the engine.
-        self.engine.watch.wake()
-
-    def _spread_news(self) -> None:
-        news = News(self.engine.news())
+    def _spread_news(self, backend: str, learnt: EngineNews) -> None:
+        news = News(backend, learnt)
         for worker in self.workers.values():
             worker.send(news)
 
-    async def _at_engine(self) -> list[int] | None:
+    async def _at_engine(self, backend: str) -> list[int] | None:
         workers = [worker for worker in self.workers.values() if worker.built]
         said = await asyncio.gather(
-            *(worker.ask("at_engine", list[int], within_s=PATIENCE_S) for worker in workers), return_exceptions=True
+            *(worker.ask("at_engine", list[int], backend=backend, within_s=PATIENCE_S) for worker in workers),
+            return_exceptions=True,
         )
         out: list[int] = []
         for one in said:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from tailrace.app.engine_metrics import show_engine
+from tailrace.app.engine_metrics import show_engines
 from tailrace.app.fleet import Fleet
 from tailrace.app.host_gauges import show_signals
 from tailrace.app.worker_handle import NoAnswerError, WorkerHandle
@@ -26,7 +26,7 @@ from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.history import Address, Follower, History
 from tailrace.gateway.host.signals import HostSignals
-from tailrace.gateway.served import check_backend, objectives_of
+from tailrace.gateway.served import cancel_views, check_backend, objectives_of, upstream_of
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
@@ -83,12 +83,12 @@ class FleetViews:
     @property
     def upstream(self) -> str:
         """The engine's address."""
-        return self._fleet.config.backends[0].url
+        return upstream_of(self._fleet.config)
 
     @property
     def engine(self) -> EngineLink:
         """The way to ask the engine something beside the requests."""
-        return self._fleet.engine
+        return self._fleet.engines.first
 
     @property
     def store(self) -> RecordStore:
@@ -106,7 +106,7 @@ class FleetViews:
         """The gauges of this moment."""
         said = await self._ask("live", dict[str, Any])
         out = merged([live for _, live in said])
-        out["engine"] = self._fleet.engine.view(monotonic_ns())
+        out["engine"] = self._fleet.engines.first.view(monotonic_ns())
         out["counters"] = merged([out.get("counters", {}), self._fleet.past.counters])
         answering = {worker.name for worker, _ in said}
         out["workers"] = [
@@ -162,7 +162,7 @@ class FleetViews:
 
     async def cancels(self) -> list[dict[str, Any]]:
         """The last cancels that had reached the engine, oldest first."""
-        return [cancel.view() for cancel in self._fleet.cancels.watch.recent]
+        return cancel_views(engine.cancels.watch for engine in self._fleet.engines)
 
     async def holds(self, addresses: Sequence[Address]) -> list[bool]:
         """Whether any worker has the record that each address speaks of in memory."""
@@ -179,19 +179,18 @@ class FleetViews:
         return lanes
 
     async def backends(self, window_ns: int) -> list[dict[str, Any]]:
-        """The engine, as the one watch sees it, and the connections of all workers to it."""
+        """The engines, as the one watch on each sees it, and what all workers have there."""
         live = await self.live()
-        backend = self.config.backends[0]
-        engine, now = self._fleet.engine, monotonic_ns()
+        loads, now = live.get("backends", {}), monotonic_ns()
         return [
             {
-                "name": backend.name,
-                "url": backend.url,
-                **engine.view(now),
-                **engine.window_view(now, window_ns, objectives_of(self.config)),
-                "connections": live.get("upstream_connections", 0),
-                "idle_connections": live.get("upstream_idle", 0),
+                "name": engine.name,
+                "url": engine.link.url,
+                **engine.link.view(now),
+                **engine.link.window_view(now, window_ns, objectives_of(self.config)),
+                **loads.get(engine.name, {}),
             }
+            for engine in self._fleet.engines
         ]
 
     def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
@@ -205,7 +204,9 @@ class FleetViews:
     async def drain(self, name: str, *, on: bool) -> None:
         """Keep new requests away from the engine in all workers, or let them go to it again."""
         check_backend(self.config, name)
-        self._fleet.engine.drain(on=on)
+        engine = self._fleet.engines.named(name)
+        if engine is not None:
+            engine.link.drain(on=on)
 
     async def metrics(self, accept: str) -> tuple[bytes, str] | None:
         """Body and content type of `/metrics`: every request is counted once, whichever worker served it."""
@@ -219,7 +220,7 @@ class FleetViews:
         out.counter("tailrace_worker_restarts_total", fleet.restarts)
         for pull in self.pulls:
             pull(out)
-        show_engine(out, fleet.engine, self.config.backends[0].name)
+        show_engines(out, fleet.engines.links())
         if self._host is not None:
             show_signals(self._host, out)
         return out.render(accept)
@@ -311,7 +312,7 @@ class FleetPage:
     async def live(self) -> LiveNow:
         """The state of this moment."""
         live, streams = await asyncio.gather(self._views.live(), self._views.streams())
-        engine = self._fleet.engine
+        engine = self._fleet.engines.first
         out: LiveNow = {
             "in_flight": live.get("in_flight", 0),
             "lanes": cast("dict[str, LaneNow]", live.get("lanes", {})),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
+from functools import partial
 from time import monotonic_ns
 from typing import Final
 
-from tailrace.app.engine_metrics import SENT, sent_so_far, show_engine
+from tailrace.app.engine_metrics import SENT, sent_so_far, show_engines
 from tailrace.app.fleet_cancels import count_slot
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.config import Config, parse_objectives
@@ -17,6 +18,11 @@ from tailrace.store.writer import RecordWriter, WriterOptions
 
 FLUSH_S: Final = 0.4
 """How long the last records may take to reach the disk: with the drain budget it stays under two seconds."""
+_STATES: Final = (
+    ("tailrace_engine_requests_running", "running"),
+    ("tailrace_engine_requests_waiting", "waiting"),
+    ("tailrace_engine_kv_usage_ratio", "kv_usage"),
+)
 _COLLECT_AFTER: Final = (20_000, 20, 20)
 """Objects that make a young collection, and collections that make an older one. Python's 700 have it run for every
 thirty requests, a tenth of their cost, to find nothing: what a request leaves is not circular."""
@@ -49,12 +55,13 @@ class GatewayProcess:
         self.metrics.on_render(self._set_gauges)
         self.gateway = Gateway(config, self.writer, observer=self.metrics, shared=shared)
         self.gateway.amendments.add(self.writer.amendments)
-        self.gateway.cancels.on_slot = lambda cancel: count_slot(self.metrics, cancel)
-        self.gateway.engine.judge.tally = self._tally
+        for backend in self.gateway.backends:
+            backend.cancels.on_slot = lambda cancel: count_slot(self.metrics, cancel)
+            backend.engine.judge.tally = partial(self._tally, backend.name)
 
-    def _tally(self) -> dict[str, int]:
+    def _tally(self, backend: str) -> dict[str, int]:
         self.gateway.flush_records()
-        return sent_so_far([self.metrics.series(SENT)])
+        return sent_so_far([self.metrics.series(SENT)], backend)
 
     def _set_gauges(self, metrics: GatewayMetrics) -> None:
         """The live numbers, pulled by each scrape."""
@@ -75,34 +82,40 @@ class GatewayProcess:
         _set_hop_gauges(metrics, gateway)
         metrics.gauge("tailrace_workers", int(not gateway.retiring))
         metrics.counter("tailrace_worker_restarts_total", 0)
-        backend = gateway.backend.name
-        metrics.gauge("tailrace_backend_up", int(gateway.engine.reachable is True), backend=backend)
-        engine = gateway.engine.watch.state(now)
-        for name, value in (
-            ("tailrace_engine_requests_running", engine.running if engine else None),
-            ("tailrace_engine_requests_waiting", engine.waiting if engine else None),
-            ("tailrace_engine_kv_usage_ratio", engine.kv_usage if engine else None),
-        ):
-            # A scrape that is too old is absent here too, not frozen at its last value.
-            metrics.clear(name)
-            if value is not None:
-                metrics.gauge(name, value, backend=backend)
+        _set_backend_gauges(metrics, gateway, now)
         for why, budget in gateway.traces.budgets.items():
             metrics.counter("tailrace_traces_asked_total", budget.granted, why=why, answer="granted")
             metrics.counter("tailrace_traces_asked_total", budget.withheld, why=why, answer="withheld")
-        if gateway.engine.watch.asks:
-            show_engine(metrics, gateway.engine, backend)
+        asking = [backend for backend in gateway.backends if backend.engine.watch.asks]
+        if asking:
+            show_engines(metrics, {backend.name: backend.engine for backend in asking})
         metrics.records(self.writer.counters(), disk_ok=not self.writer.error)
 
 
+def _set_backend_gauges(metrics: GatewayMetrics, gateway: Gateway, now: int) -> None:
+    for name, _ in _STATES:
+        metrics.clear(name)
+    for backend in gateway.backends:
+        metrics.gauge("tailrace_backend_up", int(backend.engine.reachable is True), backend=backend.name)
+        seen = backend.engine.watch.state(now)
+        for name, signal in _STATES:
+            # A scrape that is too old is absent here too, not frozen at its last value.
+            value = None if seen is None else getattr(seen, signal)
+            if value is not None:
+                metrics.gauge(name, value, backend=backend.name)
+
+
 def _set_hop_gauges(metrics: GatewayMetrics, gateway: Gateway) -> None:
-    pool, seen = gateway.pool, gateway.hindsight
+    pools, seen = [backend.pool for backend in gateway.backends], gateway.hindsight
     if seen.cpu is not None:
         metrics.gauge("tailrace_gateway_cpu_ratio", seen.cpu)
-    in_use = len(pool.open) - len(pool.idle)
-    for state, count in (("in_use", in_use), ("idle", len(pool.idle)), ("waiting", len(pool.line))):
+    idle = sum(len(pool.idle) for pool in pools)
+    in_use = sum(len(pool.open) for pool in pools) - idle
+    waiting = sum(len(pool.line) for pool in pools)
+    for state, count in (("in_use", in_use), ("idle", idle), ("waiting", waiting)):
         metrics.gauge("tailrace_upstream_connections", count, state=state)
-    for how, count in (("new", pool.opened_total), ("reused", pool.reused_total)):
+    opened, reused = sum(pool.opened_total for pool in pools), sum(pool.reused_total for pool in pools)
+    for how, count in (("new", opened), ("reused", reused)):
         metrics.counter("tailrace_upstream_connections_taken_total", count, connection=how)
     for hop, rtt_ns in seen.rtt_ns.items():
         metrics.gauge("tailrace_tcp_rtt_seconds", rtt_ns / 1e9, hop=hop)

@@ -107,7 +107,7 @@ class ServingGateway:
         """Wait for the first answer of the engine; returns why there is none, or nothing."""
         try:
             async with asyncio.timeout(_FIRST_LOOK_S):
-                await self.gateway.engine.watch.first_answer()
+                await self.gateway.backends.first_answers()
         except TimeoutError:
             pass
         ready, why = self.gateway.ready()
@@ -147,7 +147,7 @@ class GatewayPage:
     @property
     def title(self) -> str:
         """The engine's address."""
-        return self._serving.gateway.backend.url
+        return self._serving.served.upstream
 
     async def table(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> RecordTable:
         """Records at rest; they are there about 200 ms after a request has ended."""
@@ -161,7 +161,7 @@ class GatewayPage:
         """The state of this moment."""
         gateway = self._serving.gateway
         now = monotonic_ns()
-        engine = gateway.engine
+        engine = gateway.backends.first.engine
         state = engine.watch.state(now)
         out: LiveNow = {
             "in_flight": len(gateway.in_flight),
@@ -174,7 +174,7 @@ class GatewayPage:
             "engine_version": engine.version_with_caveat,
             "engine_trouble": engine.unready(),
             "simulated": "simulated" in engine.watch.server,
-            "upstream": gateway.backend.url,
+            "upstream": self._serving.served.upstream,
             "upstream_ok": engine.reachable,
             "host": self._serving.signals.words(),
             "applications": self._serving.applications.records,
@@ -239,9 +239,9 @@ def _announce(serving: ServingGateway, why: str, *, as_json: bool) -> None:
             "url": gateway.url,
             "admin": serving.admin_url,
             "pid": os.getpid(),
-            "upstream": gateway.backend.url,
-            "upstream_ok": gateway.engine.reachable,
-            "engine": gateway.engine.name,
+            "upstream": serving.served.upstream,
+            "upstream_ok": gateway.backends.first.engine.reachable,
+            "engine": gateway.backends.first.engine.name,
         }
         if gateway.rpc is not None:
             line["grpc"] = gateway.rpc.address
@@ -249,11 +249,18 @@ def _announce(serving: ServingGateway, why: str, *, as_json: bool) -> None:
             line["traces_grpc"] = serving.traces.grpc_address
         text = msgspec.json.encode(line).decode()
     else:
-        engine = f"{gateway.engine.name} {gateway.engine.version_with_caveat}".strip() or "engine not recognised"
+        engine = (
+            f"{gateway.backends.first.engine.name} {gateway.backends.first.engine.version_with_caveat}".strip()
+            or "engine not recognised"
+        )
         base = gateway.url if gateway.url.startswith("unix:") else f"{gateway.url}/v1"
         text = (
-            f"Tailrace gateway   {base}   ->  {gateway.backend.url} ({engine})\n"
-            + (f"gRPC               {gateway.rpc.address}   ->  {gateway.backend.grpc_url}\n" if gateway.rpc else "")
+            f"Tailrace gateway   {base}   ->  {serving.served.upstream} ({engine})\n"
+            + (
+                f"gRPC               {gateway.rpc.address}   ->  {gateway.backends.grpc.config.grpc_url}\n"
+                if gateway.rpc
+                else ""
+            )
             + f"page and admin     {serving.admin_url}/\n"
             f"records            {Path(serving.config.records.dir).resolve()}\n"
             "Ctrl-C ends it."

@@ -94,7 +94,7 @@ class Supervisor:
         self.signals.start()
         try:
             async with asyncio.timeout(_FIRST_LOOK_S):
-                await self.fleet.engine.watch.first_answer()
+                await self.fleet.engines.first_answers()
         except TimeoutError:
             pass
         ready, why = self.fleet.ready()
@@ -145,8 +145,8 @@ class Supervisor:
                 "pid": os.getpid(),
                 "workers": pids,
                 "upstream": upstream,
-                "upstream_ok": fleet.engine.reachable,
-                "engine": fleet.engine.name,
+                "upstream_ok": fleet.engines.first.reachable,
+                "engine": fleet.engines.first.name,
             }
             if fleet.grpc is not None:
                 line["grpc"] = fleet.grpc.address
@@ -155,9 +155,9 @@ class Supervisor:
             text = msgspec.json.encode(line).decode()
         else:
             base = url if url.startswith("unix:") else f"{url}/v1"
-            rpc_url = fleet.config.backends[0].grpc_url
+            rpc_url = next((one.grpc_url for one in fleet.config.backends if one.grpc_url), None)
             text = (
-                f"Tailrace gateway   {base}   ->  {upstream} ({fleet.engine.name or 'engine not recognised'})\n"
+                f"Tailrace gateway   {base}   ->  {upstream} ({fleet.engines.first.name or 'engine not recognised'})\n"
                 + (f"gRPC               {fleet.grpc.address}   ->  {rpc_url}\n" if fleet.grpc else "")
                 + f"page and admin     {self.admin.url}/\n"
                 f"records            {Path(fleet.config.records.dir).resolve()}\n"

@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -144,7 +145,9 @@ class Worker:
         elif self._process is None:
             self._leave.set()  # it stops before it has begun
         elif isinstance(message, News):
-            self._process.gateway.engine.take(message.news)
+            backend = self._process.gateway.backends.named(message.backend)
+            if backend is not None:
+                backend.engine.take(message.news)
         elif isinstance(message, Ask):
             self._answer(message, self._process)
         elif isinstance(message, Follow):
@@ -169,10 +172,14 @@ class Worker:
         except TailraceError as error:
             self._built.set_exception(error)
             return
-        process.gateway.engine.watch.on_unreachable = lambda: self._link.send(Unreachable())
-        process.gateway.cancels.elsewhere = self._cancelled
+        for backend in process.gateway.backends:
+            backend.engine.watch.on_unreachable = partial(self._unreachable, backend.name)
+            backend.cancels.elsewhere = self._cancelled
         self._link.send(Built())
         self._built.set_result(process)
+
+    def _unreachable(self, backend: str) -> None:
+        self._link.send(Unreachable(backend))
 
     def _cancelled(self, cancel: Cancel) -> None:
         cancel.worker = os.getpid()
@@ -221,7 +228,8 @@ class Worker:
             return cancel_by_operator(gateway, ask.request_id)
         if ask.what == "at_engine":
             # One monotonic clock for all processes of a machine: their stamps can be compared.
-            return at_engine(gateway.in_flight.values())
+            backend = gateway.backends.named(ask.backend)
+            return [] if backend is None else at_engine(backend.ours())
         config = decode_config(ask.config)
         if ask.what == "check":
             gateway.check(config)

@@ -131,6 +131,7 @@ class WorkerHandle:
         *,
         config: Config | None = None,
         request_id: str = "",
+        backend: str = "",
         addresses: Sequence[Address] = (),
         within_s: float = ANSWER_S,
     ) -> Any:
@@ -139,7 +140,7 @@ class WorkerHandle:
         number = self._number
         waiting = self._asked[number] = asyncio.get_running_loop().create_future()
         encoded = b"" if config is None else self._encoded(config)
-        self._link.send(Ask(number, what, encoded, request_id, list(addresses)))
+        self._link.send(Ask(number, what, encoded, request_id, backend, list(addresses)))
         try:
             async with asyncio.timeout(within_s):
                 return msgspec.msgpack.decode(await waiting, type=kind)

@@ -21,7 +21,7 @@ from tailrace.gateway.engine_link import EngineNews
 from tailrace.govern.shared_state import Order, Report
 from tailrace.model.record import RequestRecord
 
-PROTOCOL: Final = 4
+PROTOCOL: Final = 5
 """Changes with any message: a supervisor that outlived an upgrade must not misread a worker of the new version."""
 _LENGTH: Final = 4
 _MOST_UNREAD: Final = 16 * 1024 * 1024
@@ -54,8 +54,9 @@ class Grant(msgspec.Struct, tag=True):
 
 
 class News(msgspec.Struct, tag=True):
-    """What the supervisor has learnt of the engine."""
+    """What the supervisor has learnt of an engine."""
 
+    backend: str
     news: EngineNews
 
 
@@ -66,6 +67,7 @@ class Ask(msgspec.Struct, tag=True):
     what: str
     config: bytes = b""
     request_id: str = ""
+    backend: str = ""
     addresses: list[tuple[str, str, str]] = []
 
 
@@ -137,6 +139,8 @@ class Cancelled(msgspec.Struct, tag=True):
 
 class Unreachable(msgspec.Struct, tag=True):
     """A request found nobody at the engine's address."""
+
+    backend: str
 
 
 class Counted(msgspec.Struct, tag=True):

@@ -39,6 +39,7 @@ OVERHEAD_BUCKETS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.
 
 
 REQUEST_LABELS: Final[dict[str, Callable[[RequestRecord], str]]] = {
+    "backend": lambda record: record.backend,
     "lane": lambda record: record.lane,
     "model": lambda record: record.model,
     "engine": lambda record: record.engine,
@@ -486,7 +487,7 @@ _TABLE: Final = (
     Metric(
         name="tailrace_engine_sent_total",
         kind="counter",
-        labels=("outcome", "reason"),
+        labels=("backend", "outcome", "reason"),
         unit="requests",
         definition="Requests that the gateway sent to the engine and that have ended, as the gateway saw it: the other "
         "side of tailrace_engine_requests_total.",

@@ -108,7 +108,8 @@ class GatewayMetrics(Collector):
         ended, self._ended = self._ended, []
         alike: dict[tuple[str, ...], list[RequestRecord]] = {}
         for record in ended:
-            words = (record.lane, record.model, record.engine, record.outcome, record.reason, record.died_in)
+            where = (record.backend, record.lane, record.model, record.engine)
+            words = (*where, record.outcome, record.reason, record.died_in)
             alike.setdefault(words, []).append(record)
         for records in alike.values():
             self._count_alike(records)

@@ -64,6 +64,8 @@ class Cancel(msgspec.Struct, kw_only=True):
     """`since` -> a scrape showed the slot free."""
     unseen: str = ""
     """Why `slot_ns` is absent for good; empty while it is looked for or known."""
+    backend: str = ""
+    """The engine that it was sent to."""
     worker: int = 0
     """The process that served it, where there are several."""
     counted_at: int | None = None
@@ -79,6 +81,7 @@ class Cancel(msgspec.Struct, kw_only=True):
             "cancel_upstream_ms": self.upstream_ns / 1e6,
             "cancel_slot_ms": None if self.slot_ns is None else self.slot_ns / 1e6,
             "unseen": self.unseen,
+            "backend": self.backend,
         }
         return {**out, "worker": self.worker} if self.worker else out
 
@@ -97,7 +100,9 @@ class CancelWatch:
         wake: Callable[[], None],
         period_ns: int,
         amendments: AmendmentSink | None = None,
+        backend: str = "",
     ) -> None:
+        self._backend = backend
         self._at_engine = at_engine
         self._wake = wake
         self._amendments = amendments
@@ -128,6 +133,7 @@ class CancelWatch:
             since=since,
             sent=sent,
             upstream_ns=max(0, closed - since),
+            backend=self._backend,
         )
         if self.elsewhere is not None:
             self.elsewhere(cancel)

@@ -232,14 +232,15 @@ def check(config: Config, *, where: str = "config") -> None:
             place=f"{where}: backends",
             remedy='Add `backends: [{url: "http://127.0.0.1:8000"}]` or give --upstream URL.',
         )
-    if len(config.backends) > 1:
-        raise ConfigError(
-            "several backends are not supported yet",
-            place=f"{where}: backends",
-            remedy="Run one gateway for each engine.",
-        )
+    backends = [backend.name for backend in config.backends]
     for index, backend in enumerate(config.backends):
         _check_backend(backend, place=f"{where}: backends[{index}]")
+        if backends.count(backend.name) > 1:
+            raise ConfigError(
+                f"two backends are named {backend.name!r}",
+                place=f"{where}: backends[{index}].name",
+                remedy="Give each its own name: records, views and lanes know it by that.",
+            )
     _check_listen(config, where)
     if not 1 <= config.workers <= MAX_WORKERS:
         raise ConfigError(
@@ -249,7 +250,7 @@ def check(config: Config, *, where: str = "config") -> None:
         )
     check_grpc(
         listen=config.grpc_listen,
-        target=config.backends[0].grpc_url,
+        targets=[backend.grpc_url for backend in config.backends],
         message_bytes=config.limits.grpc_message_bytes,
         where=where,
     )

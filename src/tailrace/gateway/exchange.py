@@ -13,7 +13,8 @@ import msgspec
 
 from tailrace.gateway.answer import Answer
 from tailrace.gateway.budget_clock import NEVER, BudgetClock, Overrun
-from tailrace.gateway.forward import answer_headers, forward_request, length_line, onward_head
+from tailrace.gateway.dispatch import Dispatch
+from tailrace.gateway.forward import answer_headers
 from tailrace.gateway.head import HeadError, deadline_of
 from tailrace.gateway.intake import work_of
 from tailrace.gateway.lane_facts import lane_facts
@@ -23,7 +24,7 @@ from tailrace.gateway.routes import PASSTHROUGH_LANE, RouteKind
 from tailrace.gateway.transit import Transit
 from tailrace.gateway.upload import NOT_IN_TIME, Upload
 from tailrace.gateway.verdict import Phase, Verdict
-from tailrace.gateway.work import BodyError, Work, with_fields
+from tailrace.gateway.work import BodyError, Work
 from tailrace.govern.admission import Decision, DecisionKind
 from tailrace.measure.ledger import RequestLedger
 from tailrace.model.outcome import OutcomeKind, Reason
@@ -37,11 +38,6 @@ if TYPE_CHECKING:
 SMALL_UPLOAD: Final = 64 * 1024
 """A refused request's body up to this size is read to its end, which keeps the connection; a larger one costs it."""
 
-CROSSING_NS: Final = 1_000_000_000
-"""An idle connection's end that crosses our request is here within a round trip. One that dies later may have died of
-the request, or after doing its work: that is not done twice."""
-
-
 _NO_WORK: Final = Work()
 
 
@@ -49,6 +45,10 @@ class GatewayExchange:
     """One request, as its client's connection and its engine's connection drive it."""
 
     # What few requests ever change stands here: setting it anew for each would cost more than reading it.
+    fresh_only = False
+    """Whether only a connection that nobody has used will do."""
+    traceparent = b""
+    """What the engine is told of our place in the trace; empty: nothing."""
     hop: UpstreamConnection | None = None
     """The connection that it was last sent on."""
     dropped: tuple[int, int] | None = None
@@ -70,14 +70,13 @@ class GatewayExchange:
     work = _NO_WORK
     lane = PASSTHROUGH_LANE
     loop_lag_ns: int | None = None
-    _in_line_since: int | None = None
     _size = 0
-    _request = b""
+    _body = b""
+    """The request's, while it waits for its lane."""
     _lane_place = ""
     """`running` while the lane counts us, `waiting` while we wait in it."""
     _upstream: UpstreamConnection | None = None
     _upstream_paused = False
-    _resent = False
     _client_dropped = False
     _verdict: Verdict | None = None
     """How it ended, once that is known and only the client still drains."""
@@ -86,6 +85,8 @@ class GatewayExchange:
         self, gateway: Gateway, connection: ClientConnection, ledger: RequestLedger, head: RequestHead, received: int
     ) -> None:
         self.gateway = gateway
+        self.backend = gateway.backends.first
+        """The engine that it was sent to last; until then, whichever."""
         self.connection = connection
         self.ledger = ledger
         self.head = head
@@ -97,6 +98,7 @@ class GatewayExchange:
         assert transport is not None
         self.answer = Answer(transport, head_only=head.method == b"HEAD", version=head.version)
         self.transit = Transit(self, self.answer)
+        self.dispatch = Dispatch(self)
         self._parts: list[bytes] = []
 
     # -- what the client's connection asks and tells
@@ -171,8 +173,12 @@ class GatewayExchange:
         else:
             self.ledger.parsed = now
             self.ledger.stream = False
-            self._request = self._forwarded(body)
-            self._admitted(now)
+            self.send_unqueued(body, now)
+
+    def send_unqueued(self, body: bytes, now: int) -> None:
+        """No lane has a say: it goes as it is."""
+        self._draw_trace()
+        self._admitted(body, now)
 
     def client_gone(self, now: int, *, write_failed: bool = False) -> None:
         """The client left: so does everything that was done for it."""
@@ -243,25 +249,23 @@ class GatewayExchange:
             self.lane_refused(decision, now)
             return
         self.clock.budgets = desk.policy(decision.lane).budgets
-        if self.upload is None and (work.stream or self.gateway.engine.names_requests):
-            added = self.gateway.engine.additions(self.route.endpoint, work, body, self.ledger.request_id)
-            self.transit.cut = added.cut
-            body = with_fields(body, work, added.body)
-        self._request = self._forwarded(body)
+        self._draw_trace()
         if decision.kind is DecisionKind.WAIT:
             self.phase = Phase.QUEUED
             self._lane_place = "waiting"
+            self._body = body
             self.next_check = self.clock.total_at()
         else:
             self._lane_place = "running"
-            self._admitted(now)
+            self._admitted(body, now)
 
     def lane_admitted(self, now: int) -> None:
         """Our turn has come."""
         self._lane_place = "running"
         late = self.clock.deadline_over(now)
         if late is None:
-            self._admitted(now)
+            body, self._body = self._body, b""
+            self._admitted(body, now)
         else:  # it passed since the last sweep
             self._give_up(now, late, Phase.QUEUED.value)
 
@@ -277,90 +281,38 @@ class GatewayExchange:
 
     # -- sending
 
-    def _forwarded(self, body: bytes) -> bytes:
-        gateway = self.gateway
-        trace = gateway.traces.trace(self.head.named, engine=gateway.engine.name, endpoint=self.route.endpoint)
-        self.ledger.trace_id, self.ledger.parent_id, self.ledger.span_id = trace[:3]
-        head = self.head
-        onward = head.onward
-        if onward is None:
-            pool = gateway.pool
-            onward = head.onward = onward_head(
-                head.method,
-                pool.prefix + head.target,
-                head.headers,
-                authority=pool.authority,
-                read=self.route.kind is RouteKind.READ,
-                api_key=gateway.backend.api_key,
-            )
-        return forward_request(
-            onward,
-            body,
-            request_id=self.ledger.request_id,
-            traceparent=trace.header,
-            framing=length_line(head.method, body) if self.upload is None else self.upload.framing,
-        )
+    def _draw_trace(self) -> None:
+        gateway, ledger = self.gateway, self.ledger
+        engine = gateway.backends.engine_name
+        trace = gateway.traces.trace(self.head.named, engine=engine, endpoint=self.route.endpoint)
+        ledger.trace_id, ledger.parent_id, ledger.span_id, self.traceparent = trace
 
-    def _admitted(self, now: int) -> None:
+    def _admitted(self, body: bytes, now: int) -> None:
         self.ledger.admitted = now
-        self.ledger.at_admission = self.gateway.engine.watch.state(now)
-        # What has left of an upload cannot be sent again: it never goes onto a connection that may be dying.
-        self._dispatch(now, fresh=self.upload is not None and not self.gateway.pool.full())
+        self.dispatch.begin(body, now)
 
-    def _dispatch(self, now: int, *, fresh: bool) -> None:
-        pool = self.gateway.pool
-        connection = None if fresh else pool.take(now)
-        if connection is not None:
-            self.ledger.connection_reused = True
-            self._send(connection)
-        else:
-            self.phase = Phase.CONNECTING
-            if pool.full():
-                self._in_line_since = now
-                self.clock.connect_by = (self.ledger.queued or now) + self.clock.budgets.queue_ns
-                pool.stand_in_line(self)
-            else:
-                pool.connect(self)
-            self.next_check = self.next_budget()
+    def unreachable(self, error: str, now: int) -> None:
+        """No engine could be given the request."""
+        self._fail_before(now, Verdict(OutcomeKind.FAILED, Reason.ENGINE_UNREACHABLE, stage="ingress", error=error))
 
-    def upstream_connected(self, connection: UpstreamConnection, started: int, now: int) -> None:
-        """A fresh connection for us."""
-        self.ledger.connect_start = started
-        self.ledger.connect_end = now
-        self.ledger.connection_reused = False
-        self._out_of_line(started)
-        self._send(connection)
-
-    def upstream_free(self, connection: UpstreamConnection, now: int) -> None:
-        """A connection that another request has given back."""
-        self.ledger.connection_reused = True
-        self._out_of_line(now)
-        self._send(connection)
-
-    def _out_of_line(self, now: int) -> None:
-        if self._in_line_since is not None:
-            self.ledger.pool_wait_ns = now - self._in_line_since
-
-    def upstream_unreachable(self, error: str, now: int) -> None:
-        """Nobody answers at the engine's address."""
-        self.gateway.engine.watch.unreachable()
-        text = f"the engine cannot be reached: {error}"
-        verdict = Verdict(OutcomeKind.FAILED, Reason.ENGINE_UNREACHABLE, stage="ingress", error=text)
-        self._fail_before(now, verdict)
-
-    def _send(self, connection: UpstreamConnection) -> None:
+    def send_on(self, connection: UpstreamConnection) -> None:
+        """There is a connection to the chosen engine."""
         self._upstream = self.hop = connection
+        request = self._outgoing()
         if self.upload is not None:
             self.phase = Phase.UPLOAD
             self.ledger.upload_start = monotonic_ns()
-            self.upload.flow(connection, self._request)
+            self.upload.flow(connection, request)
             self.next_check = self.next_budget()
             return
         self.phase = Phase.WAITING
         # Before the write: on a busy machine the engine may have the request before we are back.
         self.clock.sent_at = self.ledger.sent = monotonic_ns()
-        connection.send(self.transit, self._request, without_body=self.head.method == b"HEAD")
+        connection.send(self.transit, request, without_body=self.head.method == b"HEAD")
         self.next_check = self.next_budget()
+
+    def _outgoing(self) -> bytes:
+        return self.dispatch.request()
 
     # -- what its transit tells
 
@@ -375,7 +327,7 @@ class GatewayExchange:
     def first_token(self, now: int, written: int | None) -> None:
         """The first token was read at `now`, and was with the client's kernel at `written`."""
         self.phase = Phase.STREAMING
-        self.ledger.at_first_token = self.gateway.engine.watch.state(now)
+        self.ledger.at_first_token = self.backend.engine.watch.state(now)
         self.ledger.client_first_token = written
         self.next_check = self.next_budget()
 
@@ -383,6 +335,7 @@ class GatewayExchange:
         """The engine's message is whole; its connection is back in the pool, and the lane has room."""
         self._upstream = None
         self.ledger.upstream_end = now
+        self.dispatch.uncount()
         self._leave_lane(now)
 
     def stop_engine(self, now: int) -> None:
@@ -393,13 +346,9 @@ class GatewayExchange:
     def engine_lost(self, now: int, *, untouched: bool) -> bool:
         """The engine's connection died. True when the request is on its way again, on a fresh one."""
         self._upstream = None
-        if untouched and not self._resent and self.clock.sent_at is not None and now - self.clock.sent_at < CROSSING_NS:
-            # The engine closed an idle connection while our request was on its way: it has not seen it.
-            self._resent = True
-            self.ledger.attempts += 1
-            self.ledger.retries += 1
-            self._dispatch(now, fresh=True)
+        if self.dispatch.again(now, untouched=untouched):
             return True
+        self.dispatch.uncount()
         self._leave_lane(now)
         return False
 
@@ -492,7 +441,7 @@ class GatewayExchange:
         """The stage that the request is in, as far as anybody can know."""
         phase = self.phase
         if phase is Phase.WAITING:
-            return self.gateway.engine.stage_before_first_token(self.ledger, self.transit.meter, now)
+            return self.backend.engine.stage_before_first_token(self.ledger, self.transit.meter, now)
         if phase is Phase.CONNECTING:
             return Phase.QUEUED.value
         meter = self.transit.meter
@@ -572,8 +521,9 @@ class GatewayExchange:
     def _let_go(self, now: int) -> None:
         """Give back whatever works for this request: engine, pending connection, place in the lane."""
         if self.phase is Phase.CONNECTING:
-            self.gateway.pool.forget(self)
+            self.dispatch.forget()
         self._drop_upstream(now)
+        self.dispatch.uncount()
         self._leave_lane(now)
 
     def _close(self, now: int, verdict: Verdict) -> None:
@@ -595,5 +545,6 @@ class GatewayExchange:
         if blocked is not None:
             ledger.client_blocked(blocked, end)
         self.gateway.finished(ledger, transit, verdict, end)
-        self._request = b""
+        self._body = b""
+        self.dispatch.close()
         self.connection.answered(self, keep_alive=answer.keep_alive, now=end)

@@ -12,10 +12,8 @@ import msgspec
 
 from tailrace.gateway.aliases import Aliases
 from tailrace.gateway.amendments import AmendmentFork
-from tailrace.gateway.cancels import CancelWatch, at_engine
+from tailrace.gateway.backends import Backends
 from tailrace.gateway.config import Config
-from tailrace.gateway.engine_head import EngineHeads
-from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.entrance import Entrance, split_address
 from tailrace.gateway.fixed_keys import check_change
 from tailrace.gateway.hangup import HangupWatch
@@ -23,7 +21,6 @@ from tailrace.gateway.hindsight import Hindsight
 from tailrace.gateway.history import History
 from tailrace.gateway.in_flight import InFlight
 from tailrace.gateway.lanes import LaneDesk
-from tailrace.gateway.pool import UpstreamPool
 from tailrace.gateway.reception import Reception
 from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, RecordSink
 from tailrace.gateway.refusal import Refusal
@@ -32,7 +29,6 @@ from tailrace.gateway.session import Listeners
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.trace_share import TraceShare
 from tailrace.gateway.verdict import Verdict
-from tailrace.gateway.wait_inference import WaitInference
 from tailrace.govern.shared_state import SharedState
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.summary import StreamSummary
@@ -67,7 +63,7 @@ class Counters(msgspec.Struct):
 
 
 class Gateway:
-    """One data port in front of one engine.
+    """One data port in front of its engines.
 
     `start` binds and begins; `close` drains and ends. Records go to `sink`, and to `observer` where there is one;
     the last of them stay in `history`.
@@ -83,16 +79,6 @@ class Gateway:
     ) -> None:
         """`shared`: the way to the keeper of limits that hold over several processes."""
         self.config = config
-        self.backend = config.backends[0]
-        self.engine = EngineLink(self.backend, config.scrape)
-        self.pool = UpstreamPool(
-            self.engine.address,
-            connect_timeout_ns=int(config.connect_timeout),
-            keep_alive_ns=int(config.upstream_keepalive),
-            tls=self.engine.tls,
-            server_name=self.backend.tls.server_name if self.backend.tls else None,
-            limit=config.limits.upstream_connections,
-        )
         self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running, shared=shared)
         self.kept = History()
         """The last records; `history` reads it up to date."""
@@ -102,18 +88,10 @@ class Gateway:
         self.listeners: Listeners | None = None
         """Who listens to the WebSocket sessions that begin; nobody, unless a composition says so."""
         self.in_flight: dict[str, InFlight] = {}
-        self.cancels = CancelWatch(
-            lambda: at_engine(self.in_flight.values()),
-            wake=self.engine.watch.wake,
-            period_ns=int(config.scrape.period),
-            amendments=self.amendments,
-        )
-        self.engine.watch.reader = self.cancels
-        self.hindsight = Hindsight(self.cancels, self.engine.watch)
-        self.waits = WaitInference(config.inference, self.engine, self.in_flight.values)
+        self.backends = Backends(config, self.in_flight.values, self.amendments)
+        self.hindsight = Hindsight()
         reception = Reception(self)
         self.open, self.open_malformed = reception.open, reception.open_malformed
-        self.engine_heads = EngineHeads()
         self._desk = RecordDesk(self, sink, observer)
         self.connections: set[ClientConnection] = set()
         self.hangups = HangupWatch()
@@ -143,7 +121,6 @@ class Gateway:
         """The sweeper is up to one period late, so it is told to come one period early."""
         self.aliases = Aliases(config.aliases)
         self.traces.reconfigure(config.traces, config.workers)
-        self.waits.apply(config.inference)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes
@@ -177,9 +154,10 @@ class Gateway:
         self._due = monotonic_ns() + SWEEP_NS
         self._tick = asyncio.get_running_loop().call_later(SWEEP_NS / 1e9, self._sweep)
         if scrape:
-            self.engine.start()
+            self.backends.start()
         else:
-            self.waits.partial = "each worker sees only the tokens of its own requests"
+            for backend in self.backends:
+                backend.waits.partial = "each worker sees only the tokens of its own requests"
 
     @property
     def port(self) -> int:
@@ -204,8 +182,7 @@ class Gateway:
         if self.rpc is not None:
             await self.rpc.close()
         self._desk.flush()
-        await self.engine.close()
-        await self.pool.close()
+        await self.backends.close()
         self.hangups.close()
         await asyncio.sleep(0)
         return cut
@@ -304,7 +281,7 @@ class Gateway:
         if self.closing:
             text = "the gateway is shutting down"
             return Refusal(status=503, message=text, reason=Reason.NO_BACKEND, retry_after_s=1)
-        if self.engine.shut:
+        if self.backends.shut:
             # Addresses and models are the operator's to know, not every client's.
             text = "the engine takes no new requests at the moment"
             return Refusal(status=503, message=text, reason=Reason.NO_BACKEND, retry_after_s=SHUT_RETRY_S)
@@ -374,7 +351,7 @@ class Gateway:
         self._ticks += 1
         if self._ticks % _CONNECTIONS_EVERY == 0:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
-            self.pool.sweep(now)
+            self.backends.sweep(now)
             for connection in list(self.connections):
                 connection.sweep(
                     now, idle_ns=self.client_idle_ns, head_ns=self.header_stall_ns, upload_ns=self.upload_stall_ns
@@ -388,26 +365,23 @@ class Gateway:
         InputError when it changes what was fixed at the start: that takes a restart.
         """
         check_change(self.config, config)
-        engine_tls = self.engine.fresh_tls()
+        self.backends.check()
         self._entrance.renew(config)
-        self.engine.tls = self.pool.tls = engine_tls
+        self.backends.apply(config)
         self._apply(config)
-        self.pool.connect_timeout_ns = int(config.connect_timeout)
-        self.pool.keep_alive_ns = int(config.upstream_keepalive)
-        self.pool.limit = config.limits.upstream_connections
         self.lanes.replace(config.lane_policies(), monotonic_ns())
 
     def check(self, config: Config) -> None:
         """InputError where `reconfigure` would raise one; changes nothing."""
         check_change(self.config, config)
-        self.engine.fresh_tls()
+        self.backends.check()
         self._entrance.check(config)
 
     def ready(self) -> tuple[bool, str]:
         """Whether new requests would be served, and why not."""
         if self.closing:
             return False, "shutting down"
-        why = self.engine.unready()
+        why = self.backends.unready()
         return not why, why
 
     def over_objective(self, now: int) -> dict[str, int]:
@@ -430,15 +404,14 @@ class Gateway:
         return {
             "in_flight": len(self.in_flight),
             "connections": len(self.connections),
-            "upstream_connections": len(self.pool.open),
-            "upstream_idle": len(self.pool.idle),
-            "upstream_waiting": len(self.pool.line),
+            **self.backends.connections(),
+            "backends": {backend.name: backend.load() for backend in self.backends},
             "cpu": self.hindsight.cpu,
             "loop_lag_ms": self.loop_lag_ns / 1e6,
             "loop_lag_max_ms": self.loop_lag_max_ns / 1e6,
             "lanes": self.lanes.snapshot(now),
-            "engine": self.engine.view(now),
-            "inference": self.waits.view(),
+            "engine": self.backends.first.engine.view(now),
+            "inference": self.backends.first.waits.view(),
             "counters": msgspec.to_builtins(self.counters),
         }
 

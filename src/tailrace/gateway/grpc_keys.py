@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from tailrace.model.errors import ConfigError
 
 
-def check_grpc(*, listen: str | None, target: str | None, message_bytes: int, where: str) -> None:
+def check_grpc(*, listen: str | None, targets: Sequence[str | None], message_bytes: int, where: str) -> None:
     """Refuse half a configuration, sizes that cannot be, an installation without grpcio. Raises `ConfigError`."""
-    if target is not None:
-        grpc_target(target, place=f"{where}: backends[0].grpc_url")
-    if (target is None) != (listen is None):
-        absent = "backends[0].grpc_url" if target is None else "grpc_listen"
+    named = [(index, target) for index, target in enumerate(targets) if target is not None]
+    for index, target in named:
+        grpc_target(target, place=f"{where}: backends[{index}].grpc_url")
+    if len(named) > 1:
+        raise ConfigError(
+            "several backends have a grpc_url, and gRPC goes to one engine",
+            place=f"{where}: backends[{named[1][0]}].grpc_url",
+            remedy="Leave it out of all but one backend, or run one gateway for each.",
+        )
+    if bool(named) == (listen is None):
+        absent = "grpc_listen" if named else "backends[0].grpc_url"
         raise ConfigError(
             "gRPC has only one of its two ends",
             place=f"{where}: {absent}",

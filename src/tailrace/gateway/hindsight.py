@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tailrace.gateway.cancels import CancelWatch
 from tailrace.gateway.hop import TcpReading, read_tcp
-from tailrace.gateway.scrape import EngineWatch
 from tailrace.gateway.verdict import Verdict
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.record import RequestRecord
@@ -24,9 +22,7 @@ _FIRST_NS: Final = 100_000_000
 class Hindsight:
     """Completes records with what the fast path does not pay for."""
 
-    def __init__(self, cancels: CancelWatch, watch: EngineWatch) -> None:
-        self._cancels = cancels
-        self._watch = watch
+    def __init__(self) -> None:
         self.rtt_ns: dict[str, int] = {}
         """Hop -> its last reading, for whoever shows this moment."""
         self.cpu: float | None = None
@@ -53,14 +49,15 @@ class Hindsight:
                 # It was over when it passed, not when the sweeper came by.
                 since = exchange.clock.deadline_at or since
             exchange.cancel_ns = max(0, closed - since)
-            self._cancels.add(
+            backend = exchange.backend
+            backend.cancels.add(
                 request_id=exchange.ledger.request_id,
                 reason=verdict.reason,
                 stage=verdict.stage,
                 since=since,
                 sent=exchange.ledger.sent or since,
                 closed=closed,
-                metrics=self._watch.counts,
+                metrics=backend.engine.watch.counts,
             )
 
     def complete(self, record: RequestRecord, exchange: InFlight) -> RequestRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.gateway.budget_clock import BudgetClock
 from tailrace.gateway.hop import TcpReading
@@ -14,6 +14,9 @@ from tailrace.gateway.work import Work
 from tailrace.measure.ledger import RequestLedger
 from tailrace.measure.meter import StreamMeter
 from tailrace.model.outcome import Reason
+
+if TYPE_CHECKING:
+    from tailrace.gateway.backend import Backend
 
 
 class Transport(Protocol):
@@ -42,6 +45,8 @@ class InFlight(Protocol):
     """A request that has not ended."""
 
     ledger: RequestLedger
+    backend: Backend
+    """The engine that it was sent to last; until then, whichever."""
     received: int
     lane: str
     work: Work

@@ -57,7 +57,7 @@ class Reception:
         known = connection.known_head
         if known is not None and known.same(method, target, version, headers, gateway.config):
             length = known.length_of(headers)
-            if length <= gateway.max_body_bytes and not (gateway.closing or gateway.engine.shut):
+            if length <= gateway.max_body_bytes and not (gateway.closing or gateway.backends.shut):
                 return self._enter(connection, known, received=received, now=now)
         named = check_head(version, headers)
         if len(target) > MAX_TARGET:
@@ -125,7 +125,7 @@ class Reception:
             start_unix_ns=time_ns() - (now - received),
             received=received,
             endpoint=head.route.endpoint,
-            backend=gateway.backend.name,
+            backend=gateway.backends.sole_name,
             lane=PASSTHROUGH_LANE,
             blocked=[],
             passages=[],

@@ -86,13 +86,16 @@ class RecordDesk:
         """Make the records of all that have ended."""
         while self._ended:  # an observer or sink that comes back here finds only what is new
             batch, self._ended = self._ended, []
-            self._gateway.waits.begin(batch)
+            self._gateway.backends.recall(batch)
             for ended in batch:
                 self._record(ended)
 
     def _record(self, ended: Ended) -> None:
         gateway, ledger, verdict = self._gateway, ended.ledger, ended.verdict
-        engine, counters = gateway.engine, gateway.counters
+        backend, counters = gateway.backends.first, gateway.counters
+        if ended.exchange is not None:
+            backend = ended.exchange.backend
+        engine = backend.engine
         try:
             measured = ended.measured
             if measured is None or isinstance(measured, StreamSummary):
@@ -107,7 +110,7 @@ class RecordDesk:
                 verdict.outcome,
                 verdict.reason,
                 summary=summary,
-                timings=gateway.waits.complete(ledger, summary, engine.timings(ledger, summary)),
+                timings=backend.waits.complete(ledger, summary, engine.timings(ledger, summary)),
                 died_in=verdict.stage,
                 budget=verdict.budget,
                 error=verdict.error,

@@ -6,9 +6,14 @@ it again would cost a tenth of what a request costs, so it shares the earlier on
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tailrace.gateway.config import Config
 from tailrace.gateway.head import Header
 from tailrace.gateway.routes import Route
+
+if TYPE_CHECKING:
+    from tailrace.gateway.backend import Backend
 
 _LENGTH = b"content-length"
 
@@ -49,8 +54,8 @@ class RequestHead:
         """Lower-case name -> first value. The length is the first request's: see `length_of`."""
         self.route = route
         self._config = config
-        self.onward: bytes | None = None
-        """As the engine gets it, up to the lines that are each request's own; made when it is first needed."""
+        self.onward: dict[Backend, bytes] = {}
+        """As each engine gets it, up to the lines that are each request's own; made when it is first needed."""
         at = next((at for at, pair in enumerate(headers) if pair[0].lower() == _LENGTH), len(headers))
         self._length_at = at
         self._before, self._after = headers[:at], headers[at + 1 :]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from tailrace.gateway.applications import GATEWAY
+from tailrace.gateway.cancels import CancelWatch
 from tailrace.gateway.config import Config
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.gateway import Gateway
@@ -46,11 +47,11 @@ class Served(Protocol):
 
     @property
     def upstream(self) -> str:
-        """The engine's address."""
+        """The engines' addresses."""
 
     @property
     def engine(self) -> EngineLink:
-        """The way to ask the engine something beside the requests."""
+        """The way to ask the first engine something beside the requests."""
 
     def ready(self) -> tuple[bool, str]:
         """Whether new requests would be served, and why not."""
@@ -121,6 +122,17 @@ def check_backend(config: Config, name: str) -> None:
         raise InputError(f"there is no backend {name!r}", place="name", remedy=f"The backends are {', '.join(names)}.")
 
 
+def upstream_of(config: Config) -> str:
+    """The engines' addresses, for people."""
+    return ", ".join(backend.url for backend in config.backends)
+
+
+def cancel_views(watches: Iterable[CancelWatch]) -> list[dict[str, Any]]:
+    """The last cancels of several engines, oldest first."""
+    cancels = sorted((cancel for watch in watches for cancel in watch.recent), key=lambda cancel: cancel.since)
+    return [cancel.view() for cancel in cancels]
+
+
 class OneGateway:
     """The gateway of this process, and what a composition adds to it."""
 
@@ -154,13 +166,13 @@ class OneGateway:
 
     @property
     def upstream(self) -> str:
-        """The engine's address."""
-        return self._gateway.backend.url
+        """The engines' addresses."""
+        return upstream_of(self._gateway.config)
 
     @property
     def engine(self) -> EngineLink:
-        """The way to ask the engine something beside the requests."""
-        return self._gateway.engine
+        """The way to ask the first engine something beside the requests."""
+        return self._gateway.backends.first.engine
 
     def ready(self) -> tuple[bool, str]:
         """Whether new requests would be served, and why not."""
@@ -171,7 +183,7 @@ class OneGateway:
         gateway = self._gateway
         out = {
             "url": gateway.url,
-            "upstream": gateway.backend.url,
+            "upstream": self.upstream,
             "started_unix_ns": gateway.started_unix_ns,
             **gateway.live(),
         }
@@ -189,7 +201,7 @@ class OneGateway:
 
     async def cancels(self) -> list[dict[str, Any]]:
         """The last cancels that had reached the engine, oldest first."""
-        return [cancel.view() for cancel in self._gateway.cancels.recent]
+        return cancel_views(backend.cancels for backend in self._gateway.backends)
 
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
@@ -201,18 +213,19 @@ class OneGateway:
         return lanes
 
     async def backends(self, window_ns: int) -> list[dict[str, Any]]:
-        """The engine behind us."""
+        """The engines behind us."""
         gateway = self._gateway
         now = monotonic_ns()
         return [
             {
-                "name": gateway.backend.name,
-                "url": gateway.backend.url,
-                **gateway.engine.view(now),
-                **gateway.engine.window_view(now, window_ns, objectives_of(gateway.config)),
-                "connections": len(gateway.pool.open),
-                "idle_connections": len(gateway.pool.idle),
+                "name": backend.name,
+                "url": backend.url,
+                **backend.engine.view(now),
+                **backend.engine.window_view(now, window_ns, objectives_of(gateway.config)),
+                "inference": backend.waits.view(),
+                **backend.load(),
             }
+            for backend in gateway.backends
         ]
 
     def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
@@ -220,9 +233,11 @@ class OneGateway:
         return None if self._signals is None else self._signals.view(since_unix_ns)
 
     async def drain(self, name: str, *, on: bool) -> None:
-        """Keep new requests away from the engine, or let them go to it again."""
+        """Keep new requests away from a backend, or let them go to it again."""
         check_backend(self._gateway.config, name)
-        self._gateway.engine.drain(on=on)
+        backend = self._gateway.backends.named(name)
+        if backend is not None:
+            backend.engine.drain(on=on)
 
     async def metrics(self, accept: str) -> tuple[bytes, str] | None:
         """Body and content type of `/metrics`."""

@@ -63,6 +63,9 @@ def takes_up(method: bytes, where: Route, version: str, headers: list[Header], p
 class SessionExchange(GatewayExchange):
     """One session, from its handshake to its record."""
 
+    fresh_only = True
+    """A connection that becomes a session leaves the pool; an idle one is worth more to the next request."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.tunnel: Tunnel | None = None
@@ -102,23 +105,19 @@ class SessionExchange(GatewayExchange):
             self.ledger.model = self.work.model
             self._enter_lane(b"", now)
         else:
-            self._request = self._forwarded(b"")
-            self._admitted(now)
+            self.send_unqueued(b"", now)
 
     def our_headers(self, now: int) -> list[bytes]:
         """The header lines that the gateway adds to every answer; a 426 says what would be accepted."""
         lines = super().our_headers(now)
         return [*lines, UPGRADE_REQUIRED] if self.refusal is not None and self.refusal.status == 426 else lines
 
-    def _forwarded(self, body: bytes) -> bytes:
-        return with_offer(super()._forwarded(body))
+    def _outgoing(self) -> bytes:
+        return with_offer(super()._outgoing())
 
-    def _dispatch(self, now: int, *, fresh: bool) -> None:  # noqa: ARG002
-        # A connection that becomes a session leaves the pool; an idle one is worth more to the next request.
-        super()._dispatch(now, fresh=True)
-
-    def _send(self, connection: UpstreamConnection) -> None:
-        super()._send(connection)
+    def send_on(self, connection: UpstreamConnection) -> None:
+        """There is a connection to the chosen engine."""
+        super().send_on(connection)
         connection.on_switch = self._switched
 
     def _switched(self, connection: UpstreamConnection, headers: list[Header], rest: bytes, now: int) -> None:
@@ -141,7 +140,7 @@ class SessionExchange(GatewayExchange):
         self.head_seen(now)
         kind = EngineHead(101, headers)
         head = AnswerHead(kind, headers)
-        self.gateway.engine.answered(kind.server)
+        self.backend.engine.answered(kind.server)
         reserved = reserved_bits(all_values(headers, b"sec-websocket-extensions"))
         self.phase = Phase.STREAMING
         heard = self.gateway.listeners(self) if self.gateway.listeners is not None else (None, None)

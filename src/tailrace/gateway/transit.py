@@ -87,12 +87,13 @@ class Transit:
         """The status line. Nothing leaves yet."""
         exchange = self._exchange
         gateway = exchange.gateway
-        head = gateway.engine_heads.read(status, headers)
+        engine = exchange.backend.engine
+        head = exchange.backend.heads.read(status, headers)
         kind = head.kind
-        gateway.engine.answered(head.server)
+        engine.answered(head.server)
         exchange.head_seen(now)
-        if gateway.engine.adapter.timing_headers:
-            exchange.ledger.said_headers = picked(headers, gateway.engine.adapter.timing_headers)
+        if engine.adapter.timing_headers:
+            exchange.ledger.said_headers = picked(headers, engine.adapter.timing_headers)
         readable = head.encoding in (b"", b"identity")
         sse = kind == b"text/event-stream" and 200 <= status < 300
         self.answer.ours = exchange.our_headers(now)
@@ -101,7 +102,7 @@ class Transit:
             exchange.ledger.server_timing = b", ".join(headers[at][1] for at in head.timing_at)
         if exchange.route.kind is RouteKind.READ and sse and readable:
             self.meter = StreamMeter(
-                gateway.engine.adapter.dialect(exchange.route.endpoint),
+                engine.adapter.dialect(exchange.route.endpoint),
                 origin_ns=exchange.received,
                 thresholds=gateway.thresholds,
                 timeline_limit=gateway.timeline_limit,
@@ -231,7 +232,7 @@ class Transit:
         if meter.done and meter.finish_reason in _WHOLE:
             return COMPLETED  # nearly always: the summary can wait for the record
         summary = self._summary = meter.summary()
-        ending = self._exchange.gateway.engine.adapter.judge(summary)
+        ending = self._exchange.backend.engine.adapter.judge(summary)
         if ending.outcome is OutcomeKind.COMPLETED:
             return COMPLETED
         return Verdict(
@@ -242,7 +243,7 @@ class Transit:
         )
 
     def _fault(self, fault: EngineFault, *, tokens_seen: bool) -> Verdict:
-        ending = self._exchange.gateway.engine.adapter.fault(fault, tokens_seen=tokens_seen)
+        ending = self._exchange.backend.engine.adapter.fault(fault, tokens_seen=tokens_seen)
         return Verdict(ending.outcome, ending.reason, ending.stage, fault.message)
 
     def _plain_complete(self, now: int) -> None:
@@ -253,7 +254,7 @@ class Transit:
         status = answer.status or 0
         read, self._read = self._read, None
         body = b"".join(read) if read else b""
-        adapter = exchange.gateway.engine.adapter
+        adapter = exchange.backend.engine.adapter
         endpoint = exchange.route.endpoint
         if status >= 400:
             ending = adapter.error(status, body, path=endpoint)
@@ -273,7 +274,7 @@ class Transit:
     def _first_frame_error(self, meter: StreamMeter, fault: EngineFault, now: int) -> None:
         """The stream's first event is an error and nothing has left: the client gets its real status."""
         exchange = self._exchange
-        adapter = exchange.gateway.engine.adapter
+        adapter = exchange.backend.engine.adapter
         ending = adapter.fault(fault, tokens_seen=False)
         status = adapter.status(fault, ending)
         exchange.stop_engine(now)
@@ -362,7 +363,7 @@ class Transit:
         body, self._unread = self._unread, b""
         if body:
             exchange = self._exchange
-            meaning = exchange.gateway.engine.adapter.dialect(exchange.route.endpoint).read_body(body)
+            meaning = exchange.backend.engine.adapter.dialect(exchange.route.endpoint).read_body(body)
             self._summary = summarise_body(meaning, origin_ns=exchange.received, now=self._whole_at)
             if meaning.fault is not None:  # Triton: a 200 whose body is an error
                 verdict = self._fault(meaning.fault, tokens_seen=False)

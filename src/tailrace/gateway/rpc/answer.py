@@ -98,7 +98,7 @@ def upstream_end(request: RpcRequest, code: grpc.StatusCode, details: str, now: 
         return _ours(verdict, 504)
     lower = details.lower()
     if code is grpc.StatusCode.UNAVAILABLE and any(words in lower for words in _NOT_CONNECTED):
-        request.gateway.engine.watch.unreachable()
+        request.backend.engine.watch.unreachable()
         text = f"the engine cannot be reached: {details}"
         return _ours(Verdict(OutcomeKind.FAILED, Reason.ENGINE_UNREACHABLE, "ingress", text), 503, retry=1)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL) and any(words in lower for words in _LOST):
@@ -110,13 +110,13 @@ def upstream_end(request: RpcRequest, code: grpc.StatusCode, details: str, now: 
         return UpstreamEnd(
             verdict, code, text, Refusal(status=413, message=text, reason=Reason.PROTOCOL_ERROR, stage=stage)
         )
-    request.gateway.engine.answered(b"")
+    request.backend.engine.answered(b"")
     tokens_seen = request.phase is Phase.STREAMING
     if code is grpc.StatusCode.CANCELLED:
         verdict = Verdict(OutcomeKind.FAILED, Reason.ENGINE_ABORT_UNKNOWN, stage, details)
         return UpstreamEnd(verdict, code, details)
     fault = EngineFault(details, code=_AS_HTTP.get(code, 500))
-    return UpstreamEnd(fault_verdict(request.gateway.engine.adapter, fault, tokens_seen=tokens_seen), code, details)
+    return UpstreamEnd(fault_verdict(request.backend.engine.adapter, fault, tokens_seen=tokens_seen), code, details)
 
 
 def _ours(verdict: Verdict, status: int, *, retry: int | None = None) -> UpstreamEnd:

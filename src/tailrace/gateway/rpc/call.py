@@ -254,7 +254,7 @@ class UnaryCall(OneRequestCall):
         ledger.headers = ledger.first_byte = now
         request.engine_done(now)
         self.answered(now)
-        self.gateway.engine.answered(b"")
+        self.gateway.backends.grpc.engine.answered(b"")
         self.context.set_trailing_metadata(
             metadata.back(await call.trailing_metadata(), metadata.own(ledger, request.lane, now))
         )

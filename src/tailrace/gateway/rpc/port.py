@@ -47,7 +47,7 @@ class GrpcPort:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         config = gateway.config
-        address, secure = grpc_target(gateway.backend.grpc_url or "")
+        address, secure = grpc_target(gateway.backends.grpc.config.grpc_url or "")
         limit = config.limits.grpc_message_bytes
         self._sizes = [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit)]
         options: list[tuple[str, Any]] = [
@@ -184,7 +184,9 @@ class GrpcPort:
         if call_id is None:
             call_id = self._calls[call] = self._new_id(client_id)
             endpoint = call.method.route.endpoint
-            self._traces[call_id] = gateway.traces.trace(named, engine=gateway.engine.name, endpoint=endpoint)
+            self._traces[call_id] = gateway.traces.trace(
+                named, engine=gateway.backends.grpc.engine.name, endpoint=endpoint
+            )
         trace = self._traces[call_id]
         now = monotonic_ns()
         ledger = RequestLedger(
@@ -197,7 +199,7 @@ class GrpcPort:
             start_unix_ns=time_ns() - (now - received),
             received=received,
             endpoint=call.method.route.endpoint,
-            backend=gateway.backend.name,
+            backend=gateway.backends.grpc.name,
             lane=PASSTHROUGH_LANE,
             stream=False,
             blocked=[],
@@ -236,7 +238,7 @@ class GrpcPort:
     @property
     def asks_final(self) -> bool:
         """Whether to ask for the end mark: of Triton, and of whoever has not been recognised as something else."""
-        return self.gateway.engine.name in ("", "triton")
+        return self.gateway.backends.grpc.engine.name in ("", "triton")
 
     def unary(self, name: str) -> Any:
         """How to call a method that has one question and one answer."""
@@ -261,7 +263,7 @@ class GrpcPort:
         call_id = request.ledger.request_id
         trace = self._traces[call_id]
         return metadata.onward(
-            pairs, request_id=call_id, traceparent=trace.header, api_key=self.gateway.backend.api_key
+            pairs, request_id=call_id, traceparent=trace.header, api_key=self.gateway.backends.grpc.config.api_key
         )
 
     def judge(self, request: RpcRequest, code: grpc.StatusCode, details: str, now: int) -> UpstreamEnd:

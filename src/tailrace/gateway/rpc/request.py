@@ -78,6 +78,7 @@ class RpcRequest:
         interrupt: Callable[[RpcRequest], None],
     ) -> None:
         self.gateway = gateway
+        self.backend = gateway.backends.grpc
         self.ledger = ledger
         self.route = route
         self.named = named
@@ -156,7 +157,7 @@ class RpcRequest:
 
     def _let_go_on(self, now: int) -> None:
         self.ledger.admitted = now
-        self.ledger.at_admission = self.gateway.engine.watch.state(now)
+        self.ledger.at_admission = self.backend.engine.watch.state(now)
         self.phase = Phase.CONNECTING
 
     def lane_admitted(self, now: int) -> None:
@@ -196,7 +197,7 @@ class RpcRequest:
     def first_token(self, now: int, written: int | None) -> None:
         """The first answer with outputs was read at `now` and taken by the client's transport at `written`."""
         self.phase = Phase.STREAMING
-        self.ledger.at_first_token = self.gateway.engine.watch.state(now)
+        self.ledger.at_first_token = self.backend.engine.watch.state(now)
         self.ledger.client_first_token = written
         self._look_again(now)
 
@@ -250,7 +251,7 @@ class RpcRequest:
         """The stage that the request is in, as far as anybody can know."""
         phase = self.phase
         if phase is Phase.WAITING:
-            return self.gateway.engine.stage_before_first_token(self.ledger, self.transit.meter, now)
+            return self.backend.engine.stage_before_first_token(self.ledger, self.transit.meter, now)
         if phase is Phase.CONNECTING:
             return Phase.QUEUED.value
         return str(phase.value)

@@ -227,7 +227,7 @@ class StreamCall(Call):
 
     async def _answers(self) -> None:
         upstream = self.upstream
-        engine = self.gateway.engine
+        engine = self.gateway.backends.grpc.engine
         try:
             while True:
                 message = await upstream.read()
@@ -299,7 +299,7 @@ class StreamCall(Call):
             return COMPLETED
         meter = request.transit.meter
         seen = meter is not None and meter.first_token_ns is not None
-        return fault_verdict(self.gateway.engine.adapter, fault_of(answer.error), tokens_seen=seen)
+        return fault_verdict(self.gateway.backends.grpc.engine.adapter, fault_of(answer.error), tokens_seen=seen)
 
     def _whose(self, wire_id: str) -> RpcRequest | None:
         """The oldest open request of this id; for an answer without a known id, the oldest of all."""

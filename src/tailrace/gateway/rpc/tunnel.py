@@ -63,7 +63,7 @@ class TunnelCall(OneRequestCall):
         request.engine_done(now)
         trailing = await upstream.trailing_metadata()
         if code is grpc.StatusCode.OK:
-            self.gateway.engine.answered(b"")
+            self.gateway.backends.grpc.engine.answered(b"")
             request.end(now, COMPLETED)
             context.set_trailing_metadata(metadata.back(trailing, metadata.own(ledger, request.lane, now)))
             return

@@ -1,0 +1,130 @@
+"""All engines behind the gateway, and which of them gets the next request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from tailrace.gateway.amendments import AmendmentSink
+from tailrace.gateway.backend import Backend
+from tailrace.gateway.config import Config
+
+if TYPE_CHECKING:
+    from tailrace.gateway.in_flight import InFlight
+    from tailrace.gateway.record_desk import Ended
+
+
+class Backends:
+    """The configured engines, in the order of the file."""
+
+    def __init__(self, config: Config, in_flight: Callable[[], Iterable[InFlight]], amendments: AmendmentSink) -> None:
+        self._all = [Backend(backend, config, in_flight, amendments) for backend in config.backends]
+
+    def __iter__(self) -> Iterator[Backend]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @property
+    def first(self) -> Backend:
+        """The first of the file: what a request is accounted to until one is chosen for it."""
+        return self._all[0]
+
+    @property
+    def grpc(self) -> Backend:
+        """The one that serves gRPC; the first, where none does."""
+        return next((backend for backend in self._all if backend.config.grpc_url is not None), self._all[0])
+
+    @property
+    def sole_name(self) -> str:
+        """The name of the only one; empty where there are several, and it is not known yet which serves a request."""
+        return self._all[0].name if len(self._all) == 1 else ""
+
+    @property
+    def engine_name(self) -> str:
+        """Which engine they all are; empty where they differ or nobody knows."""
+        name = self._all[0].engine.name
+        return name if all(backend.engine.name == name for backend in self._all) else ""
+
+    def named(self, name: str) -> Backend | None:
+        """The backend of that name."""
+        return next((backend for backend in self._all if backend.name == name), None)
+
+    def choose(self, *, among: Collection[str] = (), but: Collection[Backend] = ()) -> Backend | None:
+        """The one with the least outstanding work, of those that take requests.
+
+        `among`: only these names, where there are any. `but`: not these, unless nothing else is left. `None` where no
+        engine takes requests. One that does not answer its scrapes gets none while another does: it may be back before
+        the next scrape says so, so it is better than nobody.
+        """
+        if len(self._all) == 1 and not among:
+            only = self._all[0]
+            return None if only.shut else only
+        able = [backend for backend in self._all if not backend.shut and (not among or backend.name in among)]
+        if not able:
+            return None
+        fresh = [backend for backend in able if backend not in but] or able
+        answering = [backend for backend in fresh if backend.engine.reachable is not False] or fresh
+        return min(answering, key=lambda backend: (backend.tokens, backend.requests))
+
+    @property
+    def shut(self) -> bool:
+        """Whether none of them takes a new request."""
+        return all(backend.shut for backend in self._all)
+
+    def unready(self) -> str:
+        """Why no request sent now would be served; empty where one would."""
+        whys = [backend.engine.unready() for backend in self._all]
+        return "; ".join(whys) if all(whys) else ""
+
+    def connections(self) -> dict[str, int]:
+        """Those of all engines together."""
+        pools = [backend.pool for backend in self._all]
+        return {
+            "upstream_connections": sum(len(pool.open) for pool in pools),
+            "upstream_idle": sum(len(pool.idle) for pool in pools),
+            "upstream_waiting": sum(len(pool.line) for pool in pools),
+        }
+
+    # -- life
+
+    def start(self) -> None:
+        """Begin to ask every engine."""
+        for backend in self._all:
+            backend.engine.start()
+
+    async def first_answers(self) -> None:
+        """Wait until every engine has been asked once."""
+        await asyncio.gather(*(backend.engine.watch.first_answer() for backend in self._all))
+
+    def apply(self, config: Config) -> None:
+        """A new configuration. InputError for certificates that cannot be used: then nothing has changed."""
+        contexts = [backend.engine.fresh_tls() for backend in self._all]
+        for backend, tls in zip(self._all, contexts, strict=True):
+            backend.apply(config, tls)
+
+    def check(self) -> None:
+        """InputError where `apply` would raise one."""
+        for backend in self._all:
+            backend.engine.fresh_tls()
+
+    def recall(self, batch: list[Ended]) -> None:
+        """The records of these are about to be made: each engine's own are neighbours of one another."""
+        if len(self._all) == 1:
+            self._all[0].waits.begin(batch)
+            return
+        for backend in self._all:
+            own = [ended for ended in batch if ended.exchange is not None and ended.exchange.backend is backend]
+            if own:
+                backend.waits.begin(own)
+
+    def sweep(self, now: int) -> None:
+        """Drop connections that have been idle too long."""
+        for backend in self._all:
+            backend.pool.sweep(now)
+
+    async def close(self) -> None:
+        """Close all, and wait."""
+        await asyncio.gather(*(backend.close() for backend in self._all))
