@@ -14,6 +14,7 @@ from tailrace.gateway.engine_head import EngineHeads
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.pool import UpstreamPool
 from tailrace.gateway.wait_inference import WaitInference
+from tailrace.govern.standing import Standing
 
 if TYPE_CHECKING:
     from tailrace.gateway.in_flight import InFlight
@@ -44,10 +45,8 @@ class Backend:
         )
         self.heads = EngineHeads()
         """The kinds of heads that this engine has shown."""
-        self.requests = 0
-        """Requests that are with it, or on their way to it."""
-        self.tokens = 0
-        """Their work: prompt and output tokens, as far as they can be told beforehand."""
+        self.standing = Standing(self.name, config.breaker.resolve())
+        """What is held of it: how much work is with it, and whether it may get more."""
         self.cancels = CancelWatch(
             lambda: at_engine(self.ours()),
             wake=self.engine.watch.wake,
@@ -72,16 +71,6 @@ class Backend:
         """The requests in flight that it was chosen for."""
         return [exchange for exchange in self._in_flight() if exchange.backend is self]
 
-    def took(self, tokens: int) -> None:
-        """A request of so much work goes to it."""
-        self.requests += 1
-        self.tokens += tokens
-
-    def gave_back(self, tokens: int) -> None:
-        """That request works there no longer."""
-        self.requests -= 1
-        self.tokens -= tokens
-
     def apply(self, config: Config, tls: ssl.SSLContext | None) -> None:
         """A new configuration, for the connections and inferences that come."""
         self.engine.tls = self.pool.tls = tls
@@ -101,6 +90,6 @@ class Backend:
             "connections": len(self.pool.open),
             "idle_connections": len(self.pool.idle),
             "waiting_for_connection": len(self.pool.line),
-            "outstanding_requests": self.requests,
-            "outstanding_tokens": self.tokens,
+            "outstanding_requests": self.standing.requests,
+            "outstanding_tokens": self.standing.tokens,
         }

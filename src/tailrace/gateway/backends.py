@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from random import Random
 from typing import TYPE_CHECKING
 
 from tailrace.gateway.amendments import AmendmentSink
 from tailrace.gateway.backend import Backend
+from tailrace.gateway.balancing import Balancing
 from tailrace.gateway.config import Config
+from tailrace.govern.balance import Want
 
 if TYPE_CHECKING:
     from tailrace.gateway.in_flight import InFlight
@@ -20,6 +23,7 @@ class Backends:
 
     def __init__(self, config: Config, in_flight: Callable[[], Iterable[InFlight]], amendments: AmendmentSink) -> None:
         self._all = [Backend(backend, config, in_flight, amendments) for backend in config.backends]
+        self.balancing = Balancing(config, self._all, Random())  # noqa: S311  (spreads load, guards nothing)
 
     def __iter__(self) -> Iterator[Backend]:
         return iter(self._all)
@@ -52,22 +56,27 @@ class Backends:
         """The backend of that name."""
         return next((backend for backend in self._all if backend.name == name), None)
 
-    def choose(self, *, among: Collection[str] = (), but: Collection[Backend] = ()) -> Backend | None:
-        """The one with the least outstanding work, of those that take requests.
+    def able(self, among: Collection[str] = ()) -> Sequence[Backend]:
+        """Those that take requests. `among`: only these names, where there are any.
 
-        `among`: only these names, where there are any. `but`: not these, unless nothing else is left. `None` where no
-        engine takes requests. One that does not answer its scrapes gets none while another does: it may be back before
-        the next scrape says so, so it is better than nobody.
+        One that does not answer its scrapes gets none while another does: it may be back before the next scrape says
+        so, so it is better than nobody.
+        """
+        able = [backend for backend in self._all if not backend.shut and (not among or backend.name in among)]
+        answering = [backend for backend in able if backend.engine.reachable is not False]
+        return answering or able
+
+    def choose(
+        self, want: Want | None, now: int, *, among: Collection[str] = (), but: Collection[Backend] = ()
+    ) -> Backend | None:
+        """Who serves a request (`govern.balance`); `None` where no engine takes requests.
+
+        `among`: only these names, where there are any. `but`: not these, unless nothing else is left.
         """
         if len(self._all) == 1 and not among:
             only = self._all[0]
             return None if only.shut else only
-        able = [backend for backend in self._all if not backend.shut and (not among or backend.name in among)]
-        if not able:
-            return None
-        fresh = [backend for backend in able if backend not in but] or able
-        answering = [backend for backend in fresh if backend.engine.reachable is not False] or fresh
-        return min(answering, key=lambda backend: (backend.tokens, backend.requests))
+        return self.balancing.choose(self.able(among), want, now, but)
 
     @property
     def shut(self) -> bool:
@@ -104,6 +113,7 @@ class Backends:
         contexts = [backend.engine.fresh_tls() for backend in self._all]
         for backend, tls in zip(self._all, contexts, strict=True):
             backend.apply(config, tls)
+        self.balancing.apply(config, self._all)
 
     def check(self) -> None:
         """InputError where `apply` would raise one."""
@@ -121,9 +131,10 @@ class Backends:
                 backend.waits.begin(own)
 
     def sweep(self, now: int) -> None:
-        """Drop connections that have been idle too long."""
+        """Once a second: drop connections that have been idle too long, look for outliers."""
         for backend in self._all:
             backend.pool.sweep(now)
+        self.balancing.sweep(now)
 
     async def close(self) -> None:
         """Close all, and wait."""

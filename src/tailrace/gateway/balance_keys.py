@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -181,19 +180,8 @@ def check_share(backend: BackendConfig, *, place: str) -> None:
         _within(backend.max_prompt_tokens, 1, 1 << 31, f"{place}.max_prompt_tokens", "leave it out for no bound")
 
 
-def check_names(backends: Sequence[BackendConfig], *, where: str) -> None:
-    """Refuse two backends of one name. Raises `ConfigError`."""
-    seen: set[str] = set()
-    for index, backend in enumerate(backends):
-        if backend.name in seen:
-            raise ConfigError(
-                f"two backends are named {backend.name!r}",
-                place=f"{where}: backends[{index}].name",
-                remedy="Give each its own name.",
-            )
-        seen.add(backend.name)
-
-
 def _within(value: float, low: float, high: float, place: str, hint: str) -> None:
     if not low <= value <= high:
-        raise ConfigError(f"{value:g} cannot be", place=place, remedy=f"Write a number from {low:g} to {high:g}; {hint}.")
+        raise ConfigError(
+            f"{value:g} cannot be", place=place, remedy=f"Write a number from {low:g} to {high:g}; {hint}."
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tailrace.govern.balance import Balancer, BalancePolicy, Skew, Want
+from tailrace.govern.balance import BalancePolicy, Balancer, Skew, Want
 from tailrace.govern.breaker import STATE_CODES
 from tailrace.govern.outlier import Ejection, OutlierWatch
 from tailrace.govern.retry_policy import Again, RetryBudget, Trouble, decide
@@ -96,9 +96,7 @@ class Balancing:
             key = head_key(body, settings.prefix_tokens * _BYTES_PER_TOKEN)
         return Want(tokens=tokens, prompt_tokens=work.prompt_tokens or 0, key=key)
 
-    def choose(
-        self, able: Sequence[Backend], want: Want | None, now: int, but: Collection[Backend]
-    ) -> Backend | None:
+    def choose(self, able: Sequence[Backend], want: Want | None, now: int, but: Collection[Backend]) -> Backend | None:
         """One of `able`, `None` where that is empty."""
         chosen = self._balancer.choose(
             [backend.standing for backend in able],

@@ -15,6 +15,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailrace.gateway.address import HTTP_UNIX, unix_path
+from tailrace.gateway.balance_keys import (
+    BalanceConfig,
+    BreakerConfig,
+    OutliersConfig,
+    RetryConfig,
+    check_balance,
+    check_share,
+)
 from tailrace.gateway.config_sections import (
     BackendConfig,
     BudgetsConfig,
@@ -62,6 +70,10 @@ class Config(Section):
     """Requests that no lane matches go to one named `default`: yours, or a built-in one (running 256, queued 1024)."""
     total_running: int | None = None
     """Requests that the engine may have at once over all lanes; unset: the sum of the lanes' own."""
+    balance: BalanceConfig = msgspec.field(default_factory=BalanceConfig)
+    retry: RetryConfig = msgspec.field(default_factory=RetryConfig)
+    breaker: BreakerConfig = msgspec.field(default_factory=BreakerConfig)
+    outliers: OutliersConfig = msgspec.field(default_factory=OutliersConfig)
     budgets: BudgetsConfig = msgspec.field(default_factory=BudgetsConfig)
     objectives: dict[str, Duration] = msgspec.field(
         default_factory=lambda: {"ttft_p99": Duration(500 * MS), "tpot_p99": Duration(80 * MS)}
@@ -161,7 +173,7 @@ def json_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
     for kind in (
         BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, SignalsConfig, InferenceConfig, RecordsConfig,
-        WebsocketConfig, Config,
+        WebsocketConfig, BalanceConfig, RetryConfig, BreakerConfig, OutliersConfig, Config,
     ):  # fmt: skip
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
@@ -235,12 +247,14 @@ def check(config: Config, *, where: str = "config") -> None:
     backends = [backend.name for backend in config.backends]
     for index, backend in enumerate(config.backends):
         _check_backend(backend, place=f"{where}: backends[{index}]")
+        check_share(backend, place=f"{where}: backends[{index}]")
         if backends.count(backend.name) > 1:
             raise ConfigError(
                 f"two backends are named {backend.name!r}",
                 place=f"{where}: backends[{index}].name",
                 remedy="Give each its own name: records, views and lanes know it by that.",
             )
+    check_balance(config.balance, config.retry, config.breaker, config.outliers, where=where)
     _check_listen(config, where)
     if not 1 <= config.workers <= MAX_WORKERS:
         raise ConfigError(
@@ -444,5 +458,9 @@ def _known_keys() -> list[str]:
         RecordsConfig,
         TracesConfig,
         WebsocketConfig,
+        BalanceConfig,
+        RetryConfig,
+        BreakerConfig,
+        OutliersConfig,
     )
     return [name for kind in kinds for name in kind.__struct_fields__]

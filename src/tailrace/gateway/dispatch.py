@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Final
 
+from tailrace.gateway.budget_clock import NEVER
 from tailrace.gateway.forward import forward_request, length_line, onward_head
 from tailrace.gateway.routes import RouteKind
 from tailrace.gateway.verdict import Phase
 from tailrace.gateway.work import Work, with_fields
+from tailrace.govern.retry_policy import Trouble, retry_after_ns, trouble_of
 
 if TYPE_CHECKING:
     from tailrace.gateway.backend import Backend
     from tailrace.gateway.exchange import GatewayExchange
+    from tailrace.gateway.head import Header
     from tailrace.gateway.upstream import UpstreamConnection
+    from tailrace.gateway.verdict import Verdict
+    from tailrace.govern.balance import Want
 
 CROSSING_NS: Final = 1_000_000_000
 """An idle connection's end that crosses our request is here within a round trip. One that dies later may have died of
@@ -29,13 +36,24 @@ def work_tokens(work: Work) -> int:
 class Dispatch:
     """One request's way to an engine. The exchange is told of a connection by `send_on`, of none by `unreachable`."""
 
-    __slots__ = ("_body", "_counted", "_exchange", "_in_line_since", "_resent", "_tokens")
+    # What only a failed attempt changes stands here.
+    told_when = False
+    """The engine said when to come back (`Retry-After`): that is no failure of its."""
+    blamed: tuple[Backend, ...] = ()
+    """Backends whose failure is counted already: once a request, however often it was tried there."""
+    _tried: tuple[Backend, ...] = ()
+    _cuts = 0
+    _first_at = 0
+    _timer: asyncio.TimerHandle | None = None
 
     def __init__(self, exchange: GatewayExchange) -> None:
         self._exchange = exchange
         self._body = b""
         self._in_line_since: int | None = None
         self._resent = False
+        self.begun = 0
+        """When the last attempt began; 0 before the first."""
+        self._want: Want | None = None
         self._counted: Backend | None = None
         """Whom our work is counted to."""
         self._tokens = 0
@@ -43,16 +61,25 @@ class Dispatch:
     def begin(self, body: bytes, now: int) -> None:
         """It is admitted: choose an engine, and get a connection to it."""
         exchange = self._exchange
-        gateway = exchange.gateway
-        backend = gateway.backends.choose()
-        if backend is None:
-            exchange.unreachable("no engine takes requests at the moment", now)
-            return
+        backends = exchange.gateway.backends
+        self._tokens = work_tokens(exchange.work)
+        self._want = backends.balancing.want(exchange, body, self._tokens)
         self._body = body
-        self._use(backend, now)
+        if not self._choose(now):
+            return
+        backends.balancing.budget.request(now)
         # What has left of an upload cannot be sent again: it never goes onto a connection that may be dying.
-        fresh = exchange.fresh_only or (exchange.upload is not None and not backend.pool.full())
+        fresh = exchange.fresh_only or (exchange.upload is not None and not exchange.backend.pool.full())
         self._connect(now, fresh=fresh)
+
+    def _choose(self, now: int) -> bool:
+        """Whom it goes to now; false where there is nobody, and it has ended."""
+        backend = self._exchange.gateway.backends.choose(self._want, now, but=self._tried)
+        if backend is None:
+            self._exchange.unreachable("no engine takes requests at the moment", now)
+            return False
+        self._use(backend, now)
+        return True
 
     def _use(self, backend: Backend, now: int) -> None:
         exchange = self._exchange
@@ -60,8 +87,9 @@ class Dispatch:
         exchange.ledger.backend = backend.name
         exchange.ledger.at_admission = backend.engine.watch.state(now)
         self.uncount()
-        self._counted, self._tokens = backend, work_tokens(exchange.work)
-        backend.took(self._tokens)
+        self._counted, self.begun = backend, now
+        backend.standing.took(self._tokens)
+        backend.standing.breaker.sent(now)
 
     def _connect(self, now: int, *, fresh: bool) -> None:
         exchange = self._exchange
@@ -101,6 +129,8 @@ class Dispatch:
         """Nobody answers at the engine's address."""
         exchange = self._exchange
         exchange.backend.engine.watch.unreachable()
+        if self._retry(Trouble.UNREACHABLE, now):
+            return
         exchange.unreachable(f"the engine cannot be reached: {error}", now)
 
     def _out_of_line(self, now: int) -> None:
@@ -137,14 +167,14 @@ class Dispatch:
             framing=length_line(head.method, body) if upload is None else upload.framing,
         )
 
-    # -- ends
+    # -- again
 
     def again(self, now: int, *, untouched: bool) -> bool:
-        """The connection died. True when the request is on its way again, on a fresh one."""
+        """The connection died. True when the request is on its way again."""
         exchange = self._exchange
         sent_at = exchange.clock.sent_at
         if not untouched or self._resent or sent_at is None or now - sent_at >= CROSSING_NS:
-            return False
+            return self._retry(Trouble.CUT, now)
         # The engine closed an idle connection while our request was on its way: it has not seen it.
         self._resent = True
         exchange.ledger.attempts += 1
@@ -152,17 +182,97 @@ class Dispatch:
         self._connect(now, fresh=True)
         return True
 
+    def turned_down(self, status: int, headers: list[Header], now: int) -> bool:
+        """The engine answers with an error. True when that is not passed on: another attempt is made."""
+        exchange = self._exchange
+        wait: int | None = None
+        for name, value in headers:
+            if name.lower() == b"retry-after":
+                wait = retry_after_ns(value.decode("latin-1"), time_ns() / 1e9)
+        if wait is not None:
+            self.told_when = True
+            if status != 429:  # that may be this client's own limit; 503 is the whole engine
+                exchange.backend.standing.leave_alone(now + wait)
+        if status not in exchange.gateway.backends.balancing.retry.statuses:
+            return False
+        retried = self._retry(trouble_of(status), now, status=status, not_before=now + (wait or 0))
+        if retried:
+            exchange.backend.engine.answered(b"")
+        return retried
+
+    def _retry(self, trouble: Trouble, now: int, *, status: int = 0, not_before: int = 0) -> bool:
+        exchange = self._exchange
+        balancing = exchange.gateway.backends.balancing
+        if exchange.answer.head_sent or not self._repeatable(trouble):
+            return False
+        backend = exchange.backend
+        self._cuts += trouble is Trouble.CUT
+        self._tried = (*self._tried, backend)
+        if status != 429 and not self.told_when and backend not in self.blamed:
+            self.blamed = (*self.blamed, backend)
+            backend.standing.failed(self.begun, now)
+        again = balancing.again(
+            exchange,
+            trouble,
+            able=exchange.gateway.backends.able(),
+            tried=self._tried,
+            cuts=self._cuts,
+            not_before=not_before,
+            now=now,
+        )
+        if again is None:
+            return False
+        self._first_at = self._first_at or self.begun
+        self.told_when = False
+        self.uncount()
+        exchange.start_over()
+        exchange.ledger.attempts += 1
+        exchange.ledger.retries += 1
+        exchange.phase = Phase.CONNECTING
+        exchange.clock.connect_by = NEVER
+        exchange.next_check = exchange.next_budget()
+        self._timer = asyncio.get_running_loop().call_later(again.wait_ns / 1e9, self._go)
+        return True
+
+    def _repeatable(self, trouble: Trouble) -> bool:
+        """Whether doing it twice does no harm: where nothing of it was sent, or what was sent only makes tokens."""
+        exchange = self._exchange
+        if trouble is Trouble.UNREACHABLE:
+            return True
+        return exchange.upload is None and (
+            exchange.route.kind is RouteKind.READ or exchange.head.method in (b"GET", b"HEAD")
+        )
+
+    def _go(self) -> None:
+        """The wait before the next attempt is over."""
+        self._timer = None
+        now = monotonic_ns()
+        if self._choose(now):
+            self._exchange.ledger.retry_wait_ns = now - self._first_at
+            self._connect(now, fresh=self._exchange.fresh_only)
+
+    # -- ends
+
+    def heard(self, now: int) -> None:
+        """The first token is here: a backend whose breaker is open has healed, and need not wait for the end."""
+        self._exchange.backend.standing.succeeded(self.begun, now)
+
     def forget(self) -> None:
-        """The connection that is awaited is not wanted any more."""
-        self._exchange.backend.pool.forget(self)
+        """The connection, or the next attempt, that is awaited is not wanted any more."""
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        else:
+            self._exchange.backend.pool.forget(self)
 
     def uncount(self) -> None:
         """Its work is not with the engine any more."""
         counted, self._counted = self._counted, None
         if counted is not None:
-            counted.gave_back(self._tokens)
+            counted.standing.gave_back(self._tokens)
 
-    def close(self) -> None:
+    def close(self, verdict: Verdict, now: int) -> None:
         """The request is over."""
         self.uncount()
+        self._exchange.gateway.backends.balancing.ended(self._exchange, verdict, now)
         self._body = b""

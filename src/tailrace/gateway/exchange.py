@@ -327,6 +327,8 @@ class GatewayExchange:
     def first_token(self, now: int, written: int | None) -> None:
         """The first token was read at `now`, and was with the client's kernel at `written`."""
         self.phase = Phase.STREAMING
+        if self.backend.standing.breaker.opened:
+            self.dispatch.heard(now)
         self.ledger.at_first_token = self.backend.engine.watch.state(now)
         self.ledger.client_first_token = written
         self.next_check = self.next_budget()
@@ -337,6 +339,19 @@ class GatewayExchange:
         self.ledger.upstream_end = now
         self.dispatch.uncount()
         self._leave_lane(now)
+
+    def start_over(self) -> None:
+        """An attempt failed, and nothing of it has left for the client: the next one answers from the beginning."""
+        connection, self._upstream = self._upstream, None
+        if connection is not None:
+            connection.abort()
+        before, transport, ledger = self.answer, self.connection.transport, self.ledger
+        assert transport is not None
+        self.answer = Answer(transport, head_only=self.head.method == b"HEAD", version=self.head.version)
+        self.answer.keep_alive = before.keep_alive
+        self.transit = Transit(self, self.answer)
+        ledger.headers = ledger.first_byte = None
+        ledger.server_timing, ledger.said_headers = b"", {}
 
     def stop_engine(self, now: int) -> None:
         """Nothing more is wanted of the engine."""
@@ -546,5 +561,5 @@ class GatewayExchange:
             ledger.client_blocked(blocked, end)
         self.gateway.finished(ledger, transit, verdict, end)
         self._body = b""
-        self.dispatch.close()
+        self.dispatch.close(verdict, end)
         self.connection.answered(self, keep_alive=answer.keep_alive, now=end)

@@ -126,6 +126,7 @@ class RecordDesk:
             if self.observer is not None:
                 self.observer.observe(record)
             gateway.kept.add(record)
+            gateway.backends.balancing.observed(record, ended.end)
         except Exception:
             # A record that cannot be made is a bug of ours; the client's stream must not pay for it.
             counters.record_errors += 1
