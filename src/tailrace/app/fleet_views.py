@@ -46,6 +46,12 @@ _WORST: Final = frozenset(
         "queued_limit",
         "priority",
         "prefill_error_share",
+        "skew_cv",
+        "skew_max_over_mean",
+        "code",
+        "failures_in_a_row",
+        "retry_after_ms",
+        "weight_now",
     }
 )
 """Numbers that do not add up over processes: the largest stands for all."""
@@ -192,6 +198,11 @@ class FleetViews:
             }
             for engine in self._fleet.engines
         ]
+
+    async def balance(self) -> dict[str, Any]:
+        """Skew, retries and affinity over all backends; the skew of the worker where it is worst."""
+        balance: dict[str, Any] = (await self.live()).get("balance", {})
+        return balance
 
     def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
         """What is read of this machine."""

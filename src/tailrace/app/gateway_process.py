@@ -6,11 +6,12 @@ import gc
 import sys
 from functools import partial
 from time import monotonic_ns
-from typing import Final
+from typing import Any, Final
 
 from tailrace.app.engine_metrics import SENT, sent_so_far, show_engines
 from tailrace.app.fleet_cancels import count_slot
 from tailrace.export.prometheus import GatewayMetrics
+from tailrace.gateway.backend import Backend
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.gateway import Gateway
 from tailrace.govern.shared_state import SharedState
@@ -23,6 +24,14 @@ _STATES: Final = (
     ("tailrace_engine_requests_waiting", "waiting"),
     ("tailrace_engine_kv_usage_ratio", "kv_usage"),
 )
+_OF_BACKENDS: Final = (
+    "tailrace_backend_up",
+    "tailrace_backend_outstanding_requests",
+    "tailrace_backend_outstanding_tokens",
+    "tailrace_backend_breaker_state",
+    "tailrace_backend_ejected",
+)
+"""Set anew by each scrape: a backend that is configured no longer must not stay for ever."""
 _COLLECT_AFTER: Final = (20_000, 20, 20)
 """Objects that make a young collection, and collections that make an older one. Python's 700 have it run for every
 thirty requests, a tenth of their cost, to find nothing: what a request leaves is not circular."""
@@ -56,8 +65,12 @@ class GatewayProcess:
         self.gateway = Gateway(config, self.writer, observer=self.metrics, shared=shared)
         self.gateway.amendments.add(self.writer.amendments)
         for backend in self.gateway.backends:
-            backend.cancels.on_slot = lambda cancel: count_slot(self.metrics, cancel)
-            backend.engine.judge.tally = partial(self._tally, backend.name)
+            self._equip(backend)
+        self.gateway.backends.on_added = self._equip
+
+    def _equip(self, backend: Backend) -> None:
+        backend.cancels.on_slot = lambda cancel: count_slot(self.metrics, cancel)
+        backend.engine.judge.tally = partial(self._tally, backend.name)
 
     def _tally(self, backend: str) -> dict[str, int]:
         self.gateway.flush_records()
@@ -83,6 +96,7 @@ class GatewayProcess:
         metrics.gauge("tailrace_workers", int(not gateway.retiring))
         metrics.counter("tailrace_worker_restarts_total", 0)
         _set_backend_gauges(metrics, gateway, now)
+        _set_balance(metrics, gateway.backends.balancing.whole_view(now))
         for why, budget in gateway.traces.budgets.items():
             metrics.counter("tailrace_traces_asked_total", budget.granted, why=why, answer="granted")
             metrics.counter("tailrace_traces_asked_total", budget.withheld, why=why, answer="withheld")
@@ -93,9 +107,11 @@ class GatewayProcess:
 
 
 def _set_backend_gauges(metrics: GatewayMetrics, gateway: Gateway, now: int) -> None:
-    for name, _ in _STATES:
+    for name in (*(name for name, _ in _STATES), *_OF_BACKENDS):
         metrics.clear(name)
+    balancing = gateway.backends.balancing
     for backend in gateway.backends:
+        _set_standing(metrics, balancing.view(backend, now), backend)
         metrics.gauge("tailrace_backend_up", int(backend.engine.reachable is True), backend=backend.name)
         seen = backend.engine.watch.state(now)
         for name, signal in _STATES:
@@ -103,6 +119,28 @@ def _set_backend_gauges(metrics: GatewayMetrics, gateway: Gateway, now: int) -> 
             value = None if seen is None else getattr(seen, signal)
             if value is not None:
                 metrics.gauge(name, value, backend=backend.name)
+
+
+def _set_standing(metrics: GatewayMetrics, view: dict[str, Any], backend: Backend) -> None:
+    name = backend.name
+    metrics.gauge("tailrace_backend_outstanding_requests", backend.requests, backend=name)
+    metrics.gauge("tailrace_backend_outstanding_tokens", backend.tokens, backend=name)
+    metrics.gauge("tailrace_backend_breaker_state", view["breaker"]["code"], backend=name)
+    metrics.counter("tailrace_backend_breaker_opened_total", view["breaker"]["opened_total"], backend=name)
+    metrics.gauge("tailrace_backend_ejected", view["ejected"], backend=name)
+    metrics.counter("tailrace_backend_ejections_total", view["ejections_total"], backend=name)
+    metrics.counter("tailrace_backend_retries_total", view["retries_total"], backend=name)
+
+
+def _set_balance(metrics: GatewayMetrics, view: dict[str, Any]) -> None:
+    metrics.gauge("tailrace_retry_budget_left", view["retry_budget_left"])
+    metrics.counter("tailrace_retries_denied_total", view["retries_denied_total"])
+    met = view["affinity_met_total"]
+    metrics.counter("tailrace_affinity_requests_total", met, result="met")
+    metrics.counter("tailrace_affinity_requests_total", view["affinity_asked_total"] - met, result="moved")
+    for name, value in view["skew"].items():
+        if value is not None:
+            metrics.gauge("tailrace_backend_skew_ratio", value, stat=name.removeprefix("skew_"))
 
 
 def _set_hop_gauges(metrics: GatewayMetrics, gateway: Gateway) -> None:

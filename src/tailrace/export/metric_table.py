@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tailrace.export.backend_metrics import BACKEND_METRICS
 from tailrace.export.host_metrics import HOST_METRICS
 from tailrace.export.metric import Metric
 from tailrace.export.span_metrics import SPAN_METRICS
@@ -519,6 +520,7 @@ _TABLE: Final = (
         merge="max",
         definition="Share of prompt tokens found in the engine's prefix cache in the last minute.",
     ),
+    *BACKEND_METRICS,
     *SPAN_METRICS,
     # -- our own records
     Metric(

@@ -299,7 +299,7 @@ class _Admin:
         backends = await self._served.backends(window_ns)
         if self._parts.of_engine is not None and backends:
             backends[0].update(self._parts.of_engine())
-        return _json({"backends": backends})
+        return _json({"backends": backends, "balance": await self._served.balance()})
 
     async def traces(self, request: web.Request) -> web.Response:
         """Spans of engines and services: OTLP in protobuf (`application/x-protobuf`) or JSON, plain or compressed."""

@@ -6,6 +6,8 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tailrace.gateway.amendments import AmendmentSink
 from tailrace.gateway.cancels import CancelWatch, at_engine
 from tailrace.gateway.config import Config
@@ -67,9 +69,24 @@ class Backend:
         """Whether no new request may go to it."""
         return bool(self.engine.shut)
 
+    @property
+    def requests(self) -> int:
+        """Requests that are with it, or on their way to it."""
+        return self.standing.requests
+
+    @property
+    def tokens(self) -> int:
+        """Their work: prompt and output tokens, as far as they can be told beforehand."""
+        return self.standing.tokens
+
     def ours(self) -> list[InFlight]:
         """The requests in flight that it was chosen for."""
         return [exchange for exchange in self._in_flight() if exchange.backend is self]
+
+    def same_engine(self, config: BackendConfig) -> bool:
+        """Whether `config` is of this very engine: all but its share of the work is as it was."""
+        old = self.config
+        return config == msgspec.structs.replace(old, weight=config.weight, max_prompt_tokens=config.max_prompt_tokens)
 
     def apply(self, config: Config, tls: ssl.SSLContext | None) -> None:
         """A new configuration, for the connections and inferences that come."""
@@ -90,6 +107,6 @@ class Backend:
             "connections": len(self.pool.open),
             "idle_connections": len(self.pool.idle),
             "waiting_for_connection": len(self.pool.line),
-            "outstanding_requests": self.standing.requests,
-            "outstanding_tokens": self.standing.tokens,
+            "outstanding_requests": self.requests,
+            "outstanding_tokens": self.tokens,
         }

@@ -365,7 +365,7 @@ class Gateway:
         InputError when it changes what was fixed at the start: that takes a restart.
         """
         check_change(self.config, config)
-        self.backends.check()
+        self.backends.check(config)
         self._entrance.renew(config)
         self.backends.apply(config)
         self._apply(config)
@@ -374,7 +374,7 @@ class Gateway:
     def check(self, config: Config) -> None:
         """InputError where `reconfigure` would raise one; changes nothing."""
         check_change(self.config, config)
-        self.backends.check()
+        self.backends.check(config)
         self._entrance.check(config)
 
     def ready(self) -> tuple[bool, str]:
@@ -405,7 +405,8 @@ class Gateway:
             "in_flight": len(self.in_flight),
             "connections": len(self.connections),
             **self.backends.connections(),
-            "backends": {backend.name: backend.load() for backend in self.backends},
+            "backends": {backend.name: self.backends.load(backend) for backend in self.backends},
+            "balance": self.backends.balancing.whole_view(now),
             "cpu": self.hindsight.cpu,
             "loop_lag_ms": self.loop_lag_ns / 1e6,
             "loop_lag_max_ms": self.loop_lag_max_ns / 1e6,
