@@ -79,15 +79,15 @@ BACKEND_METRICS: Final = (
         labels=("stat",),
         unit="ratio",
         merge="max",
-        definition="How unequal the backends' outstanding tokens per weight are, as a moving mean over the seconds with "
-        "work: cv (standard deviation / mean; 0 is even) and max_over_mean (1 is even). Absent without several backends.",
+        definition="How unequal the backends' outstanding tokens per weight are, as a moving mean over the seconds "
+        "with work: cv (standard deviation / mean; 0 is even) and max_over_mean (1 is even). Absent with one backend.",
     ),
     Metric(
         name="tailrace_affinity_requests_total",
         kind="counter",
         labels=("result",),
         unit="requests",
-        definition="Requests with a session or a prompt's head to keep to: met went to the backend that is theirs, moved "
-        "to another, because theirs could not serve or had too much work.",
+        definition="Requests with a session or a prompt's head to keep to: met went to the backend that is theirs, "
+        "moved to another, because theirs could not serve or had too much work.",
     ),
 )

@@ -66,7 +66,7 @@ class RetryConfig(Section):
     budget: float = 0.1
     """Retries as a share of the requests of the last 10 s, in each worker ..."""
     reserve: int = 3
-    """... and so many in any 10 s however few requests there are."""
+    """... or so many in 10 s, where that is more. Engines that could not be reached do not count: they had no work."""
 
     def resolve(self) -> RetryPolicy:
         """As the governor reads them."""

@@ -128,6 +128,10 @@ class Balancer:
         return [standing for standing in able if standing.breaker.opened]
 
     def _least(self, able: Sequence[Standing], tokens: int, now: int) -> Standing:
+        idle = [standing for standing in able if not standing.tokens]
+        if len(idle) > 1:
+            # Any of them is as good as the next for this request; by load alone the heaviest would get all of them.
+            return self._random.choices(idle, [standing.share(now) for standing in idle])[0]
         best: Standing | None = None
         least = ties = 0.0
         for standing in able:

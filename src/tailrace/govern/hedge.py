@@ -32,7 +32,7 @@ class HedgePolicy(msgspec.Struct, frozen=True, kw_only=True):
     least_ns: int = 50 * MS
     """Never sooner than this."""
     budget: float = 0.05
-    """Second attempts as a share of the requests of the last 10 s; and one in any 10 s however few there are."""
+    """Second attempts as a share of the requests of the last 10 s, or one, where that is more."""
 
 
 class Waits:

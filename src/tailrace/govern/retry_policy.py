@@ -43,7 +43,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     budget: float = 0.1
     """Retries as a share of the requests of the last 10 s ..."""
     reserve: int = 3
-    """... and so many in any 10 s however few requests there are."""
+    """... or so many in 10 s, where that is more: thirty requests that all fail cost at most three attempts more."""
 
 
 class Trouble(StrEnum):
@@ -62,7 +62,7 @@ class Trouble(StrEnum):
 class RetryBudget:
     """Attempts after the first, as a share of the traffic. Nothing can be saved up beyond the window.
 
-    Over any time T, at most `budget` x (requests of T and the 10 s before) + `reserve` x (T / 10 s + 2) retries pass.
+    In any 10 s (give or take one), the larger of `budget` x requests and `reserve` pass.
     """
 
     __slots__ = ("_requests", "_retries", "_slices", "denied", "policy", "taken")
@@ -84,7 +84,7 @@ class RetryBudget:
     def left(self, now: int) -> float:
         """Retries that may be made at this moment."""
         self._at(now)
-        return self.policy.budget * self._requests + self.policy.reserve - self._retries
+        return max(self.policy.budget * self._requests, self.policy.reserve) - self._retries
 
     def take(self, now: int) -> bool:
         """Room for one retry: it is used."""
@@ -139,8 +139,9 @@ def decide(
     """The retry to make after the last of `attempts` failed, or `None`: the client gets what there is.
 
     `cuts`: attempts of this request that ended with their connection, this one included. `elsewhere`: another backend
-    may be asked. `not_before`: until when the engine that failed wants to be left alone (`Retry-After`; 0: it did not
-    say). `until`: when the request's own time is over. Takes from `budget` only for a retry that is made.
+    may be asked; where the first could not be reached that is free, since no engine has had any work. `not_before`:
+    until when the engine that failed wants to be left alone (`Retry-After`; 0: it did not say). `until`: when the
+    request's own time is over. Takes from `budget` only for a retry that is made.
     """
     if attempts >= policy.attempts or (trouble is Trouble.CUT and cuts > 1):
         return None
@@ -155,7 +156,9 @@ def decide(
         wait += not_before - now
         if not_before - now > policy.wait_max_ns:
             return None
-    if now + wait >= until or not budget.take(now):
+    if now + wait >= until:
+        return None
+    if not (elsewhere and trouble is Trouble.UNREACHABLE) and not budget.take(now):
         return None
     return Again(wait, elsewhere)
 
