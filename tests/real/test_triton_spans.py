@@ -39,6 +39,7 @@ traces: {{share: {share}, per_second: 10000}}
 INFER = {"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1.0, 2.0]}]}
 STREAM = {"text_input": "word", "max_tokens": 5}
 REQUESTS = 200
+STREAMS = 4
 
 
 class Traced:
@@ -236,22 +237,30 @@ def test_several_workers_and_grpc(traced: Traced) -> None:
     python = triton_python()
     assert python is not None
     client = [python, str(Path(__file__).with_name("triton_client.py")), traced.gateway.ready["grpc"]]
-    for task, given in (("infer", {"request_id": "mine"}), ("stream", {"requests": [["s1", "go", 4]]})):
+    # Triton exports no spans of some gRPC streams (about one in ten here): of several, one has to show them.
+    for task, given in (("infer", {"request_id": "mine"}), *[("stream", {"requests": [["s1", "go", 4]]})] * STREAMS):
         done = subprocess.run(
             [*client, task, json.dumps(given)], capture_output=True, text=True, check=False, timeout=60
         )
         assert done.returncode == 0, done.stderr
     seen = traced.until_received(3 * 10)
-    assert (seen["understood"], seen["amendments"]) == (30, 10)
+    time.sleep(1)  # one more batch of Triton's exporter
+    seen = traced.spans()
+    assert seen["understood"] == seen["received"] == 3 * seen["amendments"]
     records = traced.records()
-    assert len(records) == 10
+    assert len(records) == 9 + STREAMS
     assert ids < {record["request_id"] for record in records}
+    silent = [record for record in records if "prefill" not in record["stage_sources"]]
+    assert len(silent) == len(records) - seen["amendments"]
+    assert len(silent) < STREAMS
+    assert all(record["endpoint"].endswith("ModelStreamInfer") for record in silent)
     for record in records:
-        assert record["stage_sources"]["prefill"].startswith("reported(triton."), record["stage_sources"]
+        if record not in silent:
+            assert record["stage_sources"]["prefill"].startswith("reported(triton."), record["stage_sources"]
         assert abs(sum(record["stages_ms"].values()) - record["e2e_ms"]) < 0.001
     by_grpc = [record for record in records if record["endpoint"].startswith("/inference.")]
-    assert len(by_grpc) == 2
+    assert len(by_grpc) == 1 + STREAMS
     deadline = time.monotonic() + 10
-    while traced.spans()["joined"] < 10:
+    while traced.spans()["joined"] < seen["amendments"]:
         assert time.monotonic() < deadline, traced.spans()
         time.sleep(0.2)

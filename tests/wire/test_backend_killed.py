@@ -68,7 +68,7 @@ def test_a_killed_engine_takes_only_its_own_streams_along_and_gets_traffic_again
             try:
                 for _ in range(SEATS):
                     load.create_task(seat())
-                while len(replies) < 2 * SEATS:
+                while len(replies) < 2 * SEATS:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
                 victim = engines[1]
                 theirs = {

@@ -59,6 +59,8 @@ class Backends:
     def engine_name(self) -> str:
         """Which engine they all are; empty where they differ or nobody knows."""
         name = self._all[0].engine.name
+        if len(self._all) == 1:
+            return name
         return name if all(backend.engine.name == name for backend in self._all) else ""
 
     def named(self, name: str) -> Backend | None:

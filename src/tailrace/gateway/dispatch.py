@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from time import monotonic_ns, time_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from tailrace.gateway.budget_clock import NEVER
 from tailrace.gateway.forward import forward_request, length_line, onward_head
@@ -276,3 +276,5 @@ class Dispatch:
         self.uncount()
         self._exchange.gateway.backends.balancing.ended(self._exchange, verdict, now)
         self._body = b""
+        # What refers to itself in a circle would live until the collector comes by.
+        self._exchange = cast("GatewayExchange", None)
