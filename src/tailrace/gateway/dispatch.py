@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Final, cast
 
@@ -36,6 +37,8 @@ def work_tokens(work: Work) -> int:
 class Dispatch:
     """One request's way to an engine. The exchange is told of a connection by `send_on`, of none by `unreachable`."""
 
+    among: Collection[str] = ()
+    """The only backends that may serve it, where there are any: a lane's own set."""
     # What only a failed attempt changes stands here.
     told_when = False
     """The engine said when to come back (`Retry-After`): that is no failure of its."""
@@ -74,7 +77,7 @@ class Dispatch:
 
     def _choose(self, now: int) -> bool:
         """Whom it goes to now; false where there is nobody, and it has ended."""
-        backend = self._exchange.gateway.backends.choose(self._want, now, but=self._tried)
+        backend = self._exchange.gateway.backends.choose(self._want, now, among=self.among, but=self._tried)
         if backend is None:
             self._exchange.unreachable("no engine takes requests at the moment", now)
             return False
@@ -214,7 +217,7 @@ class Dispatch:
         again = balancing.again(
             exchange,
             trouble,
-            able=exchange.gateway.backends.able(),
+            able=exchange.gateway.backends.able(self.among),
             tried=self._tried,
             cuts=self._cuts,
             not_before=not_before,
@@ -230,6 +233,7 @@ class Dispatch:
         exchange.ledger.retries += 1
         exchange.phase = Phase.CONNECTING
         exchange.clock.connect_by = NEVER
+        self._in_line_since = None
         exchange.next_check = exchange.next_budget()
         self._timer = asyncio.get_running_loop().call_later(again.wait_ns / 1e9, self._go)
         return True
