@@ -135,6 +135,9 @@ def _set_standing(metrics: GatewayMetrics, view: dict[str, Any], backend: Backen
 def _set_balance(metrics: GatewayMetrics, view: dict[str, Any]) -> None:
     metrics.gauge("tailrace_retry_budget_left", view["retry_budget_left"])
     metrics.counter("tailrace_retries_denied_total", view["retries_denied_total"])
+    for result in ("made", "won", "denied"):
+        total = view["hedges_total" if result == "made" else f"hedges_{result}_total"]
+        metrics.counter("tailrace_hedges_total", total, result=result)
     met = view["affinity_met_total"]
     metrics.counter("tailrace_affinity_requests_total", met, result="met")
     metrics.counter("tailrace_affinity_requests_total", view["affinity_asked_total"] - met, result="moved")

@@ -74,6 +74,14 @@ BACKEND_METRICS: Final = (
         definition="Retries that could be made at this moment.",
     ),
     Metric(
+        name="tailrace_hedges_total",
+        kind="counter",
+        labels=("result",),
+        unit="attempts",
+        definition="Second attempts beside a slow first one, where hedge.enabled: made, won (of those: answered first), "
+        "denied (hedge.budget had no room).",
+    ),
+    Metric(
         name="tailrace_backend_skew_ratio",
         kind="gauge",
         labels=("stat",),

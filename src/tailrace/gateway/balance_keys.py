@@ -10,6 +10,7 @@ from tailrace.gateway.config_sections import BackendConfig
 from tailrace.gateway.config_values import Duration, Section, lasting
 from tailrace.govern.balance import BalancePolicy, BalanceSettings
 from tailrace.govern.breaker import BreakerPolicy
+from tailrace.govern.hedge import HedgePolicy
 from tailrace.govern.outlier import OutlierPolicy
 from tailrace.govern.retry_policy import RETRYABLE, RetryPolicy
 from tailrace.model.errors import ConfigError
@@ -135,8 +136,31 @@ class OutliersConfig(Section):
         )
 
 
+class HedgeConfig(Section):
+    """When a request that is slow to answer is sent a second time, to another engine; the first answer counts."""
+
+    enabled: bool = False
+    """It buys the tail with work: look at the engines' load first."""
+    quantile: float = 0.95
+    """Of the waits for the first token in the same lane; whoever waits longer is sent again."""
+    least: Duration = lasting(50 * MS)
+    """Never sooner."""
+    budget: float = 0.05
+    """Second attempts as a share of the requests of the last 10 s, or one, where that is more."""
+
+    def resolve(self) -> HedgePolicy:
+        """As the governor reads them."""
+        return HedgePolicy(quantile=self.quantile, least_ns=int(self.least), budget=self.budget)
+
+
 def check_balance(
-    balance: BalanceConfig, retry: RetryConfig, breaker: BreakerConfig, outliers: OutliersConfig, *, where: str
+    balance: BalanceConfig,
+    retry: RetryConfig,
+    breaker: BreakerConfig,
+    outliers: OutliersConfig,
+    hedge: HedgeConfig,
+    *,
+    where: str,
 ) -> None:
     """Refuse what could not work. Raises `ConfigError` with the place and the remedy."""
     _within(balance.prefix_tokens, 1, 1 << 20, f"{where}: balance.prefix_tokens", "`256` is the default")
@@ -151,6 +175,8 @@ def check_balance(
     _within(outliers.factor, 1.2, 100.0, f"{where}: outliers.factor", "`3` is three times slower")
     _within(outliers.requests, 5, 10_000, f"{where}: outliers.requests", "`20` is the default")
     _within(outliers.max_ejected, 0.0, 0.9, f"{where}: outliers.max_ejected", "`0.34` is one of three")
+    _within(hedge.quantile, 0.5, 0.999, f"{where}: hedge.quantile", "`0.95` hedges the slowest twentieth")
+    _within(hedge.budget, 0.0, 0.5, f"{where}: hedge.budget", "`0.05` is a twentieth of the requests")
     for status in retry.statuses:
         if status != 429 and not 500 <= status <= 599:
             raise ConfigError(

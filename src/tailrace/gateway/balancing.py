@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.govern.balance import BalancePolicy, Balancer, Skew, Want
 from tailrace.govern.breaker import STATE_CODES
+from tailrace.govern.hedge import Hedger
 from tailrace.govern.outlier import Ejection, OutlierWatch
 from tailrace.govern.retry_policy import Again, RetryBudget, Trouble, decide
 from tailrace.govern.ring import key_of
@@ -59,6 +60,8 @@ class Balancing:
         self.budget = RetryBudget(self.retry)
         self.outliers = OutlierWatch(config.outliers.resolve())
         self.skew = Skew()
+        self.hedger: Hedger | None = None
+        """Makes second attempts, where that is switched on and there are several engines."""
         self.ejected: list[Ejection] = []
         """The last ones, oldest first."""
         self._balancer = Balancer((), self.settings, random)
@@ -74,6 +77,11 @@ class Balancing:
         self.settings = config.balance.resolve()
         self.retry = self.budget.policy = config.retry.resolve()
         self.outliers.policy = config.outliers.resolve()
+        hedge = config.hedge.resolve() if config.hedge.enabled and self._several else None
+        if hedge is None or self.hedger is None:
+            self.hedger = None if hedge is None else Hedger(hedge)
+        else:
+            self.hedger.policy = hedge
         breaker = config.breaker.resolve()
         for backend in backends:
             standing = backend.standing
@@ -168,6 +176,10 @@ class Balancing:
 
     def observed(self, record: RequestRecord, now: int) -> None:
         """The record of a request that an engine has served."""
+        if self.hedger is not None:
+            wait = record.ttft_upstream_ns or record.headers_ns
+            if wait is not None:
+                self.hedger.answered(record.lane, wait + record.retry_wait_ns, now)
         if self._several and record.backend and record.ttft_upstream_ns is not None:
             self.outliers.sample(
                 record.backend,
@@ -219,6 +231,9 @@ class Balancing:
             "retry_budget_left": round(self.budget.left(now), 2),
             "retries_total": self.budget.taken,
             "retries_denied_total": self.budget.denied,
+            "hedges_total": 0 if self.hedger is None else self.hedger.made,
+            "hedges_denied_total": 0 if self.hedger is None else self.hedger.denied,
+            "hedges_won_total": 0 if self.hedger is None else self.hedger.won,
             "affinity_asked_total": self._balancer.affinity_asked,
             "affinity_met_total": self._balancer.affinity_met,
             "forced_total": self._balancer.forced,

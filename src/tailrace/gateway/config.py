@@ -18,6 +18,7 @@ from tailrace.gateway.address import HTTP_UNIX, unix_path
 from tailrace.gateway.balance_keys import (
     BalanceConfig,
     BreakerConfig,
+    HedgeConfig,
     OutliersConfig,
     RetryConfig,
     check_balance,
@@ -74,6 +75,7 @@ class Config(Section):
     retry: RetryConfig = msgspec.field(default_factory=RetryConfig)
     breaker: BreakerConfig = msgspec.field(default_factory=BreakerConfig)
     outliers: OutliersConfig = msgspec.field(default_factory=OutliersConfig)
+    hedge: HedgeConfig = msgspec.field(default_factory=HedgeConfig)
     budgets: BudgetsConfig = msgspec.field(default_factory=BudgetsConfig)
     objectives: dict[str, Duration] = msgspec.field(
         default_factory=lambda: {"ttft_p99": Duration(500 * MS), "tpot_p99": Duration(80 * MS)}
@@ -173,7 +175,8 @@ def json_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
     for kind in (
         BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, SignalsConfig, InferenceConfig, RecordsConfig,
-        WebsocketConfig, BalanceConfig, RetryConfig, BreakerConfig, OutliersConfig, Config,
+        WebsocketConfig, BalanceConfig, RetryConfig, BreakerConfig, OutliersConfig, HedgeConfig,
+        Config,
     ):  # fmt: skip
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
@@ -254,7 +257,7 @@ def check(config: Config, *, where: str = "config") -> None:
                 place=f"{where}: backends[{index}].name",
                 remedy="Give each its own name: records, views and lanes know it by that.",
             )
-    check_balance(config.balance, config.retry, config.breaker, config.outliers, where=where)
+    check_balance(config.balance, config.retry, config.breaker, config.outliers, config.hedge, where=where)
     _check_listen(config, where)
     if not 1 <= config.workers <= MAX_WORKERS:
         raise ConfigError(
@@ -462,5 +465,6 @@ def _known_keys() -> list[str]:
         RetryConfig,
         BreakerConfig,
         OutliersConfig,
+        HedgeConfig,
     )
     return [name for kind in kinds for name in kind.__struct_fields__]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tailrace.gateway.budget_clock import NEVER
 from tailrace.gateway.forward import forward_request, length_line, onward_head
+from tailrace.gateway.hedging import Leg
 from tailrace.gateway.routes import RouteKind
 from tailrace.gateway.verdict import Phase
 from tailrace.gateway.work import Work, with_fields
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tailrace.gateway.upstream import UpstreamConnection
     from tailrace.gateway.verdict import Verdict
     from tailrace.govern.balance import Want
+    from tailrace.model.timeline import EventKind
 
 CROSSING_NS: Final = 1_000_000_000
 """An idle connection's end that crosses our request is here within a round trip. One that dies later may have died of
@@ -48,6 +50,12 @@ class Dispatch:
     _cuts = 0
     _first_at = 0
     _timer: asyncio.TimerHandle | None = None
+    _leg: Leg | None = None
+    """A second attempt that runs beside the first."""
+    _carrier: Leg | None = None
+    """The second attempt, where it has become the only one."""
+    _hedge: asyncio.TimerHandle | None = None
+    """When it is made."""
 
     def __init__(self, exchange: GatewayExchange) -> None:
         self._exchange = exchange
@@ -144,12 +152,20 @@ class Dispatch:
 
     def request(self) -> bytes:
         """Head and body as the chosen engine gets them."""
+        request, self._exchange.transit.cut = self.request_for(self._exchange.backend)
+        if self._exchange.gateway.backends.balancing.hedger is not None:
+            self._time_hedge()
+        return request
+
+    def request_for(self, backend: Backend) -> tuple[bytes, frozenset[EventKind]]:
+        """Head and body as `backend` gets them, and the kinds of events that only we have asked for."""
         exchange = self._exchange
-        backend, work, ledger = exchange.backend, exchange.work, exchange.ledger
+        work, ledger = exchange.work, exchange.ledger
         head, route, upload, body = exchange.head, exchange.route, exchange.upload, self._body
+        cut: frozenset[EventKind] = frozenset()
         if route.kind is RouteKind.READ and upload is None and (work.stream or backend.engine.names_requests):
             added = backend.engine.additions(route.endpoint, work, body, ledger.request_id)
-            exchange.transit.cut = added.cut
+            cut = added.cut
             body = with_fields(body, work, added.body)
         onward = head.onward.get(backend)
         if onward is None:
@@ -162,13 +178,93 @@ class Dispatch:
                 read=route.kind is RouteKind.READ,
                 api_key=backend.config.api_key,
             )
-        return forward_request(
+        request = forward_request(
             onward,
             body,
             request_id=ledger.request_id,
             traceparent=exchange.traceparent,
             framing=length_line(head.method, body) if upload is None else upload.framing,
         )
+        return request, cut
+
+    # -- beside
+
+    def _time_hedge(self) -> None:
+        """It is about to be sent: when a second attempt is made unless its first byte is here."""
+        exchange = self._exchange
+        hedger, now = exchange.gateway.backends.balancing.hedger, monotonic_ns()
+        if hedger is None or exchange.route.kind is not RouteKind.READ or exchange.upload is not None:
+            return
+        at = hedger.sent(exchange.lane, now)
+        if at is not None and exchange.ledger.attempts == 1:
+            self._hedge = asyncio.get_running_loop().call_later((at - now) / 1e9, self._begin_hedge)
+
+    def _begin_hedge(self) -> None:
+        self._hedge = None
+        exchange, now = self._exchange, monotonic_ns()
+        backends = exchange.gateway.backends
+        hedger, first = backends.balancing.hedger, exchange.backend
+        others = [
+            one
+            for one in backends.able(self.among)
+            if one is not first
+            and one.standing.usable(now)
+            and not (one.standing.breaker.opened or one.pool.full())  # it is not worth waiting for a connection
+        ]
+        if exchange.phase is not Phase.WAITING or exchange.answer.head_sent or not others:
+            return
+        if hedger is None or not hedger.go(now):
+            return
+        backend = backends.balancing.choose(others, self._want, now, ())
+        assert backend is not None
+        exchange.ledger.attempts += 1
+        self._leg = Leg(exchange, self, backend, self._tokens, now)
+        self._leg.start(now)
+
+    @property
+    def hedging(self) -> bool:
+        """Whether a second attempt runs, or may yet: the head of the first is held for so long."""
+        return self._hedge is not None or self._leg is not None
+
+    def answers(self) -> None:
+        """The first attempt has what the client wants: no second one is needed."""
+        hedge, self._hedge = self._hedge, None
+        if hedge is not None:
+            hedge.cancel()
+        leg, self._leg = self._leg, None
+        if leg is not None:
+            leg.drop()
+
+    def leg_gone(self, leg: Leg) -> None:
+        """The second attempt came to nothing."""
+        if self._leg is leg:
+            self._leg = None
+        leg.drop()
+
+    def leg_won(self, leg: Leg, now: int) -> bool:
+        """The second attempt has the first byte. False where it comes too late: the client has had a head."""
+        hedger = self._exchange.gateway.backends.balancing.hedger
+        if self._leg is not leg or self._exchange.answer.head_sent:
+            self.leg_gone(leg)
+            return False
+        if hedger is not None:
+            hedger.won += 1
+        self._follow(leg, now)
+        return True
+
+    def _follow(self, leg: Leg, now: int) -> None:
+        """The second attempt is the request's own from here on."""
+        self._leg = None
+        exchange = self._exchange
+        self.uncount()
+        self._counted, exchange.backend = leg.backend, leg.backend
+        exchange.ledger.backend = leg.backend.name
+        exchange.ledger.at_admission = leg.backend.engine.watch.state(now)
+        exchange.ledger.retry_wait_ns = leg.begun - self.begun
+        self._first_at = self._first_at or self.begun
+        self.begun = leg.begun
+        self._carrier = leg
+        leg.take_over()
 
     # -- again
 
@@ -206,7 +302,7 @@ class Dispatch:
     def _retry(self, trouble: Trouble, now: int, *, status: int = 0, not_before: int = 0) -> bool:
         exchange = self._exchange
         balancing = exchange.gateway.backends.balancing
-        if exchange.answer.head_sent or not self._repeatable(trouble):
+        if exchange.answer.head_sent or exchange.connection.transport is None or not self._repeatable(trouble):
             return False
         backend = exchange.backend
         self._cuts += trouble is Trouble.CUT
@@ -214,6 +310,9 @@ class Dispatch:
         if status != 429 and not self.told_when and backend not in self.blamed:
             self.blamed = (*self.blamed, backend)
             backend.standing.failed(self.begun, now)
+        if self._leg is not None:
+            self._follow(self._leg, now)
+            return True
         again = balancing.again(
             exchange,
             trouble,
@@ -228,6 +327,7 @@ class Dispatch:
         self._first_at = self._first_at or self.begun
         self.told_when = False
         self.uncount()
+        self.answers()
         exchange.start_over()
         exchange.ledger.attempts += 1
         exchange.ledger.retries += 1
@@ -268,9 +368,13 @@ class Dispatch:
             timer.cancel()
         else:
             self._exchange.backend.pool.forget(self)
+            if self._carrier is not None:
+                self._exchange.backend.pool.forget(self._carrier)
 
     def uncount(self) -> None:
         """Its work is not with the engine any more."""
+        if self.hedging:
+            self.answers()
         counted, self._counted = self._counted, None
         if counted is not None:
             counted.standing.gave_back(self._tokens)
@@ -280,5 +384,6 @@ class Dispatch:
         self.uncount()
         self._exchange.gateway.backends.balancing.ended(self._exchange, verdict, now)
         self._body = b""
+        self._carrier = None
         # What refers to itself in a circle would live until the collector comes by.
         self._exchange = cast("GatewayExchange", None)

@@ -327,6 +327,8 @@ class GatewayExchange:
     def first_token(self, now: int, written: int | None) -> None:
         """The first token was read at `now`, and was with the client's kernel at `written`."""
         self.phase = Phase.STREAMING
+        if self.dispatch.hedging:
+            self.dispatch.answers()
         if self.backend.standing.breaker.opened:
             self.dispatch.heard(now)
         self.ledger.at_first_token = self.backend.engine.watch.state(now)
@@ -339,6 +341,10 @@ class GatewayExchange:
         self.ledger.upstream_end = now
         self.dispatch.uncount()
         self._leave_lane(now)
+
+    def carried_by(self, connection: UpstreamConnection) -> None:
+        """It goes on, on another connection."""
+        self._upstream = self.hop = connection
 
     def start_over(self) -> None:
         """An attempt failed, and nothing of it has left for the client: the next one answers from the beginning."""
@@ -408,7 +414,7 @@ class GatewayExchange:
         """A budget may be over. Called by the one sweeper when `next_check` has passed."""
         if self.phase is Phase.DONE:
             return
-        if now >= self.transit.hold_until and self.answer.holding:
+        if now >= self.transit.hold_until and self.answer.holding and not self.dispatch.hedging:
             self.transit.let_head_go()
         if self.upload is not None and self.upload.flowing:
             self.upload.sweep(now)

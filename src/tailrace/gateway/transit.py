@@ -89,6 +89,8 @@ class Transit:
         if status >= 429 and exchange.dispatch.turned_down(status, headers, now):
             return
         gateway = exchange.gateway
+        if exchange.dispatch.hedging and not exchange.work.stream:
+            exchange.dispatch.answers()
         engine = exchange.backend.engine
         head = exchange.backend.heads.read(status, headers)
         kind = head.kind

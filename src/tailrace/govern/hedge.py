@@ -77,11 +77,21 @@ class Hedger:
     """When the requests of each lane are sent a second time."""
 
     def __init__(self, policy: HedgePolicy) -> None:
-        self.policy = policy
+        self._policy = policy
         self._lanes: dict[str, Waits] = {}
         self._budget = RetryBudget(RetryPolicy(budget=policy.budget, reserve=1))
         self.won = 0
         """Second attempts that answered first."""
+
+    @property
+    def policy(self) -> HedgePolicy:
+        """When and how many; a change applies to the requests that come."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: HedgePolicy) -> None:
+        self._policy = policy
+        self._budget.policy = RetryPolicy(budget=policy.budget, reserve=1)
 
     @property
     def made(self) -> int:
