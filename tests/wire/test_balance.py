@@ -347,7 +347,7 @@ def test_a_healed_engine_is_known_by_its_first_token_not_by_the_streams_end() ->
         await incoming.end()
 
     async def test() -> None:
-        async with stand(_failing(500)) as s:
+        async with stand(_failing(500), retry={"same_backend": True, "attempts": 1}) as s:
             await _many(s, 6)
             breaker = s.gateway.backends.first.standing.breaker
             assert breaker.opened

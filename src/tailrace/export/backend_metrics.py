@@ -78,8 +78,8 @@ BACKEND_METRICS: Final = (
         kind="counter",
         labels=("result",),
         unit="attempts",
-        definition="Second attempts beside a slow first one, where hedge.enabled: made, won (of those: answered first), "
-        "denied (hedge.budget had no room).",
+        definition="Second attempts beside a slow first one, where hedge.enabled: made, won (those that answered "
+        "first), denied (hedge.budget had no room).",
     ),
     Metric(
         name="tailrace_backend_skew_ratio",

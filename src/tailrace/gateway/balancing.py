@@ -66,6 +66,8 @@ class Balancing:
         """The last ones, oldest first."""
         self._balancer = Balancer((), self.settings, random)
         self._several = False
+        self.learns = False
+        """Whether it matters how requests end: there is another engine, or the same may be asked again."""
         self.apply(config, backends)
 
     def apply(self, config: Config, backends: Sequence[Backend]) -> None:
@@ -74,6 +76,7 @@ class Balancing:
             self.outliers.forget(gone)
         self._by_name = {backend.name: backend for backend in backends}
         self._several = len(backends) > 1
+        self.learns = self._several or config.retry.same_backend
         self.settings = config.balance.resolve()
         self.retry = self.budget.policy = config.retry.resolve()
         self.outliers.policy = config.outliers.resolve()

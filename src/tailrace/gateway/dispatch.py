@@ -50,6 +50,8 @@ class Dispatch:
     _cuts = 0
     _first_at = 0
     _timer: asyncio.TimerHandle | None = None
+    hedging = False
+    """A second attempt beside the first runs, or may yet: the head of the first is held for so long."""
     _leg: Leg | None = None
     """A second attempt that runs beside the first."""
     _carrier: Leg | None = None
@@ -78,7 +80,8 @@ class Dispatch:
         self._body = body
         if not self._choose(now):
             return
-        backends.balancing.budget.request(now)
+        if backends.balancing.learns:
+            backends.balancing.budget.request(now)
         # What has left of an upload cannot be sent again: it never goes onto a connection that may be dying.
         fresh = exchange.fresh_only or (exchange.upload is not None and not exchange.backend.pool.full())
         self._connect(now, fresh=fresh)
@@ -197,10 +200,12 @@ class Dispatch:
             return
         at = hedger.sent(exchange.lane, now)
         if at is not None and exchange.ledger.attempts == 1:
+            self.hedging = True
             self._hedge = asyncio.get_running_loop().call_later((at - now) / 1e9, self._begin_hedge)
 
     def _begin_hedge(self) -> None:
         self._hedge = None
+        self.hedging = False
         exchange, now = self._exchange, monotonic_ns()
         backends = exchange.gateway.backends
         hedger, first = backends.balancing.hedger, exchange.backend
@@ -218,16 +223,13 @@ class Dispatch:
         backend = backends.balancing.choose(others, self._want, now, ())
         assert backend is not None
         exchange.ledger.attempts += 1
+        self.hedging = True
         self._leg = Leg(exchange, self, backend, self._tokens, now)
         self._leg.start(now)
 
-    @property
-    def hedging(self) -> bool:
-        """Whether a second attempt runs, or may yet: the head of the first is held for so long."""
-        return self._hedge is not None or self._leg is not None
-
     def answers(self) -> None:
         """The first attempt has what the client wants: no second one is needed."""
+        self.hedging = False
         hedge, self._hedge = self._hedge, None
         if hedge is not None:
             hedge.cancel()
@@ -239,6 +241,7 @@ class Dispatch:
         """The second attempt came to nothing."""
         if self._leg is leg:
             self._leg = None
+            self.hedging = False
         leg.drop()
 
     def leg_won(self, leg: Leg, now: int) -> bool:
@@ -255,6 +258,7 @@ class Dispatch:
     def _follow(self, leg: Leg, now: int) -> None:
         """The second attempt is the request's own from here on."""
         self._leg = None
+        self.hedging = False
         exchange = self._exchange
         self.uncount()
         self._counted, exchange.backend = leg.backend, leg.backend
@@ -382,7 +386,9 @@ class Dispatch:
     def close(self, verdict: Verdict, now: int) -> None:
         """The request is over."""
         self.uncount()
-        self._exchange.gateway.backends.balancing.ended(self._exchange, verdict, now)
+        balancing = self._exchange.gateway.backends.balancing
+        if balancing.learns:
+            balancing.ended(self._exchange, verdict, now)
         self._body = b""
         self._carrier = None
         # What refers to itself in a circle would live until the collector comes by.
