@@ -38,11 +38,13 @@ class HedgePolicy(msgspec.Struct, frozen=True, kw_only=True):
 class Waits:
     """Waits for the first byte, as counts in buckets that fade."""
 
-    __slots__ = ("_counts", "_faded_at", "n")
+    __slots__ = ("_counts", "_delay", "_delay_at", "_faded_at", "n")
 
     def __init__(self) -> None:
         self._counts = [0.0] * _BUCKETS
         self._faded_at = 0
+        self._delay: tuple[float, int] | None = None
+        self._delay_at = 0
         self.n = 0.0
 
     def add(self, wait_ns: int, now: int) -> None:
@@ -56,6 +58,15 @@ class Waits:
                 self.n *= keep
         self._counts[_bucket(wait_ns)] += 1
         self.n += 1
+
+    def delay(self, share: float, now: int) -> int | None:
+        """`quantile` as of the last second: it is asked for by every request."""
+        known = self._delay
+        if known is not None and known[0] == share and now - self._delay_at < S:
+            return known[1]
+        found = self.quantile(share)
+        self._delay, self._delay_at = None if found is None else (share, found), now
+        return found
 
     def quantile(self, share: float) -> int | None:
         """Upper edge of the bucket (ns) in which it lies; `None` for too few."""
@@ -107,8 +118,8 @@ class Hedger:
         """A request is sent: when (ns) it is to be hedged unless its first byte is here; `None`: never."""
         self._budget.request(now)
         waits = self._lanes.get(lane)
-        delay = None if waits is None else waits.quantile(self.policy.quantile)
-        return None if delay is None else now + max(delay, self.policy.least_ns)
+        delay = None if waits is None else waits.delay(self._policy.quantile, now)
+        return None if delay is None else now + max(delay, self._policy.least_ns)
 
     def answered(self, lane: str, wait_ns: int, now: int) -> None:
         """The first byte came after `wait_ns`; of a hedged request, counted from its first attempt."""
