@@ -356,7 +356,8 @@ class GatewayExchange:
         self.answer = Answer(transport, head_only=self.head.method == b"HEAD", version=self.head.version)
         self.answer.keep_alive = before.keep_alive
         self.transit = Transit(self, self.answer)
-        ledger.headers = ledger.first_byte = None
+        # Until it is sent again it waits, as far as its stages are concerned.
+        ledger.sent = ledger.headers = ledger.first_byte = self.clock.sent_at = None
         ledger.server_timing, ledger.said_headers = b"", {}
 
     def stop_engine(self, now: int) -> None:
