@@ -196,8 +196,8 @@ def config() -> str:
     path = SOURCE / "gateway" / "config.py"
     if not path.exists():
         return head + "\nThis version reads no file yet.\n"
-    sections = classes(SOURCE / "gateway" / "config_sections.py")
-    found = [item for item in [*sections, *classes(path)] if item[0].name.endswith("Config")]
+    pieces = [path.with_name("config_sections.py"), *sorted(path.parent.glob("*_keys.py"), reverse=True), path]
+    found = [item for file in pieces for item in classes(file) if item[0].name.endswith("Config")]
     match = classes(SOURCE / "govern" / "lane.py", ["LaneMatch"])
     for node, lines in [*reversed(found), *match]:
         rows = []

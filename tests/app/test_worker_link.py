@@ -90,6 +90,19 @@ def test_numbers_of_processes_add_up_or_the_worst_counts() -> None:
     assert one["lanes"]["a"]["running"] == 1, "what was said is not changed"  # type: ignore[index]
 
 
+def test_errors_of_predictions_are_weighted_and_not_added_up() -> None:
+    one = {"lanes": {"a": {"predicted_wait_error": {"median": 0.1, "coverage": 0.8, "bias": 0.0, "n": 30}}}}
+    two = {"lanes": {"a": {"predicted_wait_error": {"median": 0.3, "coverage": 0.6, "bias": 0.2, "n": 10}}}}
+    none = {"lanes": {"a": {"predicted_wait_error": {"median": None, "coverage": None, "bias": None, "n": 0}}}}
+    together = merged([none, one, two])["lanes"]["a"]["predicted_wait_error"]
+    assert together == {
+        "median": pytest.approx(0.15),
+        "coverage": pytest.approx(0.75),
+        "bias": pytest.approx(0.05),
+        "n": 40,
+    }
+
+
 @pytest.mark.parametrize("workers", [0, -1, 129])
 def test_an_impossible_number_of_workers_is_refused(workers: int) -> None:
     from tailrace.app.serve_settings import settings_from

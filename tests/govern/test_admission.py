@@ -46,7 +46,10 @@ def test_retry_after_is_the_drain_time_of_the_queue():
     refused = lanes.arrive(facts("f"), 4 * S)
     assert (refused.kind, refused.reason, refused.http_status) == (DecisionKind.REFUSE, Reason.QUEUE_FULL, 429)
     assert refused.position == 4
-    assert refused.retry_after_s == 8  # four ahead, two at a time, 4 s each
+    # Two at a time, 4 s each: it would be the fourth to get a place, 8 s from now.
+    assert refused.retry_after_ns is not None
+    assert 6 * S < refused.retry_after_ns < 10 * S
+    assert refused.retry_after_s == -(-refused.retry_after_ns // S)
 
 
 def test_a_wait_beyond_the_budget_is_refused_at_once_not_after_it():

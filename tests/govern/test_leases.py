@@ -21,7 +21,7 @@ class World:
     """Some processes, the keeper, and messages under way in both directions, in order but as late as the test wants."""
 
     def __init__(self, policies: list[LanePolicy], processes: int, total: int | None = None) -> None:
-        self.policies, self.total = policies, total
+        self.policies, self.total, self.processes = policies, total, processes
         self.book = LeaseBook(policies, total_running=total, processes=processes)
         self.now = 0
         self.admissions: dict[str, Admission] = {}
@@ -37,7 +37,7 @@ class World:
             self.join(f"w{number}")
 
     def join(self, name: str) -> None:
-        self.admissions[name] = Admission(self.policies, shared=True)
+        self.admissions[name] = Admission(self.policies, shared=True, processes=self.processes)
         self.up[name], self.down[name] = deque(), deque()
         self._orders(self.book.join(name))
 
@@ -345,8 +345,7 @@ def test_whatever_happens_no_limit_is_passed_and_everybody_gets_a_turn(data):
             assert 0 <= held[1] <= queued
             assert world.used(name) <= held[0]
             seated = sum(
-                len(one._lanes[name].waiting) - len(one._lanes[name].share.unseated)
-                for one in world.admissions.values()
+                len(one._lanes[name].queue) - len(one._lanes[name].share.unseated) for one in world.admissions.values()
             )
             assert seated <= held[1] <= queued
 
@@ -435,3 +434,25 @@ def test_limits_that_change_under_way_hold_in_the_end(data):
         world.arrive("w1")
     world.quiet()
     assert (len(world.running), len(world.waiting)) == (limit, world.policies[-1].queued)
+
+
+def test_places_that_a_limit_in_tokens_keeps_idle_are_not_asked_for_over_and_over():
+    """Each process has half of the tokens; what it may not use goes to whoever may, and messages come to rest."""
+    world = World([lane(4, 100, running_tokens=500)], 2)
+    world.quiet()
+    for _ in range(6):
+        world.arrive("w0")
+    world.quiet()
+    used = world.used("default")
+    assert 1 <= used <= 4
+    others = [world.arrive("w1") for _ in range(3)]
+    world.quiet()
+    assert world.used("default") <= 4
+    assert any(request_id in world.running for request_id in others), "idle places went where they can be used"
+    served = 0
+    while world.running:
+        world.finish(next(iter(world.running)))
+        world.quiet()
+        served += 1
+    assert served == 9
+    assert not world.waiting

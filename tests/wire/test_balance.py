@@ -443,6 +443,23 @@ async def _slowly(incoming: Incoming) -> None:
     await _fine(incoming)
 
 
+def test_outstanding_work_is_what_history_lets_expect_not_what_the_client_allows() -> None:
+    async def test() -> None:
+        async with several(2, _fine) as (s, engines):
+            await _many(s, 40, body=chat_body(stream=False, max_tokens=4000))
+            await s.until(lambda: len(s.records.all) == 40)
+            for engine in engines:
+                engine.script = _slowly
+            client = await s.client()
+            await client.send(request(chat_body(stream=False, max_tokens=4000)))
+            await s.until(lambda: any(backend.requests for backend in s.gateway.backends))
+            assert 0 < sum(backend.tokens for backend in s.gateway.backends) < 100
+            assert (await client.reply()).status == 200
+            client.close()
+
+    run(test())
+
+
 def test_equal_engines_are_loaded_evenly_and_the_skew_is_shown() -> None:
     async def paced(incoming: Incoming) -> None:
         await asyncio.sleep(incoming.json["max_tokens"] / 4000)

@@ -72,7 +72,12 @@ class Fleet:
         except InputError:
             self.port.close()
             raise
-        self.book = LeaseBook(config.lane_policies(), total_running=config.total_running, processes=config.workers)
+        self.book = LeaseBook(
+            config.lane_policies(),
+            total_running=config.total_running,
+            processes=config.workers,
+            ageing_ns=config.governor().age_ns,
+        )
         self.followers = Followers()
         self.workers: dict[str, WorkerHandle] = {}
         """Every process that is not gone."""

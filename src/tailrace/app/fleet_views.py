@@ -27,6 +27,7 @@ from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.history import Address, Follower, History
 from tailrace.gateway.host.signals import HostSignals
 from tailrace.gateway.served import cancel_views, check_backend, objectives_of, upstream_of
+from tailrace.govern.prediction_error import ErrorSummary, together
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
@@ -44,6 +45,15 @@ _WORST: Final = frozenset(
         "predicted_wait_ms",
         "running_limit",
         "queued_limit",
+        "running_tokens_limit",
+        "running_kv_tokens_limit",
+        "queued_tokens_limit",
+        "prefill_requests_limit",
+        "prefill_tokens_limit",
+        "weight",
+        "median",
+        "coverage",
+        "bias",
         "priority",
         "prefill_error_share",
         "skew_cv",
@@ -359,10 +369,16 @@ def merged(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
             if known is None:
                 out[name] = merged([value]) if isinstance(value, dict) else value
             elif isinstance(value, dict):
-                out[name] = merged([known, value])
+                out[name] = _errors(known, value) if name.endswith("_error") else merged([known, value])
             elif isinstance(value, (int, float)) and not isinstance(value, bool):
-                together: Callable[[Any, Any], Any] = max if name in _WORST else _plus
-                out[name] = together(known, value)
+                join: Callable[[Any, Any], Any] = max if name in _WORST else _plus
+                out[name] = join(known, value)
+    return out
+
+
+def _errors(known: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+    both = msgspec.convert(known, ErrorSummary), msgspec.convert(value, ErrorSummary)
+    out: dict[str, Any] = msgspec.to_builtins(together(*both))
     return out
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tailrace.app.engine_metrics import SENT, sent_so_far, show_engines
 from tailrace.app.fleet_cancels import count_slot
+from tailrace.app.prediction_gauges import show_predictions
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.backend import Backend
 from tailrace.gateway.config import Config, parse_objectives
@@ -83,7 +84,9 @@ class GatewayProcess:
         now = monotonic_ns()
         for name in ("tailrace_requests_in_flight", "tailrace_requests_queued", "tailrace_lane_limit"):
             metrics.clear(name)
-        for lane, state in gateway.lanes.snapshot(now).items():
+        lanes = gateway.lanes.snapshot(now)
+        show_predictions(metrics, lanes)
+        for lane, state in lanes.items():
             metrics.gauge("tailrace_requests_in_flight", state["running"], lane=lane)
             metrics.gauge("tailrace_requests_queued", state["queued"], lane=lane)
             for limit in ("running", "queued"):

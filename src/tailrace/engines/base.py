@@ -109,6 +109,10 @@ class EngineAdapter:
     """Fields of `EngineState`, by the names of its versions."""
     lower_priority_first: ClassVar[bool | None] = None
     """How the engine reads a request's `priority`: `True` where the lower number goes first; `None`: not at all."""
+    priority_levels: ClassVar[bool] = False
+    """Whether its priorities are levels that count from the highest, not any numbers."""
+    priority_header: ClassVar[bytes | None] = None
+    """The header (lower case) by which a client may give its own, where there is one; it wins over the body."""
     queue_begins_between_steps: ClassVar[bool] = False
     """Whether the queue time that it reports leaves out the step which runs when a request arrives."""
     preempts_silently: ClassVar[bool] = False
@@ -217,8 +221,14 @@ class EngineAdapter:
         return self.id_field is not None
 
     def priority(self, rank: int) -> int:
-        """Our rank (0 first, larger later) as the number this engine wants."""
+        """Our rank (lower first) as the number this engine wants. With `priority_levels`, ranks count from 0."""
         return rank if self.lower_priority_first is not False else -rank
+
+    def priority_fields(self, path: str, rank: int) -> dict[str, Any]:
+        """The members by which the JSON body of a request of this API carries a rank; nothing where it takes none."""
+        if self.lower_priority_first is None or not path.partition("?")[0].rstrip("/").endswith(GENERATING):
+            return {}
+        return {"priority": self.priority(rank)}
 
     # -- reading
 

@@ -41,6 +41,7 @@ class Triton(EngineAdapter):
     metric_prefixes: ClassVar[tuple[str, ...]] = (PREFIX,)
     metric_names: ClassVar[MetricNames | None] = TRITON_METRICS
     lower_priority_first: ClassVar[bool | None] = True
+    priority_levels: ClassVar[bool] = True
     health_path: ClassVar[str] = "/v2/health/ready"
     id_field: ClassVar[str | None] = "id"
     version_path: ClassVar[str | None] = "/v2"
@@ -110,6 +111,10 @@ class Triton(EngineAdapter):
     def priority(self, rank: int) -> int:
         """1 is the highest; 0 would mean the default."""
         return rank + 1
+
+    def priority_fields(self, path: str, rank: int) -> dict[str, Any]:
+        """A reserved member of the request's `parameters`, on the routes whose body may be changed."""
+        return {"parameters": {"priority": self.priority(rank)}} if self.takes_id(path) else {}
 
 
 def _batch_counts(row: Mapping[str, Any]) -> BatchCounts:

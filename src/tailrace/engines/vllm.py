@@ -40,6 +40,7 @@ class Vllm(EngineAdapter):
     metric_prefixes: ClassVar[tuple[str, ...]] = (PREFIX,)
     metric_names: ClassVar[MetricNames | None] = VLLM_METRICS
     lower_priority_first: ClassVar[bool | None] = True
+    priority_header: ClassVar[bytes | None] = b"x-vllm-priority"
     queue_begins_between_steps: ClassVar[bool] = True
     preempts_silently: ClassVar[bool] = True
     signals: ClassVar[SignalTable] = {

@@ -8,6 +8,7 @@ from typing import Final
 from tailrace.export.backend_metrics import BACKEND_METRICS
 from tailrace.export.host_metrics import HOST_METRICS
 from tailrace.export.metric import Metric
+from tailrace.export.prediction_metrics import PREDICTION_METRICS
 from tailrace.export.span_metrics import SPAN_METRICS
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
@@ -331,6 +332,7 @@ _TABLE: Final = (
         merge="max",
         definition="The lane's limits as configured: running, queued.",
     ),
+    *PREDICTION_METRICS,
     Metric(
         name="tailrace_in_flight_over_objective",
         kind="gauge",

@@ -407,6 +407,9 @@ def _without_secrets(plain: dict[str, Any]) -> dict[str, Any]:
     out = dict(plain)
     if out.get("admin_token"):
         out["admin_token"] = "***"  # noqa: S105  (this is what hides it)
+    keys = plain.get("keys", {})
+    if keys:
+        out["keys"] = {name: {**key, "value": "***"} if key.get("value") else key for name, key in keys.items()}
     out["backends"] = [
         {**backend, "api_key": "***"} if backend.get("api_key") else backend for backend in plain.get("backends", [])
     ]

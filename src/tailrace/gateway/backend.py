@@ -6,9 +6,8 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from tailrace.gateway.amendments import AmendmentSink
+from tailrace.gateway.balance_keys import engine_part
 from tailrace.gateway.cancels import CancelWatch, at_engine
 from tailrace.gateway.config import Config
 from tailrace.gateway.config_sections import BackendConfig
@@ -84,9 +83,8 @@ class Backend:
         return [exchange for exchange in self._in_flight() if exchange.backend is self]
 
     def same_engine(self, config: BackendConfig) -> bool:
-        """Whether `config` is of this very engine: all but its share of the work is as it was."""
-        old = self.config
-        return config == msgspec.structs.replace(old, weight=config.weight, max_prompt_tokens=config.max_prompt_tokens)
+        """Whether `config` is of this very engine: all but what may change while it serves is as it was."""
+        return engine_part(config) == engine_part(self.config)
 
     def apply(self, config: Config, tls: ssl.SSLContext | None) -> None:
         """A new configuration, for the connections and inferences that come."""

@@ -206,6 +206,11 @@ def check_share(backend: BackendConfig, *, place: str) -> None:
         _within(backend.max_prompt_tokens, 1, 1 << 31, f"{place}.max_prompt_tokens", "leave it out for no bound")
 
 
+def engine_part(backend: BackendConfig) -> BackendConfig:
+    """What makes it another engine if it changes: all but its share of the work and what its requests are told."""
+    return msgspec.structs.replace(backend, weight=1.0, max_prompt_tokens=None, forward_priority=False)
+
+
 def _within(value: float, low: float, high: float, place: str, hint: str) -> None:
     if not low <= value <= high:
         raise ConfigError(

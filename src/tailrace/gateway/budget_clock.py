@@ -111,9 +111,13 @@ class BudgetClock:
         """Whether the client's deadline has passed before anything was done for it."""
         return DEADLINE if self._past_deadline(now) else None
 
-    def queue_over(self, now: int) -> Overrun:
-        """Which of the two ended the wait in the lane: the queue budget, or the client's deadline within it."""
-        return DEADLINE if self._past_deadline(now) else _QUEUE
+    def queue_over(self, now: int, queued: int | None = None) -> Overrun:
+        """Which of the two ended the wait in the lane, begun at `queued`: the queue budget, or the client's deadline.
+
+        Within the budget it was the deadline, which could no longer be met.
+        """
+        early = self.deadline_at is not None and queued is not None and now < queued + self.budgets.queue_ns
+        return DEADLINE if early or self._past_deadline(now) else _QUEUE
 
     def length_ns(self, budget: str) -> int:
         """How long a budget was."""

@@ -40,11 +40,25 @@ from tailrace.gateway.config_sections import (
     WebsocketConfig,
 )
 from tailrace.gateway.config_values import Duration, Section, human, lasting, parse_duration
+from tailrace.gateway.foresight_keys import PredictionsConfig, check_predictions
 from tailrace.gateway.grpc_keys import check_grpc
+from tailrace.gateway.lane_keys import (
+    AdaptiveConfig,
+    EngineRoomConfig,
+    KeyConfig,
+    SharingConfig,
+    TenantConfig,
+    check_engine_room,
+    check_keys,
+    check_sharing,
+    sharing_of,
+)
+from tailrace.gateway.lane_limits import check_lane_limits, lane_limits, lane_objectives
 from tailrace.gateway.plain_yaml import read_yaml
 from tailrace.gateway.traces_keys import check_traces
-from tailrace.govern.lane import LaneMatch, LanePolicy
+from tailrace.govern.lane import DEFAULT_LANE, LaneMatch, LanePolicy
 from tailrace.govern.objectives import FORM, objective_name
+from tailrace.govern.sharing import Sharing
 from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import MS, UNITS, Objectives, S
 
@@ -71,6 +85,17 @@ class Config(Section):
     """Requests that no lane matches go to one named `default`: yours, or a built-in one (running 256, queued 1024)."""
     total_running: int | None = None
     """Requests that the engine may have at once over all lanes; unset: the sum of the lanes' own."""
+    sharing: SharingConfig = msgspec.field(default_factory=SharingConfig)
+    engine_room: EngineRoomConfig | None = None
+    """Let nobody start while the engine's own metrics say that it is full; absent: they are not asked."""
+    keys: dict[str, KeyConfig] = msgspec.field(default_factory=dict)
+    """API keys of clients, by name. With any, `x-lane` is honoured only for keys that may ask for that lane."""
+    require_key: bool = False
+    """Refuse whoever presents none of the `keys` with 401."""
+    tenant_header: str | None = None
+    """The header that names the tenant of a request whose key does not; only where a proxy of yours sets it."""
+    tenants: dict[str, TenantConfig] = msgspec.field(default_factory=dict)
+    """Tenants with another weight than 1."""
     balance: BalanceConfig = msgspec.field(default_factory=BalanceConfig)
     retry: RetryConfig = msgspec.field(default_factory=RetryConfig)
     breaker: BreakerConfig = msgspec.field(default_factory=BreakerConfig)
@@ -88,6 +113,7 @@ class Config(Section):
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
     traces: TracesConfig = msgspec.field(default_factory=TracesConfig)
+    predictions: PredictionsConfig = msgspec.field(default_factory=PredictionsConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
     aliases: dict[str, str] = msgspec.field(default_factory=dict)
@@ -122,15 +148,25 @@ class Config(Section):
                 order=lane.order,
                 priority=_PRIORITIES[lane.priority] if isinstance(lane.priority, str) else lane.priority,
                 budgets=(lane.budgets or self.budgets).resolve(),
-                objectives=parse_objectives(lane.objectives or self.objectives),
+                objectives=objectives,
+                **lane_limits(lane, objectives),
             )
             for lane in self.lanes
+            for objectives in (self._objectives_of(lane),)
         ]
         if not any(lane.name == "default" for lane in out):
             out.append(
                 LanePolicy(budgets=self.budgets.resolve(), objectives=parse_objectives(self.objectives)),
             )
         return out
+
+    def _objectives_of(self, lane: LaneConfig) -> Objectives:
+        own = parse_objectives(lane.objectives) if lane.objectives else None
+        return lane_objectives(lane, own, parse_objectives(self.objectives))
+
+    def governor(self) -> Sharing:
+        """What lanes and tenants share, as the governor reads it."""
+        return sharing_of(self.sharing, self.tenants)
 
 
 def to_plain(value: msgspec.Struct) -> dict[str, Any]:
@@ -175,8 +211,8 @@ def json_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
     for kind in (
         BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, SignalsConfig, InferenceConfig, RecordsConfig,
-        WebsocketConfig, BalanceConfig, RetryConfig, BreakerConfig, OutliersConfig, HedgeConfig,
-        Config,
+        WebsocketConfig, EngineRoomConfig, AdaptiveConfig, BalanceConfig, RetryConfig, BreakerConfig, OutliersConfig,
+        HedgeConfig, Config,
     ):  # fmt: skip
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
@@ -240,6 +276,7 @@ def check(config: Config, *, where: str = "config") -> None:
     """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
     _check_websocket(config.websocket, place=f"{where}: websocket")
     check_traces(config.traces, place=f"{where}: traces")
+    check_predictions(config.predictions, place=f"{where}: predictions")
     _check_inference(config.inference, place=f"{where}: inference")
     if not config.backends:
         raise ConfigError(
@@ -280,6 +317,10 @@ def check(config: Config, *, where: str = "config") -> None:
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
         _check_lane(lane, names, place=f"{where}: lanes[{index}]")
+        check_lane_limits(lane, backends, config.keys, place=f"{where}: lanes[{index}]")
+    check_keys(config.keys, (*names, DEFAULT_LANE), require=config.require_key, where=where)
+    check_sharing(config.sharing, config.tenants, config.tenant_header, where=where)
+    check_engine_room(config.engine_room, where=where)
     parse_objectives(config.objectives)
     _check_signals(config.signals, place=f"{where}: signals")
     if config.limits.upstream_connections < 1:
@@ -460,7 +501,13 @@ def _known_keys() -> list[str]:
         SignalsConfig,
         RecordsConfig,
         TracesConfig,
+        PredictionsConfig,
         WebsocketConfig,
+        SharingConfig,
+        EngineRoomConfig,
+        AdaptiveConfig,
+        KeyConfig,
+        TenantConfig,
         BalanceConfig,
         RetryConfig,
         BreakerConfig,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+import msgspec
+
 from tailrace.gateway.config_values import Duration, Section, lasting
+from tailrace.gateway.lane_keys import AdaptiveConfig
 from tailrace.govern.lane import LaneMatch, Order
 from tailrace.model.thresholds import MS, Budgets, S, SlowThresholds
 
@@ -53,6 +58,9 @@ class BackendConfig(Section):
     """A model that the engine must list. Where another server has taken its address, `/health` says 200 all the same;
     with this key nothing is sent to it."""
     api_key: str | None = None
+    forward_priority: bool | Literal["override"] = False
+    """Give the engine the lane's priority, in its own field and sign: vLLM (`--scheduling-policy priority`), SGLang
+    (`--enable-priority-scheduling`), Triton (`priority_levels`). A client's own wins, but with `override`."""
     grpc_url: str | None = None
     """Where a Triton serves gRPC: `10.0.0.5:8001`, or `grpcs://triton.example:443` for TLS. Needs `grpc_listen`."""
     weight: float = 1.0
@@ -100,6 +108,31 @@ class LaneConfig(Section):
     """`high`, `normal`, `low`, or a number (lower goes first)."""
     budgets: BudgetsConfig | None = None
     objectives: dict[str, Duration] | None = None
+    throughput: float | None = None
+    """Output tokens a second that the lane should get done, for work whose latency nobody feels. Such a lane has no
+    latency objectives but those that it names."""
+    running_tokens: int | None = None
+    """Prompt and predicted output tokens of all its requests that the engine may have at once."""
+    running_kv_tokens: int | None = None
+    """What they may come to hold in the KV cache: prompt, and of each sequence the predicted output's high end."""
+    queued_tokens: int | None = None
+    """Prompt and predicted output tokens that may wait; more are refused with 429."""
+    prefill_requests: int | None = None
+    """Requests that may be between their start and their first token. An answer in one piece has its first at its end.
+    """
+    prefill_tokens: int | None = None
+    """Their prompts, together."""
+    prefill_order: Order | None = None
+    """Who is next when a place in prefill became free; default: `order`."""
+    patience: Duration | None = None
+    """How long a request may be overtaken by its lane's order: then every second place is for the one that came first.
+    Default: half of the queue budget."""
+    weight: float = 1.0
+    """Its part of what lanes share, where `sharing.between_lanes` is `weighted`."""
+    backends: list[str] = msgspec.field(default_factory=list)
+    """Backends that serve it; default: all."""
+    adaptive: AdaptiveConfig | None = None
+    """Let the running limit move below `running`; absent: it stands still."""
 
 
 class SlowConfig(Section):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Final, cast
 
@@ -28,7 +27,7 @@ CROSSING_NS: Final = 1_000_000_000
 """An idle connection's end that crosses our request is here within a round trip. One that dies later may have died of
 the request, or after doing its work: that is not done twice."""
 _OUTPUT: Final = 256
-"""Output tokens of a request that names no limit, as far as the engines' outstanding work is concerned."""
+"""Output tokens of a request that no lane has and that names no limit, as far as outstanding work is concerned."""
 
 
 def work_tokens(work: Work) -> int:
@@ -39,8 +38,6 @@ def work_tokens(work: Work) -> int:
 class Dispatch:
     """One request's way to an engine. The exchange is told of a connection by `send_on`, of none by `unreachable`."""
 
-    among: Collection[str] = ()
-    """The only backends that may serve it, where there are any: a lane's own set."""
     # What only a failed attempt changes stands here.
     told_when = False
     """The engine said when to come back (`Retry-After`): that is no failure of its."""
@@ -75,7 +72,8 @@ class Dispatch:
         """It is admitted: choose an engine, and get a connection to it."""
         exchange = self._exchange
         backends = exchange.gateway.backends
-        self._tokens = work_tokens(exchange.work)
+        expected = exchange.gateway.lanes.tokens_of(exchange.ledger.request_id) if len(backends) > 1 else None
+        self._tokens = work_tokens(exchange.work) if expected is None else expected
         self._want = backends.balancing.want(exchange, body, self._tokens)
         self._body = body
         if not self._choose(now):
@@ -88,7 +86,7 @@ class Dispatch:
 
     def _choose(self, now: int) -> bool:
         """Whom it goes to now; false where there is nobody, and it has ended."""
-        backend = self._exchange.gateway.backends.choose(self._want, now, among=self.among, but=self._tried)
+        backend = self._exchange.gateway.backends.choose(self._want, now, among=self._exchange.among, but=self._tried)
         if backend is None:
             self._exchange.unreachable("no engine takes requests at the moment", now)
             return False
@@ -170,6 +168,17 @@ class Dispatch:
             added = backend.engine.additions(route.endpoint, work, body, ledger.request_id)
             cut = added.cut
             body = with_fields(body, work, added.body)
+        forward = backend.config.forward_priority
+        if forward and route.kind is RouteKind.READ and upload is None:
+            body = exchange.gateway.priorities.add(
+                body,
+                work,
+                lane=exchange.lane,
+                path=route.endpoint,
+                adapter=backend.engine.adapter,
+                named=head.named,
+                override=forward == "override",
+            )
         onward = head.onward.get(backend)
         if onward is None:
             pool = backend.pool
@@ -180,6 +189,8 @@ class Dispatch:
                 authority=pool.authority,
                 read=route.kind is RouteKind.READ,
                 api_key=backend.config.api_key,
+                secret=exchange.gateway.callers.ours(head.named),
+                without=backend.engine.adapter.priority_header if forward == "override" else None,
             )
         request = forward_request(
             onward,
@@ -211,7 +222,7 @@ class Dispatch:
         hedger, first = backends.balancing.hedger, exchange.backend
         others = [
             one
-            for one in backends.able(self.among)
+            for one in backends.able(exchange.among)
             if one is not first
             and one.standing.usable(now)
             and not (one.standing.breaker.opened or one.pool.full())  # it is not worth waiting for a connection
@@ -320,7 +331,7 @@ class Dispatch:
         again = balancing.again(
             exchange,
             trouble,
-            able=exchange.gateway.backends.able(self.among),
+            able=exchange.gateway.backends.able(exchange.among),
             tried=self._tried,
             cuts=self._cuts,
             not_before=not_before,

@@ -11,7 +11,15 @@ from tailrace.gateway.date import date_line
 from tailrace.gateway.head import Header, end_to_end, render_head, status_line
 
 _REPLACED: Final = frozenset(
-    {b"content-length", b"x-request-id", b"x-client-request-id", b"x-tailrace-lane", b"alt-svc"}
+    {
+        b"content-length",
+        b"x-request-id",
+        b"x-client-request-id",
+        b"x-tailrace-lane",
+        b"x-tailrace-predicted-wait-ms",
+        b"x-tailrace-predicted-duration-ms",
+        b"alt-svc",
+    }
 )
 _KEPT_KINDS: Final = 64
 """Kinds of heads remembered: an engine has a handful, and one that made up new ones must not fill our memory."""

@@ -6,6 +6,7 @@ takes the request out of the gateway's table. Nothing else pops it, and nothing 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ from tailrace.gateway.forward import answer_headers
 from tailrace.gateway.head import HeadError, deadline_of
 from tailrace.gateway.intake import work_of
 from tailrace.gateway.lane_facts import lane_facts
+from tailrace.gateway.queue_speech import QueueSpeech
 from tailrace.gateway.refusal import Refusal, budget_refusal, cancellation, lane_refusal
 from tailrace.gateway.request_head import RequestHead
 from tailrace.gateway.routes import PASSTHROUGH_LANE, RouteKind
@@ -70,6 +72,12 @@ class GatewayExchange:
     work = _NO_WORK
     lane = PASSTHROUGH_LANE
     loop_lag_ns: int | None = None
+    among: Collection[str] = ()
+    """Names of the backends that its lane may use; empty: all."""
+    foretold = b""
+    """Header lines that tell the client what was predicted of its request."""
+    speech: QueueSpeech | None = None
+    """Comments to a stream that waits in its lane, where they are wanted."""
     _size = 0
     _body = b""
     """The request's, while it waits for its lane."""
@@ -235,8 +243,8 @@ class GatewayExchange:
     def _enter_lane(self, body: bytes, now: int) -> None:
         work = self.work
         self.clock.deadline_at = deadline_of(self.head.named, self.received)
-        facts = lane_facts(self.ledger, work, self.head.named, stream=work.stream, deadline_at=self.clock.deadline_at)
-        desk = self.gateway.lanes
+        desk, callers, due = self.gateway.lanes, self.gateway.callers, self.clock.deadline_at
+        facts = lane_facts(self.ledger, work, self.head.named, stream=work.stream, deadline_at=due, callers=callers)
         late = self.clock.deadline_over(now)
         if late is not None:
             self.lane = self.ledger.lane = desk.lane_of(facts)
@@ -245,16 +253,21 @@ class GatewayExchange:
         self.ledger.queued = now
         decision = desk.arrive(self, facts, now)
         self.lane = self.ledger.lane = decision.lane
+        self.foretold = self.gateway.foresight.lines(decision, facts)
         if decision.kind is DecisionKind.REFUSE:
             self.lane_refused(decision, now)
             return
-        self.clock.budgets = desk.policy(decision.lane).budgets
+        policy = desk.policy(decision.lane)
+        self.clock.budgets = policy.budgets
+        self.among = policy.backends
         self._draw_trace()
         if decision.kind is DecisionKind.WAIT:
             self.phase = Phase.QUEUED
             self._lane_place = "waiting"
             self._body = body
-            self.next_check = self.clock.total_at()
+            if work.stream and self.upload is None:
+                self.speech = self.gateway.foresight.speech(now)
+            self.next_check = self.next_budget()
         else:
             self._lane_place = "running"
             self._admitted(body, now)
@@ -277,7 +290,7 @@ class GatewayExchange:
     def lane_timed_out(self, now: int) -> None:
         """The queue budget, or the client's deadline within it, is over."""
         self._lane_place = ""
-        self._give_up(now, self.clock.queue_over(now), "queue")
+        self._give_up(now, self.clock.queue_over(now, self.ledger.queued), "queue")
 
     # -- sending
 
@@ -290,6 +303,8 @@ class GatewayExchange:
     def _admitted(self, body: bytes, now: int) -> None:
         self.ledger.admitted = now
         self.dispatch.begin(body, now)
+        if self.gateway.lanes.follows_engines:
+            self.gateway.lanes.sent(self.ledger.request_id, self.backend.name)
 
     def unreachable(self, error: str, now: int) -> None:
         """No engine could be given the request."""
@@ -319,10 +334,13 @@ class GatewayExchange:
     def head_seen(self, now: int) -> None:
         """The engine's status line."""
         self.ledger.headers = self.ledger.first_byte = now
+        if self.dispatch.hedging and not self.work.stream:
+            self.dispatch.answers()
 
     def our_headers(self, now: int) -> list[bytes]:
         """The header lines that the gateway adds to every answer."""
-        return answer_headers(self.ledger, self.lane, now)
+        lines = answer_headers(self.ledger, self.lane, now)
+        return [*lines, self.foretold] if self.foretold else lines
 
     def first_token(self, now: int, written: int | None) -> None:
         """The first token was read at `now`, and was with the client's kernel at `written`."""
@@ -333,6 +351,8 @@ class GatewayExchange:
             self.dispatch.heard(now)
         self.ledger.at_first_token = self.backend.engine.watch.state(now)
         self.ledger.client_first_token = written
+        if self._lane_place == "running":
+            self.gateway.lanes.first_token(self.ledger.request_id, now)
         self.next_check = self.next_budget()
 
     def engine_done(self, now: int) -> None:
@@ -340,7 +360,7 @@ class GatewayExchange:
         self._upstream = None
         self.ledger.upstream_end = now
         self.dispatch.uncount()
-        self._leave_lane(now)
+        self._leave_lane(now, completed=self.transit.sound)
 
     def carried_by(self, connection: UpstreamConnection) -> None:
         """It goes on, on another connection."""
@@ -409,6 +429,8 @@ class GatewayExchange:
         if self.upload is not None and self.upload.flowing:
             return 0  # it keeps its own time, at every sweep
         hold = self.transit.hold_until if self.answer.holding else NEVER
+        if self.speech is not None and self.phase is Phase.QUEUED:
+            hold = self.speech.next_at
         return self.clock.next_check(self.phase, self.transit.meter, hold)
 
     def sweep(self, now: int) -> None:
@@ -417,6 +439,8 @@ class GatewayExchange:
             return
         if now >= self.transit.hold_until and self.answer.holding and not self.dispatch.hedging:
             self.transit.let_head_go()
+        if self.speech is not None:
+            self.speech.say(self, now)
         if self.upload is not None and self.upload.flowing:
             self.upload.sweep(now)
             return
@@ -533,10 +557,10 @@ class GatewayExchange:
             connection.abort()
             self.dropped = (now, monotonic_ns())
 
-    def _leave_lane(self, now: int) -> None:
+    def _leave_lane(self, now: int, *, completed: bool = False) -> None:
         place, self._lane_place = self._lane_place, ""
         if place == "running":
-            self.gateway.lanes.finish(self.ledger.request_id, now)
+            self.gateway.lanes.finish(self.ledger.request_id, now, completed=completed)
         elif place == "waiting":
             self.gateway.lanes.leave(self.ledger.request_id)
 

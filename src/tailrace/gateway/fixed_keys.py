@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
+from tailrace.gateway.balance_keys import engine_part
 from tailrace.gateway.config import Config
 from tailrace.gateway.tls import tls_shape
 from tailrace.model.errors import InputError
@@ -19,6 +18,7 @@ _FIXED: Final = (
     "grpc_listen",
     "limits.grpc_message_bytes",
     "total_running",
+    "engine_room",
     "scrape",
     "signals",
     "traces.body_bytes",
@@ -56,7 +56,7 @@ def _fixed_of_backends(config: Config, workers: int) -> object:
     """One process takes backends in and lets them go; shares of the work are never fixed."""
     if workers == 1:
         return [backend for backend in config.backends if backend.grpc_url is not None]
-    return [msgspec.structs.replace(backend, weight=1.0, max_prompt_tokens=None) for backend in config.backends]
+    return [engine_part(backend) for backend in config.backends]
 
 
 def _at(config: Config, path: str) -> object:

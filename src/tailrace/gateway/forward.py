@@ -8,6 +8,8 @@ from tailrace.gateway.date import date_line
 from tailrace.gateway.head import Header, end_to_end, render_head, status_line
 from tailrace.measure.ledger import RequestLedger
 
+KEY_HEADERS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
+"""Where clients present keys: as OpenAI's do, as Anthropic's, as Azure's."""
 _REPLACED: Final = frozenset({b"host", b"content-length", b"expect", b"x-request-id", b"traceparent"})
 _BODILESS: Final = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
 _READ_REPLACED: Final = _REPLACED | {b"accept-encoding"}
@@ -15,10 +17,25 @@ _READ_REPLACED: Final = _REPLACED | {b"accept-encoding"}
 
 
 def onward_head(
-    method: bytes, target: bytes, headers: list[Header], *, authority: bytes, read: bool, api_key: str | None
+    method: bytes,
+    target: bytes,
+    headers: list[Header],
+    *,
+    authority: bytes,
+    read: bool,
+    api_key: str | None,
+    secret: bool = False,
+    without: bytes | None = None,
 ) -> bytes:
-    """The request's head as the engine gets it, up to the lines that are its own."""
+    """The request's head as the engine gets it, up to the lines that are its own.
+
+    `secret`: the client's key is one of ours, which is no engine's to know. `without`: a header that is not passed on.
+    """
     drop = _READ_REPLACED if read else _REPLACED
+    if secret:
+        drop = drop | KEY_HEADERS
+    if without is not None:
+        drop = drop | {without}
     # RFC 9110 §7.6.3: a gateway names itself to the engine. Ours comes behind those of the proxies before us.
     extra = [b"via: 1.1 tailrace\r\n"]
     if api_key is not None:

@@ -13,13 +13,17 @@ import msgspec
 from tailrace.gateway.aliases import Aliases
 from tailrace.gateway.amendments import AmendmentFork
 from tailrace.gateway.backends import Backends
+from tailrace.gateway.callers import Callers
 from tailrace.gateway.config import Config
+from tailrace.gateway.engine_priority import EnginePriority
 from tailrace.gateway.entrance import Entrance, split_address
 from tailrace.gateway.fixed_keys import check_change
+from tailrace.gateway.foresight import Foresight
 from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.hindsight import Hindsight
 from tailrace.gateway.history import History
 from tailrace.gateway.in_flight import InFlight
+from tailrace.gateway.lane_room import follow_engines, rooms_of
 from tailrace.gateway.lanes import LaneDesk
 from tailrace.gateway.reception import Reception
 from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, RecordSink
@@ -79,7 +83,17 @@ class Gateway:
     ) -> None:
         """`shared`: the way to the keeper of limits that hold over several processes."""
         self.config = config
-        self.lanes = LaneDesk(config.lane_policies(), total_running=config.total_running, shared=shared)
+        self.callers = Callers(config)
+        room = config.engine_room
+        self.lanes = LaneDesk(
+            config.lane_policies(),
+            total_running=config.total_running,
+            shared=shared,
+            sharing=config.governor(),
+            processes=1 if shared is None else config.workers,
+            rooms=None if room is None else rooms_of(room, config),
+        )
+        self.foresight = Foresight(self.lanes, config.predictions)
         self.kept = History()
         """The last records; `history` reads it up to date."""
         self.amendments = AmendmentFork(self.kept.amendments)
@@ -120,6 +134,9 @@ class Gateway:
         self.header_hold_ns = max(0, int(config.header_hold) - SWEEP_NS)
         """The sweeper is up to one period late, so it is told to come one period early."""
         self.aliases = Aliases(config.aliases)
+        self.foresight.apply(config.predictions)
+        self.callers.apply(config)
+        self.priorities = EnginePriority(config.lane_policies())
         self.traces.reconfigure(config.traces, config.workers)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
@@ -346,6 +363,7 @@ class Gateway:
                 exchange.loop_lag_ns = lag
             if exchange.next_check <= now:
                 self._check(exchange, now)
+        follow_engines(self.lanes, self.backends, now)
         self.lanes.sweep(now)
         self._desk.flush()
         self._ticks += 1
@@ -369,7 +387,7 @@ class Gateway:
         self._entrance.renew(config)
         self.backends.apply(config)
         self._apply(config)
-        self.lanes.replace(config.lane_policies(), monotonic_ns())
+        self.lanes.replace(config.lane_policies(), monotonic_ns(), config.governor())
 
     def check(self, config: Config) -> None:
         """InputError where `reconfigure` would raise one; changes nothing."""

@@ -8,8 +8,11 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from tailrace.govern.admission import Admission, Decision, DecisionKind
+from tailrace.govern.engine_rooms import EngineRooms
 from tailrace.govern.lane import LanePolicy, RequestFacts
 from tailrace.govern.shared_state import Order, SharedState
+from tailrace.govern.sharing import Sharing
+from tailrace.model.engine_state import EngineState
 
 
 class Queued(Protocol):
@@ -34,9 +37,25 @@ class LaneDesk:
     """
 
     def __init__(
-        self, policies: Sequence[LanePolicy], *, total_running: int | None = None, shared: SharedState | None = None
+        self,
+        policies: Sequence[LanePolicy],
+        *,
+        total_running: int | None = None,
+        shared: SharedState | None = None,
+        sharing: Sharing | None = None,
+        processes: int = 1,
+        rooms: EngineRooms | None = None,
     ) -> None:
-        self.admission = Admission(policies, total_running=total_running, shared=shared is not None)
+        """`processes`: how many share the limits; `rooms`: the engines' own state as a limit, where that is wanted."""
+        self.admission = Admission(
+            policies,
+            total_running=total_running,
+            shared=shared is not None,
+            sharing=sharing,
+            processes=processes,
+            rooms=rooms,
+        )
+        self.follows_engines = rooms is not None
         self._waiting: dict[str, Queued] = {}
         self._shared = shared
         self._speaking = False
@@ -59,9 +78,31 @@ class LaneDesk:
         """The policy of a lane that a decision named."""
         return self.admission.policy(lane)
 
-    def finish(self, request_id: str, now: int) -> None:
-        """An admitted request has ended."""
-        self._admit(self.admission.finish(request_id, now), now)
+    def finish(self, request_id: str, now: int, *, completed: bool = True) -> None:
+        """An admitted request has ended; `completed`: to its proper end."""
+        self._admit(self.admission.finish(request_id, now, completed=completed), now)
+
+    def first_token(self, request_id: str, now: int) -> None:
+        """An admitted request has left prefill."""
+        admitted = self.admission.first_token(request_id, now)
+        if admitted:
+            self._admit(admitted, now)
+
+    def tokens_of(self, request_id: str) -> int | None:
+        """Prompt and expected output of an admitted request; `None` for one that no lane has."""
+        return self.admission.tokens_of(request_id)
+
+    def learn(self, request_id: str, prompt_tokens: int | None, output_tokens: int | None) -> None:
+        """What a request that has finished really took."""
+        self.admission.learn(request_id, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+
+    def sent(self, request_id: str, backend: str) -> None:
+        """The backend that an admitted request goes to."""
+        self.admission.sent(request_id, backend)
+
+    def hear(self, backend: str, state: EngineState | None, now: int) -> None:
+        """The last reading of a backend's metrics."""
+        self._admit(self.admission.hear(backend, state, now), now)
 
     def leave(self, request_id: str) -> None:
         """A waiting request has ended; it will never be sent to an engine."""
@@ -72,13 +113,16 @@ class LaneDesk:
     def sweep(self, now: int) -> None:
         """Tell those whose queue budget is over."""
         if self._waiting:
-            for request_id in self.admission.expire(now):
-                self._waiting.pop(request_id).lane_timed_out(now)
-            self._speak()
+            self._expire(now)
+            self._admit(self.admission.settle(now), now)
 
-    def replace(self, policies: Sequence[LanePolicy], now: int) -> None:
-        """Change the lanes without dropping a request."""
-        self._admit(self.admission.replace(policies, now), now)
+    def _expire(self, now: int) -> None:
+        for request_id in self.admission.expire(now):
+            self._waiting.pop(request_id).lane_timed_out(now)
+
+    def replace(self, policies: Sequence[LanePolicy], now: int, sharing: Sharing | None = None) -> None:
+        """Change the lanes, and what they share, without dropping a request."""
+        self._admit(self.admission.replace(policies, now, sharing=sharing), now)
 
     def retire(self) -> None:
         """This process ends soon: leave the places to the others as they become free."""
@@ -87,9 +131,11 @@ class LaneDesk:
 
     def predicted_wait_ns(self, lane: str, now: int) -> int | None:
         """What the next arrival in `lane` would wait, where that is known."""
-        state = self.admission.snapshot(now).get(lane)
-        predicted = None if state is None else state["predicted_wait_ms"]
-        return None if predicted is None else round(predicted * 1e6)
+        return self.admission.predicted_wait_ns(lane, now)
+
+    def standing(self, request_id: str, now: int) -> tuple[int | None, int | None]:
+        """Where a waiting request stands (1 is next), and how long it is likely to wait still (ns)."""
+        return self.admission.standing(request_id, now)
 
     def snapshot(self, now: int) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
@@ -124,4 +170,6 @@ class LaneDesk:
                 self.finish(request_id, now)
             else:
                 queued.lane_admitted(now)
+        if self.admission.hopeless:
+            self._expire(now)  # their turn came too late: they need not wait for the next sweep to hear it
         self._speak()

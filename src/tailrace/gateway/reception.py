@@ -73,7 +73,7 @@ class Reception:
         length = int(named.get(b"content-length", b"0"))
         flows = not offered and streams_up(where, named, length)
         limit = gateway.max_upload_bytes if flows else gateway.max_body_bytes
-        refusal = self._judge(method, where, length, limit)
+        refusal = self._judge(method, where, length, limit) or gateway.callers.turned_away(named)
         if offered and isinstance(exchange, SessionExchange):
             refusal = exchange.judge_offer(refusal)
         expect = named.get(b"expect", b"").lower()

@@ -64,6 +64,8 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None = None
     """Place in the queue that the request had or would have had."""
     predicted_wait_ms: float | None = None
+    predicted_wait_range_ms: tuple[float, float] | None = None
+    """Between which about 80 % of such waits lie, where the prediction has one."""
     retry_after_s: int | None = None
     request_id: str = ""
     allow: bytes = b""
@@ -84,7 +86,11 @@ def _error(refusal: Refusal) -> dict[str, Any]:
         error["lane"] = refusal.lane
     if refusal.position is not None:
         error["position"] = refusal.position
+    if refusal.position is not None or refusal.predicted_wait_ms is not None:
+        # Null where a lane refuses and knows nothing yet: a client that reads it need not ask whether it is there.
         error["predicted_wait_ms"] = refusal.predicted_wait_ms
+    if refusal.predicted_wait_range_ms is not None:
+        error["predicted_wait_range_ms"] = refusal.predicted_wait_range_ms
     if refusal.retry_after_s is not None:
         error["retry_after_s"] = refusal.retry_after_s
     if refusal.request_id:
@@ -107,6 +113,11 @@ def _triton(refusal: Refusal) -> dict[str, Any]:
     facts = _error(refusal)
     del facts["param"]
     return {"error": facts.pop("message"), **facts}
+
+
+def reason_line(refusal: Refusal) -> bytes:
+    """The header line that names the reason to a program that does not read bodies."""
+    return b"x-tailrace-reason: %b\r\n" % refusal.reason.encode("latin-1")
 
 
 def error_body(endpoint: str, refusal: Refusal) -> bytes:
@@ -156,11 +167,24 @@ def cancellation(reason: Reason, why: str, stage: str) -> Refusal:
 def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
     """Why a lane does not take a request, and when to come back."""
     predicted = decision.predicted_wait_ns
-    if decision.reason is Reason.QUEUE_FULL:
+    if decision.reason is Reason.NO_BACKEND:
+        return Refusal(
+            status=decision.http_status,
+            message=f"no engine of lane {decision.lane!r} takes requests at the moment",
+            reason=decision.reason,
+            stage="queue",
+            lane=decision.lane,
+            retry_after_s=decision.retry_after_s,
+        )
+    if decision.reason is Reason.TOKEN_BACKLOG:
+        why = f"the prompts and predicted answers that wait come near its limit of {policy.queued_tokens} tokens"
+    elif decision.reason is Reason.QUEUE_FULL:
         why = f"{policy.running} requests are running and {policy.queued} are waiting, which is its limit"
-    else:
+    elif predicted is not None and predicted > policy.budgets.queue_ns:
         budget = policy.budgets.queue_ns / 1e9
-        why = f"the predicted wait of {(predicted or 0) / 1e9:.1f} s is longer than its queue budget of {budget:g} s"
+        why = f"the predicted wait of {predicted / 1e9:.1f} s is longer than its queue budget of {budget:g} s"
+    else:
+        why = f"with a predicted wait of {(predicted or 0) / 1e9:.1f} s the request's own deadline cannot be met"
     return Refusal(
         status=decision.http_status,
         message=f"lane {decision.lane!r} is full: {why}. Try again in {decision.retry_after_s} s.",
@@ -169,8 +193,14 @@ def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
         lane=decision.lane,
         position=decision.position,
         predicted_wait_ms=None if predicted is None else round(predicted / 1e6, 3),
+        predicted_wait_range_ms=_range_ms(decision),
         retry_after_s=decision.retry_after_s,
     )
+
+
+def _range_ms(decision: Decision) -> tuple[float, float] | None:
+    predicted = decision.predicted
+    return None if predicted is None else (round(predicted.low_ns / 1e6, 3), round(predicted.high_ns / 1e6, 3))
 
 
 def budget_refusal(reason: Reason, message: str, stage: str, lane: str, wait_ns: int | None) -> Refusal:

@@ -143,6 +143,8 @@ class SessionExchange(GatewayExchange):
         self.backend.engine.answered(kind.server)
         reserved = reserved_bits(all_values(headers, b"sec-websocket-extensions"))
         self.phase = Phase.STREAMING
+        if self._lane_place == "running":
+            self.gateway.lanes.first_token(self.ledger.request_id, now)
         heard = self.gateway.listeners(self) if self.gateway.listeners is not None else (None, None)
         self.tunnel = Tunnel(
             self,

@@ -15,7 +15,7 @@ from tailrace.gateway.answer import Answer
 from tailrace.gateway.budget_clock import NEVER
 from tailrace.gateway.flow import Flow
 from tailrace.gateway.head import Header, picked
-from tailrace.gateway.refusal import Refusal, error_body, error_event
+from tailrace.gateway.refusal import Refusal, error_body, error_event, reason_line
 from tailrace.gateway.routes import RouteKind
 from tailrace.gateway.verdict import COMPLETED, Verdict
 from tailrace.measure.dialect import EngineFault
@@ -46,10 +46,12 @@ class Transit:
         "_exchange",
         "_flow",
         "_flowing",
+        "_late",
         "_meter",
         "_page",
         "_read",
         "_read_size",
+        "_status",
         "_stripper",
         "_summary",
         "_unread",
@@ -72,6 +74,10 @@ class Transit:
         self._stripper: FrameStripper | None = None
         self._flowing = False
         """The first token is through."""
+        self._status = 0
+        """The engine's."""
+        self._late = False
+        """The engine's answer is no stream, and the client has the head of one (`queue_speech`)."""
         self._page = False
         """A web page came where an answer of the API belongs."""
         self._read: list[bytes] | None = None
@@ -89,19 +95,22 @@ class Transit:
         if status >= 429 and exchange.dispatch.turned_down(status, headers, now):
             return
         gateway = exchange.gateway
-        if exchange.dispatch.hedging and not exchange.work.stream:
-            exchange.dispatch.answers()
         engine = exchange.backend.engine
         head = exchange.backend.heads.read(status, headers)
         kind = head.kind
         engine.answered(head.server)
         exchange.head_seen(now)
+        self._status = status
         if engine.adapter.timing_headers:
             exchange.ledger.said_headers = picked(headers, engine.adapter.timing_headers)
         readable = head.encoding in (b"", b"identity")
         sse = kind == b"text/event-stream" and 200 <= status < 300
-        self.answer.ours = exchange.our_headers(now)
-        self.answer.begin(head, headers, sse=sse)
+        early = self.answer.head_sent
+        if not early:
+            self.answer.ours = exchange.our_headers(now)
+            self.answer.begin(head, headers, sse=sse)
+        elif not (sse and readable):
+            self._late = True
         if head.timing_at:
             exchange.ledger.server_timing = b", ".join(headers[at][1] for at in head.timing_at)
         if exchange.route.kind is RouteKind.READ and sse and readable:
@@ -118,8 +127,9 @@ class Transit:
             self._page = True
         elif readable and (kind.endswith(b"json") or status >= 400):
             self._read = []
-        self.hold_until = now + gateway.header_hold_ns
-        exchange.next_check = min(exchange.next_check, self.hold_until)
+        if not early:
+            self.hold_until = now + gateway.header_hold_ns
+            exchange.next_check = min(exchange.next_check, self.hold_until)
 
     def upstream_body(self, data: bytes, now: int) -> None:
         """Body bytes of one read: the hot path."""
@@ -158,6 +168,12 @@ class Transit:
     def meter(self, meter: StreamMeter | None) -> None:
         self._meter = meter
 
+    @property
+    def sound(self) -> bool:
+        """Whether the engine, when its message is whole, has served the request: its status and stream say no error."""
+        meter = self._meter
+        return self._status < 400 and (meter is None or meter.fault is None)
+
     def _before_first_token(self, ready: bytes, now: int) -> None:
         meter, answer = self.meter, self.answer
         assert meter is not None
@@ -181,6 +197,8 @@ class Transit:
                 self._read = None
             else:
                 self._read.append(data)
+        if self._late:
+            return
         answer = self.answer
         answer.body(data)
         if not answer.head_sent and len(data) >= _RELEASE_AT:
@@ -253,10 +271,11 @@ class Transit:
 
     def _plain_complete(self, now: int) -> None:
         exchange, answer = self._exchange, self.answer
-        answer.end()
+        if not self._late:
+            answer.end()
         # Head and body left together, now: what was read last has waited for no longer than this.
         self.overhead_ns += max(0, (answer.last_write_ns or now) - now)
-        status = answer.status or 0
+        status = self._status
         read, self._read = self._read, None
         body = b"".join(read) if read else b""
         adapter = exchange.backend.engine.adapter
@@ -265,7 +284,17 @@ class Transit:
             ending = adapter.error(status, body, path=endpoint)
             fault = adapter.dialect(endpoint).read_body(body).fault if body else None
             text = fault.message if fault is not None else body[:MAX_ERROR_TEXT].decode("utf-8", "replace")
+            if self._late:
+                request_id = exchange.ledger.request_id
+                self.break_off(
+                    Refusal(
+                        status=status, message=text, reason=ending.reason, stage=ending.stage, request_id=request_id
+                    )
+                )
             exchange.ends(now, Verdict(ending.outcome, ending.reason, ending.stage, text))
+            return
+        if self._late:
+            exchange.cut(now, "the engine answered a request for a stream with something else")
             return
         if self._page:
             # A login page, a proxy's greeting: HTTP says 200, and no client of this API can use it.
@@ -303,8 +332,9 @@ class Transit:
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer with our own status and body; only before anything has left."""
+        self.answer.ours = [*self.answer.ours, reason_line(refusal)]
         if refusal.allow:
-            self.answer.ours = [*self.answer.ours, b"allow: %b\r\n" % refusal.allow]
+            self.answer.ours.append(b"allow: %b\r\n" % refusal.allow)
         body = error_body(self._exchange.route.endpoint, refusal)
         self.answer.refuse(refusal.status, body, retry_after_s=refusal.retry_after_s)
 

@@ -1,4 +1,4 @@
-"""Lanes: which class a request belongs to, and the limits of that class. Plain data and one pure function."""
+"""Lanes: which class a request belongs to, and the limits of that class. Plain data and pure functions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from tailrace.govern.adaptive_limit import AdaptiveLimitPolicy
 from tailrace.model.thresholds import Budgets, Objectives
 
 DEFAULT_LANE: Final = "default"
@@ -18,20 +19,30 @@ class Order(StrEnum):
 
     FIRST_COME = "first_come"
     SHORTEST_FIRST = "shortest_first"
-    """Least predicted work first; nobody waits longer than half the queue budget for it."""
+    """Least predicted work first: prompt and the output length that was learnt."""
     EARLIEST_DEADLINE = "earliest_deadline"
+    """A request without a deadline of its own has that of the lane's total budget."""
 
 
-class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
+class RequestFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What admission may know about a request before any work is done."""
 
     request_id: str
     prompt_tokens: int = 0
     """Tokenizer's count or an estimate."""
     max_tokens: int | None = None
+    """The output that was asked for; `None`: no bound."""
+    sequences: int = 1
+    """Answers at once (`n`, `best_of`, beams): each has its output, and its place in the KV cache."""
+    audio_seconds: float | None = None
     stream: bool = True
     model: str = ""
     tenant: str = ""
+    """Who pays: places are shared between tenants by tokens."""
+    key: str = ""
+    """The name of the API key, never the key."""
+    asked_lane: str = ""
+    """The lane that the request names and may name; it comes before every match."""
     path: str = ""
     headers: Mapping[str, str] = {}
     """Lower-case names."""
@@ -40,7 +51,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaneMatch(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Conditions that must all hold; an empty match takes everything."""
+    """Conditions that must all hold; an empty match takes everything. `model` and `path` may end with `*`."""
 
     min_prompt_tokens: int | None = None
     max_prompt_tokens: int | None = None
@@ -50,6 +61,14 @@ class LaneMatch(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     model: str | None = None
     tenant: str | None = None
     path: str | None = None
+    key: str | None = None
+    """The name of an API key, as `keys` has it."""
+    min_output_tokens: int | None = None
+    """Of the output that was asked for. A request that asks for no bound meets this, and no `max_output_tokens`."""
+    max_output_tokens: int | None = None
+    min_audio_seconds: float | None = None
+    """A request without audio, or with audio of unknown length, meets neither bound."""
+    max_audio_seconds: float | None = None
 
     def accepts(self, facts: RequestFacts) -> bool:
         """Whether `facts` meet every condition."""
@@ -58,15 +77,35 @@ class LaneMatch(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
             (low is None or facts.prompt_tokens >= low)
             and (high is None or facts.prompt_tokens <= high)
             and (self.stream is None or facts.stream is self.stream)
-            and (self.model is None or facts.model == self.model)
+            and (self.model is None or _like(facts.model, self.model))
             and (self.tenant is None or facts.tenant == self.tenant)
-            and (self.path is None or facts.path == self.path)
-            and all(facts.headers.get(name) == value for name, value in self.header.items())
+            and (self.path is None or _like(facts.path, self.path))
+            and (self.key is None or facts.key == self.key)
+            and (not self.header or all(facts.headers.get(name) == value for name, value in self.header.items()))
+            and (
+                self.min_output_tokens is None or facts.max_tokens is None or facts.max_tokens >= self.min_output_tokens
+            )
+            and (
+                self.max_output_tokens is None
+                or (facts.max_tokens is not None and facts.max_tokens <= self.max_output_tokens)
+            )
+            and (self.min_audio_seconds is None or (facts.audio_seconds or -1.0) >= self.min_audio_seconds)
+            and (
+                self.max_audio_seconds is None
+                or (facts.audio_seconds is not None and facts.audio_seconds <= self.max_audio_seconds)
+            )
         )
 
 
+def _like(value: str, pattern: str) -> bool:
+    return value.startswith(pattern[:-1]) if pattern.endswith("*") else value == pattern
+
+
 class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """One lane. `running` bounds what the engine sees, `queued` bounds what waits here."""
+    """One lane. `running` and its kind bound what the engine sees, `queued` and its kind bound what waits here.
+
+    A bound in tokens never shuts out a single request that is larger than it: it then runs, or waits, alone.
+    """
 
     name: str = DEFAULT_LANE
     match: LaneMatch = LaneMatch()
@@ -78,10 +117,43 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Lower goes first when lanes share a total limit."""
     budgets: Budgets = Budgets()
     objectives: Objectives = msgspec.field(default_factory=Objectives)
+    running_tokens: int | None = None
+    """Prompt and predicted output of all that run."""
+    running_kv_tokens: int | None = None
+    """What they may come to hold in the KV cache: prompt and, of each sequence, the predicted output's high end."""
+    queued_tokens: int | None = None
+    """Prompt and predicted output of all that wait."""
+    prefill_requests: int | None = None
+    """Requests of the lane whose first token has not come."""
+    prefill_tokens: int | None = None
+    """Their prompts."""
+    prefill_order: Order | None = None
+    """Who is next when it is a place in prefill that became free; `None`: `order`."""
+    patience_ns: int | None = None
+    """How long anybody may be overtaken: then every second place is for the one that came first. `None`: half of the
+    queue budget."""
+    weight: float = 1.0
+    """The lane's part of a total limit under weighted sharing."""
+    backends: tuple[str, ...] = ()
+    """Names of the backends that may serve it; empty: all."""
+    adaptive: AdaptiveLimitPolicy | None = None
+    """Bounds and aims of a running limit that moves below `running`; `None`: it stands still."""
+
+    @property
+    def longest_overtaken_ns(self) -> int:
+        """`patience_ns`, with its default."""
+        return self.budgets.queue_ns // 2 if self.patience_ns is None else self.patience_ns
 
 
 def classify(policies: Sequence[LanePolicy], facts: RequestFacts) -> LanePolicy:
-    """The first lane whose match accepts `facts`; where none does, the lane named `default` or a built-in one."""
+    """The lane that the request may name, else the first whose match accepts `facts`.
+
+    Where none does, the lane named `default` or a built-in one.
+    """
+    if facts.asked_lane:
+        for policy in policies:
+            if policy.name == facts.asked_lane:
+                return policy
     for policy in policies:
         if policy.match.accepts(facts):
             return policy

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tailrace.govern.admission import AGEING_NS
 from tailrace.govern.lane import LanePolicy
 from tailrace.govern.shared_state import Order, Report
+from tailrace.govern.sharing import STRICT_AGEING_NS
 
 CALM_NS: Final = 1_000_000_000
 """How long nobody may have lacked anything before scarce places are spread again."""
@@ -104,8 +104,16 @@ class _Group:
 class LeaseBook:
     """All leases of one gateway. Every method returns the orders that follow; they must be delivered in order."""
 
-    def __init__(self, policies: Sequence[LanePolicy], *, total_running: int | None = None, processes: int) -> None:
+    def __init__(
+        self,
+        policies: Sequence[LanePolicy],
+        *,
+        total_running: int | None = None,
+        processes: int,
+        ageing_ns: int = STRICT_AGEING_NS,
+    ) -> None:
         """`processes`: among how many the places are spread while nobody lacks any."""
+        self._ageing = ageing_ns
         self._processes = processes
         self._total = total_running
         self._members: list[str] = []
@@ -317,7 +325,7 @@ class LeaseBook:
                 return
 
     def _rank(self, name: str, part: _Part, now: int) -> float:
-        return self._lanes[name].policy.priority - (now - (part.oldest or now)) / AGEING_NS
+        return self._lanes[name].policy.priority - (now - (part.oldest or now)) / self._ageing
 
     def _relax(self, names: list[str], group: _Group, now: int) -> None:
         members = max(1, len(self._members))
@@ -364,7 +372,7 @@ class LeaseBook:
             queued=queued,
             tight=self._group(name).tight if tight is None else tight,
             settled=settled,
-            elsewhere=sum(other.need_running for who, other in lane.parts.items() if who != process),
+            elsewhere=sum(max(0, other.need_running) for who, other in lane.parts.items() if who != process),
         )
         self._out.append((process, order))
         return part.orders

@@ -106,9 +106,10 @@ class Share:
         """Those who lacked a place in the queue when `report` was made, and still do."""
         return [request_id for request_id, said in self.unseated.items() if 0 < said <= report]
 
-    def report(self, lane: str, *, waiting: int, oldest_ns: int) -> Report | None:
-        """What has changed since the last report, if anything has."""
-        now = (waiting, len(self.unseated), oldest_ns)
+    def report(self, lane: str, *, waiting: int, oldest_ns: int, wanted: int | None = None) -> Report | None:
+        """What has changed since the last report, if anything has. `wanted`: places to run, if not one for each."""
+        wanted = waiting if wanted is None else wanted
+        now = (wanted, len(self.unseated), oldest_ns)
         newcomer = next(reversed(self.unseated.values()), 1) == 0
         given = self._given_running or self._given_queued
         if now == self._said and not (newcomer or given or self._answer):
@@ -120,7 +121,7 @@ class Share:
             heard=self._heard,
             given_running=self._given_running,
             given_queued=self._given_queued,
-            need_running=waiting,
+            need_running=wanted,
             need_queued=len(self.unseated),
             oldest_ns=oldest_ns,
         )

@@ -41,3 +41,5 @@ class Objectives(msgspec.Struct, frozen=True):
     bounds: dict[str, dict[float, int]] = msgspec.field(
         default_factory=lambda: {"ttft": {0.99: 500 * MS}, "tpot": {0.99: 80 * MS}}
     )
+    tokens_per_s: float | None = None
+    """Output tokens a second that all requests together should get done: the aim of work for which nobody waits."""

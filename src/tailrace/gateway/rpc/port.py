@@ -157,7 +157,7 @@ class GrpcPort:
 
     def _call(self, name: str, context: Context, received: int) -> Call:
         method = method_of(name, self.gateway.config.passthrough)
-        refusal = self._refusal(name, method)
+        refusal = self._refusal(name, method, context)
         if refusal is not None:
             return RefusedCall(self, context, name, method, received, refusal)
         if method.shape is Shape.STREAM:
@@ -167,14 +167,17 @@ class GrpcPort:
         kind = InferCall if method.route.kind is RouteKind.READ else UnaryCall
         return kind(self, context, name, method, received)
 
-    def _refusal(self, name: str, method: Method) -> Refusal | None:
+    def _refusal(self, name: str, method: Method, context: Context) -> Refusal | None:
         if method.route.kind is RouteKind.DENIED:
             text = "the engine's own administration is not relayed"
             return Refusal(status=403, message=text, reason=Reason.BAD_REQUEST)
         if method.route.kind is RouteKind.UNKNOWN:
             text = f"there is no method {name[:MAX_ID]} here; the configuration's `passthrough` can add it"
             return Refusal(status=404, message=text, reason=Reason.BAD_REQUEST)
-        return self.gateway.turned_away()
+        away = self.gateway.turned_away()
+        if away is None and self.gateway.config.require_key:
+            away = self.gateway.callers.turned_away(metadata.named_of(context.invocation_metadata() or ()))
+        return away
 
     def open(self, call: Any, received: int, *, number: int = 1) -> RpcRequest:
         """A request begins: its ids, its account, its row in the table of those in flight."""

@@ -137,7 +137,8 @@ class RpcRequest:
         if ask.id:
             ledger.client_request_id = ask.id
         gateway = self.gateway
-        facts = lane_facts(ledger, work, self.named, stream=stream, deadline_at=self.clock.deadline_at)
+        due = self.clock.deadline_at
+        facts = lane_facts(ledger, work, self.named, stream=stream, deadline_at=due, callers=gateway.callers)
         now = ledger.parsed = ledger.queued = monotonic_ns()
         decision = gateway.lanes.arrive(self, facts, now)
         self.lane = ledger.lane = decision.lane
@@ -175,7 +176,7 @@ class RpcRequest:
     def lane_timed_out(self, now: int) -> None:
         """The queue budget, or the client's deadline within it, is over."""
         self._lane_place = ""
-        self._give_up(now, self.clock.queue_over(now))
+        self._give_up(now, self.clock.queue_over(now, self.ledger.queued))
 
     # -- on its way
 
@@ -199,6 +200,8 @@ class RpcRequest:
         self.phase = Phase.STREAMING
         self.ledger.at_first_token = self.backend.engine.watch.state(now)
         self.ledger.client_first_token = written
+        if self._lane_place == "running":
+            self.gateway.lanes.first_token(self.ledger.request_id, now)
         self._look_again(now)
 
     def wrote(self, begun: int, ended: int, read_at: int, *, blocked: bool) -> None:
@@ -220,7 +223,7 @@ class RpcRequest:
     def engine_done(self, now: int) -> None:
         """The engine's last message for it is here; the lane has room."""
         self.ledger.upstream_end = now
-        self._leave_lane(now)
+        self._leave_lane(now, completed=True)
 
     # -- time
 
@@ -332,9 +335,9 @@ class RpcRequest:
         meter.end(self.ledger.upstream_end or now, clean=False)
         return meter.summary()
 
-    def _leave_lane(self, now: int) -> None:
+    def _leave_lane(self, now: int, *, completed: bool = False) -> None:
         place, self._lane_place = self._lane_place, ""
         if place == "running":
-            self.gateway.lanes.finish(self.ledger.request_id, now)
+            self.gateway.lanes.finish(self.ledger.request_id, now, completed=completed)
         elif place == "waiting":
             self.gateway.lanes.leave(self.ledger.request_id)
