@@ -238,6 +238,10 @@ HEADERS_READ = [
     ("`upgrade: websocket`", "taken up on `/v1/realtime` and `passthrough` paths, when the engine takes it up"),
     ("`x-deadline-ms`", "may only shorten a budget"),
     (
+        "`cache-control`",
+        "on cached routes: `no-store`, `no-cache` (a fresh answer takes the kept one's place), `max-age`",
+    ),
+    (
         "`server-timing`, of the answer",
         "stages of a service between us and the engine: `preprocess.retrieval;dur=12.5` (ms); relayed, too",
     ),
@@ -246,6 +250,9 @@ HEADERS_SET = [
     ("`x-request-id`", "ours: the key of the record; it also goes upstream"),
     ("`server-timing`", "stages known when the headers leave"),
     ("`x-tailrace-lane`", "the lane that took the request"),
+    ("`x-tailrace-truncated`", "a shortened prompt: its tokens before and now, and where the count is from"),
+    ("`x-tailrace-capped`", "a bounded output: tokens asked for (or `unset`), and the bound of each completion"),
+    ("`x-tailrace-cache`", "on cached routes: `miss`, `hit; age=12` (s), `semantic; age=12`, `shared`"),
     ("`retry-after`", "on refusal, in seconds"),
 ]
 

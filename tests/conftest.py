@@ -105,6 +105,9 @@ NEEDS: dict[str, Callable[[], str | None]] = {
     "anthropic": lambda: peer_absent("anthropic"),
     "aiperf": lambda: peer_absent("aiperf"),
     "vllm-functions": lambda: peer_absent("vllm-functions"),
+    "tokenizers": lambda: (
+        None if importlib.util.find_spec("tokenizers") else "no tokenizers; `pip install 'tailrace[tokenizers]'`"
+    ),
     "openai": lambda: None if importlib.util.find_spec("openai") else "no OpenAI SDK; `pip install openai`",
 }
 """What a `needs` marker may name -> the reason why it is absent, or None where it is there."""

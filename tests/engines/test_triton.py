@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tailrace.engines.base import TimingFacts
+from tailrace.engines.base import EngineAdapter, TimingFacts
 from tailrace.engines.prometheus_text import parse_scrape
 from tailrace.engines.registry import adapter, detect
 from tailrace.measure.meter import StreamMeter, summarise_body
@@ -108,3 +110,29 @@ def test_our_id_goes_into_the_body_of_its_own_routes() -> None:
     assert TRITON.takes_id(PATH)
     assert not TRITON.takes_id("/v2/models/{model}/infer"), "tensors may follow its JSON at a stated length"
     assert not TRITON.takes_id("/v1/chat/completions")
+
+
+@pytest.mark.parametrize(
+    ("body", "timeout"),
+    [
+        (b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[1.50]}]}', 250_000),
+        (b'{"parameters":{},"inputs":[]}', 250_000),
+        (b'{"parameters":{"timeout":900000,"priority":2},"inputs":[]}', 250_000),
+        (b'{"parameters":{"timeout":100},"inputs":[]}', 100),
+        (b'{"parameters":{"timeout":0},"inputs":[]}', 250_000),
+    ],
+)
+def test_a_deadline_goes_into_the_request_and_only_shortens(body: bytes, timeout: int) -> None:
+    out = json.loads(TRITON.with_deadline("/v2/models/{model}/infer", body, 250 * 1_000_000))
+    assert out["parameters"]["timeout"] == timeout
+    was = json.loads(body)
+    assert out["inputs"] == was["inputs"]
+    assert {**was.get("parameters", {}), "timeout": timeout} == out["parameters"]
+
+
+@pytest.mark.parametrize("body", [b'{"inputs":[]}\0\1binary', b"[]", b'{"parameters":3}', b""])
+def test_a_body_that_cannot_be_changed_stays(body: bytes) -> None:
+    assert TRITON.with_deadline("/v2/models/{model}/infer", body, 1) == body
+    whole = b'{"text_input":"a"}'
+    assert TRITON.with_deadline("/v2/models/{model}/generate", whole, 10**9) == whole
+    assert EngineAdapter().with_deadline("/v1/chat/completions", whole, 10**9) == whole

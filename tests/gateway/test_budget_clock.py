@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.gateway.budget_clock import NEVER, BudgetClock
+from tailrace.gateway.budget_clock import NEVER, BudgetClock, Overrun
 from tailrace.gateway.verdict import Phase
+from tailrace.govern.stream_guard import GapAction, StreamGuard, StreamWatch
 from tailrace.measure.dialects import dialect_for
 from tailrace.measure.meter import StreamMeter
-from tailrace.model.outcome import Reason
+from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.thresholds import Budgets, S
 
 BUDGETS = Budgets(queue_ns=2 * S, first_token_ns=5 * S, idle_ns=2 * S, total_ns=120 * S, unstreamed_total_ns=30 * S)
@@ -51,6 +52,38 @@ def test_the_idle_budget_counts_from_the_last_token_and_not_while_the_client_blo
     clock.unblocked_at = 4 * S
     assert reason(clock, Phase.STREAMING, 5 * S, meter) == ""
     assert reason(clock, Phase.STREAMING, 6 * S, meter) == "idle"
+
+
+def test_a_lane_may_demand_more_of_a_stream_than_not_to_be_idle() -> None:
+    told: list[tuple[int, int]] = []
+    guard = StreamGuard(gap_ns=S // 2, gap_action=GapAction.ABORT, tokens_per_s=2.0, window_ns=4 * S)
+    clock, meter = streaming(), meter_at(2 * S)
+    clock.watch = StreamWatch(guard, lambda gap, at: told.append((gap, at)))
+    assert clock.next_check(Phase.STREAMING, meter, NEVER) == 2 * S + S // 2
+    assert reason(clock, Phase.STREAMING, 2 * S + S // 2 - 1, meter) == ""
+    assert reason(clock, Phase.STREAMING, 2 * S + S // 2, meter) == "gap"
+    assert told == [(S // 2, 2 * S + S // 2)]
+    over = clock.over(Phase.STREAMING, meter_at(2 * S, 3 * S), 6 * S, blocked=False)
+    assert over is not None
+    assert over.budget == "idle"  # the budget comes first
+
+
+def test_a_breach_says_what_was_demanded() -> None:
+    clock = streaming()
+    clock.watch = StreamWatch(StreamGuard(gap_ns=S // 2, tokens_per_s=2.0, window_ns=4 * S), lambda _gap, _at: None)
+    gap = Overrun(OutcomeKind.TIMED_OUT, Reason.GAP_LIMIT, "gap")
+    pace = Overrun(OutcomeKind.TIMED_OUT, Reason.SLOW_STREAM, "pace")
+    assert clock.sentence(gap, "decode") == "the gap budget of 0.5 s is over in stage decode"
+    assert clock.sentence(pace, "decode") == (
+        "the stream brought fewer than the 2 tokens/s over 4 s that its lane demands, in stage decode"
+    )
+
+
+def test_once_all_text_is_out_nothing_more_is_demanded() -> None:
+    clock, meter = streaming(), meter_at(2 * S)
+    clock.watch = StreamWatch(StreamGuard(gap_ns=S // 2, gap_action=GapAction.ABORT), lambda _gap, _at: None)
+    meter.feed(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n', 2 * S)
+    assert reason(clock, Phase.STREAMING, 3 * S, meter) == ""
 
 
 def test_an_answer_in_one_piece_has_a_total_of_its_own() -> None:

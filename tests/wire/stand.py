@@ -119,7 +119,8 @@ async def stand(
         assert not gateway.backends.first.pool.open
         assert gateway.counters.record_errors == 0
         for lane in gateway.lanes.snapshot(0).values():
-            assert (lane["running"], lane["queued"]) == (0, 0)
+            kinds = ("running", "queued", "running_tokens", "running_kv_tokens", "queued_tokens", "prefill_requests")
+            assert {kind: lane[kind] for kind in kinds} == dict.fromkeys(kinds, 0)
 
 
 async def _stream(incoming: Any) -> None:

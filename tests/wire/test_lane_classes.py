@@ -308,3 +308,21 @@ def test_views_show_names_and_no_secrets() -> None:
     plain = to_plain(config_from({"backends": [{"url": "http://127.0.0.1:1"}], "lanes": LANES, "keys": KEYS}))
     assert SECRET not in str(_without_secrets(plain))
     assert "nightly" in str(_without_secrets(plain))
+
+
+def test_a_burst_of_forty_at_four_and_four_is_four_at_work_four_queued_and_the_rest_told_at_once() -> None:
+    async def test() -> None:
+        engine = Busy(0.2)
+        lane = {"name": "default", "running": 4, "queued": 4, "budgets": {"queue": "30s"}}
+        async with stand(engine, lanes=[lane]) as s:
+            async with asyncio.TaskGroup() as group:
+                asked = [group.create_task(s.ask(request(chat_body(stream=False)))) for _ in range(40)]
+            statuses = [task.result().status for task in asked]
+            assert (statuses.count(200), statuses.count(429)) == (8, 32)
+            assert engine.peak == 4
+            for task in asked:
+                assert task.result().status == 200 or int(task.result().headers["retry-after"]) >= 1
+            refused = [record.e2e_ns for record in s.records.all if record.http_status == 429]
+            assert sorted(refused)[len(refused) // 2] < 50e6, "the machine was busy, but half of them not that busy"
+
+    run(test())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tailrace.model.record import FROM_CACHE
 from tailrace.store.table import RecordTable
 
-__all__ = ["APPLICATION", "one_vantage", "split_applications"]
+__all__ = ["APPLICATION", "one_vantage", "split_applications", "without_cached"]
 
 APPLICATION = "application"
 
@@ -25,3 +26,9 @@ def one_vantage(table: RecordTable) -> tuple[RecordTable, RecordTable | None]:
     if not len(applications):
         return table, None
     return (others, applications) if len(others) else (applications, None)
+
+
+def without_cached(table: RecordTable) -> RecordTable:
+    """The requests that an engine worked for: what came from the response cache would make every engine look better."""
+    cached = np.isin(table.column("cache").astype(str), sorted(FROM_CACHE))
+    return table.where(~cached) if cached.any() else table

@@ -10,6 +10,7 @@ import msgspec
 from tailrace.app.check_config import judge_config, objectives_of
 from tailrace.app.check_gather import CheckRequest, Gathered, gather
 from tailrace.app.check_settings import facts_in_force, facts_of, settings_of
+from tailrace.app.config_finding import with_lines
 from tailrace.engines.advice.card import CARDS, find_card
 from tailrace.engines.advice.case import Case
 from tailrace.engines.advice.judge import by_weight, judge
@@ -63,7 +64,7 @@ def check(request: CheckRequest) -> CheckReport:
     checked: list[CheckedEngine] = []
     findings = list(gathered.findings)
     needs: list[str] = []
-    objectives = request.objectives or next((objectives_of(config) for _, config in gathered.configs), None)
+    objectives = request.objectives or next((objectives_of(config) for _, config, _ in gathered.configs), None)
     for subject in _subjects(gathered, request):
         case, engine = _case(subject, gathered, request)
         case.card = card or find_card(case.facts.text("gpu"))
@@ -73,8 +74,9 @@ def check(request: CheckRequest) -> CheckReport:
         needs += [need for need in case.needs if need not in needs]
         checked.append(engine)
     facts = [facts_of(one) for one in checked]
-    for name, config in gathered.configs:
-        findings += judge_config(config, name, facts[0] if facts else None)
+    for name, config, lines in gathered.configs:
+        found = judge_config(config, name, facts[0] if facts else None, client_timeout_ns=request.client_timeout_ns)
+        findings += with_lines(found, lines)
         checked.append(CheckedEngine(name=name, engine="gateway"))
     if not checked and not findings:
         raise InputError(

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
+from tailrace.app.check_budgets import judge_budgets
+from tailrace.app.check_cache import judge_cache
+from tailrace.app.check_ladder import judge_ladder
+from tailrace.app.check_lanes import judge_lanes
+from tailrace.app.check_retries import Retries, judge_retries
+from tailrace.app.check_sharing import judge_sharing
+from tailrace.app.config_finding import config_finding
 from tailrace.engines.facts import EngineFacts
 from tailrace.gateway.config import Config, parse_objectives
-from tailrace.gateway.config_values import human
+from tailrace.gateway.plain_yaml import YamlLines
 from tailrace.model.check import CheckFinding, Weight
 from tailrace.model.errors import ConfigError
 from tailrace.model.finding import Evidence
 from tailrace.model.thresholds import Objectives
 
-_GUESSES: Final = 2.0
 
-
-def wrong_config(error: ConfigError, name: str) -> CheckFinding:
+def wrong_config(error: ConfigError, name: str, lines: YamlLines | None = None) -> CheckFinding:
     """A file that the gateway refuses, as a finding."""
+    path = error.place.rpartition(": ")[2]
     return CheckFinding(
+        line=None if lines is None else lines.at(path),
         code="CONFIG_REFUSED",
         weight=Weight.ERROR,
         about=name,
@@ -37,12 +43,24 @@ def objectives_of(config: Config) -> Objectives:
     return parse_objectives(config.objectives)
 
 
-def judge_config(config: Config, name: str, engine: EngineFacts | None = None) -> Iterator[CheckFinding]:
-    """What a valid configuration does that was hardly meant."""
-    yield from _budgets(config, name)
+def judge_config(
+    config: Config, name: str, engine: EngineFacts | None = None, *, client_timeout_ns: int | None = None
+) -> Iterator[CheckFinding]:
+    """What a valid configuration does that was hardly meant.
+
+    `client_timeout_ns`: how long clients wait for a byte; without it, as long as the OpenAI SDK does by default.
+    """
+    yield from judge_lanes(config, name)
+    yield from judge_sharing(config, name)
+    yield from judge_budgets(config, name, client_timeout_ns)
+    yield from judge_cache(config, name)
+    yield from judge_ladder(config, name)
+    retry: Retries | None = getattr(config, "retry", None)  # only where several engines can be asked
+    if retry is not None:
+        yield from judge_retries(retry, config.budgets, name)
     yield from _limits(config, name, engine)
     if not config.backends:
-        yield _finding(
+        yield config_finding(
             "CONFIG_NO_BACKEND",
             Weight.WARNING,
             name,
@@ -53,7 +71,7 @@ def judge_config(config: Config, name: str, engine: EngineFacts | None = None) -
             price="None.",
         )
     if int(config.slow.gap) > int(config.budgets.idle):
-        yield _finding(
+        yield config_finding(
             "CONFIG_SLOW_ABOVE_BUDGET",
             Weight.WARNING,
             name,
@@ -61,61 +79,6 @@ def judge_config(config: Config, name: str, engine: EngineFacts | None = None) -
             "A gap counts as slow only beyond the idle budget, which ends the request first: none is ever reported.",
             advice="slow: {gap: 150ms}",
             effect="Stalls are seen before they end requests.",
-            price="None.",
-        )
-
-
-def _finding(
-    code: str,
-    weight: Weight,
-    name: str,
-    subject: str,
-    statement: str,
-    *,
-    advice: str = "",
-    effect: str = "",
-    price: str = "",
-) -> CheckFinding:
-    return CheckFinding(
-        code=code,
-        weight=weight,
-        about=name,
-        subject=subject,
-        statement=statement,
-        evidence=[Evidence(subject, name, subject)],
-        advice=advice,
-        effect=effect,
-        price=price,
-        verify=f"tailrace check {name}" if advice else "",
-    )
-
-
-def _budgets(config: Config, name: str) -> Iterator[CheckFinding]:
-    budgets = config.budgets
-    for key, value in sorted(config.objectives.items()):
-        limit_key, limit = ("first_token", budgets.first_token) if key.startswith("ttft") else ("total", budgets.total)
-        if key.startswith(("ttft", "e2e")) and int(limit) < int(value):
-            yield _finding(
-                "CONFIG_BUDGET_BELOW_OBJECTIVE",
-                Weight.WARNING,
-                name,
-                f"budgets.{limit_key}",
-                f"The budget ends a request after {human(limit)}, and the objective {key} allows {human(value)}: "
-                "requests die that would have met it.",
-                advice=f"budgets: {{{limit_key}: {human(type(value)(int(int(value) * _GUESSES)))}}}",
-                effect="Only requests beyond the objective are ended.",
-                price="A hopeless request holds its place longer.",
-            )
-    if int(budgets.first_token) > int(budgets.total) or int(budgets.idle) > int(budgets.total):
-        yield _finding(
-            "CONFIG_BUDGET_ORDER",
-            Weight.WARNING,
-            name,
-            "budgets.total",
-            f"The total budget ({human(budgets.total)}) is shorter than a part of it: first_token "
-            f"{human(budgets.first_token)}, idle {human(budgets.idle)}. The parts never end anything.",
-            advice="A total above first_token, for example 120s.",
-            effect="A timeout names the stage that took too long.",
             price="None.",
         )
 

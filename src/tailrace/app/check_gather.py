@@ -20,6 +20,7 @@ from tailrace.engines.flags.option import OptionTable
 from tailrace.engines.flags.start_log import StartLog
 from tailrace.engines.flags.triton_model import TritonModel
 from tailrace.gateway.config import Config, config_from, load_config
+from tailrace.gateway.plain_yaml import YamlLines, lines_of
 from tailrace.model.check import CheckFinding
 from tailrace.model.errors import ConfigError, InputError
 from tailrace.model.thresholds import Objectives
@@ -49,6 +50,8 @@ class CheckRequest(msgspec.Struct, kw_only=True):
     gpu: str = ""
     token: str = ""
     partial: bool = False
+    client_timeout_ns: int | None = None
+    """How long clients wait for a byte; unset: as the OpenAI SDK does."""
 
 
 class Gathered:
@@ -59,7 +62,8 @@ class Gathered:
         self.logs: list[StartLog] = []
         self.engines: list[LiveEngine] = []
         self.models: list[TritonModel] = []
-        self.configs: list[tuple[str, Config]] = []
+        self.configs: list[tuple[str, Config, YamlLines | None]] = []
+        """Name, what it says, and where its keys stand, where it is a file."""
         self.helped: OptionTable | None = None
         self.lengths: Lengths | None = None
         self.shape: ModelShape | None = None
@@ -133,10 +137,11 @@ def _take(out: Gathered, source: str, kind: Kind, request: CheckRequest) -> None
     elif kind is Kind.TRITON:
         out.models += check_source.read_models(source)
     elif kind is Kind.CONFIG:
+        lines = _lines(path)
         try:
-            out.configs.append((path.name, load_config(path)))
+            out.configs.append((path.name, load_config(path), lines))
         except ConfigError as error:
-            out.findings.append(wrong_config(error, path.name))
+            out.findings.append(wrong_config(error, path.name, lines))
     elif kind is Kind.MODEL:
         out.shape = shape_of_config(check_source.read_model_config(source), source=source)
     elif kind is Kind.LENGTHS:
@@ -145,6 +150,15 @@ def _take(out: Gathered, source: str, kind: Kind, request: CheckRequest) -> None
         from tailrace.app.check_live import saved_scrape  # noqa: PLC0415
 
         out.engines.append(saved_scrape(path.name, check_source.read_text(path)))
+
+
+def _lines(path: Path) -> YamlLines | None:
+    import yaml  # noqa: PLC0415  (only when a file is used)
+
+    try:
+        return lines_of(check_source.read_text(path))
+    except yaml.YAMLError:
+        return None  # the error of reading it says where
 
 
 def _commands(path: Path, kind: Kind, helped: OptionTable | None, engine: str) -> list[tuple[str, CommandLine]]:
@@ -174,7 +188,7 @@ def _take_live(out: Gathered, source: str, live: Live) -> None:
         return
     if live.gateway.config is not None:
         try:
-            out.configs.append((source, config_from(live.gateway.config, where=source)))
+            out.configs.append((source, config_from(live.gateway.config, where=source), None))
         except ConfigError as error:
             # Secrets are left out of what a gateway tells, so some of it may not be a whole configuration.
             out.not_understood.append(f"{source}/config: {error}")

@@ -26,7 +26,7 @@ from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.history import Address, Follower, History
 from tailrace.gateway.host.signals import HostSignals
-from tailrace.gateway.served import cancel_views, check_backend, objectives_of, upstream_of
+from tailrace.gateway.served import cancel_views, check_backend, lane_view, objectives_of, upstream_of
 from tailrace.govern.prediction_error import ErrorSummary, together
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
@@ -62,6 +62,8 @@ _WORST: Final = frozenset(
         "failures_in_a_row",
         "retry_after_ms",
         "weight_now",
+        *("error_p50", "error_p95", "bias", "tokens_a_prompt", "tokens_a_message"),
+        *("bytes_a_token", "bytes_a_token_wide", "output_factor", "output_cap", "prompt_to"),
     }
 )
 """Numbers that do not add up over processes: the largest stands for all."""
@@ -189,10 +191,21 @@ class FleetViews:
         """Lane -> limits and occupancy."""
         lanes: dict[str, dict[str, Any]] = (await self.live()).get("lanes", {})
         for policy in self.config.lane_policies():
-            budgets = msgspec.to_builtins(policy.budgets)
-            lane = lanes.setdefault(policy.name, {})
-            lane["budgets_ms"] = {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()}
+            lanes.setdefault(policy.name, {}).update(lane_view(policy))
         return lanes
+
+    async def degradation(self) -> list[dict[str, Any]]:
+        """Where the ladder of each worker stands."""
+        return [{"pid": worker.pid, **said} for worker, said in await self._ask("degradation", dict[str, Any])]
+
+    async def cache(self) -> dict[str, Any] | None:
+        """The workers' caches, added up; each holds its own answers."""
+        found: dict[str, Any] | None = (await self.live()).get("cache")
+        return found
+
+    async def purge_cache(self) -> int:
+        """Have every worker forget its kept answers."""
+        return sum(count for _, count in await self._ask("purge", int))
 
     async def backends(self, window_ns: int) -> list[dict[str, Any]]:
         """The engines, as the one watch on each sees it, and what all workers have there."""

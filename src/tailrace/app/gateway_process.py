@@ -6,10 +6,13 @@ import gc
 import sys
 from functools import partial
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Final
 
+from tailrace.app.backend_gauges import show_backends
+from tailrace.app.cache_gauges import show_cache
 from tailrace.app.engine_metrics import SENT, sent_so_far, show_engines
 from tailrace.app.fleet_cancels import count_slot
+from tailrace.app.lane_gauges import show_lanes
 from tailrace.app.prediction_gauges import show_predictions
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.backend import Backend
@@ -25,14 +28,6 @@ _STATES: Final = (
     ("tailrace_engine_requests_waiting", "waiting"),
     ("tailrace_engine_kv_usage_ratio", "kv_usage"),
 )
-_OF_BACKENDS: Final = (
-    "tailrace_backend_up",
-    "tailrace_backend_outstanding_requests",
-    "tailrace_backend_outstanding_tokens",
-    "tailrace_backend_breaker_state",
-    "tailrace_backend_ejected",
-)
-"""Set anew by each scrape: a backend that is configured no longer must not stay for ever."""
 _COLLECT_AFTER: Final = (20_000, 20, 20)
 """Objects that make a young collection, and collections that make an older one. Python's 700 have it run for every
 thirty requests, a tenth of their cost, to find nothing: what a request leaves is not circular."""
@@ -85,21 +80,26 @@ class GatewayProcess:
         for name in ("tailrace_requests_in_flight", "tailrace_requests_queued", "tailrace_lane_limit"):
             metrics.clear(name)
         lanes = gateway.lanes.snapshot(now)
+        show_lanes(metrics, lanes)
         show_predictions(metrics, lanes)
         for lane, state in lanes.items():
             metrics.gauge("tailrace_requests_in_flight", state["running"], lane=lane)
             metrics.gauge("tailrace_requests_queued", state["queued"], lane=lane)
             for limit in ("running", "queued"):
                 metrics.gauge("tailrace_lane_limit", state[f"{limit}_limit"], lane=lane, limit=limit)
+        if gateway.cache is not None:
+            show_cache(metrics, gateway.cache.view())
         metrics.clear("tailrace_in_flight_over_objective")
         for lane, count in gateway.over_objective(now).items():
             metrics.gauge("tailrace_in_flight_over_objective", count, lane=lane)
         metrics.gauge("tailrace_event_loop_lag_seconds", gateway.loop_lag_max_ns / 1e9)
         _set_hop_gauges(metrics, gateway)
+        _set_ladder_gauges(metrics, gateway)
         metrics.gauge("tailrace_workers", int(not gateway.retiring))
         metrics.counter("tailrace_worker_restarts_total", 0)
         _set_backend_gauges(metrics, gateway, now)
-        _set_balance(metrics, gateway.backends.balancing.whole_view(now))
+        show_backends(metrics, gateway, now)
+        _set_token_gauges(metrics, gateway)
         for why, budget in gateway.traces.budgets.items():
             metrics.counter("tailrace_traces_asked_total", budget.granted, why=why, answer="granted")
             metrics.counter("tailrace_traces_asked_total", budget.withheld, why=why, answer="withheld")
@@ -110,11 +110,9 @@ class GatewayProcess:
 
 
 def _set_backend_gauges(metrics: GatewayMetrics, gateway: Gateway, now: int) -> None:
-    for name in (*(name for name, _ in _STATES), *_OF_BACKENDS):
+    for name in (*(name for name, _ in _STATES), "tailrace_backend_up"):
         metrics.clear(name)
-    balancing = gateway.backends.balancing
     for backend in gateway.backends:
-        _set_standing(metrics, balancing.view(backend, now), backend)
         metrics.gauge("tailrace_backend_up", int(backend.engine.reachable is True), backend=backend.name)
         seen = backend.engine.watch.state(now)
         for name, signal in _STATES:
@@ -124,29 +122,23 @@ def _set_backend_gauges(metrics: GatewayMetrics, gateway: Gateway, now: int) -> 
                 metrics.gauge(name, value, backend=backend.name)
 
 
-def _set_standing(metrics: GatewayMetrics, view: dict[str, Any], backend: Backend) -> None:
-    name = backend.name
-    metrics.gauge("tailrace_backend_outstanding_requests", backend.requests, backend=name)
-    metrics.gauge("tailrace_backend_outstanding_tokens", backend.tokens, backend=name)
-    metrics.gauge("tailrace_backend_breaker_state", view["breaker"]["code"], backend=name)
-    metrics.counter("tailrace_backend_breaker_opened_total", view["breaker"]["opened_total"], backend=name)
-    metrics.gauge("tailrace_backend_ejected", view["ejected"], backend=name)
-    metrics.counter("tailrace_backend_ejections_total", view["ejections_total"], backend=name)
-    metrics.counter("tailrace_backend_retries_total", view["retries_total"], backend=name)
+def _set_ladder_gauges(metrics: GatewayMetrics, gateway: Gateway) -> None:
+    metrics.clear("tailrace_degradation_step")
+    if gateway.degradation is not None:
+        ladder = gateway.degradation.ladder
+        metrics.gauge("tailrace_degradation_step", ladder.step)
+        metrics.counter("tailrace_degradation_steps_total", ladder.steps_up, direction="up")
+        metrics.counter("tailrace_degradation_steps_total", ladder.steps_down, direction="down")
+    for (lane, action), count in gateway.gaps.counts.items():
+        metrics.counter("tailrace_gap_events_total", count, lane=lane, action=action)
 
 
-def _set_balance(metrics: GatewayMetrics, view: dict[str, Any]) -> None:
-    metrics.gauge("tailrace_retry_budget_left", view["retry_budget_left"])
-    metrics.counter("tailrace_retries_denied_total", view["retries_denied_total"])
-    for result in ("made", "won", "denied"):
-        total = view["hedges_total" if result == "made" else f"hedges_{result}_total"]
-        metrics.counter("tailrace_hedges_total", total, result=result)
-    met = view["affinity_met_total"]
-    metrics.counter("tailrace_affinity_requests_total", met, result="met")
-    metrics.counter("tailrace_affinity_requests_total", view["affinity_asked_total"] - met, result="moved")
-    for name, value in view["skew"].items():
-        if value is not None:
-            metrics.gauge("tailrace_backend_skew_ratio", value, stat=name.removeprefix("skew_"))
+def _set_token_gauges(metrics: GatewayMetrics, gateway: Gateway) -> None:
+    for model, source, error in gateway.shaping.estimates.errors():
+        metrics.counter("tailrace_token_counts_compared_total", error.n, model=model, source=source)
+        for quantile, value in (("0.5", error.p50), ("0.95", error.p95)):
+            if value is not None:
+                metrics.gauge("tailrace_token_count_error_ratio", value, model=model, source=source, quantile=quantile)
 
 
 def _set_hop_gauges(metrics: GatewayMetrics, gateway: Gateway) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from tailrace.analyze.bench_summary import completed
 from tailrace.analyze.stage_groups import StageGroups, stage_groups
+from tailrace.analyze.vantage import without_cached
 from tailrace.analyze.window import WindowSummary, default_metric, ended_since, summarise_window
 from tailrace.engines.base import NOT_RUN, Basis
 from tailrace.export.jsonl import from_public
@@ -76,6 +77,10 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """Of the time to first token where answers are streamed, of the whole request otherwise."""
     in_flight: int | None
     lanes: dict[str, LaneNow]
+    backends: dict[str, dict[str, int]]
+    """Engine -> what of ours is with it."""
+    cache: dict[str, Any]
+    """The response cache's counters; empty where nothing is cached."""
     streams: list[StreamNow]
     """Oldest first."""
     dropped: dict[str, int]
@@ -211,7 +216,8 @@ class GatewayWatch:
         *,
         limited: bool,
     ) -> Frame:
-        table = ended_since(RecordTable.from_records(self._records.values()), now_unix_ns - int(self._window_s * S))
+        ended = ended_since(RecordTable.from_records(self._records.values()), now_unix_ns - int(self._window_s * S))
+        table = without_cached(ended)
         done = table.where(completed(table))
         engine = health.get("engine")
         engine = engine if isinstance(engine, dict) else {}
@@ -233,6 +239,8 @@ class GatewayWatch:
             stages=stage_groups(done, default_metric(done)),
             in_flight=health.get("in_flight"),
             lanes=lanes,
+            backends=health.get("backends") or {},
+            cache=health.get("cache") or {},
             streams=sorted(streams, key=lambda stream: -stream.get("age_ms", 0.0)),
             dropped=dropped_by_class(store) if isinstance(store, dict) else {},
             loop_lag_ms=health.get("loop_lag_ms"),

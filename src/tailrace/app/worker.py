@@ -217,7 +217,9 @@ class Worker:
         gateway = process.gateway
         views: dict[str, Callable[[], Any]] = {
             "live": gateway.live,
+            "degradation": gateway.degradation_view,
             "streams": lambda: [{**stream, "worker": os.getpid()} for stream in gateway.streams()],
+            "purge": lambda: 0 if gateway.cache is None else gateway.cache.purge(),
             "holds": lambda: gateway.history.holds(ask.addresses),
         }
         if ask.what in views:

@@ -67,6 +67,13 @@ def check(
     model_config: Annotated[str, typer.Option(help="The model's config.json.", rich_help_panel=_KNOWN)] = "",
     dtype: Annotated[str, typer.Option(help="bf16, fp16, fp8, int8, awq.", rich_help_panel=_KNOWN)] = "",
     gpu: Annotated[str, typer.Option(help="a100-80g, h100, l4, rtx-4090 and so on.", rich_help_panel=_KNOWN)] = "",
+    client_timeout: Annotated[
+        str,
+        typer.Option(
+            help="How long your clients wait, for example 20s; without it, the OpenAI SDK's 600 s.",
+            rich_help_panel=_KNOWN,
+        ),
+    ] = "",
     partial: Annotated[bool, typer.Option("--partial", help="Use what a cut run file still holds.")] = False,
     token: Annotated[str, typer.Option(help="Bearer token of the address.", envvar="TAILRACE_ADMIN_TOKEN")] = "",
     all_: Annotated[bool, typer.Option("--all", help="Also print what needs nothing done.")] = False,
@@ -81,6 +88,7 @@ def check(
     """
     from tailrace.app.check import CheckRequest
     from tailrace.app.check import check as run_check
+    from tailrace.cli.durations import parse_span
     from tailrace.cli.objectives import parse_objectives
     from tailrace.model.errors import InputError
 
@@ -112,6 +120,7 @@ def check(
             gpu=gpu,
             token=token,
             partial=partial,
+            client_timeout_ns=parse_span(client_timeout, place="--client-timeout") if client_timeout else None,
         )
     )
     if as_json:
@@ -167,7 +176,8 @@ def _settings(console: Console, engine: CheckedEngine) -> None:
 
 
 def _finding(console: Console, finding: CheckFinding) -> None:
-    about = f" [{finding.about}]" if finding.about else ""
+    line = "" if finding.line is None else f":{finding.line}"
+    about = f" [{finding.about}{line}]" if finding.about else ""
     subject = f" {finding.subject}" if finding.subject else ""
     console.print(f"\n{finding.weight}: {finding.code}{subject}{about}", style=_STYLES[finding.weight], markup=False)
     console.print(f"   {finding.statement}", markup=False)

@@ -112,7 +112,15 @@ def render(frame: Frame, console: Console, *, rows: int) -> RenderableType:
 
     width = console.width
     parts: list[Any] = [*_flow(_header(frame), width), *_flow(_answer(frame), width), Text(), _metrics(frame), Text()]
-    parts += [*_stages(frame, console), Text(), _lanes(frame), Text(), *_streams(frame, rows), Text()]
+    parts += [
+        *_stages(frame, console),
+        Text(),
+        _lanes(frame),
+        *_flow(_beside(frame), width),
+        Text(),
+        *_streams(frame, rows),
+        Text(),
+    ]
     parts += _recent(frame, rows)
     return Group(*parts)
 
@@ -239,7 +247,7 @@ def _lanes(frame: Frame) -> Table:
             return ABSENT
         return count(number) if limit is None else f"{count(number)} of {count(limit)}"
 
-    table = _table("lane", "running>", "queued>", "longest wait>", title="Lanes")
+    table = _table("lane", "running>", "queued>", "longest wait>", "next would wait>", "order", title="Lanes")
     for name, lane in frame.lanes.items():
         queued = lane.get("queued")
         table.add_row(
@@ -247,11 +255,33 @@ def _lanes(frame: Frame) -> Table:
             of(lane.get("running"), lane.get("running_limit")),
             of(queued, lane.get("queued_limit")),
             duration(lane.get("oldest_wait_ms")) if queued else ABSENT,
+            duration(lane.get("predicted_wait_ms")) if queued else ABSENT,
+            str(lane.get("order", ABSENT)).replace("_", " "),
             style="yellow" if queued else "",
         )
     if not frame.lanes:
         table.add_row("no lane has been used yet", style="dim")
     return table
+
+
+def _beside(frame: Frame) -> list[Text]:
+    """What of ours is with each engine, and what the response cache saved; nothing where there is neither."""
+    from rich.text import Text
+
+    from tailrace.figures.wording import count
+
+    out: list[Text] = []
+    if len(frame.backends) > 1:
+        for name, load in frame.backends.items():
+            requests, tokens = load.get("outstanding_requests", 0), load.get("outstanding_tokens", 0)
+            out.append(Text(f"{_safe(name)}: {count(requests)} requests, {count(tokens)} tokens"))
+    if frame.cache:
+        served = sum(frame.cache.get(key, 0) for key in ("hits", "semantic", "shared"))
+        asked = served + frame.cache.get("misses", 0)
+        held = frame.cache.get("bytes", 0) / 2**20
+        kept = f"{count(frame.cache.get('entries', 0))} answers kept, {held:.1f} MiB"
+        out.append(Text(f"cache: {count(served)} of {count(asked)} requests, {kept}"))
+    return out
 
 
 def _streams(frame: Frame, rows: int) -> list[RenderableType]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from tailrace.analyze.vantage import split_applications
+from tailrace.analyze.vantage import split_applications, without_cached
 from tailrace.diagnose.applications import ApplicationWindow
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.window import Window
@@ -40,8 +40,9 @@ class EvidenceSet:
         not_understood: list[str] | None = None,
         hardware: Hardware | None = None,
     ) -> None:
-        self.table, self.applications = split_applications(table)
-        self.before_table = None if before is None else split_applications(before)[0]
+        ours, self.applications = split_applications(table)
+        self.table = without_cached(ours)
+        self.before_table = None if before is None else without_cached(split_applications(before)[0])
         self.header = header
         self.client = client or ClientHealth()
         self.states = sorted(states or [], key=lambda state: state.at_ns)

@@ -220,6 +220,15 @@ class EngineAdapter:
         _ = path
         return self.id_field is not None
 
+    def with_deadline(self, path: str, body: bytes, left_ns: int) -> bytes:
+        """`body` with the time that the client still waits, for an engine whose API has a place for it on `path`.
+
+        Of those that are known only Triton has one. vLLM, llama.cpp and TGI take none; SGLang's and vLLM's timeouts are
+        environment variables, the same for every request.
+        """
+        _ = path, left_ns
+        return body
+
     def priority(self, rank: int) -> int:
         """Our rank (lower first) as the number this engine wants. With `priority_levels`, ranks count from 0."""
         return rank if self.lower_priority_first is not False else -rank

@@ -21,7 +21,7 @@ from tailrace.engines.metric_names.triton import TRITON_METRICS
 from tailrace.engines.said import count
 from tailrace.engines.signals import SignalTable, names
 from tailrace.engines.triton_facts import read_model_config
-from tailrace.measure.dialect import EngineFault
+from tailrace.measure.dialect import UNREADABLE, EngineFault
 from tailrace.measure.openai import decode_leniently
 from tailrace.model.outcome import Reason
 
@@ -100,6 +100,27 @@ class Triton(EngineAdapter):
     def takes_id(self, path: str) -> bool:
         """Its generating routes, which echo it. `/infer` may carry tensors behind its JSON: it is left as it is."""
         return "/v2/" in path and path.partition("?")[0].endswith(("/generate", "/generate_stream"))
+
+    def with_deadline(self, path: str, body: bytes, left_ns: int) -> bytes:
+        """`parameters.timeout` of `/infer`, in microseconds (its schedule policy extension); a shorter one stays.
+
+        The dynamic batcher then refuses a request that waited longer, where the model's queue policy allows the
+        override. A body with binary tensors behind its JSON stays as it is, and so do the generating routes, of which
+        the extension says nothing.
+        """
+        if not path.endswith("/infer"):
+            return body
+        try:
+            whole = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+            said = msgspec.json.decode(whole["parameters"]) if "parameters" in whole else {}
+        except UNREADABLE:
+            return body
+        if not isinstance(said, dict):
+            return body
+        timeout, own = max(1, left_ns // 1_000), said.get("timeout")
+        if isinstance(own, int) and not isinstance(own, bool) and 0 < own <= timeout:
+            return body
+        return msgspec.json.encode({**whole, "parameters": {**said, "timeout": timeout}})
 
     def fault(self, fault: EngineFault, *, status: int | None = None, tokens_seen: bool = False) -> Ending:
         """An error object under status 200 comes from the model itself, which has run: `decode`."""

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace.export.backend_metrics import BACKEND_METRICS
+from tailrace.export.cache_metrics import CACHE_METRICS
 from tailrace.export.host_metrics import HOST_METRICS
+from tailrace.export.ladder_metrics import LADDER_METRICS
+from tailrace.export.lane_metrics import LANE_METRICS
 from tailrace.export.metric import Metric
 from tailrace.export.prediction_metrics import PREDICTION_METRICS
 from tailrace.export.span_metrics import SPAN_METRICS
+from tailrace.export.token_metrics import TOKEN_METRICS
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
 
@@ -309,6 +313,7 @@ _TABLE: Final = (
         definition="Output tokens, where the number is known.",
         of=lambda record: record.output_tokens or None,
     ),
+    *TOKEN_METRICS,
     # -- now
     Metric(
         name="tailrace_requests_in_flight",
@@ -332,6 +337,7 @@ _TABLE: Final = (
         merge="max",
         definition="The lane's limits as configured: running, queued.",
     ),
+    *LANE_METRICS,
     *PREDICTION_METRICS,
     Metric(
         name="tailrace_in_flight_over_objective",
@@ -523,7 +529,9 @@ _TABLE: Final = (
         definition="Share of prompt tokens found in the engine's prefix cache in the last minute.",
     ),
     *BACKEND_METRICS,
+    *LADDER_METRICS,
     *SPAN_METRICS,
+    *CACHE_METRICS,
     # -- our own records
     Metric(
         name="tailrace_records_acknowledged_total",

@@ -35,6 +35,7 @@ _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 _Reader = tuple[str, Callable[[RequestRecord], int | None], Callable[[str, tuple[str, ...], list[int]], None]]
 """Name, what a record shows, and what is done with what several show."""
 _Readers = tuple[tuple[str, ...], list[_Reader]]
+_REQUESTS: Final = "tailrace_requests_total"
 _MAX_VALUES: Final = 100
 """Distinct values a label may take: model names come from clients, and a client must not fill our memory."""
 _OTHER: Final = "other"
@@ -109,7 +110,7 @@ class GatewayMetrics(Collector):
         alike: dict[tuple[str, ...], list[RequestRecord]] = {}
         for record in ended:
             where = (record.backend, record.lane, record.model, record.engine)
-            words = (*where, record.outcome, record.reason, record.died_in)
+            words = (*where, record.outcome, record.reason, record.died_in, record.cache)
             alike.setdefault(words, []).append(record)
         for records in alike.values():
             self._count_alike(records)
@@ -119,6 +120,11 @@ class GatewayMetrics(Collector):
         served = records[0].outcome is OutcomeKind.COMPLETED
         for label in _OPEN_LABELS:
             words[label] = self._bounded(label, words[label], served=served)
+        if records[0].from_cache:
+            # No engine worked for these: their times and tokens would make every engine look better than it is.
+            labels = self._table[_REQUESTS].labels
+            self._add(_REQUESTS, tuple([words[label] for label in labels]), [len(records)])
+            return
         for labels, metrics in self._of_requests:
             series = tuple([words[label] for label in labels])
             for name, of, count in metrics:

@@ -70,8 +70,12 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_get("/events", admin.events)
     app.router.add_get("/lanes", admin.lanes)
     app.router.add_post("/lanes", admin.set_lanes)
+    app.router.add_get("/degradation", admin.degradation)
+    app.router.add_post("/degradation", admin.pin_degradation)
     app.router.add_get("/backends", admin.backends)
     app.router.add_post("/backends/{name}", admin.set_backend)
+    app.router.add_get("/cache", admin.cache)
+    app.router.add_delete("/cache", admin.purge_cache)
     app.router.add_get("/knobs", admin.knobs)
     app.router.add_get("/signals", admin.signals)
     app.router.add_get("/config", admin.config)
@@ -242,7 +246,10 @@ class _Admin:
         return _json({"cancels": await self._served.cancels()})
 
     async def lanes(self, _: web.Request) -> web.Response:
-        """Lanes: limits, occupancy, budgets."""
+        """Lanes: what each matches, its limits, order, budgets and objectives; who runs and who waits in it now.
+
+        And what the next request would wait, as far as it can be told.
+        """
         return _json({"lanes": await self._served.lanes()})
 
     async def set_lanes(self, request: web.Request) -> web.Response:
@@ -278,10 +285,32 @@ class _Admin:
             )
         return config_from({**to_plain(config), "lanes": lanes}, where="body")
 
-    async def backends(self, request: web.Request) -> web.Response:
-        """The engine behind us, and what its metrics say of the last `window` seconds (60, at most 300).
+    async def degradation(self, _: web.Request) -> web.Response:
+        """The degradation ladder of each process: its step, its signals, its last steps; gaps in mid-stream."""
+        return _json({"degradation": await self._served.degradation()})
 
-        What its spans tell: `cold_start_ms`, `spans` by what became of them.
+    async def pin_degradation(self, request: web.Request) -> web.Response:
+        """`{"pin": 2}` holds the ladder at two rungs in every process, `{"pin": null}` lets the signals move it."""
+        body = _object(await request.read())
+        if list(body) != ["pin"]:
+            raise InputError("is not understood", place="body", remedy='Send {"pin": 2} or {"pin": null}.')
+        async with self._changing:
+            plain = to_plain(self._served.config)
+            section = {**plain.get("degradation", {}), **body}
+            if not section.get("enabled"):
+                raise InputError(
+                    "there is no ladder: it is switched off",
+                    place="degradation.enabled",
+                    remedy='POST {"degradation": {"enabled": true}} to /config, or set it in the file.',
+                )
+            await self._served.reconfigure(config_from({**plain, "degradation": section}, where="body"))
+        return _json({"degradation": await self._served.degradation()})
+
+    async def backends(self, request: web.Request) -> web.Response:
+        """The engines behind us, and what their metrics say of the last `window` seconds (60, at most 300).
+
+        Of ours with each: `outstanding_requests`, `outstanding_tokens`, connections. What spans tell: `cold_start_ms`,
+        `spans` by what became of them.
         """
         length_ns = _number(request.query.get("window", str(WINDOW_NS // S)), "window") * S
         return await self._backends(max(S, min(length_ns, LONGEST_NS)))
@@ -300,6 +329,14 @@ class _Admin:
         if self._parts.of_engine is not None and backends:
             backends[0].update(self._parts.of_engine())
         return _json({"backends": backends, "balance": await self._served.balance()})
+
+    async def cache(self, _: web.Request) -> web.Response:
+        """The response cache: hits, misses, what is held. `null` where no route is cached."""
+        return _json({"cache": await self._served.cache()})
+
+    async def purge_cache(self, _: web.Request) -> web.Response:
+        """Forget every kept answer: after another model has taken an engine's name, for example."""
+        return _json({"forgotten": await self._served.purge_cache()})
 
     async def traces(self, request: web.Request) -> web.Response:
         """Spans of engines and services: OTLP in protobuf (`application/x-protobuf`) or JSON, plain or compressed."""
@@ -413,4 +450,7 @@ def _without_secrets(plain: dict[str, Any]) -> dict[str, Any]:
     out["backends"] = [
         {**backend, "api_key": "***"} if backend.get("api_key") else backend for backend in plain.get("backends", [])
     ]
+    embedding = out.get("cache", {}).get("embedding")
+    if embedding and embedding.get("api_key"):
+        out["cache"] = {**out["cache"], "embedding": {**embedding, "api_key": "***"}}
     return out

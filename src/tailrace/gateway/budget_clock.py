@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tailrace.gateway.verdict import Phase
+from tailrace.govern.stream_guard import Breach, StreamWatch
 from tailrace.measure.meter import StreamMeter
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.thresholds import Budgets
@@ -30,6 +31,10 @@ _UNSTREAMED: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.TOTAL_TIMEOUT, "unstr
 _QUEUE: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.QUEUE_TIMEOUT, "queue")
 _FIRST_TOKEN: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.FIRST_TOKEN_TIMEOUT, "first_token")
 _IDLE: Final = Overrun(OutcomeKind.TIMED_OUT, Reason.IDLE_TIMEOUT, "idle")
+_BREACHES: Final = {
+    Breach.GAP: Overrun(OutcomeKind.TIMED_OUT, Reason.GAP_LIMIT, "gap"),
+    Breach.PACE: Overrun(OutcomeKind.TIMED_OUT, Reason.SLOW_STREAM, "pace"),
+}
 
 
 class BudgetClock:
@@ -45,6 +50,7 @@ class BudgetClock:
         "streamed",
         "timed_only",
         "unblocked_at",
+        "watch",
     )
 
     def __init__(self, received: int, budgets: Budgets) -> None:
@@ -62,6 +68,8 @@ class BudgetClock:
         self.streamed = False
         self.timed_only = False
         """Relayed without being read: it may be an event stream for all we know."""
+        self.watch: StreamWatch | None = None
+        """What its lane demands of its stream beside the budgets."""
 
     @property
     def in_one_piece(self) -> bool:
@@ -89,6 +97,8 @@ class BudgetClock:
             at = min(at, self._first_token_at())
         elif phase is Phase.STREAMING:
             at = min(at, self._idle_at(meter))
+            if self.watch is not None and meter is not None:
+                at = min(at, self.watch.due(meter, self.unblocked_at))
         elif phase is Phase.CONNECTING:
             at = min(at, self.connect_by)
         return at
@@ -101,11 +111,19 @@ class BudgetClock:
             return _UNSTREAMED if self.in_one_piece else _TOTAL
         if phase is Phase.WAITING and now >= self._first_token_at():
             return _FIRST_TOKEN
-        if phase is Phase.STREAMING and not blocked and now >= self._idle_at(meter):
-            return _IDLE
+        if phase is Phase.STREAMING:
+            return self._in_stream(meter, now, blocked=blocked)
         if phase is Phase.CONNECTING and now >= self.connect_by:
             return _QUEUE
         return None
+
+    def _in_stream(self, meter: StreamMeter | None, now: int, *, blocked: bool) -> Overrun | None:
+        if not blocked and now >= self._idle_at(meter):
+            return _IDLE
+        if self.watch is None or meter is None or meter.finish_reason or meter.done:
+            return None  # nothing is demanded, or all text is out and what is still to come is counts
+        breach = self.watch.look(meter, now, self.unblocked_at, blocked=blocked)
+        return None if breach is None else _BREACHES[breach]
 
     def deadline_over(self, now: int) -> Overrun | None:
         """Whether the client's deadline has passed before anything was done for it."""
@@ -119,10 +137,20 @@ class BudgetClock:
         early = self.deadline_at is not None and queued is not None and now < queued + self.budgets.queue_ns
         return DEADLINE if early or self._past_deadline(now) else _QUEUE
 
+    def sentence(self, over: Overrun, stage: str) -> str:
+        """What a person is told: which budget, how long it was, and in which stage it ran out."""
+        if over.budget == "pace" and self.watch is not None:
+            guard = self.watch.guard
+            demand = f"{guard.tokens_per_s:g} tokens/s over {guard.window_ns / 1e9:g} s"
+            return f"the stream brought fewer than the {demand} that its lane demands, in stage {stage}"
+        return f"the {over.budget} budget of {self.length_ns(over.budget) / 1e9:g} s is over in stage {stage}"
+
     def length_ns(self, budget: str) -> int:
         """How long a budget was."""
         if budget == "deadline":
             return (self.deadline_at or 0) - self.received
+        if budget == "gap" and self.watch is not None:
+            return self.watch.guard.gap_ns or 0
         value: int = getattr(self.budgets, f"{budget}_ns")
         return value
 

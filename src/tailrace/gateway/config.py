@@ -24,6 +24,7 @@ from tailrace.gateway.balance_keys import (
     check_balance,
     check_share,
 )
+from tailrace.gateway.cache_keys import CacheConfig, CacheRouteConfig, EmbeddingConfig, check_cache
 from tailrace.gateway.config_sections import (
     BackendConfig,
     BudgetsConfig,
@@ -40,8 +41,10 @@ from tailrace.gateway.config_sections import (
     WebsocketConfig,
 )
 from tailrace.gateway.config_values import Duration, Section, human, lasting, parse_duration
+from tailrace.gateway.degradation_keys import DegradationConfig, SignalConfig, check_degradation
 from tailrace.gateway.foresight_keys import PredictionsConfig, check_predictions
 from tailrace.gateway.grpc_keys import check_grpc
+from tailrace.gateway.guard_keys import GapConfig, PaceConfig, check_guard, stream_guard
 from tailrace.gateway.lane_keys import (
     AdaptiveConfig,
     EngineRoomConfig,
@@ -55,6 +58,7 @@ from tailrace.gateway.lane_keys import (
 )
 from tailrace.gateway.lane_limits import check_lane_limits, lane_limits, lane_objectives
 from tailrace.gateway.plain_yaml import read_yaml
+from tailrace.gateway.token_keys import TokenLimitsConfig, TokensConfig, check_limits, check_tokens
 from tailrace.gateway.traces_keys import check_traces
 from tailrace.govern.lane import DEFAULT_LANE, LaneMatch, LanePolicy
 from tailrace.govern.objectives import FORM, objective_name
@@ -105,6 +109,8 @@ class Config(Section):
     objectives: dict[str, Duration] = msgspec.field(
         default_factory=lambda: {"ttft_p99": Duration(500 * MS), "tpot_p99": Duration(80 * MS)}
     )
+    tokens: TokensConfig = msgspec.field(default_factory=TokensConfig)
+    """How prompts are counted, and the limits of paths."""
     slow: SlowConfig = msgspec.field(default_factory=SlowConfig)
     limits: LimitsConfig = msgspec.field(default_factory=LimitsConfig)
     scrape: ScrapeConfig = msgspec.field(default_factory=ScrapeConfig)
@@ -113,6 +119,9 @@ class Config(Section):
     records: RecordsConfig = msgspec.field(default_factory=RecordsConfig)
     websocket: WebsocketConfig = msgspec.field(default_factory=WebsocketConfig)
     traces: TracesConfig = msgspec.field(default_factory=TracesConfig)
+    degradation: DegradationConfig = msgspec.field(default_factory=DegradationConfig)
+    """What is given up under load, and in which order; off unless `enabled`."""
+    cache: CacheConfig = msgspec.field(default_factory=CacheConfig)
     predictions: PredictionsConfig = msgspec.field(default_factory=PredictionsConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
     """Further paths to relay, timed but unread; a trailing `*` matches the rest."""
@@ -148,6 +157,7 @@ class Config(Section):
                 order=lane.order,
                 priority=_PRIORITIES[lane.priority] if isinstance(lane.priority, str) else lane.priority,
                 budgets=(lane.budgets or self.budgets).resolve(),
+                guard=stream_guard(lane.gap, lane.pace),
                 objectives=objectives,
                 **lane_limits(lane, objectives),
             )
@@ -211,8 +221,8 @@ def json_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
     for kind in (
         BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, SignalsConfig, InferenceConfig, RecordsConfig,
-        WebsocketConfig, EngineRoomConfig, AdaptiveConfig, BalanceConfig, RetryConfig, BreakerConfig, OutliersConfig,
-        HedgeConfig, Config,
+        WebsocketConfig, GapConfig, DegradationConfig, CacheConfig, EngineRoomConfig, AdaptiveConfig, BalanceConfig,
+        RetryConfig, BreakerConfig, OutliersConfig, HedgeConfig, Config,
     ):  # fmt: skip
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
@@ -276,6 +286,8 @@ def check(config: Config, *, where: str = "config") -> None:
     """Refuse what types cannot: no backend, bad URLs, bad limits, twice the same name."""
     _check_websocket(config.websocket, place=f"{where}: websocket")
     check_traces(config.traces, place=f"{where}: traces")
+    check_tokens(config.tokens, place=f"{where}: tokens")
+    check_cache(config.cache, place=f"{where}: cache", check_url=check_url)
     check_predictions(config.predictions, place=f"{where}: predictions")
     _check_inference(config.inference, place=f"{where}: inference")
     if not config.backends:
@@ -316,8 +328,12 @@ def check(config: Config, *, where: str = "config") -> None:
         )
     names = [lane.name for lane in config.lanes]
     for index, lane in enumerate(config.lanes):
-        _check_lane(lane, names, place=f"{where}: lanes[{index}]")
-        check_lane_limits(lane, backends, config.keys, place=f"{where}: lanes[{index}]")
+        place = f"{where}: lanes[{index}]"
+        _check_lane(lane, names, place=place)
+        check_guard(lane.gap, lane.pace, idle=(lane.budgets or config.budgets).idle, place=place)
+        check_lane_limits(lane, backends, config.keys, place=place)
+    check_tokens(config.tokens, place=f"{where}: tokens")
+    check_degradation(config.degradation, [lane.name for lane in config.lane_policies()], place=f"{where}: degradation")
     check_keys(config.keys, (*names, DEFAULT_LANE), require=config.require_key, where=where)
     check_sharing(config.sharing, config.tenants, config.tenant_header, where=where)
     check_engine_room(config.engine_room, where=where)
@@ -391,6 +407,8 @@ def _check_lane(lane: LaneConfig, names: list[str], *, place: str) -> None:
             place=f"{place}.priority",
             remedy="Write high, normal, low or a number (lower goes first).",
         )
+    if lane.tokens is not None:
+        check_limits(lane.tokens, place=f"{place}.tokens")
     if lane.objectives:
         parse_objectives(lane.objectives)
 
@@ -494,6 +512,8 @@ def _known_keys() -> list[str]:
         BackendConfig,
         LaneConfig,
         LaneMatch,
+        TokensConfig,
+        TokenLimitsConfig,
         BudgetsConfig,
         SlowConfig,
         LimitsConfig,
@@ -501,8 +521,17 @@ def _known_keys() -> list[str]:
         SignalsConfig,
         RecordsConfig,
         TracesConfig,
+        TokensConfig,
+        TokenLimitsConfig,
         PredictionsConfig,
         WebsocketConfig,
+        GapConfig,
+        PaceConfig,
+        DegradationConfig,
+        SignalConfig,
+        CacheConfig,
+        CacheRouteConfig,
+        EmbeddingConfig,
         SharingConfig,
         EngineRoomConfig,
         AdaptiveConfig,

@@ -7,7 +7,9 @@ from typing import Literal
 import msgspec
 
 from tailrace.gateway.config_values import Duration, Section, lasting
+from tailrace.gateway.guard_keys import GapConfig, PaceConfig
 from tailrace.gateway.lane_keys import AdaptiveConfig
+from tailrace.gateway.token_keys import TokenLimitsConfig
 from tailrace.govern.lane import LaneMatch, Order
 from tailrace.model.thresholds import MS, Budgets, S, SlowThresholds
 
@@ -108,6 +110,12 @@ class LaneConfig(Section):
     """`high`, `normal`, `low`, or a number (lower goes first)."""
     budgets: BudgetsConfig | None = None
     objectives: dict[str, Duration] | None = None
+    gap: GapConfig | None = None
+    """The longest gap between two tokens of a stream, and what becomes of it; absent: only the idle budget counts."""
+    pace: PaceConfig | None = None
+    """The fewest tokens a second; absent: none are demanded."""
+    tokens: TokenLimitsConfig | None = None
+    """Limits of prompts and outputs in this lane."""
     throughput: float | None = None
     """Output tokens a second that the lane should get done, for work whose latency nobody feels. Such a lane has no
     latency objectives but those that it names."""

@@ -168,6 +168,9 @@ class Dispatch:
             added = backend.engine.additions(route.endpoint, work, body, ledger.request_id)
             cut = added.cut
             body = with_fields(body, work, added.body)
+        deadline = exchange.clock.deadline_at
+        if deadline is not None and route.kind is RouteKind.READ and upload is None:
+            body = backend.engine.adapter.with_deadline(route.endpoint, body, deadline - monotonic_ns())
         forward = backend.config.forward_priority
         if forward and route.kind is RouteKind.READ and upload is None:
             body = exchange.gateway.priorities.add(
@@ -343,7 +346,7 @@ class Dispatch:
         self.told_when = False
         self.uncount()
         self.answers()
-        exchange.start_over()
+        self.start_over()
         exchange.ledger.attempts += 1
         exchange.ledger.retries += 1
         exchange.phase = Phase.CONNECTING
@@ -352,6 +355,13 @@ class Dispatch:
         exchange.next_check = exchange.next_budget()
         self._timer = asyncio.get_running_loop().call_later(again.wait_ns / 1e9, self._go)
         return True
+
+    def start_over(self) -> None:
+        """Nothing is left of the attempt. Until it is sent again it waits, as far as its stages are concerned."""
+        exchange, ledger = self._exchange, self._exchange.ledger
+        exchange.start_over()
+        ledger.sent = ledger.headers = ledger.first_byte = exchange.clock.sent_at = None
+        ledger.server_timing, ledger.said_headers = b"", {}
 
     def _repeatable(self, trouble: Trouble) -> bool:
         """Whether doing it twice does no harm: where nothing of it was sent, or what was sent only makes tokens."""
@@ -372,9 +382,13 @@ class Dispatch:
 
     # -- ends
 
-    def heard(self, now: int) -> None:
+    def token(self, now: int) -> None:
         """The first token is here: a backend whose breaker is open has healed, and need not wait for the end."""
-        self._exchange.backend.standing.succeeded(self.begun, now)
+        if self.hedging:
+            self.answers()
+        standing = self._exchange.backend.standing
+        if standing.breaker.opened:
+            standing.succeeded(self.begun, now)
 
     def forget(self) -> None:
         """The connection, or the next attempt, that is awaited is not wanted any more."""

@@ -16,6 +16,7 @@ _REPLACED: Final = frozenset(
         b"x-request-id",
         b"x-client-request-id",
         b"x-tailrace-lane",
+        b"x-tailrace-cache",
         b"x-tailrace-predicted-wait-ms",
         b"x-tailrace-predicted-duration-ms",
         b"alt-svc",

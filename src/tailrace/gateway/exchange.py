@@ -174,14 +174,20 @@ class GatewayExchange:
         if self.route.kind is RouteKind.READ:
             if not self._read_request(body, now):
                 return
-            body = self.gateway.aliases.applied(body, self.ledger)
-            # Not the read's stamp: decoding a long prompt takes its time, and that time is ingress.
-            self.ledger.parsed = now = monotonic_ns()
-            self._enter_lane(body, now)
+            shaped = self.gateway.shaping.shape(self, body)
+            if shaped is not None:
+                self.shaped(shaped)
         else:
             self.ledger.parsed = now
             self.ledger.stream = False
             self.send_unqueued(body, now)
+
+    def shaped(self, body: bytes) -> None:
+        """Its prompt and what it asks for are within their limits."""
+        body = self.gateway.aliases.applied(body, self.ledger)
+        # Not the read's stamp: decoding a long prompt takes its time, and that time is ingress.
+        self.ledger.parsed = now = monotonic_ns()
+        self._enter_lane(body, now)
 
     def send_unqueued(self, body: bytes, now: int) -> None:
         """No lane has a say: it goes as it is."""
@@ -259,6 +265,8 @@ class GatewayExchange:
             return
         policy = desk.policy(decision.lane)
         self.clock.budgets = policy.budgets
+        if policy.guard is not None:
+            self.clock.watch = self.gateway.gaps.watch(self, policy.guard)
         self.among = policy.backends
         self._draw_trace()
         if decision.kind is DecisionKind.WAIT:
@@ -302,7 +310,8 @@ class GatewayExchange:
 
     def _admitted(self, body: bytes, now: int) -> None:
         self.ledger.admitted = now
-        self.dispatch.begin(body, now)
+        degradation = self.gateway.degradation
+        self.dispatch.begin(body if degradation is None else degradation.admitted(self, body, now), now)
         if self.gateway.lanes.follows_engines:
             self.gateway.lanes.sent(self.ledger.request_id, self.backend.name)
 
@@ -345,12 +354,11 @@ class GatewayExchange:
     def first_token(self, now: int, written: int | None) -> None:
         """The first token was read at `now`, and was with the client's kernel at `written`."""
         self.phase = Phase.STREAMING
-        if self.dispatch.hedging:
-            self.dispatch.answers()
-        if self.backend.standing.breaker.opened:
-            self.dispatch.heard(now)
+        self.dispatch.token(now)
         self.ledger.at_first_token = self.backend.engine.watch.state(now)
         self.ledger.client_first_token = written
+        if self.gateway.degradation is not None:
+            self.gateway.degradation.first_token(self, now)
         if self._lane_place == "running":
             self.gateway.lanes.first_token(self.ledger.request_id, now)
         self.next_check = self.next_budget()
@@ -371,14 +379,8 @@ class GatewayExchange:
         connection, self._upstream = self._upstream, None
         if connection is not None:
             connection.abort()
-        before, transport, ledger = self.answer, self.connection.transport, self.ledger
-        assert transport is not None
-        self.answer = Answer(transport, head_only=self.head.method == b"HEAD", version=self.head.version)
-        self.answer.keep_alive = before.keep_alive
+        self.answer = self.answer.afresh()
         self.transit = Transit(self, self.answer)
-        # Until it is sent again it waits, as far as its stages are concerned.
-        ledger.sent = ledger.headers = ledger.first_byte = self.clock.sent_at = None
-        ledger.server_timing, ledger.said_headers = b"", {}
 
     def stop_engine(self, now: int) -> None:
         """Nothing more is wanted of the engine."""
@@ -461,7 +463,7 @@ class GatewayExchange:
         draining = self.phase is Phase.DRAINING
         queued = over.reason is Reason.QUEUE_TIMEOUT
         self._let_go(now)
-        text = f"the {over.budget} budget of {self.clock.length_ns(over.budget) / 1e9:g} s is over in stage {stage}"
+        text = self.clock.sentence(over, stage)
         if draining:
             # Everything is said; only the client does not take it.
             self._drop_client()
@@ -577,6 +579,7 @@ class GatewayExchange:
             return
         self._let_go(now)
         self.phase = Phase.DONE
+        self.clock.watch = None  # it knows us: nothing that is over may wait for the collector
         if self.upload is not None:
             self.upload.close()
         ledger, answer, transit = self.ledger, self.answer, self.transit

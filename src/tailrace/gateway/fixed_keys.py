@@ -21,6 +21,7 @@ _FIXED: Final = (
     "engine_room",
     "scrape",
     "signals",
+    "tokens.tokenizers",
     "traces.body_bytes",
     "traces.grpc_listen",
     "records.dir",

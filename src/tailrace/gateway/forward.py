@@ -79,6 +79,12 @@ def answer_headers(ledger: RequestLedger, lane: str, now: int) -> list[bytes]:
         f"x-tailrace-lane: {lane}",
         f"server-timing: {', '.join(parts)}",
     ]
+    if ledger.truncated_from is not None:
+        count = f"{ledger.truncated_from}->{ledger.prompt_tokens}; source={ledger.prompt_tokens_source}"
+        lines.append(f"x-tailrace-truncated: {count}")
+    if ledger.capped_to is not None:
+        asked = "unset" if ledger.max_tokens is None else ledger.max_tokens
+        lines.append(f"x-tailrace-capped: {asked}->{ledger.capped_to}")
     if ledger.client_request_id:
         lines.append(f"x-client-request-id: {ledger.client_request_id}")
     return [("\r\n".join(lines) + "\r\n").encode("latin-1", "replace")]

@@ -15,10 +15,12 @@ from tailrace.gateway.amendments import AmendmentFork
 from tailrace.gateway.backends import Backends
 from tailrace.gateway.callers import Callers
 from tailrace.gateway.config import Config
+from tailrace.gateway.degradation import LOOK_EVERY, Degradation
 from tailrace.gateway.engine_priority import EnginePriority
 from tailrace.gateway.entrance import Entrance, split_address
 from tailrace.gateway.fixed_keys import check_change
 from tailrace.gateway.foresight import Foresight
+from tailrace.gateway.gaps import GapDesk
 from tailrace.gateway.hangup import HangupWatch
 from tailrace.gateway.hindsight import Hindsight
 from tailrace.gateway.history import History
@@ -30,6 +32,7 @@ from tailrace.gateway.record_desk import Measured, RecordDesk, RecordObserver, R
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.session import Listeners
+from tailrace.gateway.shaping import Shaping
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.trace_share import TraceShare
 from tailrace.gateway.verdict import Verdict
@@ -41,6 +44,7 @@ from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.thresholds import Budgets
 
 if TYPE_CHECKING:
+    from tailrace.gateway.cache_desk import CacheDesk
     from tailrace.gateway.rpc.port import GrpcPort
 
 log = logging.getLogger(__name__)
@@ -94,6 +98,7 @@ class Gateway:
             rooms=None if room is None else rooms_of(room, config),
         )
         self.foresight = Foresight(self.lanes, config.predictions)
+        self.shaping = Shaping(self.lanes)
         self.kept = History()
         """The last records; `history` reads it up to date."""
         self.amendments = AmendmentFork(self.kept.amendments)
@@ -104,6 +109,10 @@ class Gateway:
         self.in_flight: dict[str, InFlight] = {}
         self.backends = Backends(config, self.in_flight.values, self.amendments)
         self.hindsight = Hindsight()
+        self.gaps = GapDesk()
+        self.gaps.listeners.append(lambda event: self.backends.balancing.gap(event.backend, event.at))
+        self.degradation: Degradation | None = None
+        """The degradation ladder, where the configuration has one."""
         reception = Reception(self)
         self.open, self.open_malformed = reception.open, reception.open_malformed
         self._desk = RecordDesk(self, sink, observer)
@@ -125,10 +134,17 @@ class Gateway:
         self._due = 0
         self._ticks = 0
         self.traces = TraceShare(config.traces, config.workers)
+        self.cache: CacheDesk | None = None
+        """Answers that are given again; `None` where the configuration has no such route."""
         self._apply(config)
 
     def _apply(self, config: Config) -> None:
         self.config = config
+        if config.cache.routes or self.cache is not None:
+            # Only here: without routes nothing of a cache is loaded.
+            from tailrace.gateway.cache_desk import fitted  # noqa: PLC0415
+
+            self.cache = fitted(self.cache, config)
         self.default_budgets: Budgets = config.budgets.resolve()
         self.thresholds = config.slow.resolve()
         self.header_hold_ns = max(0, int(config.header_hold) - SWEEP_NS)
@@ -138,6 +154,8 @@ class Gateway:
         self.callers.apply(config)
         self.priorities = EnginePriority(config.lane_policies())
         self.traces.reconfigure(config.traces, config.workers)
+        self._apply_degradation(config)
+        self.shaping.apply(config)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes
@@ -151,6 +169,17 @@ class Gateway:
         self.client_buffer_bytes = limits.client_buffer_bytes
         self.timeline_limit = config.records.timeline_events
         self.sample_rate = config.records.sample
+
+    def _apply_degradation(self, config: Config) -> None:
+        now = monotonic_ns()
+        ladder = self.degradation
+        if config.degradation.enabled and ladder is None:
+            self.degradation = Degradation(self, config, now)
+        elif config.degradation.enabled and ladder is not None:
+            ladder.apply(config, now)
+        elif ladder is not None:
+            self.degradation = None
+            ladder.close(now)
 
     # -- life
 
@@ -199,7 +228,10 @@ class Gateway:
         if self.rpc is not None:
             await self.rpc.close()
         self._desk.flush()
+        self.shaping.close()
         await self.backends.close()
+        if self.cache is not None:
+            await self.cache.close()
         self.hangups.close()
         await asyncio.sleep(0)
         return cut
@@ -291,6 +323,8 @@ class Gateway:
             ledger.loop_lag_ns = lag
         if exchange is not None and (verdict.outcome is not OutcomeKind.COMPLETED or not exchange.keep_alive):
             self.hindsight.look(exchange, verdict)
+        if self.degradation is not None:
+            self.degradation.ended(ledger, verdict, now)
         self._desk.add(ledger, measured, verdict, now, exchange)
 
     def turned_away(self) -> Refusal | None:
@@ -367,9 +401,13 @@ class Gateway:
         self.lanes.sweep(now)
         self._desk.flush()
         self._ticks += 1
+        if self.degradation is not None and self._ticks % LOOK_EVERY == 0:
+            self.degradation.look(now)
         if self._ticks % _CONNECTIONS_EVERY == 0:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
             self.backends.sweep(now)
+            if self.cache is not None:
+                self.cache.sweep(now)
             for connection in list(self.connections):
                 connection.sweep(
                     now, idle_ns=self.client_idle_ns, head_ns=self.header_stall_ns, upload_ns=self.upload_stall_ns
@@ -431,8 +469,16 @@ class Gateway:
             "lanes": self.lanes.snapshot(now),
             "engine": self.backends.first.engine.view(now),
             "inference": self.backends.first.waits.view(),
+            "tokens": self.shaping.view(),
+            **({} if self.cache is None else {"cache": self.cache.view()}),
             "counters": msgspec.to_builtins(self.counters),
         }
+
+    def degradation_view(self) -> dict[str, Any]:
+        """Where the ladder stands, and the gaps in mid-stream that its lanes did not allow."""
+        now = monotonic_ns()
+        ladder: dict[str, Any] = {"enabled": False} if self.degradation is None else self.degradation.view(now)
+        return {**ladder, "gaps": self.gaps.view(now)}
 
     def streams(self) -> list[dict[str, Any]]:
         """The requests in flight, oldest first."""

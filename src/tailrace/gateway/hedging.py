@@ -63,7 +63,7 @@ class Leg:
         """The first attempt is out of it. From here on this is the request's own."""
         self._first = True
         exchange = self._exchange
-        exchange.start_over()
+        self._dispatch.start_over()
         exchange.transit.cut = self._cut
         if self.connection is None:
             exchange.phase = Phase.CONNECTING

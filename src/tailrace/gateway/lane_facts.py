@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tailrace.gateway.callers import NOBODY, Caller, Callers
+from tailrace.gateway.routes import PASSTHROUGH_LANE
 from tailrace.gateway.work import Work
 from tailrace.govern.lane import RequestFacts
 from tailrace.measure.ledger import RequestLedger
@@ -51,6 +52,9 @@ def lane_facts(
         ledger.tenant = caller.tenant
         if callers.scoped and _LANE in named:
             asked, named = _asked_lane(caller, named)
+    if ledger.lane != PASSTHROUGH_LANE:
+        # Its limits have been applied: what they have made of the request does not take it to another lane.
+        asked = ledger.lane
     return RequestFacts(
         request_id=ledger.request_id,
         prompt_tokens=work.prompt_tokens or 0,

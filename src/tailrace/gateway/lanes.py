@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import Any, Protocol
 
 from tailrace.govern.admission import Admission, Decision, DecisionKind
 from tailrace.govern.engine_rooms import EngineRooms
 from tailrace.govern.lane import LanePolicy, RequestFacts
+from tailrace.govern.restraint import Restraint
 from tailrace.govern.shared_state import Order, SharedState
 from tailrace.govern.sharing import Sharing
 from tailrace.model.engine_state import EngineState
@@ -123,6 +124,12 @@ class LaneDesk:
     def replace(self, policies: Sequence[LanePolicy], now: int, sharing: Sharing | None = None) -> None:
         """Change the lanes, and what they share, without dropping a request."""
         self._admit(self.admission.replace(policies, now, sharing=sharing), now)
+
+    def degrade(self, restraint: Restraint, shares: Mapping[str, float], now: int) -> None:
+        """What the rungs of the ladder ask of the lanes. `shares`: lane -> what is left of its running limit."""
+        self._admit(self.admission.throttle(shares, now), now)
+        self.admission.restraint = restraint
+        self._admit(self.admission.settle(now), now)
 
     def retire(self) -> None:
         """This process ends soon: leave the places to the others as they become free."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+_MOST_LINES: Final = 100_000
+"""Keys whose lines are kept: aliases repeat what they name, and a document of a few hundred bytes can hold millions."""
 
 
 def read_yaml(text: str) -> Any:
@@ -26,6 +29,45 @@ def read_yaml(text: str) -> Any:
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
     return yaml.load(text, Loader)  # noqa: S506  (a SafeLoader)
+
+
+class YamlLines:
+    """Where the keys of a document stand: `lanes[0].running` -> its line, counted from 1."""
+
+    def __init__(self, lines: dict[str, int]) -> None:
+        self._lines = lines
+
+    def at(self, path: str) -> int | None:
+        """The line of a key, or of the nearest one around it that the file has; `None` where it has none of them."""
+        while path:
+            line = self._lines.get(path)
+            if line is not None:
+                return line
+            cut = max(path.rfind("."), path.rfind("["))
+            path = path[: max(cut, 0)]
+        return None
+
+
+def lines_of(text: str) -> YamlLines:
+    """Read where every key stands. `yaml.YAMLError` for bad syntax."""
+    import yaml  # noqa: PLC0415  (only when a file is used)
+
+    lines: dict[str, int] = {}
+    root = yaml.compose(text, yaml.SafeLoader)
+    left = [] if root is None else [("", root)]
+    while left:  # a loop, not recursion: an alias may lead back to what holds it
+        path, node = left.pop()
+        if isinstance(node, yaml.MappingNode):
+            inner = [(f"{path}.{key.value}".lstrip("."), key, value) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            inner = [(f"{path}[{at}]", value, value) for at, value in enumerate(node.value)]
+        else:
+            continue
+        for name, mark, value in inner:
+            if len(lines) < _MOST_LINES and name not in lines:
+                lines[name] = mark.start_mark.line + 1
+                left.append((name, value))
+    return YamlLines(lines)
 
 
 def size_of(value: Any, known: dict[int, int]) -> int:

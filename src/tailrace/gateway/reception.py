@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import time_ns
 from typing import TYPE_CHECKING, Final
 
+from tailrace.gateway.cached_exchange import CachedExchange
 from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
 from tailrace.gateway.head import Header, HeadError, check_head, origin_form
 from tailrace.gateway.ids import random_hex
@@ -130,6 +131,8 @@ class Reception:
             blocked=[],
             passages=[],
         )
+        if gateway.cache is not None and made is GatewayExchange and gateway.cache.takes(head.route):
+            made = CachedExchange
         exchange = made(gateway, connection, ledger, head, received)
         if gateway.retiring:
             exchange.keep_alive = False

@@ -127,6 +127,7 @@ class RecordDesk:
                 self.observer.observe(record)
             gateway.kept.add(record)
             gateway.backends.balancing.observed(record, ended.end)
+            gateway.shaping.learn(ended.exchange, record)
             gateway.lanes.learn(record.request_id, record.prompt_tokens, record.output_tokens)
         except Exception:
             # A record that cannot be made is a bug of ours; the client's stream must not pay for it.

@@ -68,6 +68,12 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     """Between which about 80 % of such waits lie, where the prediction has one."""
     retry_after_s: int | None = None
     request_id: str = ""
+    code: str = ""
+    """The API's own word for it, where it has one that clients look for; else `reason` stands there."""
+    param: str | None = None
+    """The field of the request that is at fault."""
+    facts: dict[str, Any] = {}
+    """More for a program."""
     allow: bytes = b""
     """With 405: the methods that the path has."""
 
@@ -76,9 +82,10 @@ def _error(refusal: Refusal) -> dict[str, Any]:
     error: dict[str, Any] = {
         "message": refusal.message,
         "type": _TYPES.get(refusal.status, "server_error"),
-        "param": None,
-        "code": refusal.reason,
+        "param": refusal.param,
+        "code": refusal.code or refusal.reason,
         "reason": refusal.reason,
+        **refusal.facts,
     }
     if refusal.stage:
         error["stage"] = refusal.stage
@@ -167,6 +174,8 @@ def cancellation(reason: Reason, why: str, stage: str) -> Refusal:
 def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
     """Why a lane does not take a request, and when to come back."""
     predicted = decision.predicted_wait_ns
+    if decision.reason is Reason.DEGRADED:
+        return _degraded(decision)
     if decision.reason is Reason.NO_BACKEND:
         return Refusal(
             status=decision.http_status,
@@ -194,6 +203,22 @@ def lane_refusal(decision: Decision, policy: LanePolicy) -> Refusal:
         position=decision.position,
         predicted_wait_ms=None if predicted is None else round(predicted / 1e6, 3),
         predicted_wait_range_ms=_range_ms(decision),
+        retry_after_s=decision.retry_after_s,
+    )
+
+
+def _degraded(decision: Decision) -> Refusal:
+    """The ladder refuses: quality was given up first, and it was not enough."""
+    wait = decision.predicted_wait_ns
+    return Refusal(
+        status=decision.http_status,
+        message=f"the service is under heavy load, and lane {decision.lane!r} takes only what it can begin at once, or "
+        f"nothing. Nothing is wrong with the request. Try again in {decision.retry_after_s} s.",
+        reason=decision.reason,
+        stage="queue",
+        lane=decision.lane,
+        position=decision.position,
+        predicted_wait_ms=None if wait is None else round(wait / 1e6, 3),
         retry_after_s=decision.retry_after_s,
     )
 

@@ -17,7 +17,8 @@ from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.history import Follower, History
 from tailrace.gateway.host.signals import HostSignals
-from tailrace.govern.objectives import objective_name
+from tailrace.govern.lane import LanePolicy
+from tailrace.govern.objectives import QUANTILES, objective_name
 from tailrace.measure.application import VANTAGE as APPLICATION
 from tailrace.model.errors import InputError
 from tailrace.model.outcome import Reason
@@ -71,8 +72,17 @@ class Served(Protocol):
     async def cancels(self) -> list[dict[str, Any]]:
         """The last cancels that had reached the engine, oldest first."""
 
+    async def cache(self) -> dict[str, Any] | None:
+        """The response cache: what became of the questions, what is held; `None` where nothing is cached."""
+
+    async def purge_cache(self) -> int:
+        """Forget every kept answer; returns how many there were."""
+
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""
+
+    async def degradation(self) -> list[dict[str, Any]]:
+        """Of each process: where its ladder stands and why, and its gaps in mid-stream."""
 
     async def backends(self, window_ns: int) -> list[dict[str, Any]]:
         """The engines, the connections to them, and what their metrics say of the last `window_ns`."""
@@ -134,6 +144,21 @@ def cancel_views(watches: Iterable[CancelWatch]) -> list[dict[str, Any]]:
     """The last cancels of several engines, oldest first."""
     cancels = sorted((cancel for watch in watches for cancel in watch.recent), key=lambda cancel: cancel.since)
     return [cancel.view() for cancel in cancels]
+
+
+def lane_view(policy: LanePolicy) -> dict[str, Any]:
+    """What is configured of a lane, beside its numbers of the moment."""
+    budgets: dict[str, int] = msgspec.to_builtins(policy.budgets)
+    names = {quantile: name for name, quantile in QUANTILES.items()}
+    return {
+        "match": msgspec.to_builtins(policy.match),
+        "budgets_ms": {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()},
+        "objectives_ms": {
+            f"{metric}_p{names[quantile]}": bound / 1e6
+            for metric, bounds in policy.objectives.bounds.items()
+            for quantile, bound in bounds.items()
+        },
+    }
 
 
 class OneGateway:
@@ -210,10 +235,21 @@ class OneGateway:
         """Lane -> limits and occupancy."""
         desk = self._gateway.lanes
         lanes = desk.snapshot(monotonic_ns())
-        for name, lane in lanes.items():
-            budgets = msgspec.to_builtins(desk.policy(name).budgets)
-            lane["budgets_ms"] = {key.removesuffix("_ns"): value / 1e6 for key, value in budgets.items()}
-        return lanes
+        return {name: {**lane, **lane_view(desk.policy(name))} for name, lane in lanes.items()}
+
+    async def cache(self) -> dict[str, Any] | None:
+        """The response cache: what became of the questions, what is held; `None` where nothing is cached."""
+        cache = self._gateway.cache
+        return None if cache is None else cache.view()
+
+    async def purge_cache(self) -> int:
+        """Forget every kept answer; returns how many there were."""
+        cache = self._gateway.cache
+        return 0 if cache is None else cache.purge()
+
+    async def degradation(self) -> list[dict[str, Any]]:
+        """Where the ladder stands."""
+        return [self._gateway.degradation_view()]
 
     async def backends(self, window_ns: int) -> list[dict[str, Any]]:
         """The engines behind us."""

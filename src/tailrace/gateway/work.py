@@ -6,23 +6,29 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.gateway.prompt_size import ABSENT, Message, Part, Tally
+from tailrace.govern.text_size import NO_TEXT, TextSize
+from tailrace.govern.token_estimate import BYTES_PER_TOKEN
 from tailrace.measure.dialect import UNREADABLE, as_count
 from tailrace.measure.ledger import RequestLedger
-
-_ABSENT: Final = msgspec.Raw()
 
 
 class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _Part(msgspec.Struct):
-    text: str | None = None
+class _Knobs(msgspec.Struct):
+    """What SGLang, TGI and Triton keep one level down."""
+
+    max_new_tokens: int | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+    temperature: float | None = None
 
 
-class _Message(msgspec.Struct):
-    content: str | list[_Part] | None = None
-    tool_calls: msgspec.Raw = _ABSENT
+_NO_KNOBS: Final = _Knobs()
+_knobs = msgspec.json.Decoder(_Knobs)
 
 
 class _Body(msgspec.Struct):
@@ -38,22 +44,28 @@ class _Body(msgspec.Struct):
     use_beam_search: bool | None = None
     temperature: float | None = None
     stream_options: _StreamOptions | None = None
-    messages: list[_Message] | None = None
-    system: str | list[_Part] | None = None
+    messages: list[Message] | None = None
+    system: str | list[Part] | None = None
     prompt: str | list[str | int | list[int]] | None = None
+    instructions: str | None = None
     input: str | list[msgspec.Raw] | None = None
+    inputs: str | list[msgspec.Raw] | None = None
+    """TGI's prompt; Triton's tensors."""
     text_input: str | None = None
     return_progress: bool | None = None
-    text: str | list[str] | None = None
-    tools: msgspec.Raw = _ABSENT
+    text: str | list[str] | dict[str, msgspec.Raw] | None = None
+    """SGLang's prompt; in `/v1/responses` how the answer is written."""
+    sampling_params: msgspec.Raw = ABSENT
+    parameters: msgspec.Raw = ABSENT
+    tools: msgspec.Raw = ABSENT
     response_format: dict[str, msgspec.Raw] | None = None
-    structured_outputs: msgspec.Raw = _ABSENT
-    guided_json: msgspec.Raw = _ABSENT
-    guided_regex: msgspec.Raw = _ABSENT
-    guided_choice: msgspec.Raw = _ABSENT
-    guided_grammar: msgspec.Raw = _ABSENT
-    grammar: msgspec.Raw = _ABSENT
-    json_schema: msgspec.Raw = _ABSENT
+    structured_outputs: msgspec.Raw = ABSENT
+    guided_json: msgspec.Raw = ABSENT
+    guided_regex: msgspec.Raw = ABSENT
+    guided_choice: msgspec.Raw = ABSENT
+    guided_grammar: msgspec.Raw = ABSENT
+    grammar: msgspec.Raw = ABSENT
+    json_schema: msgspec.Raw = ABSENT
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +74,10 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     stream: bool = False
     prompt_tokens: int | None = None
-    """An estimate: UTF-8 bytes of the text fields / 4, token ids counted one each; images and audio not counted."""
+    """An estimate: UTF-8 bytes of the text fields / 4, or what the model's own counts have made of that; token ids
+    counted one each; images and audio not counted."""
+    size: TextSize = NO_TEXT
+    """What the estimate is made of."""
     max_tokens: int | None = None
     n: int = 1
     best_of: int = 1
@@ -95,20 +110,6 @@ class BodyError(Exception):
 
 
 _decoder = msgspec.json.Decoder(_Body)
-BYTES_PER_TOKEN = 4
-"""English text under the common BPE vocabularies; 10-30 % off in either direction, more for code and CJK text."""
-
-
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
-def _parts(content: str | list[_Part] | None) -> int:
-    if content is None:
-        return 0
-    if isinstance(content, str):
-        return _size(content)
-    return sum(_size(part.text) for part in content if part.text)
 
 
 def _given(raw: msgspec.Raw) -> bool:
@@ -128,16 +129,29 @@ def read_work(body: bytes) -> Work:
     except UNREADABLE as error:
         raise BodyError(str(error)) from None
     options = asked.stream_options
+    below = _NO_KNOBS
+    if asked.sampling_params is not ABSENT or asked.parameters is not ABSENT:
+        below = _read_knobs(asked.parameters if asked.sampling_params is ABSENT else asked.sampling_params)
+    copies, best_of = asked.n or below.n, asked.best_of or below.best_of
+    temperature = below.temperature if asked.temperature is None else asked.temperature
+    size = _size(asked)
     kind = bytes((asked.response_format or {}).get("type", b"")) if asked.response_format else b""
     return Work(
         model=asked.model,
         stream=bool(asked.stream),
-        prompt_tokens=_prompt_tokens(asked),
-        max_tokens=_first(asked.max_completion_tokens, asked.max_tokens, asked.max_output_tokens),
-        n=as_count(asked.n) or 1,
-        best_of=as_count(asked.best_of) or 1,
-        beam=(as_count(asked.best_of) or as_count(asked.n) or 1) if asked.use_beam_search else 1,
-        sampled=None if asked.temperature is None else asked.temperature > 0,
+        prompt_tokens=plain_estimate(size),
+        size=size,
+        max_tokens=_first(
+            asked.max_completion_tokens,
+            asked.max_tokens,
+            asked.max_output_tokens,
+            below.max_new_tokens,
+            below.max_tokens,
+        ),
+        n=as_count(copies) or 1,
+        best_of=as_count(best_of) or 1,
+        beam=(as_count(best_of) or as_count(copies) or 1) if asked.use_beam_search else 1,
+        sampled=None if temperature is None else temperature > 0,
         grammar=kind not in (b"", b'"text"') or _constrained(asked),
         usage_asked=bool(options and options.include_usage),
         progress_asked=bool(asked.return_progress),
@@ -145,51 +159,46 @@ def read_work(body: bytes) -> Work:
     )
 
 
+def _read_knobs(raw: msgspec.Raw) -> _Knobs:
+    try:
+        return _knobs.decode(raw)
+    except UNREADABLE:
+        return _NO_KNOBS
+
+
 def _constrained(asked: _Body) -> bool:
     """Whether any of the fields by which engines constrain their output is used."""
     return (
-        (asked.structured_outputs is not _ABSENT and _given(asked.structured_outputs))
-        or (asked.guided_json is not _ABSENT and _given(asked.guided_json))
-        or (asked.guided_regex is not _ABSENT and _given(asked.guided_regex))
-        or (asked.guided_choice is not _ABSENT and _given(asked.guided_choice))
-        or (asked.guided_grammar is not _ABSENT and _given(asked.guided_grammar))
-        or (asked.grammar is not _ABSENT and _given(asked.grammar))
-        or (asked.json_schema is not _ABSENT and _given(asked.json_schema))
+        (asked.structured_outputs is not ABSENT and _given(asked.structured_outputs))
+        or (asked.guided_json is not ABSENT and _given(asked.guided_json))
+        or (asked.guided_regex is not ABSENT and _given(asked.guided_regex))
+        or (asked.guided_choice is not ABSENT and _given(asked.guided_choice))
+        or (asked.guided_grammar is not ABSENT and _given(asked.guided_grammar))
+        or (asked.grammar is not ABSENT and _given(asked.grammar))
+        or (asked.json_schema is not ABSENT and _given(asked.json_schema))
     )
 
 
-def _prompt_tokens(asked: _Body) -> int:
-    size = _parts(asked.system)
+def _size(asked: _Body) -> TextSize:
+    tally = Tally()
+    tally.content(asked.system)
+    tally.text(asked.instructions)
     for message in asked.messages or ():
-        size += _parts(message.content)
-        if message.tool_calls is not _ABSENT:
-            size += len(bytes(message.tool_calls))
-    ids = 0
-    for source in (asked.prompt, asked.input, asked.text_input, asked.text):
-        if isinstance(source, str):
-            size += _size(source)
-        elif source is not None:
-            text, count = _members(source)
-            size += text
-            ids += count
-    if asked.tools is not _ABSENT and _given(asked.tools):
-        size += len(bytes(asked.tools))
-    return -(-size // BYTES_PER_TOKEN) + ids
+        tally.message(message)
+    for source in (asked.prompt, asked.input, asked.text_input):
+        if source is not None:
+            tally.members(source)
+    if isinstance(asked.inputs, str):
+        tally.text(asked.inputs)
+    if asked.text is not None and not isinstance(asked.text, dict):
+        tally.members(asked.text)
+    tally.raw(asked.tools)
+    return tally.size()
 
 
-def _members(source: list[Any]) -> tuple[int, int]:
-    """(bytes of text, number of token ids) in a list of texts, ids, lists of ids, or raw items."""
-    size = ids = 0
-    for member in source:
-        if isinstance(member, str):
-            size += _size(member)
-        elif isinstance(member, int):
-            ids += 1
-        elif isinstance(member, list):
-            ids += len(member)
-        else:
-            size += len(bytes(member))
-    return size, ids
+def plain_estimate(size: TextSize) -> int:
+    """Tokens where nothing is known of the model: a quarter of the bytes."""
+    return -(-size.text // BYTES_PER_TOKEN) + size.ids
 
 
 def _first(*values: int | None) -> int | None:
@@ -208,7 +217,8 @@ def _read_leniently(body: bytes) -> Work:
     return Work(
         model=model if isinstance(model, str) else "",
         stream=raw.get("stream") is True,
-        prompt_tokens=-(-len(body) // BYTES_PER_TOKEN),
+        prompt_tokens=plain_estimate(TextSize(narrow=len(body))),
+        size=TextSize(narrow=len(body)),
         max_tokens=next((limit for limit in limits if limit is not None), None),
         usage_asked=isinstance(options, dict) and options.get("include_usage") is True,
         progress_asked=raw.get("return_progress") is True,

@@ -32,6 +32,7 @@ from tailrace.govern.lane_state import LaneState, Running
 from tailrace.govern.lane_turns import LaneTurns
 from tailrace.govern.length_model import LengthModel
 from tailrace.govern.occupancy import ROOM_IN_PREFILL, Demand, Limits, Occupancy
+from tailrace.govern.restraint import UNRESTRAINED
 from tailrace.govern.share import Share
 from tailrace.govern.shared_state import Order as SharedOrder
 from tailrace.govern.shared_state import Report
@@ -91,6 +92,8 @@ class Admission:
         """Lanes that a change removed while requests of theirs were running."""
         self._unlearnt: OrderedDict[str, Ended] = OrderedDict()
         self._usable: frozenset[str] | None = None
+        self.restraint = UNRESTRAINED
+        """What the degradation ladder asks for; whoever changes it has the lanes settle."""
         self._sequence = 0
         self._latest = 0
 
@@ -121,10 +124,18 @@ class Admission:
         policy, queue = lane.policy, lane.queue
         if self._usable is not None and not self._served(policy):
             return self._refuse(lane, Reason.NO_BACKEND, 0, None, status=503)
+        if self.restraint.turns_away(policy):
+            return self._refuse(lane, Reason.DEGRADED, 0, None)
         lane.look(now)
         demand = demand_of(facts, self.lengths.predict(facts, policy.name), lane.waits.price.ratio)
         lacks = lane.lacks(demand)
-        if not queue and not lacks and self._total_room(demand) and self._engine_room(lane, now):
+        if (
+            not queue
+            and not lacks
+            and self._total_room(demand)
+            and self._engine_room(lane, now)
+            and not self.restraint.holds(lane, self._backlog)
+        ):
             if self._too_late(lane, facts, demand, now):
                 return self._refuse(lane, Reason.PREDICTED_WAIT, 0, None)
             self._begin(lane, facts, demand, now)
@@ -143,7 +154,9 @@ class Admission:
         waiting.ahead = ahead
         wait_ns = None if predicted is None else predicted.expected_ns
         reason = Reason.NONE
-        if lane.full():
+        if self.restraint.effects.refuse:
+            reason = Reason.DEGRADED
+        elif lane.full():
             reason = Reason.QUEUE_FULL
         elif lane.overfull(demand, self._processes):
             reason = Reason.TOKEN_BACKLOG
@@ -521,7 +534,9 @@ class Admission:
         self._kept_free_for = ""
         if not self._backlog:
             return []
-        only = None if self._bound_together or self._rooms is not None else freed
+        # Where the ladder holds lanes back, what one leaves is what another waits for, too.
+        together = self._bound_together or self._rooms is not None or self.restraint.effects.low_waits
+        only = None if together else freed
         out: list[str] = []
         passed: set[str] = set()
         while self._limits.requests is None or self._used.requests < self._limits.requests:
@@ -566,7 +581,7 @@ class Admission:
         for lane in lanes:
             if lane.rank >= best_rank:
                 continue  # first, because it is all that there is to say of most
-            if lane.no_place():
+            if lane.no_place() or self.restraint.holds(lane, self._backlog):
                 lane.prefill_binds = False
             elif lane.policy.name not in passed:
                 best, best_rank = lane, lane.rank
@@ -579,9 +594,9 @@ class Admission:
             budget = max(0, min(budget, facts.deadline_ns - now))
         return budget
 
-    @staticmethod
     def _refuse(
-        lane: LaneState, reason: Reason, position: int, predicted: WaitPrediction | None, *, status: int = 429
+        self, lane: LaneState, reason: Reason, position: int, predicted: WaitPrediction | None, *, status: int = 429
     ) -> Decision:
         lane.refused += 1
-        return refused(lane.policy.name, reason, position, predicted, status=status)
+        decision = refused(lane.policy.name, reason, position, predicted, status=status)
+        return self.restraint.told(decision, self._latest) if reason is Reason.DEGRADED else decision

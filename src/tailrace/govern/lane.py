@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from tailrace.govern.adaptive_limit import AdaptiveLimitPolicy
+from tailrace.govern.stream_guard import StreamGuard
 from tailrace.model.thresholds import Budgets, Objectives
 
 DEFAULT_LANE: Final = "default"
@@ -42,7 +43,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str = ""
     """The name of the API key, never the key."""
     asked_lane: str = ""
-    """The lane that the request names and may name; it comes before every match."""
+    """The lane that the request names and may name, or that was decided already; it comes before every match."""
     path: str = ""
     headers: Mapping[str, str] = {}
     """Lower-case names."""
@@ -143,6 +144,9 @@ class LanePolicy(msgspec.Struct, frozen=True, kw_only=True):
     def longest_overtaken_ns(self) -> int:
         """`patience_ns`, with its default."""
         return self.budgets.queue_ns // 2 if self.patience_ns is None else self.patience_ns
+
+    guard: StreamGuard | None = None
+    """What it demands of its streams beside the budgets."""
 
 
 def classify(policies: Sequence[LanePolicy], facts: RequestFacts) -> LanePolicy:

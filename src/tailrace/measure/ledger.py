@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import msgspec
 
+from tailrace.measure.cache_account import account_from_cache
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
 from tailrace.measure.sampling import DEFAULT_RATE, keep
 from tailrace.measure.stage_account import Passage, StageAccount, Stamps, account_for, parts_within
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.engine_state import EngineState
 from tailrace.model.outcome import OutcomeKind, Reason
-from tailrace.model.record import RequestRecord
+from tailrace.model.record import FROM_CACHE, RequestRecord
 from tailrace.model.stage import SourceKind, source
 from tailrace.model.thresholds import SlowThresholds
 from tailrace.model.timeline import Timeline
@@ -71,6 +72,8 @@ class RequestLedger(msgspec.Struct, kw_only=True):
     engine: str = ""
     engine_version: str = ""
     attempts: int = 1
+    cache: str = ""
+    """As the record's. One that was served from the cache has no `sent`; its `admitted` is the first byte's write."""
 
     # -- work
     prompt_tokens: int | None = None
@@ -207,6 +210,7 @@ class RequestLedger(msgspec.Struct, kw_only=True):
             engine=self.engine,
             engine_version=self.engine_version,
             attempts=self.attempts,
+            cache=self.cache,
             prompt_tokens=stream.prompt_tokens if from_usage else self.prompt_tokens,
             prompt_tokens_source="usage" if from_usage else self.prompt_tokens_source,
             cached_tokens=stream.cached_tokens if stream.cached_tokens is not None else timings.cached_tokens,
@@ -299,6 +303,15 @@ class RequestLedger(msgspec.Struct, kw_only=True):
         return out
 
     def _account(self, end: int, summary: StreamSummary | None, timings: EngineTimings) -> StageAccount:
+        if self.cache in FROM_CACHE:
+            return account_from_cache(
+                self.cache,
+                received=self.received,
+                parsed=self.parsed,
+                began=self.admitted,
+                blocked=self.blocked,
+                end=end,
+            )
         first = summary.first_token_at if summary is not None else None
         last = summary.last_token_at if summary is not None and summary.finished else None
         upstream_end = self.upstream_end

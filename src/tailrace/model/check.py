@@ -45,6 +45,8 @@ class CheckFinding(msgspec.Struct, frozen=True, kw_only=True):
     """The engine, file or address that it concerns."""
     subject: str = ""
     """The option, key or metric."""
+    line: int | None = None
+    """Line of the file that it concerns, counted from 1."""
     statement: str
     evidence: list[Evidence] = []
     advice: str = ""

@@ -33,6 +33,10 @@ class Reason(StrEnum):
     ENGINE_RUN_TIMEOUT = "engine_run_timeout"
     FIRST_TOKEN_TIMEOUT = "first_token_timeout"  # noqa: S105  (a reason, not a password)
     IDLE_TIMEOUT = "idle_timeout"
+    GAP_LIMIT = "gap_limit"
+    """A gap between two tokens was longer than its lane allows, which has it ended."""
+    SLOW_STREAM = "slow_stream"
+    """It brought fewer tokens a second than its lane demands."""
     TOTAL_TIMEOUT = "total_timeout"
     STAGE_TIMEOUT = "stage_timeout"
     """A service's own budget for one of its stages; the record names both."""
@@ -40,6 +44,8 @@ class Reason(StrEnum):
     QUEUE_FULL = "queue_full"
     PREDICTED_WAIT = "predicted_wait"
     TOKEN_BACKLOG = "token_backlog"  # noqa: S105
+    DEGRADED = "degraded"
+    """The degradation ladder refuses it: its lane is of low priority, or it would have had to wait."""
     EVICTED_BY_PRIORITY = "evicted_by_priority"
     BAD_REQUEST = "bad_request"
     INPUT_TOO_LONG = "input_too_long"
@@ -83,6 +89,8 @@ REASON_KIND: dict[Reason, OutcomeKind] = {
             Reason.ENGINE_RUN_TIMEOUT,
             Reason.FIRST_TOKEN_TIMEOUT,
             Reason.IDLE_TIMEOUT,
+            Reason.GAP_LIMIT,
+            Reason.SLOW_STREAM,
             Reason.TOTAL_TIMEOUT,
             Reason.STAGE_TIMEOUT,
         ),
@@ -93,6 +101,7 @@ REASON_KIND: dict[Reason, OutcomeKind] = {
             Reason.QUEUE_FULL,
             Reason.PREDICTED_WAIT,
             Reason.TOKEN_BACKLOG,
+            Reason.DEGRADED,
             Reason.EVICTED_BY_PRIORITY,
             Reason.BAD_REQUEST,
             Reason.INPUT_TOO_LONG,

@@ -13,6 +13,9 @@ from tailrace.model.timeline import Timeline
 SCHEMA: Final = 1
 """Version of the record. Fields may be added under one number; a rename or removal takes a new one."""
 
+FROM_CACHE: Final = frozenset({"hit", "shared", "semantic"})
+"""Values of `cache` with which no engine worked for the request."""
+
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that is kept about one request.
@@ -51,6 +54,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     engine: str = ""
     engine_version: str = ""
     attempts: int = 1
+    cache: str = ""
+    """What the response cache did: `miss`, `hit`, `shared` (another request's answer as it came), `semantic`; empty
+    where the request was none of its. One that was served from it has no engine stages: see `from_cache`."""
 
     # -- work
     prompt_tokens: int | None = None
@@ -203,6 +209,11 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The thresholds that were crossed: `ttft`, `tpot`, `stall`, `gap`; of an application, the stages that took longer
     than their budget and were not stopped."""
     timeline: Timeline | None = None
+
+    @property
+    def from_cache(self) -> bool:
+        """Whether no engine worked for it: its times say nothing of one."""
+        return self.cache in FROM_CACHE
 
     def stage_ns(self, stage: str) -> int | None:
         """The value of a stage or part by its dotted name (ns), `None` where it is absent."""

@@ -17,6 +17,8 @@ class LaneNow(TypedDict, total=False):
     queued: int
     queued_limit: int | None
     oldest_wait_ms: float
+    predicted_wait_ms: float | None
+    order: str
 
 
 class StreamNow(TypedDict, total=False):

@@ -16,6 +16,7 @@ from tailrace.analyze.buckets import tail_by_length
 from tailrace.analyze.decompose import stage_columns
 from tailrace.analyze.failures import failures_by_stage
 from tailrace.analyze.stage_groups import split_queue, stage_groups
+from tailrace.analyze.vantage import without_cached
 from tailrace.analyze.window import WindowSummary, default_metric, ended_since, summarise_window
 from tailrace.figures.decomposition import decomposition_picture
 from tailrace.figures.failures import failures_picture
@@ -57,7 +58,7 @@ def build_view(
 ) -> View:
     """Answer one selection from the newest `limit` records."""
     limited = len(table) >= limit
-    table = ended_since(table, chosen.since_unix_ns(now_unix_ns))
+    table = without_cached(ended_since(table, chosen.since_unix_ns(now_unix_ns)))
     lanes = sorted(set(table.column("lane").tolist()))
     if chosen.lane:
         table = table.where(table.column("lane") == chosen.lane)

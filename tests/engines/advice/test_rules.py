@@ -507,7 +507,7 @@ def test_every_code_is_on_its_page():
     """`docs/how-to/check.md` lists what can be found, and nothing else."""
     root = Path(tailrace.__file__).parent
     sources = [*(root / "engines" / "advice").glob("*.py"), root / "engines" / "flags" / "start_log.py"]
-    sources.append(root / "app" / "check_config.py")
+    sources += (root / "app").glob("check_*.py")
     code = re.compile(r'"([A-Z][A-Z0-9]+(?:_[A-Z0-9]+)+)"')
     raised = {found for path in sources for found in code.findall(path.read_text())} | {"ENSEMBLE"}
     page = (root.parent.parent / "docs" / "how-to" / "check.md").read_text()
