@@ -604,3 +604,22 @@ def test_a_name_that_leads_elsewhere_is_another_engine() -> None:
             assert _counts(engines) == [0, 5]
 
     run(test())
+
+
+def test_a_gap_that_a_lane_forbids_speaks_against_the_engine() -> None:
+    async def halting(incoming: Incoming) -> None:
+        await incoming.sse(token())
+        await asyncio.sleep(0.4)
+        await incoming.chunks(token(), b"data: [DONE]\n\n")
+        await incoming.end()
+
+    async def test() -> None:
+        lanes = [{"name": "default", "gap": {"limit": "100ms"}}]
+        async with several(2, halting, lanes=lanes) as (s, _):
+            assert (await s.ask(request(chat_body()))).tokens == 2
+            record = await s.record()
+            watched = s.gateway.backends.balancing.outliers._watched
+            assert watched[record.backend].gaps() >= 1
+            assert {name for name, one in watched.items() if one.gaps()} == {record.backend}
+
+    run(test())

@@ -528,8 +528,7 @@ _TABLE: Final = (
         merge="max",
         definition="Share of prompt tokens found in the engine's prefix cache in the last minute.",
     ),
-    *BACKEND_METRICS,
-    *LADDER_METRICS,
+    *(*BACKEND_METRICS, *LADDER_METRICS),
     *SPAN_METRICS,
     *CACHE_METRICS,
     # -- our own records

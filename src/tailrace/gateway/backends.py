@@ -14,6 +14,7 @@ from tailrace.gateway.backend import Backend
 from tailrace.gateway.balancing import Balancing
 from tailrace.gateway.config import Config
 from tailrace.govern.balance import Want
+from tailrace.model.gap_event import GapEvent
 
 if TYPE_CHECKING:
     from tailrace.gateway.in_flight import InFlight
@@ -111,6 +112,14 @@ class Backends:
     def load(self, backend: Backend) -> dict[str, Any]:
         """What of ours is with a backend, and how it stands; numbers of several processes add up."""
         return {**backend.load(), **self.balancing.view(backend, monotonic_ns())}
+
+    def hear_gaps(self, listeners: list[Callable[[GapEvent], None]]) -> None:
+        """Where there are several, a stream that stands still speaks against its engine."""
+        hear = self.balancing.gap
+        if hear in listeners:
+            listeners.remove(hear)
+        if len(self._all) > 1:
+            listeners.append(hear)
 
     # -- life
 

@@ -14,6 +14,7 @@ from tailrace.govern.hedge import Hedger
 from tailrace.govern.outlier import Ejection, OutlierWatch
 from tailrace.govern.retry_policy import Again, RetryBudget, Trouble, decide
 from tailrace.govern.ring import key_of
+from tailrace.model.gap_event import GapEvent
 from tailrace.model.outcome import OutcomeKind, Reason
 
 if TYPE_CHECKING:
@@ -193,10 +194,9 @@ class Balancing:
                 gaps=min(1, record.stall_count),
             )
 
-    def gap(self, backend: str, now: int) -> None:
-        """A stream of that backend stands still: told while it does."""
-        if self._several:
-            self.outliers.gap(backend, now)
+    def gap(self, event: GapEvent) -> None:
+        """A stream stands still for longer than its lane allows: told while it does."""
+        self.outliers.gap(event.backend, event.at)
 
     def sweep(self, now: int) -> None:
         """Once a second: judge, and look how even the work is."""

@@ -110,7 +110,6 @@ class Gateway:
         self.backends = Backends(config, self.in_flight.values, self.amendments)
         self.hindsight = Hindsight()
         self.gaps = GapDesk()
-        self.gaps.listeners.append(lambda event: self.backends.balancing.gap(event.backend, event.at))
         self.degradation: Degradation | None = None
         """The degradation ladder, where the configuration has one."""
         reception = Reception(self)
@@ -156,6 +155,7 @@ class Gateway:
         self.traces.reconfigure(config.traces, config.workers)
         self._apply_degradation(config)
         self.shaping.apply(config)
+        self.backends.hear_gaps(self.gaps.listeners)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes

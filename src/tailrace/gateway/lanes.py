@@ -91,7 +91,10 @@ class LaneDesk:
 
     def tokens_of(self, request_id: str) -> int | None:
         """Prompt and expected output of an admitted request; `None` for one that no lane has."""
-        return self.admission.tokens_of(request_id)
+        try:
+            return self.admission.tokens_of(request_id)
+        except KeyError:
+            return None
 
     def learn(self, request_id: str, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """What a request that has finished really took."""

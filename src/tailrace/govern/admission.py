@@ -229,11 +229,9 @@ class Admission:
             del self._lanes[lane.policy.name]
         return self._admit(now, lane)
 
-    def tokens_of(self, request_id: str) -> int | None:
-        """Prompt and expected output of a running request; `None` for one that is not."""
-        lane = self._lane_of.get(request_id)
-        running = None if lane is None else lane.running.get(request_id)
-        return None if running is None else running.demand.tokens
+    def tokens_of(self, request_id: str) -> int:
+        """Prompt and expected output of a running request. KeyError for one that does not run."""
+        return self._lane_of[request_id].running[request_id].demand.tokens
 
     def learn(self, request_id: str, *, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """What a request that has finished really took, once that is known: it need not hold up the next one.
