@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -82,3 +83,69 @@ def test_bad_input_is_one_sentence(args, message):
     assert done.returncode == 2
     assert done.stderr.startswith(f"tailrace simulate: {message}")
     assert done.stderr.count("\n") == 1
+
+
+LANES = """
+backends:
+  - {name: one, url: "http://127.0.0.1:8000"}
+  - {name: two, url: "http://127.0.0.1:8001"}
+objectives: {ttft_p99: 500ms, tpot_p99: 80ms}
+lanes:
+  - {name: chat, match: {max_prompt_tokens: 2000}, priority: high}
+  - {name: docs, match: {min_prompt_tokens: 2001}, running: 2, queued: 3, prefill_requests: 1, backends: [two],
+     objectives: {ttft_p99: 10s}}
+"""
+LOAD = ("--rate", "30", "--duration", "20", "--mix", "short:0.8,long:0.2", "--timelines", "none", "--seed", "4")
+
+
+def test_a_gateways_configuration_governs_and_its_lanes_are_told(tmp_path):
+    config, out, log = tmp_path / "tailrace.yaml", tmp_path / "sim.run", tmp_path / "decisions.jsonl"
+    config.write_text(LANES)
+    options = ("-c", str(config), "--retries", "2", "--out", str(out), "--decisions", str(log), "--json")
+    done = simulate(*LOAD, *options)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert set(told["lanes"]) == {"chat", "docs"}
+    assert told["lanes"]["chat"]["completed"] == told["lanes"]["chat"]["n"]
+    assert told["refusals"]["n"] == told["refusals"]["with_retry_after"] > 20
+    run = read_run(out)
+    assert {record.backend for record in run.records if record.lane == "docs" and record.backend} == {"two"}
+    # Chat goes where the fewest tokens are outstanding: away from the documents.
+    assert {record.backend for record in run.records if record.lane == "chat"} == {"one"}
+    assert not any(broken_invariants(record) for record in run.records)
+    assert max(record.retries for record in run.records) == 2
+    assert run.header.objectives.bounds["docs/ttft"] == {0.99: 10_000_000_000}
+    assert run.header.knobs["lanes"][1]["running"] == 2
+    assert summarise_run(run).n == told["n"] == len(run.records)
+    notes = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [note["at_ms"] for note in notes] == sorted(note["at_ms"] for note in notes)
+    refused = [note for note in notes if note["step"] == "refuse"]
+    assert len(refused) == told["refusals"]["n"]
+    assert all(note["retry_after_s"] >= 1 and note["lane"] == "docs" for note in refused)
+    assert {note["request_id"] for note in notes} == {record.request_id for record in run.records}
+
+
+def test_the_same_load_without_the_gateway_is_sorted_into_its_lanes(tmp_path):
+    config = tmp_path / "tailrace.yaml"
+    config.write_text(LANES)
+    done = simulate(*LOAD, "-c", str(config), "--ungoverned", "--engines", "1")
+    assert done.returncode == 0, done.stderr
+    assert "calls were served" in done.stdout
+    assert "docs, did not complete" not in done.stdout
+    served, calls = re.search(r"([\d,]+) of ([\d,]+) calls were served", done.stdout).groups()
+    assert served == calls
+    assert re.search(r"chat +\d+ +\d+ .*\n *docs +\d+ +\d+ ", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--retries", "2"), "there is no gateway to simulate"),
+        (("-c", "nowhere.yaml"), "nowhere.yaml"),
+    ],
+)
+def test_what_needs_a_gateway_says_so(options, says):
+    done = simulate("--rate", "5", "--requests", "5", *options)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

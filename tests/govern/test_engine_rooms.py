@@ -94,3 +94,15 @@ def test_an_engine_that_is_full_says_why():
     assert "7 requests wait" in rooms.why_not(0)["default"]
     rooms.hear("default", state(S), S)
     assert rooms.why_not(S) == {}
+
+
+def test_engines_come_and_go_by_a_reload():
+    rooms = EngineRooms(POLICY, ["a", "b"])
+    one = Admission([LanePolicy(budgets=PATIENT)], rooms=rooms)
+    kinds = [one.arrive(facts(number), 1).kind for number in range(3)]
+    assert kinds.count(DecisionKind.ADMIT) == 2, "one at each of them"
+    one.engines(["b", "c"])
+    assert one.settle(2) == ["r2"], "at the new one nothing of ours is"
+    for name in ("r0", "r1", "r2"):
+        one.finish(name, S)
+    assert rooms.why_not(S) == {}

@@ -12,7 +12,7 @@ import pytest
 from tailrace.gateway.config import config_from, to_plain
 from tailrace.model.outcome import OutcomeKind, Reason
 from tests.wire.client import RawClient, Reply, chat_body, request
-from tests.wire.scripted import Incoming, Script, ScriptedEngine, event, token
+from tests.wire.scripted import SSE_HEAD, Incoming, Script, ScriptedEngine, event, token
 from tests.wire.stand import Stand, run, stand
 from tests.wire.test_admin import admin_of
 from tests.wire.test_backends import several
@@ -621,5 +621,37 @@ def test_a_gap_that_a_lane_forbids_speaks_against_the_engine() -> None:
             watched = s.gateway.backends.balancing.outliers._watched
             assert watched[record.backend].gaps() >= 1
             assert {name for name, one in watched.items() if one.gaps()} == {record.backend}
+
+    run(test())
+
+
+@pytest.mark.parametrize("how", ["error", "cut_after_head"])
+def test_those_who_follow_an_answer_get_the_attempt_that_succeeds(how: str) -> None:
+    """A cached route: identical requests wait for the one that was sent, whichever engine answers it in the end."""
+    go = asyncio.Event()
+
+    async def fails(incoming: Incoming) -> None:
+        await go.wait()
+        if how == "error":
+            await incoming.reply({"error": {"message": "no"}}, 500)
+        else:
+            await incoming.send(SSE_HEAD)
+            await asyncio.sleep(0.05)
+            incoming.abort()
+
+    async def test() -> None:
+        async with several(2, _fine, cache={"routes": [{}]}) as (s, engines):
+            engines[0].script = fails
+            body = chat_body(temperature=0)
+            asked: list[asyncio.Future[Reply]] = []
+            while not engines[0].requests:
+                body = chat_body(temperature=0, seed=len(asked))
+                asked = [asyncio.ensure_future(s.ask(request(body))) for _ in range(3)]
+                await s.until(lambda: engines[0].requests or all(one.done() for one in asked))
+            go.set()
+            replies = await asyncio.gather(*asked)
+            assert [(reply.status, reply.tokens, reply.error) for reply in replies] == [(200, 2, None)] * 3
+            assert len({reply.body for reply in replies}) == 1
+            assert len(engines[0].requests) == 1
 
     run(test())

@@ -51,6 +51,7 @@ _WORST: Final = frozenset(
         "prefill_requests_limit",
         "prefill_tokens_limit",
         "weight",
+        "throughput_objective",
         "median",
         "coverage",
         "bias",

@@ -11,13 +11,14 @@ from tailrace.cli.command_app import CommandApp
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.app.governed_simulation import Governance
     from tailrace.app.simulate import Simulation, SimulationSpec
     from tailrace.workload.plan import Workload
     from tailrace.workload.trace import TraceRow
 
 app = CommandApp()
 
-_WORK, _ENGINE, _RESULT = "Which requests", "The engine", "Results"
+_WORK, _ENGINE, _GATEWAY, _RESULT = "Which requests", "The engine", "A gateway before it", "Results"
 _DEFAULT_REQUESTS = 2000
 
 
@@ -107,6 +108,51 @@ def simulate(
     prefill_overhead_ms: Annotated[
         float, typer.Option(help="Further overhead of a step with prefill.", min=0.0, rich_help_panel=_ENGINE)
     ] = 0.0,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="A gateway's configuration: its lanes, limits, budgets and objectives govern, with its own code; one "
+            "engine for each backend.",
+            rich_help_panel=_GATEWAY,
+        ),
+    ] = None,
+    ungoverned: Annotated[
+        bool,
+        typer.Option(help="The same load without the gateway; lanes only sort the results.", rich_help_panel=_GATEWAY),
+    ] = False,
+    engines: Annotated[
+        int | None, typer.Option(help="So many engines, whatever the file lists.", min=1, rich_help_panel=_GATEWAY)
+    ] = None,
+    retries: Annotated[
+        int, typer.Option(help="Further tries of a refused client.", min=0, rich_help_panel=_GATEWAY)
+    ] = 0,
+    ignore_retry_after: Annotated[
+        bool, typer.Option(help="Clients back off at their own pace.", rich_help_panel=_GATEWAY)
+    ] = False,
+    client_timeout: Annotated[
+        float | None, typer.Option(help="Seconds after which a client leaves.", rich_help_panel=_GATEWAY)
+    ] = None,
+    client_first_token: Annotated[
+        float | None,
+        typer.Option(help="Seconds after which a client without a token leaves.", rich_help_panel=_GATEWAY),
+    ] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option(help="Seconds that clients tell the gateway (x-deadline-ms).", rich_help_panel=_GATEWAY),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="What every request allows. Default: clients say nothing, and the gateway must guess.",
+            min=1,
+            rich_help_panel=_GATEWAY,
+        ),
+    ] = None,
+    decisions: Annotated[
+        str | None, typer.Option(help="Write every decision with its time, as JSON lines.", rich_help_panel=_GATEWAY)
+    ] = None,
     out: Annotated[str | None, typer.Option(help="Run file to write.", rich_help_panel=_RESULT)] = None,
     timelines: Annotated[
         str,
@@ -125,6 +171,9 @@ def simulate(
     The result opens wherever a run does: compare, diagnose. It is a model's answer: state of the art is an
     error of a few percent in time per token and up to a third in TTFT near saturation. Calibrate before you promise.
 
+    With --config the gateway's own admission stands before the engine: what lanes do for a load is seen before a GPU
+    sees it.
+
     Example: tailrace simulate --rate 7 --requests 2000 --out sim.run
     """
     from pathlib import Path
@@ -133,20 +182,15 @@ def simulate(
 
     from tailrace.app.simulate import SimulationSpec
     from tailrace.cli.traffic import trace_file
-    from tailrace.model.errors import InputError
     from tailrace.simulate.knobs import knobs_from
     from tailrace.simulate.presets import preset as find_preset
 
-    if timelines not in ("all", "sampled", "none"):
-        raise InputError(f"there is no choice {timelines!r}", place="--timelines", remedy="Use all, sampled or none.")
-    if not 0 < time_scale < float("inf"):
-        raise InputError(f"{time_scale:g} is not above 0", place="--time-scale", remedy="1 is the preset's speed.")
-    for place, value in (("--requests", requests), ("--duration", duration)):
-        if value is not None and not 0 < value < float("inf"):
-            raise InputError(f"must be above 0, got {value:g}", place=place)
-    for place, overhead in (("--step-overhead-ms", step_overhead_ms), ("--prefill-overhead-ms", prefill_overhead_ms)):
-        if overhead is not None and not 0 <= overhead < float("inf"):
-            raise InputError(f"{overhead:g} is no time", place=place, remedy="Give a number of milliseconds.")
+    _check_numbers(
+        timelines=timelines,
+        time_scale=time_scale,
+        counts={"--requests": requests, "--duration": duration},
+        overheads={"--step-overhead-ms": step_overhead_ms, "--prefill-overhead-ms": prefill_overhead_ms},
+    )
     workload = _workload(
         rate=rate,
         arrival=arrival,
@@ -170,6 +214,13 @@ def simulate(
         "block_size": block_size,
         "max_model_len": max_model_len,
     }
+    client = {
+        "total": client_timeout,
+        "first_token": client_first_token,
+        "deadline": deadline,
+        "retries": retries,
+        "obeys": not ignore_retry_after,
+    }
     if requests is None and duration is None and rate is not None:
         requests = _DEFAULT_REQUESTS
     spec = SimulationSpec(
@@ -184,15 +235,51 @@ def simulate(
         prefill_overhead_ms=prefill_overhead_ms,
         keep_timelines=timelines,  # type: ignore[arg-type]  # checked above
         mix_text=mix or "",
+        governance=_governance(
+            config,
+            governed=not ungoverned,
+            engines=engines,
+            client=client,
+            max_tokens=max_tokens,
+        ),
+        keep_decisions=decisions is not None,
     )
     path = Path(out) if out else None
     result = _run(spec, path)
+    if decisions is not None:
+        _write_decisions(decisions, result)
     if as_json:
         import sys
 
-        sys.stdout.write(msgspec.json.encode(result.summary).decode() + "\n")
+        told: Any = result.summary
+        if result.refusals is not None:
+            told = {
+                **msgspec.to_builtins(result.summary),
+                "lanes": result.lanes,
+                "refusals": result.refusals,
+                "calls": result.calls,
+                "served_calls": result.served_calls,
+            }
+        sys.stdout.write(msgspec.json.encode(told).decode() + "\n")
     else:
         _print(result, spec)
+
+
+def _check_numbers(
+    *, timelines: str, time_scale: float, counts: dict[str, float | None], overheads: dict[str, float | None]
+) -> None:
+    from tailrace.model.errors import InputError
+
+    if timelines not in ("all", "sampled", "none"):
+        raise InputError(f"there is no choice {timelines!r}", place="--timelines", remedy="Use all, sampled or none.")
+    if not 0 < time_scale < float("inf"):
+        raise InputError(f"{time_scale:g} is not above 0", place="--time-scale", remedy="1 is the preset's speed.")
+    for place, value in counts.items():
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(f"must be above 0, got {value:g}", place=place)
+    for place, overhead in overheads.items():
+        if overhead is not None and not 0 <= overhead < float("inf"):
+            raise InputError(f"{overhead:g} is no time", place=place, remedy="Give a number of milliseconds.")
 
 
 def _workload(
@@ -218,6 +305,73 @@ def _workload(
     )
     kind = ArrivalKind.TRACE if rate is None else ArrivalKind(arrival)
     return Workload(arrivals=Arrivals(kind=kind, rate=rate), mix=classes, trace=rows)
+
+
+def _governance(
+    config: str | None, *, governed: bool, engines: int | None, client: dict[str, Any], max_tokens: int | None
+) -> Governance | None:
+    import msgspec
+
+    from tailrace.app.governed_simulation import governance_from, with_engines
+    from tailrace.model.errors import InputError
+    from tailrace.simulate.clients import ClientPolicy
+
+    obeys = client.pop("obeys")
+    given = [name for name, value in client.items() if value] + ["engines"] * bool(engines)
+    if config is None:
+        if given or not governed or not obeys or max_tokens:
+            raise InputError(
+                "there is no gateway to simulate", place="--config", remedy="Give -c tailrace.yaml with its lanes."
+            )
+        return None
+    for name in ("total", "first_token", "deadline"):
+        value = client[name]
+        if value is not None and not 0 < value < float("inf"):
+            raise InputError(f"{value:g} seconds is no time", place=f"the client's {name}")
+    policy = ClientPolicy(
+        total_ns=_ns(client["total"]),
+        first_token_ns=_ns(client["first_token"]),
+        deadline_ns=_ns(client["deadline"]),
+        retries=client["retries"],
+        obeys_retry_after=obeys,
+    )
+    found, _ = governance_from(config)
+    if engines is not None:
+        found = with_engines(found, engines)
+    return msgspec.structs.replace(found, governed=governed, client=policy, max_tokens=max_tokens)
+
+
+def _ns(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e9)
+
+
+def _write_decisions(path: str, result: Simulation) -> None:
+    from pathlib import Path
+
+    import msgspec
+
+    from tailrace.model.errors import InputError
+
+    encoder = msgspec.json.Encoder()
+    lines = [
+        encoder.encode(
+            {
+                "at_ms": note.at_ns / 1e6,
+                "request_id": note.request_id,
+                "lane": note.lane,
+                "step": note.step,
+                "reason": note.reason,
+                "position": note.position,
+                "predicted_wait_ms": None if note.predicted_wait_ns is None else note.predicted_wait_ns / 1e6,
+                "retry_after_s": note.retry_after_s,
+            }
+        )
+        for note in result.decisions
+    ]
+    try:
+        Path(path).write_bytes(b"".join(line + b"\n" for line in lines))
+    except OSError as error:
+        raise InputError(f"cannot be written ({error.strerror})", place=path, remedy="Choose another file.") from None
 
 
 def _run(spec: SimulationSpec, path: Path | None) -> Simulation:
@@ -259,5 +413,9 @@ def _print(result: Simulation, spec: SimulationSpec) -> None:
     )
     if summary.errors:
         console.print("did not complete: " + ", ".join(f"{name} {count:,}" for name, count in summary.errors.items()))
+    if result.refusals is not None:
+        from tailrace.cli.lane_table import print_lanes
+
+        print_lanes(console, result)
     if summary.run:
         console.print(f"run file: {summary.run}")

@@ -260,6 +260,7 @@ class GatewayExchange:
         decision = desk.arrive(self, facts, now)
         self.lane = self.ledger.lane = decision.lane
         self.foretold = self.gateway.foresight.lines(decision, facts)
+        self.ledger.predicted_wait_ns = decision.predicted_wait_ns
         if decision.kind is DecisionKind.REFUSE:
             self.lane_refused(decision, now)
             return

@@ -18,5 +18,6 @@ def follow_engines(lanes: LaneDesk, backends: Backends, now: int) -> None:
     """Once a sweep. An engine that does not answer counts as usable: it may be back before anybody knows."""
     lanes.admission.usable([backend.name for backend in backends if not backend.shut])
     if lanes.follows_engines:
+        lanes.admission.engines([backend.name for backend in backends])
         for backend in backends:
             lanes.hear(backend.name, backend.engine.watch.latest, now)

@@ -17,16 +17,17 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from tailrace.govern.admission_views import AdmissionViews
 from tailrace.govern.decision import Decision, DecisionKind, refused
 from tailrace.govern.demand import demand_of
 from tailrace.govern.ended import Ended
 from tailrace.govern.engine_rooms import EngineRooms
 from tailrace.govern.expiry import Entry, Expiry
-from tailrace.govern.lane import LanePolicy, RequestFacts, classify
+from tailrace.govern.lane import Classifier, LanePolicy, RequestFacts
 from tailrace.govern.lane_queue import Waiting
 from tailrace.govern.lane_state import LaneState, Running
 from tailrace.govern.lane_turns import LaneTurns
@@ -47,7 +48,7 @@ _UNLEARNT: Final = 1024
 """Finished requests whose real length may still be told. The gateway makes records in batches of 64 at most."""
 
 
-class Admission:
+class Admission(AdmissionViews):
     """All lanes of one gateway. `total_running` (optional) bounds the sum over lanes; lanes then share by priority.
 
     With `shared` the keeper of the limits holds the total, and what a lane may use is what it was granted.
@@ -69,6 +70,7 @@ class Admission:
         a limit, which `hear` is told of.
         """
         self._policies = list(policies)
+        self._classifier = Classifier(self._policies)
         self._processes = max(1, processes)
         self._shares: dict[str, Share] | None = {} if shared else None
         self._retiring = False
@@ -120,7 +122,7 @@ class Admission:
         if request_id in self._lane_of:
             raise ValueError(f"request id {request_id!r} is already admitted or queued")
         self._latest = now
-        lane = self._lane(classify(self._policies, facts))
+        lane = self._lane(self._classifier.lane(facts))
         policy, queue = lane.policy, lane.queue
         if self._usable is not None and not self._served(policy):
             return self._refuse(lane, Reason.NO_BACKEND, 0, None, status=503)
@@ -276,6 +278,11 @@ class Admission:
         self._rooms.hear(engine, state, now)
         return self.settle(now)
 
+    def engines(self, names: Collection[str]) -> None:
+        """The engines whose own state is a limit."""
+        if self._rooms is not None:
+            self._rooms.follow(names)
+
     def sent(self, request_id: str, engine: str) -> None:
         """The engine that an admitted request really goes to."""
         lane = self._lane_of.get(request_id)
@@ -310,6 +317,7 @@ class Admission:
         )
         old = self._lanes
         self._policies = list(policies)
+        self._classifier = Classifier(self._policies)
         self.lengths.keep({policy.name for policy in policies})
         if sharing is not None:
             self._set_sharing(sharing)
@@ -331,7 +339,7 @@ class Admission:
             if name not in self._lanes or name in self._retired:
                 self._leave_share(lane)
         for entry in waiting:
-            lane = self._lane(classify(self._policies, entry.facts))
+            lane = self._lane(self._classifier.lane(entry.facts))
             self._enqueue(lane, entry, now)
             if lane.share is not None and entry.facts.request_id in seated:
                 lane.share.keep_seat(entry.facts.request_id)
@@ -401,52 +409,6 @@ class Admission:
         """Who waits and was told that it may."""
         unseated = () if lane.share is None else lane.share.unseated
         return [entry.facts.request_id for entry in lane.queue if entry.facts.request_id not in unseated]
-
-    # -- views
-
-    def lane_of(self, facts: RequestFacts) -> str:
-        """The lane whose match accepts a request."""
-        return classify(self._policies, facts).name
-
-    def policy(self, lane: str) -> LanePolicy:
-        """The policy of a lane that a decision named."""
-        return self._lanes[lane].policy
-
-    def predicted_wait_ns(self, lane: str, now: int) -> int | None:
-        """What the next arrival in `lane` would wait; absent while that is not known, or there is no such lane."""
-        state = self._lanes.get(lane)
-        predicted = None if state is None else state.next_wait(now)
-        return None if predicted is None else predicted.expected_ns
-
-    def predicted_duration(self, lane: str, facts: RequestFacts) -> WaitPrediction | None:
-        """How long such a request holds its place in `lane`, from admission to its end; absent until enough ended."""
-        state = self._lanes.get(lane)
-        if state is None:
-            return None
-        length = self.lengths.predict(facts, lane)
-        return state.waits.duration(demand_of(facts, length, state.waits.price.ratio).work)
-
-    def standing(self, request_id: str, now: int) -> tuple[int | None, int | None]:
-        """Where a waiting request stands (1 is next), and how long it is likely to wait still (ns)."""
-        lane = self._lane_of.get(request_id)
-        if lane is None or request_id not in lane.queue:
-            return None, None
-        waiting = lane.queue[request_id]
-        ahead, work = lane.queue.ahead(waiting)
-        predicted = lane.predict(ahead, work, now, held=True, size=waiting.demand.work)
-        return ahead + lane.elsewhere(now) + 1, None if predicted is None else predicted.expected_ns
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether `expire` would name somebody at once, because its turn came too late for its deadline."""
-        return bool(self._hopeless)
-
-    def snapshot(self, now: int) -> dict[str, dict[str, Any]]:
-        """Lane -> limits and occupancy, for metrics and the admin port (times in ms)."""
-        return {
-            name: {**lane.view(now), "predicted_length_error": msgspec.to_builtins(self.lengths.error(name))}
-            for name, lane in self._lanes.items()
-        }
 
     # -- inside
 

@@ -22,6 +22,7 @@ class Ended:
         """Put right what its tenant and its lane were charged; of a completed one, learn for those that come."""
         lane, running = self._lane, self._running
         demand = running.demand
+        lane.output_tokens += output_tokens
         prompt = demand.prompt if prompt_tokens is None else prompt_tokens
         surplus = prompt + output_tokens - demand.tokens
         lane.queue.correct(running.tenant, surplus)

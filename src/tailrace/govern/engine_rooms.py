@@ -18,12 +18,24 @@ SOLE = "default"
 class EngineRooms:
     """One `EngineRoom` an engine, and how many of ours each has."""
 
-    __slots__ = ("_in_flight", "_rooms")
+    __slots__ = ("_in_flight", "_policy", "_processes", "_rooms")
 
     def __init__(self, policy: EngineRoomPolicy, engines: Iterable[str] = (SOLE,), *, processes: int = 1) -> None:
         """`processes`: how many hear the same readings, and share what they leave."""
+        self._policy, self._processes = policy, processes
         self._rooms = {name: EngineRoom(policy, processes=processes) for name in engines}
         self._in_flight = dict.fromkeys(self._rooms, 0)
+
+    def follow(self, engines: Collection[str]) -> None:
+        """The engines are these now. A new one is full until its first reading; one that is gone is forgotten."""
+        if self._rooms.keys() == set(engines):
+            return
+        for name in self._rooms.keys() - set(engines):
+            del self._rooms[name], self._in_flight[name]
+        for name in engines:
+            if name not in self._rooms:
+                self._rooms[name] = EngineRoom(self._policy, processes=self._processes)
+                self._in_flight[name] = 0
 
     def hear(self, engine: str, state: EngineState | None, now: int) -> None:
         """A reading of one engine's metrics."""
@@ -51,8 +63,11 @@ class EngineRooms:
 
     def give(self, engine: str) -> None:
         """It is there no longer."""
-        self._in_flight[engine] -= 1
-        self._rooms[engine].ended()
+        room = self._rooms.get(engine)
+        if room is not None:
+            # Of an engine that was away meanwhile, what it had before is not counted.
+            self._in_flight[engine] = max(0, self._in_flight[engine] - 1)
+            room.ended()
 
     def moved(self, engine: str, to: str) -> str:
         """One that was counted to `engine` goes `to` another; returns whom it is counted to."""

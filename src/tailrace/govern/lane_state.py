@@ -49,6 +49,7 @@ class LaneState:
         "floor",
         "guesses",
         "limits",
+        "output_tokens",
         "overtaking",
         "policy",
         "prefill_binds",
@@ -93,6 +94,8 @@ class LaneState:
         self._ceiling: int | None = None
         """What an operator or a degradation leaves of `running`."""
         self.floor = ServiceFloor()
+        self.output_tokens = 0
+        """Of all that have finished, as far as it was told."""
         self.finished = 0
         self.refused = 0
 
@@ -195,7 +198,7 @@ class LaneState:
         self.finished, self.refused, self.charged = old.finished, old.refused, old.charged
         if self.policy.adaptive is not None and self.policy.adaptive == old.policy.adaptive:
             self.adaptive = old.adaptive
-        self.guesses = old.guesses
+        self.guesses, self.output_tokens = old.guesses, old.output_tokens
         self.waits.resize(self.policy.running)
 
     def forget_queue(self, tenant_weights: Mapping[str, float]) -> None:
@@ -285,6 +288,8 @@ class LaneState:
             "prefill_requests_limit": policy.prefill_requests,
             "prefill_tokens": used.prefill_tokens,
             "prefill_tokens_limit": policy.prefill_tokens,
+            "output_tokens": self.output_tokens,
+            "throughput_objective": policy.objectives.tokens_per_s,
             "tenants_waiting": queue.tenants,
             "weight": policy.weight,
             "backends": list(policy.backends),

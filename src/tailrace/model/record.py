@@ -153,6 +153,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     connection_reused: bool | None = None
     pool_wait_ns: int | None = None
     """Waiting for a connection because the pool was full; absent where nobody had to wait. Contained in `queue`."""
+    predicted_wait_ns: int | None = None
+    """What it was foretold to wait in its lane when it was queued or refused; absent where it was let in at once, or
+    nothing was known yet. `queue_gateway` is what a queued one really waited."""
     cancel_upstream_ns: int | None = None
     """Why it is over was seen (the client's end, the deadline, a call) -> its connection to the engine was closed.
 

@@ -55,6 +55,8 @@ class Engine:
         self.log = StepLog(enabled=keep_steps)
         self.ended: list[SimRequest] = []
         """Requests that finished, were aborted or refused since the caller last cleared the list."""
+        self.started: list[SimRequest] | None = None
+        """A caller that wants to know puts a list here: requests whose first token came out are appended."""
         self._waiting: WaitingQueue = ByPriority() if knobs.policy == "priority" else FirstCome()
         self._running: dict[SimRequest, None] = {}
         self._arrivals: deque[SimRequest] = deque()
@@ -506,6 +508,8 @@ class Engine:
                 request.running_at_first = len(self._running)
                 request.waiting_at_first = self._waiting.count
                 request.kv_at_first = self.kv.usage
+                if self.started is not None:
+                    self.started.append(request)
             if self.cohort.join(request, step):
                 done.append(request)
         self._chunks = []

@@ -16,7 +16,7 @@ from tailrace.measure.sampling import DEFAULT_RATE, keep
 from tailrace.measure.stall import StallWatch
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.record import RequestRecord
-from tailrace.model.stage import QUEUE_ENGINE, SourceKind, Stage, source
+from tailrace.model.stage import QUEUE_ENGINE, QUEUE_GATEWAY, SourceKind, Stage, source
 from tailrace.model.thresholds import SlowThresholds
 from tailrace.model.timeline import EventKind, Timeline
 from tailrace.simulate.request import SimRequest, State
@@ -103,7 +103,8 @@ class RecordBuilder:
     def _record(
         self, request: SimRequest, stamps: Stamps | None, gaps: Stamps | None, *, calm: bool = True
     ) -> RequestRecord:
-        arrival = request.arrival // _PS_PER_NS
+        arrival = request.received // _PS_PER_NS
+        sent = request.arrival // _PS_PER_NS
         end = request.ended_at // _PS_PER_NS
         state = request.state
         values = self._fixed.copy()
@@ -120,12 +121,14 @@ class RecordBuilder:
         e2e = end - arrival
         slow: list[str] = []
         if request.scheduled_at is None:
-            if state != State.REFUSED:
-                values["queue_ns"] = values["queue_engine_ns"] = e2e
+            if state != State.REFUSED or e2e:
+                values["queue_ns"] = e2e
+                values["queue_engine_ns"] = end - sent
                 values["stage_sources"] = _UNSCHEDULED
         else:
             scheduled = request.scheduled_at // _PS_PER_NS
-            values["queue_ns"] = values["queue_engine_ns"] = scheduled - arrival
+            values["queue_ns"] = scheduled - arrival
+            values["queue_engine_ns"] = scheduled - sent
             values["cached_tokens"] = request.cached
             values["prefix_hit"] = (request.cached or 0) / request.prompt
             if stamps is None:
@@ -137,6 +140,9 @@ class RecordBuilder:
                 values["decode_ns"] = end - first
                 values["stage_sources"] = _SOURCES
                 self._tokens(request, values, stamps, gaps, slow, calm=calm)
+        if sent != arrival:
+            values["queue_gateway_ns"] = sent - arrival
+            values["stage_sources"] = {**values["stage_sources"], QUEUE_GATEWAY: _REPORTED}
         outcome = values["outcome"]
         if self._keep == "sampled":
             why, weight = keep(request.label, outcome, slow, self._rate)
@@ -189,13 +195,13 @@ class RecordBuilder:
         calm: bool,
     ) -> None:
         limits = self._thresholds
-        arrival = request.arrival // _PS_PER_NS
+        arrival = request.received // _PS_PER_NS
         first = int(stamps[0])
         last = int(stamps[-1])
         count = len(stamps)
         ttft = first - arrival
         values["ttft_ns"] = ttft
-        values["ttft_upstream_ns"] = ttft
+        values["ttft_upstream_ns"] = first - request.arrival // _PS_PER_NS
         values["ttft_content_ns"] = ttft
         values["e2e_last_token_ns"] = last - arrival
         values["output_tokens"] = count

@@ -52,6 +52,7 @@ class SimRequest:
         "priority",
         "private_from",
         "prompt",
+        "received",
         "run_at",
         "run_count",
         "run_from",
@@ -94,6 +95,8 @@ class SimRequest:
         self.max_tokens = max_tokens
         self.tag = tag
         """The caller's own: a traffic class, a connection."""
+        self.received = arrival
+        """When a gateway before the engine received it; the engine's own arrival where there is none."""
         self.state = State.NEW
         self.order = 0
         """Position in the order of arrivals."""

@@ -1,0 +1,98 @@
+"""Governance under overload, governed and not, in one table: `scripts/bench govern [--virtual]`.
+
+Everything here is simulated in so far as the engine is: its step times are a model's. By default the engine stands
+behind HTTP, with the gateway and load generators on real sockets and in real time (about five minutes). `--virtual`
+runs the same scene in virtual time, ten simulated minutes an arm, with the searches for the sustainable load and for
+the best static lanes (about three minutes of CPU).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import scene
+import sockets
+import virtual
+
+
+def on_sockets(seconds: float, scale: float) -> int:
+    """The four arms and the burst on real sockets. 1 when a promise is broken."""
+    half, twice = scale * scene.SUSTAINABLE / 2, scale * scene.SUSTAINABLE * 2
+    arms = []
+    with sockets.engine() as (upstream, model):
+        with sockets.gateway(upstream) as (url, admin):
+            arms.append(sockets.play("governed, half load", url, model, half, seconds, admin=admin))
+            show(arms[-1])
+        with sockets.gateway(upstream) as (url, admin):
+            arms.append(sockets.play("governed, twice", url, model, twice, seconds, admin=admin))
+            show(arms[-1])
+    with sockets.engine() as (upstream, model):
+        arms.append(sockets.play("engine alone, twice", upstream, model, twice, seconds))
+        show(arms[-1])
+    with sockets.engine("priority") as (upstream, model):
+        arms.append(sockets.play("engine's priority, twice", upstream, model, twice, seconds, priority=True))
+        show(arms[-1])
+    burst = sockets.burst()
+    print(
+        f"burst of 40 at 4 + 4: {burst.served} served, {burst.refused} refused "
+        f"({burst.with_retry_after} with Retry-After, the slowest after {burst.slowest_refusal_ms:.1f} ms, "
+        f"seen after {burst.seen_ms:.0f} ms), at most {burst.most_at_work} at work"
+    )
+    governed_half, governed = arms[0], arms[1]
+    broken = []
+    if governed.ttft_p99_ms > 500:
+        broken.append("interactive p99 TTFT at twice the load is over its objective of 500 ms")
+    if governed.refused != governed.with_retry_after:
+        broken.append("a refusal had no Retry-After")
+    if governed.refusals is not None and (governed.refusals.median_error or 0) > 0.3:
+        broken.append("the predicted wait of refusals is off by more than 30 % in the median")
+    if (burst.served, burst.refused, burst.most_at_work) != (8, 32, 4):
+        broken.append("the burst was not 8 served, 32 refused, 4 at work")
+    if burst.slowest_refusal_ms > 50:
+        broken.append("a refusal of the burst took longer than 50 ms")
+    print(f"p99 TTFT at twice / half load: {governed.ttft_p99_ms / governed_half.ttft_p99_ms:.2f}")
+    for late in (arm for arm in arms if arm.late):
+        print(f"{late.name}: the load generator was the limit ({late.late})")
+    for what in broken:
+        print(f"BROKEN: {what}")
+    return int(bool(broken))
+
+
+def show(arm: sockets.Arm) -> None:
+    """One line of the table."""
+    told = ""
+    if arm.refusals is not None:
+        error = arm.refusals.median_error
+        known = "-" if error is None else f"{100 * error:.0f} % in the median of {arm.refusals.judged}"
+        told = f", {arm.with_retry_after} with Retry-After, predicted wait off by {known}"
+    print(
+        f"{arm.name:26} {arm.rate:5.1f}/s  chat {arm.chat:5} ({arm.chat_failed} failed)  "
+        f"TTFT p50 {arm.ttft_p50_ms:8.0f}  p99 {arm.ttft_p99_ms:8.0f} ms  in time {arm.chat_good:5.1f}/s  "
+        f"documents {arm.served}/{arm.documents} served, {arm.refused} refused{told}",
+        flush=True,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench govern", description=__doc__)
+    parser.add_argument("--virtual", action="store_true", help="in virtual time, with the searches")
+    parser.add_argument("--seconds", type=float, help="length of an arm [45; --virtual: 600]")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        help="share of the load on real sockets, where the machine is too small for it",
+    )
+    given = parser.parse_args()
+    if given.virtual:
+        return virtual.show_all(given.seconds or scene.SECONDS)
+    print(f"simulated engine {scene.PRESET} on real sockets; mix {scene.MIX}; 1x = {scene.SUSTAINABLE:g} requests/s")
+    return on_sockets(given.seconds or 45.0, given.scale)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
