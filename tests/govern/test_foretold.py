@@ -74,8 +74,8 @@ class Governed:
         (Order.FIRST_COME, 4, 2, 0.3),
         (Order.EARLIEST_DEADLINE, 2, 10, 0.2),
         # Who comes later and is shorter goes first: that is foretold only on average.
-        (Order.SHORTEST_FIRST, 2, 10, 0.4),
-        (Order.SHORTEST_FIRST, 2, 20, 0.4),
+        (Order.SHORTEST_FIRST, 2, 10, 0.3),
+        (Order.SHORTEST_FIRST, 2, 20, 0.3),
     ],
 )
 def test_at_twice_the_sustainable_load_each_order_foretells_its_waits(order, running, queue_s, bound):
@@ -157,7 +157,6 @@ def test_shorter_ones_that_keep_coming_lengthen_the_wait_of_a_long_one():
     # One of 100 every two seconds, at 10 ms a unit of work: half of the lane's pace.
     assert overtaking.share(500.0, 64 * S, 10 * MS) == pytest.approx(0.5, rel=0.05)
     assert overtaking.share(100.0, 64 * S, 10 * MS) == 0
-    assert overtaking.mean == 550
 
 
 @given(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
+import openai
 import pytest
 
 from tailrace.gateway.config import Config, config_from, to_plain
@@ -304,5 +306,38 @@ def test_a_queue_budget_that_ends_after_a_comment_is_an_error_event_too() -> Non
             engine.free.set()
             await first.reply()
             assert engine.seen == 1
+
+    run(test())
+
+
+def test_the_openai_sdk_skips_the_comments_and_raises_on_an_error_behind_them() -> None:
+    class Fussy(Held):
+        async def answer(self, incoming: Incoming) -> None:
+            if incoming.json["model"] == "bad":
+                await incoming.reply({"error": {"message": "no such model", "type": "NotFoundError"}}, 404)
+            else:
+                await super().answer(incoming)
+
+    async def test() -> None:
+        engine = Fussy()
+        messages: Any = [{"role": "user", "content": "hello"}]
+        async with (
+            stand(engine, lanes=[lane()], predictions=COMMENTS) as s,
+            openai.AsyncOpenAI(base_url=s.gateway.url + "/v1", api_key="k", max_retries=0, timeout=10) as sdk,
+        ):
+            first = await s.client()
+            await first.send(request(chat_body(stream=False)))
+            await s.until(lambda: engine.seen == 1)
+            # Both return as soon as the first comment is there, before the engine has seen anything of them.
+            good = await sdk.chat.completions.create(model="good", messages=messages, stream=True)
+            bad = await sdk.chat.completions.create(model="bad", messages=messages, stream=True)
+            assert engine.seen == 1
+            engine.free.set()
+            text = [chunk.choices[0].delta.content async for chunk in good if chunk.choices]
+            assert [piece for piece in text if piece] == ["hi", "hi"]
+            with pytest.raises(openai.APIError, match="no such model"):
+                async for _ in bad:
+                    pass
+            await first.reply()
 
     run(test())

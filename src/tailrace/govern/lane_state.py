@@ -236,7 +236,8 @@ class LaneState:
             # Others wait for the same places, in other processes; of what becomes free this one gets its part.
             others = self.elsewhere(now)
             mine = min(1.0, max(1, share.running) / self.policy.running)
-            whole = ahead + others
+            # Those who wait only to be told that there is no place for them will not be served before it.
+            whole = min(ahead + others, self.policy.queued)
             work = work * (whole / ahead if ahead else 1.0) + (others * self._mean_work() if not ahead else 0.0)
             ahead, work = round(whole * mine), work * mine
         self.bind(held=held)
@@ -244,9 +245,8 @@ class LaneState:
         if size is not None and self.overtaking is not None:
             place_ns = self.waits.place_ns
             passed = self.overtaking.share(size, now, place_ns)
-            # From then on every second place is for the one that came first, the others for whoever is shortest.
-            meanwhile = len(self.queue) * self.overtaking.mean
-            patience = max(float(self.policy.longest_overtaken_ns), place_ns * (self.queue.work + meanwhile))
+            # From then on every second place is for the one that came first: no longer than behind all who are here.
+            patience = max(float(self.policy.longest_overtaken_ns), place_ns * self.queue.work)
         predicted = self.waits.predict(work, ahead, now, passed=passed, patience_ns=patience)
         if predicted is not None and not predicted.expected_ns and held:
             return None  # a place is free, and something else lacks: nobody knows until when

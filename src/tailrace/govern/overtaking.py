@@ -21,7 +21,7 @@ _MOST: Final = 0.9
 class Overtaking:
     """The last sixty-four that joined the queue."""
 
-    __slots__ = ("_came", "_fresh", "_ordered", "_sums", "mean")
+    __slots__ = ("_came", "_fresh", "_ordered", "_sums")
 
     def __init__(self) -> None:
         self._came: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
@@ -29,8 +29,6 @@ class Overtaking:
         self._sums: list[float] = [0.0]
         """Of the smallest so many."""
         self._fresh = 0
-        self.mean = 0.0
-        """Work of one of them, on average; 0 where too few came yet."""
 
     def came(self, work: float, now: int) -> None:
         """One joined the queue."""
@@ -40,7 +38,6 @@ class Overtaking:
             self._fresh = 0
             self._ordered = sorted(size for _, size in self._came)
             self._sums = list(accumulate(self._ordered, initial=0.0))
-            self.mean = self._sums[-1] / len(self._ordered)
 
     def share(self, work: float, now: int, place_ns: float) -> float:
         """Of the pace of one unit of work in `place_ns`, what shorter ones than `work` take that come at their rate."""
