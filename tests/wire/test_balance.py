@@ -490,7 +490,7 @@ def test_equal_engines_are_loaded_evenly_and_the_skew_is_shown() -> None:
             assert sum(_counts(engines)) == 288
             assert skew.samples > 20
             work = [sum(incoming.json["max_tokens"] for incoming in engine.requests) for engine in engines]
-            assert max(work) < 1.25 * sum(work) / 3, (work, _counts(engines))
+            assert max(work) < 1.4 * sum(work) / 3, (work, _counts(engines))
             async with admin_of(s.gateway) as admin:
                 _, view = await admin.get("/backends")
                 assert view["balance"]["skew"]["skew_cv"] == pytest.approx(skew.cv, abs=0.2)
