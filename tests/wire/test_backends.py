@@ -66,11 +66,7 @@ def test_work_is_spread_and_each_record_names_its_engine() -> None:
             await _ask(s, 9)
             await s.until(lambda: len(s.records.all) == 9)
             assert Counter(record.backend for record in s.records.all) == {"a": 3, "b": 3, "c": 3}
-            assert [sum(1 for one in engine.requests if one.target.startswith("/v1")) for engine in engines] == [
-                3,
-                3,
-                3,
-            ]
+            assert [len(engine.requests) for engine in engines] == [3, 3, 3]
 
     run(scenario())
 

@@ -58,6 +58,12 @@ _WORST: Final = frozenset(
         "bias",
         "priority",
         "prefill_error_share",
+        "skew_cv",
+        "skew_max_over_mean",
+        "code",
+        "failures_in_a_row",
+        "retry_after_ms",
+        "weight_now",
         *("error_p50", "error_p95", "bias", "tokens_a_prompt", "tokens_a_message"),
         *("bytes_a_token", "bytes_a_token_wide", "output_factor", "output_cap", "prompt_to"),
     }
@@ -217,6 +223,11 @@ class FleetViews:
             }
             for engine in self._fleet.engines
         ]
+
+    async def balance(self) -> dict[str, Any]:
+        """Skew, retries and affinity over all backends; the skew of the worker where it is worst."""
+        balance: dict[str, Any] = (await self.live()).get("balance", {})
+        return balance
 
     def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
         """What is read of this machine."""

@@ -8,6 +8,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Final
 
+from tailrace.app.backend_gauges import show_backends
 from tailrace.app.cache_gauges import show_cache
 from tailrace.app.engine_metrics import SENT, sent_so_far, show_engines
 from tailrace.app.fleet_cancels import count_slot
@@ -15,6 +16,7 @@ from tailrace.app.lane_gauges import show_lanes
 from tailrace.app.prediction_gauges import show_predictions
 from tailrace.app.route_metrics import show_routes
 from tailrace.export.prometheus import GatewayMetrics
+from tailrace.gateway.backend import Backend
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.gateway import Gateway
 from tailrace.govern.shared_state import SharedState
@@ -60,8 +62,12 @@ class GatewayProcess:
         self.gateway = Gateway(config, self.writer, observer=self.metrics, shared=shared)
         self.gateway.amendments.add(self.writer.amendments)
         for backend in self.gateway.backends:
-            backend.cancels.on_slot = lambda cancel: count_slot(self.metrics, cancel)
-            backend.engine.judge.tally = partial(self._tally, backend.name)
+            self._equip(backend)
+        self.gateway.backends.on_added = self._equip
+
+    def _equip(self, backend: Backend) -> None:
+        backend.cancels.on_slot = lambda cancel: count_slot(self.metrics, cancel)
+        backend.engine.judge.tally = partial(self._tally, backend.name)
 
     def _tally(self, backend: str) -> dict[str, int]:
         self.gateway.flush_records()
@@ -93,6 +99,7 @@ class GatewayProcess:
         metrics.gauge("tailrace_workers", int(not gateway.retiring))
         metrics.counter("tailrace_worker_restarts_total", 0)
         _set_backend_gauges(metrics, gateway, now)
+        show_backends(metrics, gateway, now)
         _set_token_gauges(metrics, gateway)
         for why, budget in gateway.traces.budgets.items():
             metrics.counter("tailrace_traces_asked_total", budget.granted, why=why, answer="granted")
@@ -105,7 +112,7 @@ class GatewayProcess:
 
 
 def _set_backend_gauges(metrics: GatewayMetrics, gateway: Gateway, now: int) -> None:
-    for name, _ in _STATES:
+    for name in (*(name for name, _ in _STATES), "tailrace_backend_up"):
         metrics.clear(name)
     for backend in gateway.backends:
         metrics.gauge("tailrace_backend_up", int(backend.engine.reachable is True), backend=backend.name)

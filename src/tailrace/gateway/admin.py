@@ -352,7 +352,7 @@ class _Admin:
         backends = await self._served.backends(window_ns)
         if self._parts.of_engine is not None and backends:
             backends[0].update(self._parts.of_engine())
-        return _json({"backends": backends})
+        return _json({"backends": backends, "balance": await self._served.balance()})
 
     async def cache(self, _: web.Request) -> web.Response:
         """The response cache: hits, misses, what is held. `null` where no route is cached."""

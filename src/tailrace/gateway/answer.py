@@ -65,6 +65,12 @@ class Answer:
         self.first_write_ns: int | None = None
         self.last_write_ns: int | None = None
 
+    def afresh(self) -> Answer:
+        """One for the same client in which nothing is said yet; only before the head has left."""
+        out = Answer(self._sink, head_only=self._head_only, version="1.0" if self._version_10 else "1.1")
+        out.keep_alive = self.keep_alive
+        return out
+
     @property
     def holding(self) -> bool:
         """Whether a head is here that has not left yet."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tailrace.gateway.amendments import AmendmentSink
+from tailrace.gateway.balance_keys import engine_part
 from tailrace.gateway.cancels import CancelWatch, at_engine
 from tailrace.gateway.config import Config
 from tailrace.gateway.config_sections import BackendConfig
@@ -14,6 +15,7 @@ from tailrace.gateway.engine_head import EngineHeads
 from tailrace.gateway.engine_link import EngineLink
 from tailrace.gateway.pool import UpstreamPool
 from tailrace.gateway.wait_inference import WaitInference
+from tailrace.govern.standing import Standing
 
 if TYPE_CHECKING:
     from tailrace.gateway.in_flight import InFlight
@@ -44,10 +46,8 @@ class Backend:
         )
         self.heads = EngineHeads()
         """The kinds of heads that this engine has shown."""
-        self.requests = 0
-        """Requests that are with it, or on their way to it."""
-        self.tokens = 0
-        """Their work: prompt and output tokens, as far as they can be told beforehand."""
+        self.standing = Standing(self.name, config.breaker.resolve())
+        """What is held of it: how much work is with it, and whether it may get more."""
         self.cancels = CancelWatch(
             lambda: at_engine(self.ours()),
             wake=self.engine.watch.wake,
@@ -68,19 +68,23 @@ class Backend:
         """Whether no new request may go to it."""
         return bool(self.engine.shut)
 
+    @property
+    def requests(self) -> int:
+        """Requests that are with it, or on their way to it."""
+        return self.standing.requests
+
+    @property
+    def tokens(self) -> int:
+        """Their work: prompt and output tokens, as far as they can be told beforehand."""
+        return self.standing.tokens
+
     def ours(self) -> list[InFlight]:
         """The requests in flight that it was chosen for."""
         return [exchange for exchange in self._in_flight() if exchange.backend is self]
 
-    def took(self, tokens: int) -> None:
-        """A request of so much work goes to it."""
-        self.requests += 1
-        self.tokens += tokens
-
-    def gave_back(self, tokens: int) -> None:
-        """That request works there no longer."""
-        self.requests -= 1
-        self.tokens -= tokens
+    def same_engine(self, config: BackendConfig) -> bool:
+        """Whether `config` is of this very engine: all but what may change while it serves is as it was."""
+        return engine_part(config) == engine_part(self.config)
 
     def apply(self, config: Config, tls: ssl.SSLContext | None) -> None:
         """A new configuration, for the connections and inferences that come."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from random import Random
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
 
 from tailrace.gateway.amendments import AmendmentSink
 from tailrace.gateway.backend import Backend
+from tailrace.gateway.balancing import Balancing
 from tailrace.gateway.config import Config
+from tailrace.govern.balance import Want
+from tailrace.model.gap_event import GapEvent
 
 if TYPE_CHECKING:
     from tailrace.gateway.in_flight import InFlight
@@ -19,7 +25,15 @@ class Backends:
     """The configured engines, in the order of the file."""
 
     def __init__(self, config: Config, in_flight: Callable[[], Iterable[InFlight]], amendments: AmendmentSink) -> None:
-        self._all = [Backend(backend, config, in_flight, amendments) for backend in config.backends]
+        self._make = partial(Backend, in_flight=in_flight, amendments=amendments)
+        self._all = [self._make(backend, config) for backend in config.backends]
+        self._leaving: list[Backend] = []
+        """Configured no longer; they serve what they have to its end."""
+        self._closing: set[asyncio.Future[None]] = set()
+        self._asking = False
+        self.on_added: Callable[[Backend], None] | None = None
+        """Hears of backends that a new configuration adds."""
+        self.balancing = Balancing(config, self._all, Random())  # noqa: S311  (spreads load, guards nothing)
 
     def __iter__(self) -> Iterator[Backend]:
         return iter(self._all)
@@ -54,22 +68,27 @@ class Backends:
         """The backend of that name."""
         return next((backend for backend in self._all if backend.name == name), None)
 
-    def choose(self, *, among: Collection[str] = (), but: Collection[Backend] = ()) -> Backend | None:
-        """The one with the least outstanding work, of those that take requests.
+    def able(self, among: Collection[str] = ()) -> Sequence[Backend]:
+        """Those that take requests. `among`: only these names, where there are any.
 
-        `among`: only these names, where there are any. `but`: not these, unless nothing else is left. `None` where no
-        engine takes requests. One that does not answer its scrapes gets none while another does: it may be back before
-        the next scrape says so, so it is better than nobody.
+        One that does not answer its scrapes gets none while another does: it may be back before the next scrape says
+        so, so it is better than nobody.
+        """
+        able = [backend for backend in self._all if not backend.shut and (not among or backend.name in among)]
+        answering = [backend for backend in able if backend.engine.reachable is not False]
+        return answering or able
+
+    def choose(
+        self, want: Want | None, now: int, *, among: Collection[str] = (), but: Collection[Backend] = ()
+    ) -> Backend | None:
+        """Who serves a request (`govern.balance`); `None` where no engine takes requests.
+
+        `among`: only these names, where there are any. `but`: not these, unless nothing else is left.
         """
         if len(self._all) == 1 and not among:
             only = self._all[0]
             return None if only.shut else only
-        able = [backend for backend in self._all if not backend.shut and (not among or backend.name in among)]
-        if not able:
-            return None
-        fresh = [backend for backend in able if backend not in but] or able
-        answering = [backend for backend in fresh if backend.engine.reachable is not False] or fresh
-        return min(answering, key=lambda backend: (backend.tokens, backend.requests))
+        return self.balancing.choose(self.able(among), want, now, but)
 
     @property
     def shut(self) -> bool:
@@ -90,10 +109,23 @@ class Backends:
             "upstream_waiting": sum(len(pool.line) for pool in pools),
         }
 
+    def load(self, backend: Backend) -> dict[str, Any]:
+        """What of ours is with a backend, and how it stands; numbers of several processes add up."""
+        return {**backend.load(), **self.balancing.view(backend, monotonic_ns())}
+
+    def hear_gaps(self, listeners: list[Callable[[GapEvent], None]]) -> None:
+        """Where there are several, a stream that stands still speaks against its engine."""
+        hear = self.balancing.gap
+        if hear in listeners:
+            listeners.remove(hear)
+        if len(self._all) > 1:
+            listeners.append(hear)
+
     # -- life
 
     def start(self) -> None:
         """Begin to ask every engine."""
+        self._asking = True
         for backend in self._all:
             backend.engine.start()
 
@@ -102,31 +134,66 @@ class Backends:
         await asyncio.gather(*(backend.engine.watch.first_answer() for backend in self._all))
 
     def apply(self, config: Config) -> None:
-        """A new configuration. InputError for certificates that cannot be used: then nothing has changed."""
-        contexts = [backend.engine.fresh_tls() for backend in self._all]
-        for backend, tls in zip(self._all, contexts, strict=True):
-            backend.apply(config, tls)
+        """A new configuration. InputError for certificates that cannot be used: then nothing has changed.
 
-    def check(self) -> None:
+        A backend whose entry is new or leads elsewhere begins slowly; one that is gone serves what it has to its end.
+        """
+        staying = self._staying(config)
+        fresh = [self._make(entry, config) for entry in config.backends if entry.name not in staying]
+        contexts = {name: backend.engine.fresh_tls() for name, backend in staying.items()}
+        made = {backend.name: backend for backend in fresh}
+        now = monotonic_ns()
+        for entry in config.backends:
+            backend = staying.get(entry.name)
+            if backend is not None:
+                backend.config = entry
+                backend.apply(config, contexts[entry.name])
+        self._leaving += [backend for backend in self._all if staying.get(backend.name) is not backend]
+        self._all = [staying.get(entry.name) or made[entry.name] for entry in config.backends]
+        self.balancing.apply(config, self._all)
+        for backend in fresh:
+            backend.standing.came_back(now)
+            if self.on_added is not None:
+                self.on_added(backend)
+            if self._asking:
+                backend.engine.start()
+
+    def _staying(self, config: Config) -> dict[str, Backend]:
+        entries = {entry.name: entry for entry in config.backends}
+        return {one.name: one for one in self._all if one.name in entries and one.same_engine(entries[one.name])}
+
+    def check(self, config: Config) -> None:
         """InputError where `apply` would raise one."""
-        for backend in self._all:
+        staying = self._staying(config)
+        for backend in staying.values():
             backend.engine.fresh_tls()
+        for entry in config.backends:
+            if entry.name not in staying:
+                self._make(entry, config)  # its certificates are read; nothing is opened
 
     def recall(self, batch: list[Ended]) -> None:
         """The records of these are about to be made: each engine's own are neighbours of one another."""
-        if len(self._all) == 1:
+        if len(self._all) == 1 and not self._leaving:
             self._all[0].waits.begin(batch)
             return
-        for backend in self._all:
+        for backend in (*self._all, *self._leaving):
             own = [ended for ended in batch if ended.exchange is not None and ended.exchange.backend is backend]
             if own:
                 backend.waits.begin(own)
 
     def sweep(self, now: int) -> None:
-        """Drop connections that have been idle too long."""
+        """Once a second: drop connections that have been idle too long, look for outliers."""
         for backend in self._all:
             backend.pool.sweep(now)
+        self.balancing.sweep(now)
+        for backend in self._leaving.copy():
+            if not backend.ours():
+                self._leaving.remove(backend)
+                done = asyncio.ensure_future(backend.close())
+                self._closing.add(done)
+                done.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Close all, and wait."""
-        await asyncio.gather(*(backend.close() for backend in self._all))
+        leaving, self._leaving = self._leaving, []
+        await asyncio.gather(*(backend.close() for backend in (*self._all, *leaving)), *self._closing)

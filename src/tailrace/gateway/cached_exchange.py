@@ -139,6 +139,12 @@ class CachedExchange(GatewayExchange):
         """Whether it still waits for that."""
         return self._asking and self.phase is not Phase.DONE
 
+    def start_over(self) -> None:
+        """As any request; what was taken down of the first attempt is no part of the next."""
+        if self._flight is not None and self.answer.holding:
+            self._lose_flight()
+        super().start_over()
+
     def first_token(self, now: int, written: int | None) -> None:
         """As any request; those who follow have theirs with it."""
         super().first_token(now, written)
@@ -448,7 +454,7 @@ class CachedExchange(GatewayExchange):
             return
         self._let_go(now)
         self.phase = Phase.DONE
-        self.dispatch.close()
+        self.dispatch.close(verdict, now)
         self.transit.stop(now)
         self.transit.settle(verdict)
         self._body = b""

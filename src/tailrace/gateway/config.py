@@ -15,6 +15,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailrace.gateway.address import HTTP_UNIX, unix_path
+from tailrace.gateway.balance_keys import (
+    BalanceConfig,
+    BreakerConfig,
+    HedgeConfig,
+    OutliersConfig,
+    RetryConfig,
+    check_balance,
+    check_share,
+)
 from tailrace.gateway.cache_keys import CacheConfig, CacheRouteConfig, EmbeddingConfig, check_cache
 from tailrace.gateway.canary_keys import CanaryConfig, ShadowConfig, check_routes
 from tailrace.gateway.config_sections import (
@@ -92,6 +101,11 @@ class Config(Section):
     """The header that names the tenant of a request whose key does not; only where a proxy of yours sets it."""
     tenants: dict[str, TenantConfig] = msgspec.field(default_factory=dict)
     """Tenants with another weight than 1."""
+    balance: BalanceConfig = msgspec.field(default_factory=BalanceConfig)
+    retry: RetryConfig = msgspec.field(default_factory=RetryConfig)
+    breaker: BreakerConfig = msgspec.field(default_factory=BreakerConfig)
+    outliers: OutliersConfig = msgspec.field(default_factory=OutliersConfig)
+    hedge: HedgeConfig = msgspec.field(default_factory=HedgeConfig)
     budgets: BudgetsConfig = msgspec.field(default_factory=BudgetsConfig)
     objectives: dict[str, Duration] = msgspec.field(
         default_factory=lambda: {"ttft_p99": Duration(500 * MS), "tpot_p99": Duration(80 * MS)}
@@ -210,7 +224,8 @@ def json_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(Config, schema_hook=_schema_hook)
     for kind in (
         BudgetsConfig, SlowConfig, LimitsConfig, ScrapeConfig, SignalsConfig, InferenceConfig, RecordsConfig,
-        WebsocketConfig, GapConfig, DegradationConfig, CacheConfig, EngineRoomConfig, AdaptiveConfig, Config,
+        WebsocketConfig, GapConfig, DegradationConfig, CacheConfig, EngineRoomConfig, AdaptiveConfig, BalanceConfig,
+        RetryConfig, BreakerConfig, OutliersConfig, HedgeConfig, Config,
     ):  # fmt: skip
         values = kind()
         properties = schema["$defs"][kind.__name__]["properties"]
@@ -287,6 +302,7 @@ def check(config: Config, *, where: str = "config") -> None:
     backends = [backend.name for backend in config.backends]
     for index, backend in enumerate(config.backends):
         _check_backend(backend, place=f"{where}: backends[{index}]")
+        check_share(backend, place=f"{where}: backends[{index}]")
         if backends.count(backend.name) > 1:
             raise ConfigError(
                 f"two backends are named {backend.name!r}",
@@ -294,6 +310,7 @@ def check(config: Config, *, where: str = "config") -> None:
                 remedy="Give each its own name: records, views and lanes know it by that.",
             )
     check_routes(config.canary, config.shadow, backends, config.workers, where=where)
+    check_balance(config.balance, config.retry, config.breaker, config.outliers, config.hedge, where=where)
     _check_listen(config, where)
     if not 1 <= config.workers <= MAX_WORKERS:
         raise ConfigError(
@@ -524,5 +541,10 @@ def _known_keys() -> list[str]:
         AdaptiveConfig,
         KeyConfig,
         TenantConfig,
+        BalanceConfig,
+        RetryConfig,
+        BreakerConfig,
+        OutliersConfig,
+        HedgeConfig,
     )
     return [name for kind in kinds for name in kind.__struct_fields__]

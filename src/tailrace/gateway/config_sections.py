@@ -65,6 +65,10 @@ class BackendConfig(Section):
     (`--enable-priority-scheduling`), Triton (`priority_levels`). A client's own wins, but with `override`."""
     grpc_url: str | None = None
     """Where a Triton serves gRPC: `10.0.0.5:8001`, or `grpcs://triton.example:443` for TLS. Needs `grpc_listen`."""
+    weight: float = 1.0
+    """Its share of the work among several: one of weight 2 gets twice that of one of weight 1."""
+    max_prompt_tokens: int | None = None
+    """Longer prompts go to other backends; where none takes them, to the one with the largest bound."""
 
 
 class BudgetsConfig(Section):

@@ -344,6 +344,8 @@ class GatewayExchange:
     def head_seen(self, now: int) -> None:
         """The engine's status line."""
         self.ledger.headers = self.ledger.first_byte = now
+        if self.dispatch.hedging and not self.work.stream:
+            self.dispatch.answers()
 
     def our_headers(self, now: int) -> list[bytes]:
         """The header lines that the gateway adds to every answer."""
@@ -353,6 +355,7 @@ class GatewayExchange:
     def first_token(self, now: int, written: int | None) -> None:
         """The first token was read at `now`, and was with the client's kernel at `written`."""
         self.phase = Phase.STREAMING
+        self.dispatch.token(now)
         self.ledger.at_first_token = self.backend.engine.watch.state(now)
         self.ledger.client_first_token = written
         if self.gateway.degradation is not None:
@@ -367,6 +370,18 @@ class GatewayExchange:
         self.ledger.upstream_end = now
         self.dispatch.uncount()
         self._leave_lane(now, completed=self.transit.sound)
+
+    def carried_by(self, connection: UpstreamConnection) -> None:
+        """It goes on, on another connection."""
+        self._upstream = self.hop = connection
+
+    def start_over(self) -> None:
+        """An attempt failed, and nothing of it has left for the client: the next one answers from the beginning."""
+        connection, self._upstream = self._upstream, None
+        if connection is not None:
+            connection.abort()
+        self.answer = self.answer.afresh()
+        self.transit = Transit(self, self.answer)
 
     def stop_engine(self, now: int) -> None:
         """Nothing more is wanted of the engine."""
@@ -425,7 +440,7 @@ class GatewayExchange:
         """A budget may be over. Called by the one sweeper when `next_check` has passed."""
         if self.phase is Phase.DONE:
             return
-        if now >= self.transit.hold_until and self.answer.holding:
+        if now >= self.transit.hold_until and self.answer.holding and not self.dispatch.hedging:
             self.transit.let_head_go()
         if self.speech is not None:
             self.speech.say(self, now)
@@ -581,5 +596,5 @@ class GatewayExchange:
             ledger.client_blocked(blocked, end)
         self.gateway.finished(ledger, transit, verdict, end)
         self._body = b""
-        self.dispatch.close()
+        self.dispatch.close(verdict, end)
         self.connection.answered(self, keep_alive=answer.keep_alive, now=end)

@@ -163,6 +163,7 @@ class Gateway:
         self.traces.reconfigure(config.traces, config.workers)
         self._apply_degradation(config)
         self.shaping.apply(config)
+        self.backends.hear_gaps(self.gaps.listeners)
         limits = config.limits
         self.max_head_bytes = limits.header_bytes
         self.max_body_bytes = limits.body_bytes
@@ -439,7 +440,7 @@ class Gateway:
         InputError when it changes what was fixed at the start: that takes a restart.
         """
         check_change(self.config, config)
-        self.backends.check()
+        self.backends.check(config)
         self._entrance.renew(config)
         self.backends.apply(config)
         self._apply(config)
@@ -448,7 +449,7 @@ class Gateway:
     def check(self, config: Config) -> None:
         """InputError where `reconfigure` would raise one; changes nothing."""
         check_change(self.config, config)
-        self.backends.check()
+        self.backends.check(config)
         self._entrance.check(config)
 
     def ready(self) -> tuple[bool, str]:
@@ -479,7 +480,8 @@ class Gateway:
             "in_flight": len(self.in_flight),
             "connections": len(self.connections),
             **self.backends.connections(),
-            "backends": {backend.name: backend.load() for backend in self.backends},
+            "backends": {backend.name: self.backends.load(backend) for backend in self.backends},
+            "balance": self.backends.balancing.whole_view(now),
             "load": {"requests": self.peak_load.now, "recent_peak": self.peak_load.peak},
             "cpu": self.hindsight.cpu,
             "loop_lag_ms": self.loop_lag_ns / 1e6,

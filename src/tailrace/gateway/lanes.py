@@ -89,6 +89,13 @@ class LaneDesk:
         if admitted:
             self._admit(admitted, now)
 
+    def tokens_of(self, request_id: str) -> int | None:
+        """Prompt and expected output of an admitted request; `None` for one that no lane has."""
+        try:
+            return self.admission.tokens_of(request_id)
+        except KeyError:
+            return None
+
     def learn(self, request_id: str, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """What a request that has finished really took."""
         self.admission.learn(request_id, prompt_tokens=prompt_tokens, output_tokens=output_tokens)

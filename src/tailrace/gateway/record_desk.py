@@ -131,6 +131,7 @@ class RecordDesk:
             if gateway.routing is not None:
                 gateway.routing.hear(record)
             gateway.kept.add(record)
+            gateway.backends.balancing.observed(record, ended.end)
             gateway.shaping.learn(ended.exchange, record)
             gateway.lanes.learn(record.request_id, record.prompt_tokens, record.output_tokens)
         except Exception:

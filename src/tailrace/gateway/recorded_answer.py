@@ -82,6 +82,15 @@ class RecordedAnswer(Answer):
         super().__init__(sink, head_only=head_only, version=version)
         self.flight: Flight[KeptHead] | None = flight
 
+    def afresh(self) -> Answer:
+        """As `Answer`; the next attempt is taken down in place of this one, of which nothing may have been."""
+        flight = self.flight
+        if flight is None:
+            return super().afresh()
+        out = RecordedAnswer(flight, self._sink, head_only=False, version="1.0" if self._version_10 else "1.1")
+        out.keep_alive = self.keep_alive
+        return out
+
     def abandon(self) -> None:
         """The client has left, and the answer goes on for others."""
         self._sink = _Nowhere()

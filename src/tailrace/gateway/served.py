@@ -91,6 +91,9 @@ class Served(Protocol):
     async def drain(self, name: str, *, on: bool) -> None:
         """Keep new requests away from a backend, or let them go to it again. InputError for an unknown name."""
 
+    async def balance(self) -> dict[str, Any]:
+        """Skew, retries and affinity over all backends."""
+
     def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
         """What is read of this machine, as `HostSignals.view` gives it; `None` where nothing reads it."""
 
@@ -266,10 +269,14 @@ class OneGateway:
                 **backend.engine.view(now),
                 **backend.engine.window_view(now, window_ns, objectives_of(gateway.config)),
                 "inference": backend.waits.view(),
-                **backend.load(),
+                **gateway.backends.load(backend),
             }
             for backend in gateway.backends
         ]
+
+    async def balance(self) -> dict[str, Any]:
+        """Skew, retries and affinity over all backends."""
+        return self._gateway.backends.balancing.whole_view(monotonic_ns())
 
     def signals(self, since_unix_ns: int | None) -> dict[str, Any] | None:
         """What is read of this machine."""

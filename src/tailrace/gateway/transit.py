@@ -92,6 +92,8 @@ class Transit:
     def upstream_head(self, status: int, headers: list[Header], now: int) -> None:
         """The status line. Nothing leaves yet."""
         exchange = self._exchange
+        if status >= 429 and exchange.dispatch.turned_down(status, headers, now):
+            return
         gateway = exchange.gateway
         engine = exchange.backend.engine
         head = exchange.backend.heads.read(status, headers)
@@ -176,7 +178,8 @@ class Transit:
         meter, answer = self.meter, self.answer
         assert meter is not None
         if meter.fault is not None and not answer.head_sent and not meter.token_events:
-            self._first_frame_error(meter, meter.fault, now)
+            if not self._exchange.dispatch.turned_down(self._status_of(meter.fault), [], now):
+                self._first_frame_error(meter, meter.fault, now)
             return
         answer.body(ready)
         if meter.events:
@@ -301,6 +304,10 @@ class Transit:
         if exchange.route.kind is RouteKind.READ:
             self._unread, self._whole_at = body, now
         exchange.ends(now, COMPLETED)
+
+    def _status_of(self, fault: EngineFault) -> int:
+        adapter = self._exchange.backend.engine.adapter
+        return adapter.status(fault, adapter.fault(fault, tokens_seen=False))
 
     def _first_frame_error(self, meter: StreamMeter, fault: EngineFault, now: int) -> None:
         """The stream's first event is an error and nothing has left: the client gets its real status."""

@@ -231,6 +231,10 @@ class Admission(AdmissionViews):
             del self._lanes[lane.policy.name]
         return self._admit(now, lane)
 
+    def tokens_of(self, request_id: str) -> int:
+        """Prompt and expected output of a running request. KeyError for one that does not run."""
+        return self._lane_of[request_id].running[request_id].demand.tokens
+
     def learn(self, request_id: str, *, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """What a request that has finished really took, once that is known: it need not hold up the next one.
 

@@ -197,7 +197,10 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     http_status: int | None = None
     finish_reason: str = ""
     retries: int = 0
+    """Attempts after the first; `backend` is the one of the last."""
     retry_wait_ns: int = 0
+    """From the first attempt's begin to the last one's: what failed attempts and the pauses behind them took. Contained
+    in `queue`."""
     degradation: str = ""
 
     # -- keep
