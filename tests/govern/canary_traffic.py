@@ -8,6 +8,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from tailrace.govern.canary import Canary, CanaryEvent
+from tailrace.govern.canary_policy import CanaryPolicy
 from tailrace.model.thresholds import S
 
 LOOK_S = 2
@@ -112,3 +113,13 @@ def drive(canary: Canary, traffic: Traffic, seconds: int, seed: int, *, start_ns
 def rolled_back_at(events: list[CanaryEvent]) -> float | None:
     """Seconds from the start to the rollback."""
     return next((event.at_ns / S for event in events if event.kind == "rolled_back"), None)
+
+
+SHORT = CanaryPolicy(hold_ns=160 * S, recent_ns=80 * S, min_requests=200, declared_rate=20.0)
+"""All steps within ten minutes, with windows of their own in each."""
+
+
+def end_of_life(seed: int) -> str:
+    """Why one canary whose engine is the stable one's equal was rolled back; empty where it was not."""
+    canary = Canary(SHORT, 0)
+    return canary.decision if rolled_back_at(drive(canary, Traffic(), 600, seed)) is not None else ""

@@ -16,7 +16,8 @@ from tailrace.gateway.answer import Answer
 from tailrace.gateway.budget_clock import NEVER, BudgetClock, Overrun
 from tailrace.gateway.dispatch import Dispatch
 from tailrace.gateway.forward import answer_headers
-from tailrace.gateway.head import HeadError, deadline_of
+from tailrace.gateway.gathering import Gathering
+from tailrace.gateway.head import deadline_of
 from tailrace.gateway.intake import work_of
 from tailrace.gateway.lane_facts import lane_facts
 from tailrace.gateway.queue_speech import QueueSpeech
@@ -24,7 +25,7 @@ from tailrace.gateway.refusal import Refusal, budget_refusal, cancellation, lane
 from tailrace.gateway.request_head import RequestHead
 from tailrace.gateway.routes import PASSTHROUGH_LANE, RouteKind
 from tailrace.gateway.transit import Transit
-from tailrace.gateway.upload import NOT_IN_TIME, Upload
+from tailrace.gateway.upload import NOT_IN_TIME
 from tailrace.gateway.verdict import Phase, Verdict
 from tailrace.gateway.work import BodyError, Work
 from tailrace.govern.admission import Decision, DecisionKind
@@ -37,13 +38,11 @@ if TYPE_CHECKING:
     from tailrace.gateway.server import ClientConnection, Heir
     from tailrace.gateway.upstream import UpstreamConnection
 
-SMALL_UPLOAD: Final = 64 * 1024
-"""A refused request's body up to this size is read to its end, which keeps the connection; a larger one costs it."""
 
 _NO_WORK: Final = Work()
 
 
-class GatewayExchange:
+class GatewayExchange(Gathering):
     """One request, as its client's connection and its engine's connection drive it."""
 
     # What few requests ever change stands here: setting it anew for each would cost more than reading it.
@@ -60,13 +59,8 @@ class GatewayExchange:
     readings: tuple[TcpReading | None, TcpReading | None] | None = None
     """Of the connections to the engine and to the client, where they may be closed before the record is made."""
     phase = Phase.UPLOAD
-    expects_continue = False
-    uploaded = False
     started = False
     heir: Heir | None = None
-    refusal: Refusal | None = None
-    upload: Upload | None = None
-    """The body, where it goes upstream as it comes."""
     next_check = NEVER
     """Earliest instant at which a budget may be over; the sweeper looks no closer before it."""
     work = _NO_WORK
@@ -78,7 +72,6 @@ class GatewayExchange:
     """Header lines that tell the client what was predicted of its request."""
     speech: QueueSpeech | None = None
     """Comments to a stream that waits in its lane, where they are wanted."""
-    _size = 0
     _body = b""
     """The request's, while it waits for its lane."""
     _lane_place = ""
@@ -111,57 +104,6 @@ class GatewayExchange:
 
     # -- what the client's connection asks and tells
 
-    @property
-    def keep_alive(self) -> bool:
-        """Whether the client's connection outlives this request."""
-        return self.answer.keep_alive
-
-    @keep_alive.setter
-    def keep_alive(self, value: bool) -> None:
-        self.answer.keep_alive = value
-
-    def refused_early(self) -> bool:
-        """Refused before its body was read to the end."""
-        return self.refusal is not None and not self.keep_alive
-
-    def refuse_head(self, refusal: Refusal, *, close: bool) -> None:
-        """The head alone decides: nothing of the body matters. `close`: the body is not worth waiting for."""
-        self.refusal = refusal
-        self._parts.clear()
-        if close:
-            self.keep_alive = False
-
-    def spoil(self, error: HeadError) -> None:
-        """The body stopped being HTTP."""
-        self.refuse_head(Refusal(status=error.status, message=str(error), reason=Reason.BAD_REQUEST), close=True)
-
-    def add_body(self, data: bytes) -> None:
-        """A piece of the request's body."""
-        if self.upload is not None:
-            self.upload.add(data)
-            return
-        self._size += len(data)
-        if self.refusal is None:
-            if self._size > self.gateway.max_body_bytes:
-                limit = self.gateway.max_body_bytes
-                self.refuse_head(
-                    Refusal(status=413, message=f"the body is larger than {limit} bytes", reason=Reason.BAD_REQUEST),
-                    close=True,
-                )
-            else:
-                self._parts.append(data)
-        elif self._size > SMALL_UPLOAD:
-            self.keep_alive = False
-
-    def gathered(self, parts: list[bytes], size: int) -> None:
-        """The body was to go upstream as it comes, and was here at once."""
-        self.upload = None
-        self._parts, self._size = parts, size
-
-    def upload_complete(self) -> None:
-        """The request is whole."""
-        self.uploaded = True
-
     def start(self, now: int) -> None:
         """It is this request's turn on its connection."""
         self.started = True
@@ -169,8 +111,7 @@ class GatewayExchange:
         if self.refusal is not None:
             self.refuse(self.refusal, now)
             return
-        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts.clear()
+        body = self._whole()
         if self.route.kind is RouteKind.READ:
             if not self._read_request(body, now):
                 return

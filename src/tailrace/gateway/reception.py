@@ -6,7 +6,8 @@ from time import time_ns
 from typing import TYPE_CHECKING, Final
 
 from tailrace.gateway.cached_exchange import CachedExchange
-from tailrace.gateway.exchange import SMALL_UPLOAD, GatewayExchange
+from tailrace.gateway.exchange import GatewayExchange
+from tailrace.gateway.gathering import SMALL_UPLOAD
 from tailrace.gateway.head import Header, HeadError, check_head, origin_form
 from tailrace.gateway.ids import random_hex
 from tailrace.gateway.refusal import Refusal

@@ -1,5 +1,5 @@
 """Load governance as state machines: `decide(now, ...)` returns a decision, somebody else acts.
 
-Sans-IO. The gateway and the simulator run this same code. Thin today: lanes, bounded queues and
-budgets; retries, breakers, degradation and canaries will live here.
+Sans-IO. The gateway and the simulator run this same code: lanes and admission, predictions of waits and lengths,
+fairness, balance, retries, breakers, token limits, the degradation ladder, the canary, the response cache.
 """
