@@ -59,7 +59,7 @@ def lane_facts(
         request_id=ledger.request_id,
         prompt_tokens=work.prompt_tokens or 0,
         max_tokens=work.max_tokens,
-        sequences=max(work.n, work.best_of, work.beam),
+        sequences=work.completions,
         audio_seconds=work.audio_seconds,
         stream=stream,
         model=work.model,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
 
-from tailrace.measure.dialect import UNREADABLE, as_count
+from tailrace.measure.dialect import MAX_COUNT, UNREADABLE, as_coerced
 
 _OPENAI: Final = ("n_predict", "max_completion_tokens", "max_tokens")
 _OF_ONE_ENGINE: Final = frozenset({"n_predict"})
@@ -29,8 +30,42 @@ _BELOW: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     f"{_TRITON}_stream": (("parameters", "max_tokens"),),
 }
 """Endpoint -> (object, field) pairs: SGLang's, TGI's, Triton's."""
+_ESCAPED: Final = re.compile(rb"\\u00[567]")
+"""A key may be spelled with escapes of its letters; those of other letters (`\\u00e9`) are in many a prompt."""
 HAS_OUTPUT: Final = frozenset(_TOP.keys() | _BELOW.keys())
 """Endpoints whose output can be bounded."""
+
+
+def unambiguous(endpoint: str, body: bytes) -> bytes:
+    """`body` with each key that bounds its output once, as we have read it: readers differ on which of two counts."""
+    below = _BELOW.get(endpoint, ())
+    names = {*_TOP.get(endpoint, ()), *(part for pair in below for part in pair)}
+    if not _ESCAPED.search(body) and all(body.count(b'"%b"' % name.encode()) < 2 for name in names):
+        return body  # nearly always; a tool's field of such a name is written anew for nothing
+    try:
+        given: dict[str, Any] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        inner = {holder: msgspec.json.decode(given[holder]) for holder, _ in below if holder in given}
+        return msgspec.json.encode({**given, **inner})
+    except UNREADABLE:
+        return body
+
+
+def asked_output(endpoint: str, body: bytes) -> int | None:
+    """The most tokens a completion that any reader of `body` may find asked for in it; `None` where it says nothing.
+
+    An endpoint has several fields for it, and engines differ on which they read and in what they take for a number;
+    fields of other endpoints are read by nobody. What is no count (`-1` is without end to llama.cpp) asks for
+    `MAX_COUNT`: whoever bounds it does not rely on how it is read.
+    """
+    try:
+        given: dict[str, Any] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except UNREADABLE:
+        return None
+    found = [_asked(_value(given.get(name))) for name in _TOP.get(endpoint, ())]
+    for holder, name in _BELOW.get(endpoint, ()):
+        inner = _value(given.get(holder))
+        found += [_asked(each.get(name)) for each in _objects(inner)]
+    return max((count for count in found if count is not None), default=None)
 
 
 def with_output(endpoint: str, body: bytes, each: int) -> bytes | None:
@@ -43,21 +78,23 @@ def with_output(endpoint: str, body: bytes, each: int) -> bytes | None:
         given: dict[str, Any] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except UNREADABLE:
         return None
-    fields: dict[str, Any] = {name: each for name in _TOP.get(endpoint, ()) if _above(given.get(name), each)}
-    said = any(_count(given.get(name)) is not None for name in _TOP.get(endpoint, ()) if name not in _OF_ONE_ENGINE)
+    tops = {name: _value(given.get(name)) for name in _TOP.get(endpoint, ())}
+    fields: dict[str, Any] = {name: each for name, value in tops.items() if _above(value, each)}
+    said = any(value is not None for name, value in tops.items() if name not in _OF_ONE_ENGINE)
     for holder, name in _BELOW.get(endpoint, ()):
-        inner = _object(given.get(holder))
+        inner = _value(given.get(holder))
         if inner is None:
-            if holder in given and not _null(given[holder]):
-                return None  # a list of them, one for each prompt of a batch
             continue
-        changed = _bounded(inner, name, each)
-        if changed is not None:
-            fields[holder] = changed
-        said = said or changed is not None or as_count(inner.get(name)) is not None
+        if isinstance(inner, list):  # SGLang: one for each prompt of a batch
+            fields[holder] = [{name: each, **_bounded(one, name, each)} for one in _objects(inner)]
+            said = True
+        elif isinstance(inner, dict):  # anything else no engine reads
+            fields[holder] = _bounded(inner, name, each)
+            said = said or inner.get(name) is not None
     if not said:
-        fields |= _set(endpoint, given, each)
-    if _above(given.get("min_tokens"), each):
+        for holder, value in _set(endpoint, given, each).items():
+            fields[holder] = {**fields.get(holder, {}), **value} if isinstance(value, dict) else value
+    if _above(_value(given.get("min_tokens")), each):
         fields["min_tokens"] = each
     # Written anew, not put in front: readers differ on which of two equal keys counts, also where one is spelled with
     # escapes, and a bound that a client can get round is none.
@@ -71,41 +108,36 @@ def _set(endpoint: str, given: dict[str, Any], each: int) -> dict[str, Any]:
         return {_TOP[endpoint][-1]: each}
     # `/generate` is SGLang's or TGI's; the field of the prompt tells which.
     holder, name = below[-1] if "inputs" in given else below[0]
-    return {holder: {**(_object(given.get(holder)) or {}), name: each}}
+    return {holder: {name: each}}
 
 
-def _bounded(inner: dict[str, Any], name: str, each: int) -> dict[str, Any] | None:
-    out = dict(inner)
-    for key in (name, "min_new_tokens", "min_tokens"):
-        value = as_count(inner.get(key))
-        if value is not None and value > each:
-            out[key] = each
-    return out if out != inner else None
+def _bounded(inner: dict[str, Any], name: str, each: int) -> dict[str, Any]:
+    keys = [key for key in (name, "min_new_tokens", "min_tokens") if _above(inner.get(key), each)]
+    return {**inner, **dict.fromkeys(keys, each)}
 
 
-def _count(raw: Any) -> int | None:
+def _asked(value: Any) -> int | None:
+    """What one field asks for; `None` where it says nothing."""
+    if value is None:
+        return None
+    count = as_coerced(value)
+    return MAX_COUNT if count is None else count
+
+
+def _above(value: Any, each: int) -> bool:
+    asked = _asked(value)
+    return asked is not None and asked > each
+
+
+def _value(raw: Any) -> Any:
     if raw is None:
         return None
     try:
-        return as_count(msgspec.json.decode(raw))
+        return msgspec.json.decode(raw)
     except UNREADABLE:
-        return None
+        return ""  # present, and no count
 
 
-def _above(raw: Any, each: int) -> bool:
-    value = _count(raw)
-    return value is not None and value > each
-
-
-def _null(raw: Any) -> bool:
-    return bytes(raw) == b"null"
-
-
-def _object(raw: Any) -> dict[str, Any] | None:
-    if raw is None:
-        return None
-    try:
-        value = msgspec.json.decode(raw)
-    except UNREADABLE:
-        return None
-    return value if isinstance(value, dict) else None
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """A mapping, or those in a list."""
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]

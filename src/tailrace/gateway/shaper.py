@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tailrace.gateway.output_fields import HAS_OUTPUT, with_output
+from tailrace.gateway.output_fields import HAS_OUTPUT, asked_output, unambiguous, with_output
 from tailrace.gateway.prompt_text import CAN_CUT, CHATS, Prompt, open_prompt
 from tailrace.gateway.refusal import Refusal
 from tailrace.gateway.token_keys import TokenLimitsConfig, TokensConfig, resolve
@@ -196,7 +196,12 @@ class Shaper:
         work = out.work
         if endpoint not in HAS_OUTPUT or (limits.max_output is None and limits.default_output is None):
             return
-        cap = cap_output(limits, work.max_tokens, max(work.n, work.best_of, work.beam))
+        asked = work.max_tokens
+        if limits.max_output is not None:
+            # A default binds nobody, so what was read is enough; a limit holds however the engine reads the body.
+            out.body = unambiguous(endpoint, out.body)
+            asked = asked_output(endpoint, out.body)
+        cap = cap_output(limits, asked, work.completions)
         if cap is None:
             return
         body = with_output(endpoint, out.body, cap.each)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from tailrace.gateway.prompt_size import ABSENT, Message, Part, Tally
 from tailrace.govern.text_size import NO_TEXT, TextSize
 from tailrace.govern.token_estimate import BYTES_PER_TOKEN
-from tailrace.measure.dialect import UNREADABLE, as_count
+from tailrace.measure.dialect import UNREADABLE, as_coerced, as_count
 from tailrace.measure.ledger import RequestLedger
 
 
@@ -28,7 +29,6 @@ class _Knobs(msgspec.Struct):
 
 
 _NO_KNOBS: Final = _Knobs()
-_knobs = msgspec.json.Decoder(_Knobs)
 
 
 class _Body(msgspec.Struct):
@@ -39,6 +39,7 @@ class _Body(msgspec.Struct):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     max_output_tokens: int | None = None
+    n_predict: int | None = None
     n: int | None = None
     best_of: int | None = None
     use_beam_search: bool | None = None
@@ -82,6 +83,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 1
     best_of: int = 1
     beam: int = 1
+    prompts: int = 1
+    """Prompts in one body, each with completions of its own."""
     sampled: bool | None = None
     grammar: bool = False
     usage_asked: bool = False
@@ -91,6 +94,11 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """The client itself asked for llama.cpp's progress frames."""
     audio_seconds: float | None = None
     """Length of the audio, where its header says so."""
+
+    @property
+    def completions(self) -> int:
+        """How many the engine works on."""
+        return max(self.n, self.best_of, self.beam) * self.prompts
 
     def enter_in(self, ledger: RequestLedger) -> None:
         """Put into the ledger what the record shows of it."""
@@ -141,16 +149,20 @@ def read_work(body: bytes) -> Work:
         stream=bool(asked.stream),
         prompt_tokens=plain_estimate(size),
         size=size,
-        max_tokens=_first(
-            asked.max_completion_tokens,
-            asked.max_tokens,
-            asked.max_output_tokens,
-            below.max_new_tokens,
-            below.max_tokens,
+        max_tokens=_most(
+            (
+                asked.max_completion_tokens,
+                asked.max_tokens,
+                asked.max_output_tokens,
+                asked.n_predict,
+                below.max_new_tokens,
+                below.max_tokens,
+            )
         ),
         n=as_count(copies) or 1,
         best_of=as_count(best_of) or 1,
         beam=(as_count(best_of) or as_count(copies) or 1) if asked.use_beam_search else 1,
+        prompts=max(_batch(asked.prompt), _batch(asked.text)),
         sampled=None if temperature is None else temperature > 0,
         grammar=kind not in (b"", b'"text"') or _constrained(asked),
         usage_asked=bool(options and options.include_usage),
@@ -160,10 +172,27 @@ def read_work(body: bytes) -> Work:
 
 
 def _read_knobs(raw: msgspec.Raw) -> _Knobs:
+    """What is one level down; of a list, one for each prompt of a batch, the most that any of them asks for."""
     try:
-        return _knobs.decode(raw)
+        said = msgspec.json.decode(raw)
     except UNREADABLE:
         return _NO_KNOBS
+    each = [one for one in (said if isinstance(said, list) else [said]) if isinstance(one, dict)]
+    heat = [one["temperature"] for one in each if type(one.get("temperature")) in (int, float)]
+    return _Knobs(
+        **{name: _most([one.get(name) for one in each]) for name in _COUNTS_BELOW},
+        temperature=max(heat, default=None),
+    )
+
+
+_COUNTS_BELOW: Final = ("max_new_tokens", "max_tokens", "n", "best_of")
+
+
+def _batch(source: Any) -> int:
+    """Prompts in a list of texts or of token ids; one, where it is one."""
+    if not isinstance(source, list) or not source or isinstance(source[0], int):
+        return 1
+    return len(source)
 
 
 def _constrained(asked: _Body) -> bool:
@@ -201,8 +230,9 @@ def plain_estimate(size: TextSize) -> int:
     return -(-size.text // BYTES_PER_TOKEN) + size.ids
 
 
-def _first(*values: int | None) -> int | None:
-    return as_count(next((value for value in values if value is not None), None))
+def _most(values: Sequence[Any]) -> int | None:
+    """The largest count among fields of which some engine reads any: it must not matter which."""
+    return max((count for value in values if (count := as_coerced(value)) is not None), default=None)
 
 
 def _read_leniently(body: bytes) -> Work:
@@ -213,17 +243,28 @@ def _read_leniently(body: bytes) -> Work:
     if not isinstance(raw, dict):
         raise BodyError("the body is no JSON object")
     model, options = raw.get("model"), raw.get("stream_options")
-    limits = (as_count(raw.get(key)) for key in ("max_completion_tokens", "max_tokens", "max_output_tokens"))
+    below = _NO_KNOBS
+    for holder in ("sampling_params", "parameters"):
+        if holder in raw and below is _NO_KNOBS:
+            below = _read_knobs(msgspec.Raw(msgspec.json.encode(raw[holder])))
+    copies, best_of = (as_coerced(raw.get(key)) or getattr(below, key) or 1 for key in ("n", "best_of"))
     return Work(
         model=model if isinstance(model, str) else "",
         stream=raw.get("stream") is True,
         prompt_tokens=plain_estimate(TextSize(narrow=len(body))),
         size=TextSize(narrow=len(body)),
-        max_tokens=next((limit for limit in limits if limit is not None), None),
+        max_tokens=_most([*(raw.get(key) for key in _LIMITS), below.max_new_tokens, below.max_tokens]),
+        n=copies,
+        best_of=best_of,
+        beam=max(copies, best_of) if raw.get("use_beam_search") else 1,
+        prompts=max(_batch(raw.get("prompt")), _batch(raw.get("text"))),
         usage_asked=isinstance(options, dict) and options.get("include_usage") is True,
         progress_asked=raw.get("return_progress") is True,
         has_stream_options="stream_options" in raw,
     )
+
+
+_LIMITS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict")
 
 
 def with_fields(body: bytes, work: Work, fields: dict[str, Any]) -> bytes:

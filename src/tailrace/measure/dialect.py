@@ -10,6 +10,8 @@ from tailrace.model.timeline import EventKind
 
 MAX_COUNT: Final = 2**53
 """Counts beyond this are nonsense; up to it they are exact in every column, chart and JSON reader."""
+_LONGEST_NUMBER: Final = 32
+"""Characters of a number that is written as a text."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 """A count in a typed decoder."""
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -19,6 +21,18 @@ UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 def as_count(value: Any) -> int | None:
     """`value` where it is a plausible count, else `None`: what others write there reaches every reader of records."""
     return value if type(value) is int and 0 <= value <= MAX_COUNT else None
+
+
+def as_coerced(value: Any) -> int | None:
+    """The count that a lenient reader takes `value` for: `"100"` and `100.0` are 100 to engines that coerce."""
+    if isinstance(value, str) and len(value) <= _LONGEST_NUMBER:
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return as_count(value)
 
 
 def as_text(value: Any) -> str:
