@@ -216,6 +216,25 @@ def test_nobody_gets_another_s_answer() -> None:
     with_cache(test, cache={"routes": [{}], "vary": ["x-tenant"]})
 
 
+def test_no_part_of_what_tells_askers_apart_is_left_out() -> None:
+    async def test(s: Stand) -> None:
+        long = "t" * 300
+        askers = [
+            "X-Tenant: " + long + "a\r\n",
+            "X-Tenant: " + long + "b\r\n",  # the ledger holds the beginning of a name
+            "X-Tenant: a\r\nX-Tenant: b\r\n",  # the engine, or what is before it, may read the second
+            "X-Tenant: a\r\nX-Tenant: c\r\n",
+            "Cookie: lang=en\r\nCookie: session=1\r\n",  # as HTTP/2 splits them
+            "Cookie: lang=en\r\nCookie: session=2\r\n",
+        ]
+        for lines in askers * 2:
+            await s.ask(ask().replace(b"\r\n", b"\r\n" + lines.encode(), 1))
+        assert len(s.engine.requests) == len(askers)
+        assert counters(s)["hits"] == len(askers)
+
+    with_cache(test, tenant_header="x-tenant")
+
+
 def test_only_what_repeats_on_a_route_that_says_so_is_cached() -> None:
     async def test(s: Stand) -> None:
         bodies = [

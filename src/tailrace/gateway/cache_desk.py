@@ -13,6 +13,7 @@ import msgspec
 
 from tailrace.gateway.cache_keys import CacheConfig, CacheRouteConfig
 from tailrace.gateway.cached_exchange import CachedExchange
+from tailrace.gateway.head import Header
 from tailrace.gateway.lane_facts import lane_facts
 from tailrace.gateway.meaning import Meanings
 from tailrace.gateway.recorded_answer import KeptAnswer, KeptHead
@@ -96,15 +97,17 @@ class CacheDesk:
         self._classify(exchange)
         # A key that we know ourselves says no more than its tenant; of any other nobody knows whose it is.
         proofs = _COOKIE if exchange.gateway.callers.ours(named) else _CREDENTIALS
-        owner = owner_of(
-            self._secret, exchange.ledger.tenant, [named.get(name, b"") for name in (*proofs, *self._vary)]
-        )
+        # The whole of them, each time they are there: an engine may read another of two than we do, and of a tenant's
+        # name the ledger has no more than its beginning.
+        header = exchange.gateway.callers.header
+        says = _whole(exchange.head.headers, (*proofs, *self._vary, *(() if header is None else (header,))))
+        owner = owner_of(self._secret, exchange.ledger.tenant, says)
         query = exchange.head.target.partition(b"?")[2]
         return question(
             body,
             path=exchange.route.endpoint,
             owner=owner,
-            scope=(query, *(named.get(name, b"") for name in _SCOPE)),
+            scope=(query, *_whole(exchange.head.headers, _SCOPE)),
             semantic=route.semantic is not None and self.meanings is not None,
         )
 
@@ -283,6 +286,14 @@ def fitted(desk: CacheDesk | None, config: Config) -> CacheDesk | None:
     if desk.meanings is not None:
         desk.meanings.let_go()
     return None
+
+
+def _whole(headers: list[Header], names: tuple[bytes, ...]) -> list[bytes]:
+    """All values of each of these headers (lower case), in order."""
+    found: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        found.setdefault(name.lower(), []).append(value)
+    return [b"\0".join(found.get(name, ())) for name in names]
 
 
 def _fits(pattern: str, model: str) -> bool:

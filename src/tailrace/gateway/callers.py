@@ -45,7 +45,8 @@ class Callers:
             caller = Caller(name, name if key.tenant is None else key.tenant, frozenset(key.lanes))
             # By a part of the digest: where that leads tells nothing of the key, and the rest is compared in full.
             self._keys[digest[:8]] = (digest, caller)
-        self._header = None if config.tenant_header is None else config.tenant_header.lower().encode()
+        self.header = None if config.tenant_header is None else config.tenant_header.lower().encode()
+        """The header that names tenants."""
         self._require = config.require_key
         self.scoped = bool(config.keys)
         """Whether `x-lane` is only for keys that may ask for a lane."""
@@ -53,7 +54,7 @@ class Callers:
     @property
     def idle(self) -> bool:
         """Whether nothing is configured that would tell one caller from another."""
-        return not self._keys and self._header is None
+        return not self._keys and self.header is None
 
     def find(self, named: dict[bytes, bytes]) -> Caller:
         """Who sent a request with these headers."""
@@ -65,8 +66,8 @@ class Callers:
                 known, found = self._keys.get(digest[:8], (b"", NOBODY))
                 if hmac.compare_digest(digest, known):
                     caller = found
-        if self._header is not None and not caller.tenant:
-            tenant = named.get(self._header, b"")[:_MAX_TENANT].decode("latin-1")
+        if self.header is not None and not caller.tenant:
+            tenant = named.get(self.header, b"")[:_MAX_TENANT].decode("latin-1")
             if tenant:
                 return Caller(caller.key, tenant, caller.lanes)
         return caller
