@@ -146,3 +146,16 @@ def test_the_semantic_partition_leaves_out_the_last_text_only():
 def test_what_is_no_text_of_the_user_is_not_compared_by_meaning(messages):
     found = ask(semantic=True, messages=messages)
     assert (found.partition, found.text) == (b"", "")
+
+
+@pytest.mark.parametrize(
+    "heavy",
+    [b"[" + b"1," * 1_900_000 + b"1]", b"[" + b"{}," * 30_000 + b"1]", b"[" + b"[1,2]," * 8_000 + b"1]"],
+)
+def test_what_would_take_the_loop_long_to_read_is_no_question(heavy: bytes) -> None:
+    assert question(b'{"temperature":0,"x":' + heavy + b"}", path=CHAT, owner=b"") is None
+
+
+def test_a_long_text_is_a_question() -> None:
+    body = b'{"temperature":0,"messages":[{"role":"user","content":"' + b"well, then " * 90_000 + b'"}]}'
+    assert question(body, path=CHAT, owner=b"") is not None

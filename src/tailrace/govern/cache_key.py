@@ -30,6 +30,10 @@ _PRIORITY: Final = "priority"
 _STATEFUL: Final = ("previous_response_id", "conversation", "background")
 _KEY_BYTES: Final = 16
 _DEEPEST: Final = 64
+_MOST_VALUES: Final = 20_000
+"""In a body that is looked up: each costs 0.2 us of the one loop. A megabyte of token ids has ten times as many."""
+_MOST_COMMAS: Final = 100_000
+"""A body with more is not even decoded. A text of 4 MB has half as many."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -53,15 +57,12 @@ def question(
     `owner`: the hash of who asks (see `owner_of`), `scope`: header values that may change the answer. With `semantic`
     the question's text and partition are given too.
     """
-    try:
-        said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    if not isinstance(said, dict) or not repeats(said, path):
+    said, left = _said(body), [_MOST_VALUES]
+    if said is None or not repeats(said, path):
         return None
     try:
         plain = {
-            key: _canonical(value)
+            key: _canonical(value, left)
             for key, value in said.items()
             if value is not None and key not in _IDLE and key != _PRIORITY
         }
@@ -78,6 +79,17 @@ def question(
     if not text:
         return Question(key, stream)
     return Question(key, stream, _digest((b"meaning", *fixed), rest), text)
+
+
+def _said(body: bytes) -> dict[str, Any] | None:
+    """The JSON object of a body; `None` where it is none, or takes too long to read."""
+    if body.count(b",") > _MOST_COMMAS:
+        return None
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return said if isinstance(said, dict) else None
 
 
 def repeats(said: dict[str, Any], path: str) -> bool:
@@ -117,16 +129,20 @@ def _digest(parts: Iterable[bytes], plain: dict[str, Any]) -> bytes:
     return hashed.digest()
 
 
-def _canonical(value: Any, depth: int = 0) -> Any:
-    """`0.0` and `0` are one number; within a mapping, a null is kept: in a schema or a tool it may mean something."""
+def _canonical(value: Any, left: list[int], depth: int = 0) -> Any:
+    """`0.0` and `0` are one number; within a mapping, a null is kept: in a schema or a tool it may mean something.
+
+    RecursionError for what is nested too deep, or has more than the values that are `left`.
+    """
     if isinstance(value, float):
         return int(value) if value.is_integer() else value
-    if depth > _DEEPEST:
-        raise RecursionError
-    if isinstance(value, dict):
-        return {key: _canonical(part, depth + 1) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_canonical(part, depth + 1) for part in value]
+    if isinstance(value, dict | list):
+        left[0] -= len(value)
+        if depth > _DEEPEST or left[0] < 0:
+            raise RecursionError
+        if isinstance(value, dict):
+            return {key: _canonical(part, left, depth + 1) for key, part in value.items()}
+        return [_canonical(part, left, depth + 1) for part in value]
     return value
 
 
