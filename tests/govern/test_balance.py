@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tailrace.govern.balance import PROBE_EVERY, BalancePolicy, Balancer, BalanceSettings, Skew, Want
 from tailrace.govern.breaker import BreakerPolicy
 from tailrace.govern.ring import Ring, key_of
-from tailrace.govern.standing import COLD, Standing
+from tailrace.govern.standing import COLD, MOST_ALONE_NS, Standing
 from tailrace.model.thresholds import MS, S
 
 EVEN = BalanceSettings()
@@ -225,9 +225,17 @@ def test_somebody_always_serves(states: list[str], excluded: bool) -> None:
 def test_a_retry_after_of_the_engine_is_obeyed_while_another_can_serve() -> None:
     a, b = fleet(2)
     chooser = balancer([a, b])
-    a.leave_alone(7 * S)
+    a.leave_alone(7 * S, 0)
     assert {chooser.choose([a, b], now * S // 10, Want(tokens=1)).name for now in range(70)} == {"b1"}
     assert {chooser.choose([a, b], 7 * S, Want(tokens=1)).name for _ in range(50)} == {"b0", "b1"}
+
+
+def test_an_absurd_retry_after_does_not_cost_the_engine() -> None:
+    a, b = fleet(2)
+    a.leave_alone(10**21, 5 * S)
+    assert not a.usable(5 * S + MOST_ALONE_NS - 1)
+    assert a.usable(5 * S + MOST_ALONE_NS)
+    assert b.usable(5 * S)
 
 
 # -- slow start

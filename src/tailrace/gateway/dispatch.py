@@ -314,7 +314,7 @@ class Dispatch:
         if wait is not None:
             self.told_when = True
             if status != 429:  # that may be this client's own limit; 503 is the whole engine
-                exchange.backend.standing.leave_alone(now + wait)
+                exchange.backend.standing.leave_alone(now + wait, now)
         if status not in exchange.gateway.backends.balancing.retry.statuses:
             return False
         retried = self._retry(trouble_of(status), now, status=status, not_before=now + (wait or 0))

@@ -10,6 +10,10 @@ from tailrace.model.thresholds import S
 COLD: Final = 0.1
 """The share of its weight with which a backend comes back: enough to show how it does, too little to matter."""
 
+MOST_ALONE_NS: Final = 300 * S
+"""The longest that a `Retry-After` of the whole engine keeps requests away from it. One of 10^12 seconds, from a bug or
+a wrong clock, would take it out of the fleet until the gateway's next start."""
+
 
 class Standing:
     """One backend as the balancer sees it. All stamps are the monotonic clock of `now` (ns)."""
@@ -108,6 +112,6 @@ class Standing:
         """A request that was sent at `begun` failed through its fault. True where its breaker opened."""
         return self.breaker.failed(begun, now)
 
-    def leave_alone(self, until: int) -> None:
-        """It asked for it."""
-        self.not_before = max(self.not_before, until)
+    def leave_alone(self, until: int, now: int) -> None:
+        """It asked for it. Not for longer than any engine is ever left out: what it says may be nonsense."""
+        self.not_before = max(self.not_before, min(until, now + MOST_ALONE_NS))
