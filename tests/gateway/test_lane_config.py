@@ -140,3 +140,9 @@ def test_the_example_of_the_page_loads(monkeypatch):
     for block in blocks:
         config = config_from(read_yaml(block))
         assert [policy.name for policy in config.lane_policies()] == ["documents", "batch", "interactive", "default"]
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\r\nx-evil: 1", "default\r\n", "x\0y", "\u4e2d", "a" * 65])
+def test_a_lane_s_name_can_stand_in_a_header(name: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape("lanes[0].name")):
+        config_from({"backends": BACKENDS, "lanes": [{"name": name}]}, where="test")

@@ -396,9 +396,19 @@ def _sound_path(path: str) -> bool:
     return path.startswith("/") and len(path) > 1 and "\0" not in path
 
 
+_LONGEST_NAME: Final = 64
+"""Characters of a lane's name."""
+
+
 def _check_lane(lane: LaneConfig, names: list[str], *, place: str) -> None:
     if names.count(lane.name) > 1:
         raise ConfigError(f"two lanes are named {lane.name!r}", place=place, remedy="Give each its own name.")
+    if not (lane.name.strip() and lane.name.isascii() and lane.name.isprintable() and len(lane.name) <= _LONGEST_NAME):
+        raise ConfigError(
+            f"{lane.name[:_LONGEST_NAME]!r} cannot be a lane's name: headers carry it",
+            place=f"{place}.name",
+            remedy=f"Write 1 to {_LONGEST_NAME} printable ASCII characters, for example interactive.",
+        )
     if lane.running < 1 or lane.queued < 0:
         raise ConfigError(
             f"running is {lane.running} and queued is {lane.queued}",
