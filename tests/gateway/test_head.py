@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from tailrace.gateway.engine_head import AnswerHead, EngineHead, EngineHeads
 from tailrace.gateway.forward import forward_request, length_line, onward_head, own_head
-from tailrace.gateway.head import HOP_BY_HOP, HeadError, check_head, chunk, connection_tokens, end_to_end, status_line
+from tailrace.gateway.head import (
+    HOP_BY_HOP,
+    HeadError,
+    check_head,
+    chunk,
+    connection_tokens,
+    deadline_of,
+    end_to_end,
+    status_line,
+)
 
 TOKEN = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_0123456789", min_size=1, max_size=20)
 VALUE = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=30)
@@ -164,3 +173,19 @@ def test_a_remembered_head_is_never_given_for_another(first: list, second: list,
         fresh.length_at,
         fresh.date_at,
     )
+
+
+def test_white_space_behind_a_value_is_none_of_it() -> None:
+    named = check_head("1.1", [(b"Host", b"x"), (b"X-Deadline-Ms", b"50 \t"), (b"x-lane", b"fast ")])
+    assert (named[b"x-deadline-ms"], named[b"x-lane"]) == (b"50", b"fast")
+    assert deadline_of(named, 7) == 50_000_007
+
+
+@pytest.mark.parametrize(("raw", "ms"), [(b"1500.0", 1500), (b"0.9", 0), (b"00050", 50)])
+def test_a_deadline_may_have_a_fraction(raw: bytes, ms: int) -> None:
+    assert deadline_of({b"x-deadline-ms": raw}, 0) == ms * 1_000_000
+
+
+@pytest.mark.parametrize("raw", [b"", b"-5", b"+5", b"1e3", b"NaN", b"1.", b".5", b"1.5.5", b"\xb2", b"9" * 13])
+def test_what_is_no_number_is_no_deadline(raw: bytes) -> None:
+    assert deadline_of({b"x-deadline-ms": raw}, 0) is None

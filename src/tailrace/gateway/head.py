@@ -93,7 +93,8 @@ def check_head(version: str, headers: list[Header]) -> dict[bytes, bytes]:
             hosts += 1
         elif key == b"transfer-encoding":
             codings += 1
-        first.setdefault(key, value)
+        # llhttp leaves the white space behind a value, which is none of it (RFC 9110 §5.5).
+        first.setdefault(key, value.rstrip(b" \t"))
     if hosts != 1 and not (hosts == 0 and version == "1.0"):
         raise HeadError(400, "Host is given twice" if hosts else "Host is missing")
     if hosts and not _sound_host(first[b"host"]):
@@ -172,8 +173,14 @@ def is_json(named: dict[bytes, bytes]) -> bool:
 
 
 def deadline_of(named: dict[bytes, bytes], received: int) -> int | None:
-    """The instant (ns) that `x-deadline-ms` names, counted from `received`; `None` where it is absent or no number."""
+    """The instant (ns) that `x-deadline-ms` names, counted from `received`; `None` where it is absent or no number.
+
+    A fraction of a millisecond is left out: clients that reckon in seconds send `1500.0`.
+    """
     raw = named.get(b"x-deadline-ms")
-    if raw is None or not raw.isdigit() or len(raw) > 12:
+    if raw is None:
         return None
-    return received + int(raw) * 1_000_000
+    whole, dot, fraction = raw.partition(b".")
+    if not whole.isdigit() or len(whole) > 12 or (dot and not fraction.isdigit()):
+        return None
+    return received + int(whole) * 1_000_000
