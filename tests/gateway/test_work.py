@@ -113,3 +113,8 @@ def test_the_bytes_of_the_rest_are_kept() -> None:
     out = with_fields(raw, read_work(raw), {"stream_options": {"include_usage": True}})
     assert out == b' {"stream_options":{"include_usage":true},"model" : "m", "seed":1e3,\n"messages":[]}'
     assert with_fields(raw, read_work(raw), {}) is raw
+
+
+def test_a_name_of_a_megabyte_is_cut_before_it_is_kept() -> None:
+    for body in ({"model": "m" * 10**6}, {"model": "m" * 10**6, "n": "wrong"}):
+        assert read_work(json.dumps(body).encode()).model == "m" * 256

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.gateway.prompt_size import ABSENT
 from tailrace.measure.dialect import MAX_COUNT, UNREADABLE, as_coerced
 
 _OPENAI: Final = ("n_predict", "max_completion_tokens", "max_tokens")
@@ -36,6 +37,20 @@ HAS_OUTPUT: Final = frozenset(_TOP.keys() | _BELOW.keys())
 """Endpoints whose output can be bounded."""
 
 
+class _Bounds(msgspec.Struct):
+    """Every field named above. Whatever else is in a body is passed over; a mapping of it all costs ten times that."""
+
+    n_predict: msgspec.Raw = ABSENT
+    max_completion_tokens: msgspec.Raw = ABSENT
+    max_tokens: msgspec.Raw = ABSENT
+    max_output_tokens: msgspec.Raw = ABSENT
+    sampling_params: msgspec.Raw = ABSENT
+    parameters: msgspec.Raw = ABSENT
+
+
+_bounds = msgspec.json.Decoder(_Bounds)
+
+
 def unambiguous(endpoint: str, body: bytes) -> bytes:
     """`body` with each key that bounds its output once, as we have read it: readers differ on which of two counts."""
     below = _BELOW.get(endpoint, ())
@@ -58,12 +73,12 @@ def asked_output(endpoint: str, body: bytes) -> int | None:
     `MAX_COUNT`: whoever bounds it does not rely on how it is read.
     """
     try:
-        given: dict[str, Any] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        given = _bounds.decode(body)
     except UNREADABLE:
         return None
-    found = [_asked(_value(given.get(name))) for name in _TOP.get(endpoint, ())]
+    found = [_asked(_value(getattr(given, name))) for name in _TOP.get(endpoint, ())]
     for holder, name in _BELOW.get(endpoint, ()):
-        inner = _value(given.get(holder))
+        inner = _value(getattr(given, holder))
         found += [_asked(each.get(name)) for each in _objects(inner)]
     return max((count for count in found if count is not None), default=None)
 
@@ -130,7 +145,7 @@ def _above(value: Any, each: int) -> bool:
 
 
 def _value(raw: Any) -> Any:
-    if raw is None:
+    if raw is None or raw is ABSENT:
         return None
     try:
         return msgspec.json.decode(raw)

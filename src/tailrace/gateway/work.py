@@ -13,6 +13,10 @@ from tailrace.govern.token_estimate import BYTES_PER_TOKEN
 from tailrace.measure.dialect import UNREADABLE, as_coerced, as_count
 from tailrace.measure.ledger import RequestLedger
 
+LONGEST_NAME: Final = 256
+"""Characters of a model's name that are read. Clients write it, and thousands of records in memory hold it, and labels;
+the longest on Hugging Face has 122."""
+
 
 class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
@@ -102,7 +106,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     def enter_in(self, ledger: RequestLedger) -> None:
         """Put into the ledger what the record shows of it."""
-        ledger.model = self.model
+        ledger.model = self.model[:LONGEST_NAME]
         ledger.stream = self.stream
         ledger.max_tokens = self.max_tokens
         ledger.n, ledger.best_of, ledger.beam = self.n, self.best_of, self.beam
@@ -145,7 +149,7 @@ def read_work(body: bytes) -> Work:
     size = _size(asked)
     kind = bytes((asked.response_format or {}).get("type", b"")) if asked.response_format else b""
     return Work(
-        model=asked.model,
+        model=asked.model[:LONGEST_NAME],
         stream=bool(asked.stream),
         prompt_tokens=plain_estimate(size),
         size=size,
@@ -249,7 +253,7 @@ def _read_leniently(body: bytes) -> Work:
             below = _read_knobs(msgspec.Raw(msgspec.json.encode(raw[holder])))
     copies, best_of = (as_coerced(raw.get(key)) or getattr(below, key) or 1 for key in ("n", "best_of"))
     return Work(
-        model=model if isinstance(model, str) else "",
+        model=model[:LONGEST_NAME] if isinstance(model, str) else "",
         stream=raw.get("stream") is True,
         prompt_tokens=plain_estimate(TextSize(narrow=len(body))),
         size=TextSize(narrow=len(body)),
