@@ -10,6 +10,7 @@ from tailrace.model.outcome import OutcomeKind, Reason
 from tests.wire.client import chat_body, request
 from tests.wire.scripted import Incoming
 from tests.wire.stand import run, stand
+from tests.wire.test_backends import several
 
 LONG = "word " * 4000
 
@@ -273,5 +274,59 @@ def test_lanes_change_at_run_time_without_losing_a_request() -> None:
             for client in clients:
                 assert (await client.reply()).status == 200
             await s.record(6)
+
+    run(test())
+
+
+def test_who_waited_goes_to_the_backends_that_its_lane_has_now() -> None:
+    async def test() -> None:
+        engine = Busy()
+        lanes = [_lane(name="mine", running=1, queued=9, backends=["b"]), _lane(name="default")]
+        async with several(2, engine, lanes=lanes) as (s, engines):
+            clients = [await s.client() for _ in range(4)]
+            for client in clients:
+                await client.send(request(chat_body(stream=False)))
+            await s.until(lambda: s.gateway.lanes.snapshot(0)["mine"]["queued"] == 3)
+            plain = to_plain(s.gateway.config)
+            plain["backends"][1]["name"] = "c"
+            plain["lanes"] = [{**plain["lanes"][0], "name": "yours", "backends": ["c"]}, plain["lanes"][1]]
+            s.gateway.reconfigure(config_from(plain))
+            engine.free.set()
+            statuses = [(await client.reply()).status for client in clients]
+            for client in clients:
+                client.close()
+            assert statuses == [200] * 4
+            await s.record(4)
+            assert {(record.lane, record.backend) for record in s.records.all} == {("mine", "b"), ("yours", "c")}
+            assert not engines[0].requests
+
+    run(test())
+
+
+def test_who_is_let_go_by_a_reload_goes_where_the_reload_says() -> None:
+    """The rung that held it is taken back by the same change that renames every backend and its canary."""
+
+    async def test() -> None:
+        engine = Busy()
+        ladder = {"enabled": True, "rungs": ["batch"], "pin": 1}
+        canary = {"backends": ["b"], "steps": [0.5, 1.0]}
+        lanes = [_lane(running=4, queued=20)]
+        async with several(2, engine, lanes=lanes, degradation=ladder, canary=canary) as (s, _):
+            await asyncio.sleep(0.6)
+            clients = [await s.client() for _ in range(10)]
+            for client in clients:
+                await client.send(request(chat_body(stream=False)))
+            await s.until(lambda: s.gateway.lanes.snapshot(0)["default"]["queued"] >= 7)
+            plain = to_plain(s.gateway.config)
+            for backend in plain["backends"]:
+                backend["name"] += "2"
+            plain["canary"] = {**plain["canary"], "backends": ["b2"]}
+            plain["degradation"] = {"enabled": False}
+            s.gateway.reconfigure(config_from(plain))
+            engine.free.set()
+            statuses = [(await client.reply()).status for client in clients]
+            for client in clients:
+                client.close()
+            assert statuses == [200] * 10
 
     run(test())

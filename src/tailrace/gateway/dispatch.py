@@ -91,9 +91,16 @@ class Dispatch:
 
     def _choose(self, now: int) -> bool:
         """Whom it goes to now; false where there is nobody, and it has ended."""
-        backend = self._exchange.gateway.backends.choose(self._want, now, among=self._exchange.among, but=self._tried)
+        exchange = self._exchange
+        backends = exchange.gateway.backends
+        backend = backends.choose(self._want, now, among=exchange.among, but=self._tried)
+        if backend is None and exchange.among and not any(map(backends.named, exchange.among)):
+            # A reload has renamed or removed all that it could go to: what is there now serves it.
+            routing = exchange.gateway.routing
+            exchange.among = () if routing is None else routing.among(exchange)
+            backend = backends.choose(self._want, now, among=exchange.among, but=self._tried)
         if backend is None:
-            self._exchange.unreachable("no engine takes requests at the moment", now)
+            exchange.unreachable("no engine takes requests at the moment", now)
             return False
         self._use(backend, now)
         return True

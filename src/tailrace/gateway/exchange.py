@@ -225,6 +225,10 @@ class GatewayExchange(Gathering):
     def lane_admitted(self, now: int) -> None:
         """Our turn has come."""
         self._lane_place = "running"
+        # While it waited, the configuration may have given the lane other backends, or it another lane.
+        policy = self.gateway.lanes.policy_of(self.ledger.request_id)
+        self.lane = self.ledger.lane = policy.name
+        self.among = policy.backends
         late = self.clock.deadline_over(now)
         if late is None:
             body, self._body = self._body, b""

@@ -144,9 +144,15 @@ class Gateway:
         self.cache: CacheDesk | None = None
         """Answers that are given again; `None` where the configuration has no such route."""
         self._apply(config)
+        self._apply_degradation(config)
 
     def _apply(self, config: Config) -> None:
         self.config = config
+        # First: whatever goes on because of a change goes to the backends that are there now.
+        if self.routing is not None:
+            self.routing.apply(config)
+        elif config.canary is not None or config.shadow is not None:
+            self.routing = Routing(self, config)
         if config.cache.routes or self.cache is not None:
             # Only here: without routes nothing of a cache is loaded.
             from tailrace.gateway.cache_desk import fitted  # noqa: PLC0415
@@ -161,7 +167,6 @@ class Gateway:
         self.callers.apply(config)
         self.priorities = EnginePriority(config.lane_policies())
         self.traces.reconfigure(config.traces, config.workers)
-        self._apply_degradation(config)
         self.shaping.apply(config)
         self.backends.hear_gaps(self.gaps.listeners)
         limits = config.limits
@@ -177,10 +182,6 @@ class Gateway:
         self.client_buffer_bytes = limits.client_buffer_bytes
         self.timeline_limit = config.records.timeline_events
         self.sample_rate = config.records.sample
-        if self.routing is not None:
-            self.routing.apply(config)
-        elif config.canary is not None or config.shadow is not None:
-            self.routing = Routing(self, config)
 
     def _apply_degradation(self, config: Config) -> None:
         now = monotonic_ns()
@@ -445,6 +446,8 @@ class Gateway:
         self.backends.apply(config)
         self._apply(config)
         self.lanes.replace(config.lane_policies(), monotonic_ns(), config.governor())
+        # Last: it may let those go who wait, and they go by the new lanes.
+        self._apply_degradation(config)
 
     def check(self, config: Config) -> None:
         """InputError where `reconfigure` would raise one; changes nothing."""

@@ -79,6 +79,10 @@ class LaneDesk:
         """The policy of a lane that a decision named."""
         return self.admission.policy(lane)
 
+    def policy_of(self, request_id: str) -> LanePolicy:
+        """The policy of the lane that a request is in."""
+        return self.admission.policy_of(request_id)
+
     def finish(self, request_id: str, now: int, *, completed: bool = True) -> None:
         """An admitted request has ended; `completed`: to its proper end."""
         self._admit(self.admission.finish(request_id, now, completed=completed), now)

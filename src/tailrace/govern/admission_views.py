@@ -30,6 +30,10 @@ class AdmissionViews:
         """The policy of a lane that a decision named."""
         return self._lanes[lane].policy
 
+    def policy_of(self, request_id: str) -> LanePolicy:
+        """The policy of the lane that holds a request now: a change of the lanes may have moved it while it waited."""
+        return self._lane_of[request_id].policy
+
     def predicted_wait_ns(self, lane: str, now: int) -> int | None:
         """What the next arrival in `lane` would wait; absent while that is not known, or there is no such lane."""
         state = self._lanes.get(lane)
