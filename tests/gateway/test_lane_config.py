@@ -11,7 +11,7 @@ import pytest
 from tailrace.gateway.callers import Callers
 from tailrace.gateway.config import config_from, to_plain
 from tailrace.gateway.plain_yaml import read_yaml
-from tailrace.govern.lane import Order
+from tailrace.govern.lane import Classifier, Order, RequestFacts
 from tailrace.govern.sharing import Between
 from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import MS, S
@@ -146,3 +146,15 @@ def test_the_example_of_the_page_loads(monkeypatch):
 def test_a_lane_s_name_can_stand_in_a_header(name: str) -> None:
     with pytest.raises(ConfigError, match=re.escape("lanes[0].name")):
         config_from({"backends": BACKENDS, "lanes": [{"name": name}]}, where="test")
+
+
+def test_a_header_s_name_has_no_case() -> None:
+    config = config_from({"backends": BACKENDS, "lanes": [{"name": "big", "match": {"header": {"X-Size": "big"}}}]})
+    facts = RequestFacts(request_id="r", headers={"x-size": "big"})
+    assert Classifier(config.lane_policies()).lane(facts).name == "big"
+
+
+@pytest.mark.parametrize("header", [{"x size": "big"}, {"": "big"}, {"x-size": "big\n"}, {"x-size": " big"}])
+def test_a_header_that_no_request_can_bring_is_refused(header: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=re.escape("lanes[0].match.header")):
+        config_from({"backends": BACKENDS, "lanes": [{"name": "big", "match": {"header": header}}]}, where="test")

@@ -54,6 +54,7 @@ from tailrace.gateway.lane_keys import (
     TenantConfig,
     check_engine_room,
     check_keys,
+    check_match,
     check_sharing,
     sharing_of,
 )
@@ -336,6 +337,7 @@ def check(config: Config, *, where: str = "config") -> None:
         _check_lane(lane, names, place=place)
         check_guard(lane.gap, lane.pace, idle=(lane.budgets or config.budgets).idle, place=place)
         check_lane_limits(lane, backends, config.keys, place=place)
+        check_match(lane.match, place=place)
     check_tokens(config.tokens, place=f"{where}: tokens")
     check_degradation(config.degradation, [lane.name for lane in config.lane_policies()], place=f"{where}: degradation")
     check_keys(config.keys, (*names, DEFAULT_LANE), require=config.require_key, where=where)

@@ -12,6 +12,7 @@ import msgspec
 from tailrace.gateway.config_values import Duration, Section, lasting
 from tailrace.govern.adaptive_limit import AdaptiveLimitPolicy
 from tailrace.govern.engine_room import EngineRoomPolicy
+from tailrace.govern.lane import LaneMatch
 from tailrace.govern.sharing import Between, Sharing
 from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import S
@@ -169,6 +170,23 @@ def check_keys(keys: Mapping[str, KeyConfig], lanes: Iterable[str], *, require: 
             place=f"{where}: require_key",
             remedy="Add `keys`, or leave `require_key` out.",
         )
+
+
+def check_match(match: LaneMatch, *, place: str) -> None:
+    """Refuse a header that no request can bring: its lane would never match. Raises `ConfigError`."""
+    for name, value in match.header.items():
+        if not _HEADER.fullmatch(name.lower()):
+            raise ConfigError(
+                f"{name!r} is no header's name",
+                place=f"{place}.match.header",
+                remedy="Write it as in `x-size: big`.",
+            )
+        if not value.isprintable() or value != value.strip():
+            raise ConfigError(
+                f"no request can bring the value {value!r}",
+                place=f"{place}.match.header.{name}",
+                remedy="Leave out white space at its ends, and what is not printable.",
+            )
 
 
 def check_sharing(

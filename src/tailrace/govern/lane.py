@@ -59,7 +59,7 @@ class LaneMatch(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     max_prompt_tokens: int | None = None
     stream: bool | None = None
     header: dict[str, str] = {}
-    """Lower-case header name -> exact value."""
+    """Header name -> exact value."""
     model: str | None = None
     tenant: str | None = None
     path: str | None = None
@@ -119,6 +119,7 @@ def _like(field: str, pattern: str) -> Test:
 
 
 def _header(name: str, value: str) -> Test:
+    name = name.lower()  # as `facts` has them: `X-Size` is the same header
     return lambda facts: facts.headers.get(name) == value
 
 
