@@ -71,16 +71,15 @@ class Admin:
         self.asked.append(request.path_qs)
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return web.json_response({"error": {"message": "a bearer token is needed"}}, status=401)
-        if request.path == "/healthz":
-            return web.json_response(self.health)
-        if request.path == "/lanes":
-            return web.json_response({"lanes": busy_live()["lanes"]})
-        if request.path == "/streams":
-            return web.json_response({"streams": self.streams})
-        if request.path == "/degradation":
-            return web.json_response({"degradation": self.degradation})
-        if request.path == "/canary":
-            return web.json_response({"configured": self.canary is not None, "canary": self.canary})
+        states: dict[str, dict[str, Any]] = {
+            "/healthz": self.health,
+            "/lanes": {"lanes": busy_live()["lanes"]},
+            "/streams": {"streams": self.streams},
+            "/degradation": {"degradation": self.degradation},
+            "/canary": {"configured": self.canary is not None, "canary": self.canary},
+        }
+        if request.path in states:
+            return web.json_response(states[request.path])
         since, limit = int(request.query["since"]), int(request.query["limit"])
         found = [record for record in self.records if record.start_unix_ns > since]
         found.sort(key=lambda record: record.start_unix_ns + record.e2e_ns)

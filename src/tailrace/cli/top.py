@@ -265,7 +265,7 @@ def _lanes(frame: Frame) -> Table:
 
 
 def _beside(frame: Frame) -> list[Text]:
-    """What is given up, where the canary stands, what is with each engine, what the cache saved; where there is such."""
+    """What is given up, where the canary stands, what is with each engine, what the cache saved: where there is any."""
     from rich.text import Text
 
     from tailrace.figures.wording import count
