@@ -14,6 +14,7 @@ from tailrace.app.gateway_process import GatewayProcess
 from tailrace.gateway.config import config_from
 from tailrace.govern.ladder import Signal
 from tailrace.model.outcome import OutcomeKind, Reason
+from tailrace.web.source import rungs_in_force
 from tests.wire.client import Reply, chat_body, request
 from tests.wire.scripted import DONE, SSE_HEAD, Incoming, finish, token
 from tests.wire.stand import Stand, run, stand
@@ -89,6 +90,7 @@ def test_overload_takes_the_rungs_and_calm_gives_them_back() -> None:
                 await s.until(lambda: step(s) == 2, within=6)
                 view = (await admin.get("/degradation"))[1]["degradation"][0]
                 assert [rung["on"] for rung in view["rungs"]] == [True, True]
+                assert rungs_in_force([{"enabled": False}, view, view]) == ["batch", "refuse"]
                 assert [event["rung"] for event in view["events"]] == ["batch", "refuse"]
                 assert {event["signal"] for event in view["events"]} <= {"ttft", "queue_wait", "predicted_wait"}
                 assert all(event["value"] >= event["threshold"] for event in view["events"])

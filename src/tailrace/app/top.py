@@ -28,7 +28,7 @@ from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import MS, S
 from tailrace.store.table import RecordTable
-from tailrace.web.source import LaneNow, StreamNow, dropped_by_class
+from tailrace.web.source import LaneNow, StreamNow, dropped_by_class, rungs_in_force
 
 __all__ = ["Frame", "GatewayWatch", "Notable", "admin_url"]
 
@@ -143,7 +143,7 @@ class GatewayWatch:
             now_unix_ns,
             streams,
             lanes if isinstance(lanes, dict) else {},
-            given_up=_given_up(ladders),
+            given_up=rungs_in_force(ladders),
             canary=_canary(canary) if isinstance(canary, dict) else "",
             limited=limited,
         )
@@ -283,12 +283,6 @@ def _object(body: bytes, path: str) -> dict[str, Any]:
 def _list(body: dict[str, Any], name: str) -> list[Any]:
     value = body.get(name)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _given_up(ladders: list[dict[str, Any]]) -> list[str]:
-    """What is in force anywhere, in the order of the ladder."""
-    rungs = [rung for ladder in ladders for rung in _list(ladder, "rungs")]
-    return list(dict.fromkeys(str(rung.get("name", "")) for rung in rungs if rung.get("on")))
 
 
 def _canary(canary: Mapping[str, Any]) -> str:
