@@ -54,6 +54,8 @@ _WORST: Final = frozenset(
         "weight",
         "throughput_objective",
         "median",
+        "5m",
+        "1h",
         "coverage",
         "bias",
         "priority",
