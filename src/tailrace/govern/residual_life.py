@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from itertools import accumulate
+from operator import mul
 from typing import Final
 
 _WINDOW: Final = 100
@@ -62,15 +64,12 @@ class ResidualLife:
     def _build(self) -> None:
         self._fresh = 0
         ordered = self._ordered = sorted(self._lives)
-        total = squares = 0.0
-        sums = [0.0] * (len(ordered) + 1)
-        for place in range(len(ordered) - 1, -1, -1):
-            life = ordered[place]
-            total += life
-            squares += life * life
-            sums[place] = total
+        sums = list(accumulate(reversed(ordered), initial=0.0))
+        total = sums[-1]
+        sums.reverse()
         self._sums = sums
         n = len(ordered)
         if n >= _FEW and total > 0:
+            squares = sum(map(mul, ordered, ordered))
             mean = total / n
             self.spread = (max(squares / n - mean * mean, 0.0)) ** 0.5 / mean
