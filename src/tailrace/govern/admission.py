@@ -126,9 +126,11 @@ class Admission(AdmissionViews):
         policy, queue = lane.policy, lane.queue
         if self._usable is not None and not self._served(policy):
             return self._refuse(lane, Reason.NO_BACKEND, 0, None, status=503)
-        if self.restraint.turns_away(policy):
+        restrained = self.restraint is not UNRESTRAINED
+        if restrained and self.restraint.turns_away(policy):
             return self._refuse(lane, Reason.DEGRADED, 0, None)
-        lane.look(now)
+        if lane.adaptive is not None:
+            lane.look(now)
         demand = demand_of(facts, self.lengths.predict(facts, policy.name), lane.waits.price.ratio)
         lacks = lane.lacks(demand)
         if (
@@ -136,7 +138,7 @@ class Admission(AdmissionViews):
             and not lacks
             and self._total_room(demand)
             and self._engine_room(lane, now)
-            and not self.restraint.holds(lane, self._backlog)
+            and not (restrained and self.restraint.holds(lane, self._backlog))
         ):
             if self._too_late(lane, facts, demand, now):
                 return self._refuse(lane, Reason.PREDICTED_WAIT, 0, None, work=demand.work)
