@@ -10,6 +10,7 @@ from tailrace.simulate.clients import ClientPolicy
 from tailrace.simulate.search import Best, best_of_grid, highest
 
 SEEDS = (1, 2, 3, 5)
+PLACES = (1, 2, 4, 8, 16)
 DOCUMENTS, CHATS = (1, 2, 3, 4, 6, 8, 12, 16, 24), (8, 16, 32, 64, 200)
 
 
@@ -65,11 +66,30 @@ def show_all(seconds: float) -> int:
         f"{best.value:.2f}/s; governed {twice.goodput:.2f}/s ({100 * twice.goodput / best.value:.0f} %)"
     )
     ratio = twice.ttft_p99_ms / half.ttft_p99_ms
-    print(f"interactive p99 TTFT at 2x / 0.5x: {ratio:.2f}")
+    others = [_ratio(seconds, seed) for seed in SEEDS[:3]]
+    print(f"interactive p99 TTFT at 2x / 0.5x: {ratio:.2f}; seeds {SEEDS[:3]}: {', '.join(f'{x:.2f}' for x in others)}")
+    for places in PLACES:
+        show_places(places, seconds)
     kept = twice.ttft_p99_ms <= 500 and ratio <= 1.3 and twice.goodput >= 0.9 * best.value and share <= 0.6
     kept &= (twice.refusals.median_error or 0) < 0.3 and twice.refusals.with_retry_after == twice.refusals.n
     print("every promise is kept" if kept else "BROKEN")
     return int(not kept)
+
+
+def _ratio(seconds: float, seed: int) -> float:
+    half, twice = (scene.measure(scene.SUSTAINABLE * load, seconds=seconds, seed=seed) for load in (0.5, 2))
+    return twice.ttft_p99_ms / half.ttft_p99_ms
+
+
+def show_places(documents: int, seconds: float) -> None:
+    """What so many places for documents cost chat, and bring documents, at half, once and twice the load."""
+    arms = [
+        scene.measure(scene.SUSTAINABLE * load, seconds=seconds, policies=scene.lanes(running=documents))
+        for load in (0.5, 1, 2)
+    ]
+    chat = " / ".join(f"{arm.ttft_p99_ms:.0f}" for arm in arms)
+    good = " / ".join(f"{arm.lanes['document'].goodput_per_s:.2f}" for arm in arms)
+    print(f"documents at work {documents}: chat p99 TTFT {chat} ms, documents in time {good} /s at 0.5x / 1x / 2x")
 
 
 def show(name: str, arm: scene.Measured) -> None:
