@@ -5,12 +5,13 @@ A prompt's count is modelled as
     tokens = a + b · messages + c · narrow bytes + d · wide bytes + ids
 
 where a and b are what the chat template adds (to a prompt, to each message) and c, d are tokens a byte of text. Each
-finished request whose engine counted its prompt is one observation of all four. They are fitted by recursive least
-squares of the *relative* error, so that long prompts do not drown short ones, with
+finished request whose engine counted its prompt is one observation of all four; of a model that is well known, every
+eighth. They are fitted by recursive least squares of the *relative* error, so that long prompts do not drown short
+ones, with
 
 * a prior as strong as a few requests: bytes / 4, which is what is said before anything is known, and what stays for a
   kind of text that never came;
-* forgetting: an observation 500 requests ago weighs a third of a new one, and less while the errors lean to one side
+* forgetting: one 500 observations ago weighs a third of a new one, and less while the errors lean to one side
   (a model behind a name is replaced);
 * Huber weights: what is off by more than three times the usual error (a prompt with a hidden system text, a counting
   bug) pulls less the further off it is.
