@@ -6,8 +6,8 @@
   backoff and full jitter, never before `Retry-After` says, and not at all where the wait does not fit.
 * After the first token nothing is tried again: the user has read it, and a second answer would be another one.
 
-The SDK's own retries are off. They know no jitter but a quarter, and no budget over all attempts; and its timeout cannot
-tell the wait for the first token from one between tokens.
+The SDK's own retries are off. They know no jitter but a quarter, and no budget over all attempts; and its timeout
+cannot tell the wait for the first token from one between tokens.
 
     python openai_client.py http://127.0.0.1:8080 llama3 "Why is the sky blue?"
 """
