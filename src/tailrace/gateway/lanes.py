@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -63,6 +64,9 @@ class LaneDesk:
         self.follows_engines = rooms is not None
         self._waiting: dict[str, Queued] = {}
         self._attainment: dict[str, Attainment] = {}
+        self._admitted: deque[tuple[str, int]] = deque()
+        """Who may go and since when, and has not been told yet."""
+        self._telling = False
         self._shared = shared
         self._speaking = False
         if shared is not None:
@@ -204,12 +208,24 @@ class LaneDesk:
         self._report()
 
     def _admit(self, request_ids: list[str], now: int) -> None:
-        for request_id in request_ids:
+        # One after the other, not one within the other: whoever is told may end at once (no engine takes requests),
+        # which admits the next, and a queue is deeper than the stack.
+        self._admitted.extend((request_id, now) for request_id in request_ids)
+        if not self._telling:
+            self._telling = True
+            try:
+                self._tell()
+            finally:
+                self._telling = False
+            if self.admission.hopeless:
+                self._expire(now)  # their turn came too late: they need not wait for the next sweep to hear it
+        self._speak()
+
+    def _tell(self) -> None:
+        while self._admitted:
+            request_id, at = self._admitted.popleft()
             queued = self._waiting.pop(request_id, None)
             if queued is None:  # it left between the decision and now: the place is free again
-                self.finish(request_id, now)
+                self.finish(request_id, at)
             else:
-                queued.lane_admitted(now)
-        if self.admission.hopeless:
-            self._expire(now)  # their turn came too late: they need not wait for the next sweep to hear it
-        self._speak()
+                queued.lane_admitted(at)
