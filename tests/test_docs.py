@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 import typer.main
+import yaml
 
+from tailrace.app.check_config import judge_config
 from tailrace.cli.catalogue import COMMANDS
+from tailrace.gateway.config import config_from
+from tailrace.model.check import Weight
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -66,3 +70,25 @@ def test_what_a_sentence_names_exists(line):
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     assert [page.name for page in PAGES[1:] if str(page.relative_to(ROOT / "docs")) not in navigation] == []
+
+
+FILES = {
+    f"{page.relative_to(ROOT)}:{page.read_text()[: block.start()].count(chr(10)) + 1}": block[1]
+    for page in PAGES
+    for block in re.finditer(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+}
+"""Place -> each configuration, or part of one, that a page shows."""
+ENGINES = [{"name": name, "url": f"http://10.0.0.{at}:8000"} for at, name in enumerate(["today", "next"])]
+
+
+@pytest.mark.parametrize("place", FILES)
+def test_a_configuration_that_a_page_shows_is_valid_and_does_what_it_says(place, monkeypatch, tmp_path):
+    monkeypatch.setenv("WEB_KEY", "secret")
+    shown = yaml.safe_load(FILES[place])
+    for model in shown.get("tokens", {}).get("tokenizers", {}):
+        (tmp_path / "tokenizer.json").touch()
+        shown["tokens"]["tokenizers"][model] = str(tmp_path)
+    for one in shown.get("backends", []):
+        one.pop("tls", None)  # its files are the reader's
+    config = config_from({"backends": ENGINES, **shown})
+    assert [one.statement for one in judge_config(config, place) if one.weight in (Weight.ERROR, Weight.WARNING)] == []

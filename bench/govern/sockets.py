@@ -20,11 +20,12 @@ import yaml
 
 from tailrace.app.children import Child, child_environment
 from tailrace.export.jsonl import from_public_json
+from tailrace.govern.attainment import met_all
 from tailrace.model.outcome import Reason
 from tailrace.model.record import RequestRecord
 from tailrace.simulate.clients import Call
 from tailrace.simulate.free_slots import FreeSlots, RefusedTry
-from tailrace.simulate.lane_figures import RefusalFigures, refusal_figures, within
+from tailrace.simulate.lane_figures import RefusalFigures, refusal_figures
 from tailrace.store.run_file import read_run
 
 CHAT_SHARE = 0.9
@@ -101,7 +102,7 @@ def play(
         run = read_run(out)
     chat = [record for record in run.records if (record.run_offset_ns or 0) >= 0]
     bounds = scene.lanes()[0].objectives
-    good = sum(within(record, bounds) for record in chat)
+    good = sum(met_all(record, bounds) for record in chat)
     ttft = [record.ttft_ns / 1e6 for record in chat if record.ttft_ns is not None and record.outcome == "completed"]
     refused = [one for one in visited if one.status == 429]
     return Arm(

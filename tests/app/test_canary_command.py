@@ -64,6 +64,8 @@ def test_an_operator_sees_and_steers_it(start_child: Callable[..., Child], tmp_p
         assert time.monotonic() < until
         time.sleep(0.05)
     assert (view["state"], view["share"]) == ("pinned", 0.25)  # a reload keeps its place
+    elsewhere = _canary("status", str(gateway.ready["url"]))
+    assert "no gateway's admin port" in elsewhere.stderr
     _canary("abort", admin)
     refused = _canary("pause", admin)
     assert refused.returncode == 2

@@ -31,6 +31,56 @@ def lanes(*matches: str, more: str = "") -> str:
 
 RULES = [
     # code, a file that it is about, subject, line, a near miss
+    ("CONFIG_LANE_PATH_UNKNOWN", lanes("path: /v1/chats"), "lanes[0].match.path", 3, lanes("path: /v1/chat*")),
+    (
+        "CONFIG_LANE_PATH_UNKNOWN",
+        "passthrough: [/v1/rerank]\n" + lanes("path: /v1/rerank"),
+        "lanes[0].match.path",
+        4,
+        lanes("path: '/v2/models/{model}/infer'"),
+    ),
+    (
+        "CONFIG_LANE_REFUSES_ALL",
+        lanes("min_prompt_tokens: 4000", more=", tokens: {max_prompt: 3999}"),
+        "lanes[0].tokens.max_prompt",
+        3,
+        lanes("min_prompt_tokens: 4000", more=", tokens: {max_prompt: 4000}"),
+    ),
+    (
+        "CONFIG_LANE_REFUSES_ALL",
+        lanes("min_prompt_tokens: 4000") + "tokens: {routes: {'*': {max_prompt: 2000}}}\n",
+        "lanes[0].match.min_prompt_tokens",
+        3,
+        lanes("min_prompt_tokens: 4000") + "tokens: {routes: {'*': {max_prompt: 2000, allow_truncation: true}}}\n",
+    ),
+    (
+        "CONFIG_PACE_ABOVE_OBJECTIVE",
+        lanes("", more=", pace: {min_tokens_per_s: 13}"),
+        "lanes[0].pace.min_tokens_per_s",
+        3,
+        lanes("", more=", pace: {min_tokens_per_s: 12.5}"),
+    ),
+    (
+        "CONFIG_COMMENTS_NEVER",
+        "predictions: {comments: 2s}\n",
+        "predictions.comments",
+        2,
+        "predictions: {comments: 1s}\n",
+    ),
+    (
+        "CONFIG_HEDGE_NEVER",
+        "hedge: {enabled: true}\n",
+        "hedge.enabled",
+        2,
+        "hedge: {enabled: false}\n",
+    ),
+    (
+        "CONFIG_RUNG_WITHOUT_EFFECT",
+        "degradation: {enabled: true, rungs: [cached]}\n",
+        "degradation.rungs",
+        2,
+        "degradation: {enabled: true, rungs: [cached]}\ncache: {routes: [{}]}\n",
+    ),
     (
         "CONFIG_LANE_EMPTY",
         lanes("min_prompt_tokens: 2001, max_prompt_tokens: 2000"),
@@ -279,6 +329,16 @@ def test_a_file_that_is_refused_is_refused_with_the_line(tmp_path):
     assert found(tmp_path, "lanes:\n  - name: a\n    running: 0\n")["CONFIG_REFUSED"][1] == 3
     assert found(tmp_path, "lanes:\n  - name: a\n    backends: [a, b]\n")["CONFIG_REFUSED"][1] == 4
     assert found(tmp_path, "cache:\n  ttl: 10m\n  routes:\n    - {paths: [/x]}\n")["CONFIG_REFUSED"][1] == 5
+
+
+@pytest.mark.parametrize("text", ["hedge: {enabled: true}\n", "cache: {routes: [{}]}\n", "shadow: {backends: [a]}\n"])
+def test_any_key_of_a_gateway_tells_its_file(tmp_path, text):
+    """Without `backends`, too: what was meant for one may be the very thing that is misspelt."""
+    path = tmp_path / "t.yaml"
+    path.write_text("backend: [{url: 'http://127.0.0.1:1'}]\n" + text)
+    (one,) = check(CheckRequest(sources=[str(path)])).findings
+    assert (one.code, one.line) == ("CONFIG_REFUSED", 1)
+    assert "backends" in one.advice
 
 
 def test_the_command_prints_file_and_line(tmp_path):

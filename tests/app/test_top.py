@@ -40,6 +40,8 @@ class Admin:
         self.token = token
         self.asked: list[str] = []
         self.streams: list[dict[str, Any]] = list(busy_live()["streams"])
+        self.degradation: list[dict[str, Any]] = [{"enabled": False}]
+        self.canary: dict[str, Any] | None = None
         self.health: dict[str, Any] = {
             "status": "ok",
             "upstream": "http://10.0.0.5:8000",
@@ -53,7 +55,7 @@ class Admin:
     @contextlib.asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
         app = web.Application()
-        for path in ("/healthz", "/lanes", "/streams", "/records"):
+        for path in ("/healthz", "/lanes", "/streams", "/degradation", "/canary", "/records"):
             app.router.add_get(path, self._answer)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
@@ -69,12 +71,15 @@ class Admin:
         self.asked.append(request.path_qs)
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return web.json_response({"error": {"message": "a bearer token is needed"}}, status=401)
-        if request.path == "/healthz":
-            return web.json_response(self.health)
-        if request.path == "/lanes":
-            return web.json_response({"lanes": busy_live()["lanes"]})
-        if request.path == "/streams":
-            return web.json_response({"streams": self.streams})
+        states: dict[str, dict[str, Any]] = {
+            "/healthz": self.health,
+            "/lanes": {"lanes": busy_live()["lanes"]},
+            "/streams": {"streams": self.streams},
+            "/degradation": {"degradation": self.degradation},
+            "/canary": {"configured": self.canary is not None, "canary": self.canary},
+        }
+        if request.path in states:
+            return web.json_response(states[request.path])
         since, limit = int(request.query["since"]), int(request.query["limit"])
         found = [record for record in self.records if record.start_unix_ns > since]
         found.sort(key=lambda record: record.start_unix_ns + record.e2e_ns)
@@ -109,6 +114,24 @@ def test_one_frame_answers_first():
         assert text.index("9.40 s") < text.index("4.70 s")  # the oldest in flight first
         assert re.search(r"\d\d:\d\d:\d\d +(slow: stall|slow: ttft|\w+( \w+)?: \w+ in \w+) ", text)
         assert "\x1b" not in done.stdout  # no colour codes in a pipe
+
+    asyncio.run(scenario())
+
+
+def test_what_is_given_up_and_where_the_canary_stands():
+    """What the ladder refuses looks like an overload that is not there, where nobody says that it is up."""
+    plain, steered = Admin(realistic_records(50)), Admin(realistic_records(50))
+    rungs = [{"name": "batch", "on": True}, {"name": "cap", "on": False}]
+    steered.degradation = [{"enabled": False}, {"enabled": True, "rungs": rungs}]
+    steered.canary = {"state": "rolled_back", "share": 0.0, "decision": "time to first token is 31% longer"}
+
+    async def scenario() -> None:
+        async with plain.served() as one, steered.served() as other:
+            before, after = await in_child(one, "--once"), await in_child(other, "--once")
+        assert "degraded: batch; why: GET /degradation" in after.stdout
+        assert "canary: rolled_back, 0% of the sessions: time to first token is 31% longer" in after.stdout
+        assert "degraded" not in before.stdout
+        assert "canary" not in before.stdout
 
     asyncio.run(scenario())
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.gateway.routes import _DENIED, RouteKind, route
+from tailrace.gateway.routes import _DENIED, ADMITTED, RouteKind, route
 
 PATHS = {
     b"/v1/chat/completions": (RouteKind.READ, "/v1/chat/completions"),
@@ -53,6 +53,12 @@ PATHS = {
     b"/v1": (RouteKind.UNKNOWN, ""),
     b"*": (RouteKind.MALFORMED, ""),
 }
+
+
+def test_those_that_go_through_a_lane_are_listed() -> None:
+    through = {endpoint for kind, endpoint in PATHS.values() if kind in (RouteKind.READ, RouteKind.SOCKET)}
+    assert through <= ADMITTED
+    assert {route(endpoint.encode()).kind for endpoint in ADMITTED} == {RouteKind.READ, RouteKind.SOCKET}
 
 
 @pytest.mark.parametrize(("target", "wanted"), PATHS.items())

@@ -106,7 +106,7 @@ def test_hearing_costs_microseconds() -> None:
             canary.hear(observation, round_ * 2 * S)
         canary.look((round_ + 1) * 2 * S)
     per_request = (time.process_time() - spent) / (5 * len(some))
-    assert per_request < 50e-6, f"{per_request * 1e6:.1f} us"  # 3 us on an idle machine
+    assert per_request < 300e-6, f"{per_request * 1e6:.1f} us"  # 3 us on an idle machine
 
 
 def test_a_session_stays_where_it_is_while_the_share_grows() -> None:

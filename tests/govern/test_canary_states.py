@@ -25,6 +25,15 @@ def test_a_step_waits_for_its_requests_however_long_it_is_held() -> None:
     assert canary.changes["held"] == 1  # told once, not at every look
 
 
+def test_a_reload_holds_for_the_present_window_too() -> None:
+    canary = Canary(CanaryPolicy(), 0)
+    canary.look(0)
+    canary.look(301 * S)
+    assert canary.recent is not None
+    canary.revise(CanaryPolicy(tolerance=0.5), 302 * S)
+    assert canary.comparison.policy.tolerance == canary.recent.policy.tolerance == 0.5
+
+
 def test_a_full_kv_cache_keeps_it_from_widening() -> None:
     canary = Canary(POLICY, 0)
     canary.watch(0.97, None)

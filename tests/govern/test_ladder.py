@@ -182,9 +182,19 @@ def test_a_rung_that_was_left_in_vain_is_taken_again_without_the_dwell() -> None
 
 def test_requests_that_the_ladder_itself_refuses_keep_it_where_it_is() -> None:
     ladder, now = at_the_top(LadderPolicy())
-    now = looks(ladder, {**CALM, Signal.TURNED_AWAY: 0.3}, 500, now)
+    refusing = {**CALM, Signal.TURNED_AWAY: 0.3}
+    now = looks(ladder, refusing, ladder.policy.longest_calm_ns // LOOK, now)
     assert ladder.step == TOP
     assert ladder.view(now)["signals"]["turned_away"]["enter"] is None
+    looks(ladder, {**CALM, Signal.TURNED_AWAY: 0.0}, 500, now)
+    assert ladder.step == 0
+
+
+def test_its_own_refusals_alone_do_not_keep_it_for_ever() -> None:
+    """What it holds back may be more than an idle engine could serve only as long as it is never tried."""
+    ladder, now = at_the_top(LadderPolicy())
+    now = looks(ladder, {**CALM, Signal.TURNED_AWAY: 0.4}, ladder.policy.longest_calm_ns // LOOK + 2, now)
+    assert ladder.step == TOP - 1
     looks(ladder, {**CALM, Signal.TURNED_AWAY: 0.0}, 500, now)
     assert ladder.step == 0
 

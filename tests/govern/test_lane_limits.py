@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.govern.admission import Admission, DecisionKind
+from tailrace.govern.admission import Admission, Decision, DecisionKind
 from tailrace.govern.demand import demand_of
 from tailrace.govern.lane import LaneMatch, LanePolicy, Order, RequestFacts
 from tailrace.govern.length_model import LengthModel
@@ -319,7 +319,10 @@ def test_whoever_waits_can_be_told_where_it_stands():
     assert None not in waits
     assert waits == sorted(waits, key=lambda wait: wait or 0)
     assert admission.standing("running", now) == admission.standing("nobody", now) == (None, None)
-    duration = admission.predicted_duration("default", facts("next"))
+    decision = admission.arrive(facts("next"), now)
+    duration = admission.predicted_duration(decision)
     assert duration is not None
     assert duration.low_ns <= duration.expected_ns <= duration.high_ns
-    assert admission.predicted_duration("no such lane", facts("next")) is None
+    unread = Decision(kind=DecisionKind.REFUSE, lane="default")
+    assert admission.predicted_duration(unread) is None
+    assert admission.predicted_duration(Decision(kind=DecisionKind.ADMIT, lane="no such lane", work=1.0)) is None

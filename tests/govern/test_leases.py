@@ -9,8 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.govern.admission import Admission, DecisionKind
+from tailrace.govern.engine_room import EngineRoomPolicy
+from tailrace.govern.engine_rooms import EngineRooms
 from tailrace.govern.lane import LaneMatch, LanePolicy, RequestFacts
 from tailrace.govern.leases import ANSWER_NS, CALM_NS, LeaseBook
+from tailrace.govern.restraint import Restraint
+from tailrace.govern.rungs import Rung, RungSettings, effects_of
 from tailrace.model.outcome import Reason
 from tailrace.model.thresholds import MS, Budgets, S
 
@@ -20,7 +24,11 @@ PATIENT = Budgets(queue_ns=10_000 * S)
 class World:
     """Some processes, the keeper, and messages under way in both directions, in order but as late as the test wants."""
 
-    def __init__(self, policies: list[LanePolicy], processes: int, total: int | None = None) -> None:
+    def __init__(
+        self, policies: list[LanePolicy], processes: int, total: int | None = None, *, room: bool = False
+    ) -> None:
+        """`room`: the engine's own state is a limit too; its metrics have never been read."""
+        self.room = room
         self.policies, self.total, self.processes = policies, total, processes
         self.book = LeaseBook(policies, total_running=total, processes=processes)
         self.now = 0
@@ -37,7 +45,8 @@ class World:
             self.join(f"w{number}")
 
     def join(self, name: str) -> None:
-        self.admissions[name] = Admission(self.policies, shared=True, processes=self.processes)
+        rooms = EngineRooms(EngineRoomPolicy(), processes=self.processes) if self.room else None
+        self.admissions[name] = Admission(self.policies, shared=True, processes=self.processes, rooms=rooms)
         self.up[name], self.down[name] = deque(), deque()
         self._orders(self.book.join(name))
 
@@ -456,3 +465,26 @@ def test_places_that_a_limit_in_tokens_keeps_idle_are_not_asked_for_over_and_ove
         served += 1
     assert served == 9
     assert not world.waiting
+
+
+@pytest.mark.parametrize("held_by", ["engine", "ladder"])
+def test_places_that_nobody_may_use_for_now_are_not_asked_for_over_and_over(held_by):
+    low = lane(4, 100, name="low", match=LaneMatch(header={"x-lane": "low"}), priority=1)
+    world = World([low, lane(1, 100)], 2, room=held_by == "engine")
+    world.quiet()
+    if held_by == "ladder":
+        effects = effects_of([Rung.LOW_WAITS], RungSettings())
+        for admission in world.admissions.values():
+            admission.restraint = Restraint(effects, 0)
+        for _ in range(3):
+            world.arrive("w0")
+            world.quiet()
+    for _ in range(6):
+        world.arrive("w0", "low")
+        world.quiet()
+    assert world.waiting, "somebody waits, and the messages have come to rest"
+    while world.running:
+        world.finish(next(iter(world.running)))
+        world.quiet()
+    assert not world.waiting
+    assert not world.refused

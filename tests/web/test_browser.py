@@ -81,6 +81,7 @@ def test_three_pictures_with_data_that_update_live_and_keep_the_zoom(chromium):
         before = await tab.ask("document.getElementById('rate-note').textContent")
         source.records += realistic_records(300, seed=9)
         source.now["dropped"] = {"normal": 7, "slow": 0}
+        source.now["given_up"] = ["batch", "cap"]
         await tab.until(f"document.getElementById('rate-note').textContent !== {before!r}")
         await tab.until("document.getElementById('rate-note').textContent.startsWith('1,500 ended')")
         await tab.until("document.getElementById('stages-note').textContent.includes('of 1,4')")
@@ -89,6 +90,8 @@ def test_three_pictures_with_data_that_update_live_and_keep_the_zoom(chromium):
         assert zoom == chosen
         assert await tab.ask("document.getElementById('dropped').textContent") == "7"
         assert not await tab.ask("document.getElementById('dropped-tile').hidden")
+        note = await tab.ask("document.getElementById('queue-note').textContent")
+        assert note == "degraded: batch, cap · interactive 0 · long_document 3"
 
     watch(chromium, source, look)
 

@@ -73,6 +73,30 @@ async def _many(
 # -- retries
 
 
+def test_the_place_of_a_request_follows_it_to_the_engine_that_serves_it() -> None:
+    async def test() -> None:
+        go = asyncio.Event()
+
+        async def waits(incoming: Incoming) -> None:
+            await go.wait()
+            await _fine(incoming)
+
+        async with several(2, _failing(500), engine_room={}) as (s, engines):
+            engines[1].script = waits
+            s.gateway.backends.named("b").standing.tokens = 1_000_000  # the first attempt goes to `a`
+            asked = asyncio.create_task(s.ask(request(chat_body(stream=False))))
+            await s.until(lambda: len(engines[1].requests) == 1)
+            held = s.gateway.lanes.admission._rooms._in_flight
+            assert held == {"a": 0, "b": 1}
+            go.set()
+            assert (await asked).status == 200
+            await s.record()
+            assert held == {"a": 0, "b": 0}
+            s.gateway.backends.named("b").standing.tokens -= 1_000_000
+
+    run(test())
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("status", [500, 502, 503, 429])
 def test_one_error_is_made_good_by_another_engine(status: int, *, stream: bool) -> None:

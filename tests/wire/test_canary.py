@@ -92,6 +92,21 @@ def test_a_session_goes_to_one_route_and_its_records_say_which() -> None:
     run(scenario())
 
 
+def test_the_share_of_a_canary_is_no_skew() -> None:
+    async def scenario() -> None:
+        scripts = {"old": _quick, "older": _quick, "new": _quick}
+        async with routes(scripts, canary={"backends": ["new"]}) as (s, _):
+            for backend in s.gateway.backends:
+                backend.standing.tokens = 10 if backend.name == "new" else 450
+            balancing = s.gateway.backends.balancing
+            balancing.sweep(time.monotonic_ns())
+            assert balancing.whole_view(time.monotonic_ns())["skew"] == {"skew_cv": 0.0, "skew_max_over_mean": 1.0}
+            for backend in s.gateway.backends:
+                backend.standing.tokens = 0
+
+    run(scenario())
+
+
 def test_a_failing_canary_is_rolled_back_in_seconds_and_streams_in_flight_are_not_cut() -> None:
     async def failing(incoming: Incoming) -> None:
         if incoming.headers.get("x-long"):

@@ -14,6 +14,7 @@ from tailrace.app.gateway_process import GatewayProcess
 from tailrace.gateway.config import config_from
 from tailrace.govern.ladder import Signal
 from tailrace.model.outcome import OutcomeKind, Reason
+from tailrace.web.source import rungs_in_force
 from tests.wire.client import Reply, chat_body, request
 from tests.wire.scripted import DONE, SSE_HEAD, Incoming, finish, token
 from tests.wire.stand import Stand, run, stand
@@ -89,6 +90,7 @@ def test_overload_takes_the_rungs_and_calm_gives_them_back() -> None:
                 await s.until(lambda: step(s) == 2, within=6)
                 view = (await admin.get("/degradation"))[1]["degradation"][0]
                 assert [rung["on"] for rung in view["rungs"]] == [True, True]
+                assert rungs_in_force([{"enabled": False}, view, view]) == ["batch", "refuse"]
                 assert [event["rung"] for event in view["events"]] == ["batch", "refuse"]
                 assert {event["signal"] for event in view["events"]} <= {"ttft", "queue_wait", "predicted_wait"}
                 assert all(event["value"] >= event["threshold"] for event in view["events"])
@@ -112,6 +114,35 @@ def test_overload_takes_the_rungs_and_calm_gives_them_back() -> None:
             assert s.records.all[-1].degradation == ""
             view = (await admin.get("/degradation"))[1]["degradation"][0]
             assert (view["step"], view["steps_up"], view["steps_down"]) == (0, 2, 2)
+
+    run(test())
+
+
+def test_a_full_lane_does_not_take_its_places_from_one_that_has_room() -> None:
+    """Somebody always waits for the one place for documents: chat beside it, on an engine with room, loses nothing."""
+    replies: list[Reply] = []
+
+    async def script(incoming: Incoming) -> None:
+        await asyncio.sleep(0.3)
+        await incoming.stream(1)
+
+    async def test() -> None:
+        lanes = [
+            {"name": "documents", "match": {"header": {"x-lane": "documents"}}, "running": 1, "queued": 8},
+            {"name": "default", "running": 16},
+        ]
+        for lane in lanes:
+            lane["objectives"] = {"ttft_p99": "400ms"}
+        async with stand(script, lanes=lanes, budgets={"queue": "5s"}, degradation=ladder("batch", "refuse")) as s:
+            async with crowd(s, 3, [], ("documents",)), crowd(s, 6, replies):
+                await s.until(lambda: step(s) >= 1, within=6)
+                assert s.gateway.degradation is not None
+                assert s.gateway.degradation.ladder.events[0].signal in (Signal.QUEUE_WAIT, Signal.PREDICTED_WAIT)
+                await asyncio.sleep(2)
+            assert len(replies) > 20
+            assert {reply.status for reply in replies} == {200}
+            waits = [r.queue_gateway_ns or 0 for r in s.records.all if r.lane == "default"]
+            assert max(waits) < 100_000_000
 
     run(test())
 

@@ -422,3 +422,23 @@ def test_requests_in_flight_are_shown() -> None:
             assert s.gateway.streams() == []
 
     run(test())
+
+
+def test_its_work_is_counted_to_its_engine_while_it_is_there() -> None:
+    async def script(call) -> None:
+        await call.read()
+        await call.send(answer("r1"))
+        await call.hang()
+
+    async def test() -> None:
+        async with grpc_stand(script) as s:
+            call = s.stream()
+            await call.write(ask("llm", "r1", text="sixteen letters!", max_tokens=3))
+            await call.read()
+            backend = s.gateway.backends.grpc
+            assert (backend.requests, backend.tokens) == (1, 7)
+            call.cancel()
+            await s.record()
+            assert (backend.requests, backend.tokens) == (0, 0)
+
+    run(test())

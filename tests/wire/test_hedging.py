@@ -134,6 +134,24 @@ def test_a_second_attempt_that_fails_leaves_the_first_alone() -> None:
     run(test())
 
 
+def test_where_both_fail_each_engine_is_blamed_once_and_not_asked_again() -> None:
+    async def slow(incoming: Incoming) -> None:
+        await asyncio.sleep(0.4)
+        await incoming.reply({"error": {"message": "no"}}, 500)
+
+    async def fails(incoming: Incoming) -> None:
+        await incoming.reply({"error": {"message": "no"}}, 500)
+
+    async def test() -> None:
+        async with hedged(slow, fails) as (s, engines):
+            assert (await s.ask(request(chat_body()))).status == 500
+            assert [len(engine.requests) for engine in engines] == [1, 1]
+            await s.record()
+            assert [backend.standing.breaker.in_a_row for backend in s.gateway.backends] == [1, 1]
+
+    run(test())
+
+
 def test_a_client_that_leaves_ends_both() -> None:
     async def test() -> None:
         async with hedged(_stuck, _stuck) as (s, engines):

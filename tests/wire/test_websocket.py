@@ -45,6 +45,25 @@ def real(url: str) -> dict[str, object]:
 # -- the handshake
 
 
+def test_an_engine_that_takes_a_session_up_serves_again_before_it_ends() -> None:
+    async def test() -> None:
+        engines = Engines()
+        async with stand(engines.script) as s:
+            breaker = s.gateway.backends.first.standing.breaker
+            for _ in range(5):
+                breaker.failed(time.monotonic_ns(), time.monotonic_ns())
+            assert breaker.opened
+            socket, _, _ = await dial(s)
+            theirs = await engines.sockets.get()
+            assert not breaker.opened
+            await socket.send(CLOSE, closing(1000))
+            assert await theirs.closed() == (1000, "")
+            await theirs.send(CLOSE, closing(1000))
+            assert await socket.closed() == (1000, "")
+
+    run(test())
+
+
 def test_a_handshake_reaches_the_engine_and_its_answer_comes_back() -> None:
     async def script(incoming: Incoming) -> None:
         socket = await agree(incoming, b"Sec-WebSocket-Protocol: realtime\r\nServer: engine/1\r\nX-Own: 1\r\n")

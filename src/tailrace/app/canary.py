@@ -11,6 +11,7 @@ from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError, TargetError
 
 _TIMEOUT_S: Final = 5.0
+_REMEDY: Final = "Give the address that `tailrace serve` prints as its admin port, as http://127.0.0.1:9480."
 
 
 async def ask_canary(
@@ -39,7 +40,7 @@ async def ask_canary(
         raise TargetError(
             f"the gateway's admin port does not answer: {error or type(error).__name__}",
             place=url,
-            remedy="Give the address that `tailrace serve` prints as its admin port, as http://127.0.0.1:9480.",
+            remedy=_REMEDY,
         ) from None
     try:
         value = msgspec.json.decode(said)
@@ -47,6 +48,8 @@ async def ask_canary(
         value = None
     if not isinstance(value, dict):
         raise TargetError(f"answered {status}, and no JSON: is this an admin port?", place=place)
+    if status == 404:
+        raise TargetError("this is no gateway's admin port: it has no canary to show", place=url, remedy=_REMEDY)
     if status >= 400:
         said_why = value.get("error")
         words = said_why if isinstance(said_why, dict) else {"message": f"answered {status}"}

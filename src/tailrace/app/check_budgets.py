@@ -88,7 +88,7 @@ def _order(budgets: BudgetsConfig, place: str, name: str) -> Iterator[CheckFindi
             f"{place}budgets.total",
             f"The total budget ({human(budgets.total)}) is shorter than a part of it: {', '.join(longer)}. "
             "The parts never end anything.",
-            advice="A total above queue and first_token together, for example 120s.",
+            advice=f"budgets: {{total: {human(2 * sum(int(value) for value in parts.values()))}}}, or shorter parts",
             effect="A timeout names the stage that took too long.",
             price="None.",
         )

@@ -9,6 +9,7 @@ from tailrace.app.check_cache import judge_cache
 from tailrace.app.check_canary import judge_canary
 from tailrace.app.check_ladder import judge_ladder
 from tailrace.app.check_lanes import judge_lanes
+from tailrace.app.check_never import judge_never
 from tailrace.app.check_retries import Retries, judge_retries
 from tailrace.app.check_sharing import judge_sharing
 from tailrace.app.config_finding import config_finding
@@ -52,6 +53,7 @@ def judge_config(
     `client_timeout_ns`: how long clients wait for a byte; without it, as long as the OpenAI SDK does by default.
     """
     yield from judge_lanes(config, name)
+    yield from judge_never(config, name)
     yield from judge_sharing(config, name)
     yield from judge_budgets(config, name, client_timeout_ns)
     yield from judge_cache(config, name)

@@ -28,6 +28,7 @@ from tailrace.engines.flags.option import OptionTable
 from tailrace.engines.flags.start_log import StartLog, feed_bytes
 from tailrace.engines.flags.text_format import parse_text_format
 from tailrace.engines.flags.triton_model import TritonModel, triton_model
+from tailrace.gateway.config import Config
 from tailrace.gateway.plain_yaml import size_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
@@ -43,7 +44,8 @@ _REMEDY: Final = (
     "Give an engine's or a gateway's address, an engine's log, a file with its command line (or a container's YAML), a "
     "Triton config.pbtxt, a saved scrape of /metrics, an engine's --help text, a tailrace.yaml, or a run file."
 )
-_CONFIG_KEYS: Final = frozenset({"listen", "backends", "lanes", "budgets", "objectives", "admin", "records", "scrape"})
+_CONFIG_KEYS: Final = frozenset(Config.__struct_fields__) - {"workers"}
+"""A gateway's keys; `workers` may be an engine's option, too, and so decides nothing."""
 _HELP_ARGUMENTS: Final = {"vllm": ("serve", "--help=all")}
 
 

@@ -33,7 +33,7 @@ from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
 from tailrace.store.writer import RecordWriter
-from tailrace.web.source import LaneNow, LiveNow, StreamNow, dropped_by_class
+from tailrace.web.source import LaneNow, LiveNow, StreamNow, dropped_by_class, rungs_in_force
 
 _PATIENCE_S: Final = 1.0
 """How long a view waits for a worker; it then stands without its numbers of this moment."""
@@ -54,6 +54,8 @@ _WORST: Final = frozenset(
         "weight",
         "throughput_objective",
         "median",
+        "5m",
+        "1h",
         "coverage",
         "bias",
         "priority",
@@ -364,12 +366,15 @@ class FleetPage:
 
     async def live(self) -> LiveNow:
         """The state of this moment."""
-        live, streams = await asyncio.gather(self._views.live(), self._views.streams())
+        live, streams, ladders = await asyncio.gather(
+            self._views.live(), self._views.streams(), self._views.degradation()
+        )
         engine = self._fleet.engines.first
         out: LiveNow = {
             "in_flight": live.get("in_flight", 0),
             "lanes": cast("dict[str, LaneNow]", live.get("lanes", {})),
             "streams": cast("list[StreamNow]", streams),
+            "given_up": rungs_in_force(ladders),
             "dropped": dropped_by_class(self._views.store_counters()),
             "loop_lag_ms": live.get("loop_lag_max_ms"),
             "uptime_s": time.monotonic() - self._started,

@@ -12,7 +12,7 @@ from tailrace.app.backend_gauges import show_backends
 from tailrace.app.cache_gauges import show_cache
 from tailrace.app.engine_metrics import SENT, sent_so_far, show_engines
 from tailrace.app.fleet_cancels import count_slot
-from tailrace.app.lane_gauges import show_lanes
+from tailrace.app.lane_gauges import show_attainment, show_lanes
 from tailrace.app.prediction_gauges import show_predictions
 from tailrace.app.route_metrics import show_routes
 from tailrace.export.prometheus import GatewayMetrics
@@ -82,6 +82,7 @@ class GatewayProcess:
             metrics.clear(name)
         lanes = gateway.lanes.snapshot(now)
         show_lanes(metrics, lanes)
+        show_attainment(metrics, gateway.lanes.attainment)
         show_predictions(metrics, lanes)
         for lane, state in lanes.items():
             metrics.gauge("tailrace_requests_in_flight", state["running"], lane=lane)

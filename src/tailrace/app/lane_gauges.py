@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tailrace.export.prometheus import GatewayMetrics
+from tailrace.govern.attainment import Attainment
 
 _TOKENS: Final = {
     "running": "running_tokens",
@@ -22,10 +23,20 @@ _COUNTS: Final = {
 
 def show_lanes(metrics: GatewayMetrics, lanes: Mapping[str, Mapping[str, Any]]) -> None:
     """`lanes`: the views of `Admission.snapshot`."""
-    for name in ("tailrace_lane_tokens", *_COUNTS):
+    for name in ("tailrace_lane_tokens", "tailrace_lane_burn_rate", *_COUNTS):
         metrics.clear(name)
     for lane, view in lanes.items():
         for state, member in _TOKENS.items():
             metrics.gauge("tailrace_lane_tokens", view[member], lane=lane, state=state)
         for name, member in _COUNTS.items():
             metrics.gauge(name, view[member], lane=lane)
+        for objective, windows in view.get("burn_rate", {}).items():
+            for window, rate in windows.items():
+                metrics.gauge("tailrace_lane_burn_rate", rate, lane=lane, objective=objective, window=window)
+
+
+def show_attainment(metrics: GatewayMetrics, lanes: Mapping[str, Attainment]) -> None:
+    """How many requests of each lane met its objectives so far."""
+    for lane, seen in lanes.items():
+        for met, count in (("true", seen.met), ("false", seen.requests - seen.met)):
+            metrics.counter("tailrace_lane_objective_requests_total", count, lane=lane, met=met)

@@ -32,7 +32,7 @@ from tailrace.model.errors import InputError, StoreError
 from tailrace.model.record import RequestRecord
 from tailrace.store.query import RecordStore
 from tailrace.store.table import RecordTable
-from tailrace.web.source import LaneNow, LiveNow, StreamNow, dropped_by_class
+from tailrace.web.source import LaneNow, LiveNow, StreamNow, dropped_by_class, rungs_in_force
 
 _FIRST_LOOK_S: Final = 1.5
 
@@ -168,6 +168,7 @@ class GatewayPage:
             "in_flight": len(gateway.in_flight),
             "lanes": cast("dict[str, LaneNow]", gateway.lanes.snapshot(now)),
             "streams": cast("list[StreamNow]", gateway.streams()),
+            "given_up": rungs_in_force([gateway.degradation_view()]),
             "dropped": dropped_by_class(self._serving.writer.counters()),
             "loop_lag_ms": gateway.loop_lag_max_ns / 1e6,
             "uptime_s": time.monotonic() - self._started,

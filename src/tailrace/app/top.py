@@ -1,6 +1,7 @@
 """Watching a gateway from outside, through its admin port: what `tailrace top` shows.
 
-Reads `/healthz`, `/lanes`, `/streams` and `/records?since=`; asks for nothing else and changes nothing.
+Reads `/healthz`, `/lanes`, `/streams`, `/degradation`, `/canary` and `/records?since=`; asks for nothing else and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import MS, S
 from tailrace.store.table import RecordTable
-from tailrace.web.source import LaneNow, StreamNow, dropped_by_class
+from tailrace.web.source import LaneNow, StreamNow, dropped_by_class, rungs_in_force
 
 __all__ = ["Frame", "GatewayWatch", "Notable", "admin_url"]
 
@@ -81,6 +82,10 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     """Engine -> what of ours is with it."""
     cache: dict[str, Any]
     """The response cache's counters; empty where nothing is cached."""
+    given_up: list[str]
+    """Rungs of the degradation ladder that are in force, in any process."""
+    canary: str
+    """Its state, its share and what decided it; empty where there is none."""
     streams: list[StreamNow]
     """Oldest first."""
     dropped: dict[str, int]
@@ -130,8 +135,18 @@ class GatewayWatch:
         health, now_unix_ns = await self._health()
         streams = _list(_object(await self._get("/streams"), "/streams"), "streams")
         lanes = _object(await self._get("/lanes"), "/lanes").get("lanes")
+        ladders = _list(_object(await self._get("/degradation"), "/degradation"), "degradation")
+        canary = _object(await self._get("/canary"), "/canary").get("canary")
         limited = await self._read_records(now_unix_ns, streams)
-        return self._frame(health, now_unix_ns, streams, lanes if isinstance(lanes, dict) else {}, limited=limited)
+        return self._frame(
+            health,
+            now_unix_ns,
+            streams,
+            lanes if isinstance(lanes, dict) else {},
+            given_up=rungs_in_force(ladders),
+            canary=_canary(canary) if isinstance(canary, dict) else "",
+            limited=limited,
+        )
 
     # -- asking
 
@@ -214,6 +229,8 @@ class GatewayWatch:
         streams: list[StreamNow],
         lanes: dict[str, LaneNow],
         *,
+        given_up: list[str],
+        canary: str,
         limited: bool,
     ) -> Frame:
         ended = ended_since(RecordTable.from_records(self._records.values()), now_unix_ns - int(self._window_s * S))
@@ -241,6 +258,8 @@ class GatewayWatch:
             lanes=lanes,
             backends=health.get("backends") or {},
             cache=health.get("cache") or {},
+            given_up=given_up,
+            canary=canary,
             streams=sorted(streams, key=lambda stream: -stream.get("age_ms", 0.0)),
             dropped=dropped_by_class(store) if isinstance(store, dict) else {},
             loop_lag_ms=health.get("loop_lag_ms"),
@@ -264,6 +283,13 @@ def _object(body: bytes, path: str) -> dict[str, Any]:
 def _list(body: dict[str, Any], name: str) -> list[Any]:
     value = body.get(name)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _canary(canary: Mapping[str, Any]) -> str:
+    share = canary.get("share")
+    part = f", {share:.0%} of the sessions" if isinstance(share, float | int) else ""
+    ended = canary.get("state") in ("rolled_back", "promoted", "aborted")
+    return f"{canary.get('state', '')}{part}{': ' + str(canary.get('decision', '')) if ended else ''}"
 
 
 def _gateway_clock(date: str | None) -> int:

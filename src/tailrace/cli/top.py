@@ -265,12 +265,18 @@ def _lanes(frame: Frame) -> Table:
 
 
 def _beside(frame: Frame) -> list[Text]:
-    """What of ours is with each engine, and what the response cache saved; nothing where there is neither."""
+    """What is given up, where the canary stands, what is with each engine, what the cache saved: where there is any."""
     from rich.text import Text
 
     from tailrace.figures.wording import count
 
     out: list[Text] = []
+    if frame.given_up:
+        out.append(
+            Text(f"degraded: {', '.join(map(_safe, frame.given_up))}; why: GET /degradation", style="bold yellow")
+        )
+    if frame.canary:
+        out.append(Text(f"canary: {_safe(frame.canary)}"))
     if len(frame.backends) > 1:
         for name, load in frame.backends.items():
             requests, tokens = load.get("outstanding_requests", 0), load.get("outstanding_tokens", 0)

@@ -16,6 +16,23 @@ LANE_METRICS: Final[tuple[Metric, ...]] = (
         definition="The lane's limits as configured: running, queued.",
     ),
     Metric(
+        name="tailrace_lane_objective_requests_total",
+        kind="counter",
+        labels=("lane", "met"),
+        unit="requests",
+        definition="Ended requests of a lane that met every objective of it (`true`), or did not (`false`): refused, "
+        "cancelled, timed-out and failed ones did not. Its rate for `true` is the lane's goodput.",
+    ),
+    Metric(
+        name="tailrace_lane_burn_rate",
+        kind="gauge",
+        labels=("lane", "objective", "window"),
+        unit="ratio",
+        merge="max",
+        definition="Share of the lane's requests in the window (5m, 1h) that missed the objective, over the share that "
+        "its quantile allows to miss: 1 spends the error budget exactly. Absent while nobody came.",
+    ),
+    Metric(
         name="tailrace_lane_tokens",
         kind="gauge",
         labels=("lane", "state"),

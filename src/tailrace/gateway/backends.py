@@ -93,7 +93,10 @@ class Backends:
     @property
     def shut(self) -> bool:
         """Whether none of them takes a new request."""
-        return all(backend.shut for backend in self._all)
+        for backend in self._all:  # noqa: SIM110  (asked for every request: a generator would be most of its cost)
+            if not backend.engine.shut:
+                return False
+        return True
 
     def unready(self) -> str:
         """Why no request sent now would be served; empty where one would."""

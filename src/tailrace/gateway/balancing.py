@@ -77,6 +77,9 @@ class Balancing:
             self.outliers.forget(gone)
         self._by_name = {backend.name: backend for backend in backends}
         self._several = len(backends) > 1
+        apart = [set(section.backends) for section in (config.canary, config.shadow) if section is not None]
+        routes = [{backend.name for backend in backends}.difference(*apart), *apart]
+        self._routes = [[backend.standing for backend in backends if backend.name in names] for names in routes]
         self.learns = self._several or config.retry.same_backend
         self.settings = config.balance.resolve()
         self.retry = self.budget.policy = config.retry.resolve()
@@ -203,7 +206,8 @@ class Balancing:
         if not self._several:
             return
         standings = [backend.standing for backend in self._by_name.values()]
-        self.skew.sample(standings, now)
+        for route in self._routes:  # a canary gets another share than the rest, by intent
+            self.skew.sample(route, now)
         self.ejected = [*self.ejected, *self.outliers.judge(standings, now)][-_REMEMBERED:]
 
     # -- views

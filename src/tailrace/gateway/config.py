@@ -517,7 +517,9 @@ def _explain(message: str, where: str) -> ConfigError:
     remedy = f"Did you mean `{near[0]}`?" if near else _SEE
     if near and near[0] == unknown["field"]:
         remedy = "Another section has such a key: `docs/reference/config.md` lists which."
-    return ConfigError(f"there is no key {unknown['field']!r} here", place=place, remedy=remedy)
+    key = unknown["field"]
+    place = f"{place}.{key}" if path and path["path"] else f"{where}: {key}"
+    return ConfigError(f"there is no key {key!r} here", place=place, remedy=remedy)
 
 
 def _known_keys() -> list[str]:

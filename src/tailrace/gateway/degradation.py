@@ -11,7 +11,7 @@ from tailrace.gateway.aliases import with_model
 from tailrace.gateway.config import Config
 from tailrace.gateway.routes import RouteKind
 from tailrace.gateway.verdict import Phase, Verdict
-from tailrace.govern.ladder import Ladder, StepEvent
+from tailrace.govern.ladder import Ladder, Signal, StepEvent
 from tailrace.govern.ladder_signals import LadderSignals
 from tailrace.govern.restraint import UNRESTRAINED, Restraint
 from tailrace.govern.rungs import Rung
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 10
 """Sweeps between two looks at the signals: half a second."""
+_OF_LANES: Final = frozenset({Signal.QUEUE_WAIT, Signal.PREDICTED_WAIT})
+"""Signals of lanes that are full; the others are of an engine, or of this process."""
 _IN_VAIN: Final = (OutcomeKind.TIMED_OUT, OutcomeKind.CANCELLED)
 _LEAST_SHARE: Final = 0.05
 _LOOKED_AT: Final = 1024
@@ -171,7 +173,7 @@ class Degradation:
         )
         on = Rung.BATCH in self.ladder.effects.rungs
         if on and not self._shares:
-            self._shares = self._smaller_batches(now)
+            self._shares = self._smaller_batches(event.signal, now)
         elif not on:
             self._shares = {}
         effects, caps = self.ladder.effects, self._gateway.shaping.caps
@@ -181,21 +183,35 @@ class Degradation:
             caps.set(ALL_LANES, output_cap=effects.cap_tokens, prompt_to=effects.shrink_tokens)
         self._enforce(now)
 
-    def _smaller_batches(self, now: int) -> dict[str, float]:
-        """Of each lane's limit, so much that together they run `limit_factor` of what runs now.
+    def _smaller_batches(self, signal: Signal | None, now: int) -> dict[str, float]:
+        """What is left of each lane's limit.
 
-        A limit that nobody reaches would be lowered to no effect.
+        Where the engine is late: so much that the lanes together run `limit_factor` of what runs now, as a limit that
+        nobody reaches would be lowered to no effect. Where requests wait in a lane, its limit is what binds, and the
+        others may have room: `limit_factor` of every limit. A share of what runs would make lanes wait that nobody
+        presses, and their waits would take the next rungs.
         """
         lanes = self._gateway.lanes.snapshot(now)
         limit = sum(lane["running_limit"] for lane in lanes.values())
         total = self._gateway.config.total_running
         limit = (limit if total is None else min(limit, total)) / self._processes
         busy = min(1.0, sum(lane["running"] for lane in lanes.values()) / max(1.0, limit))
+        if signal in _OF_LANES or self._waits_in_lanes():
+            busy = 1.0
         share = max(_LEAST_SHARE, self.ladder.effects.limit_factor * busy)
         if total is not None:
             # The total is not scaled: the lanes' limits must come down to it first.
             share *= min(1.0, total / max(1, sum(lane["running_limit"] for lane in lanes.values())))
         return dict.fromkeys(lanes, share)
+
+    def _waits_in_lanes(self) -> bool:
+        """Whether a late first token was late because of its lane: those waits are a part of it."""
+        ladder = self.ladder
+        return any(
+            ladder.signals.get(name, 0.0) > bounds.leave
+            for name, bounds in ladder.policy.thresholds.items()
+            if name in _OF_LANES
+        )
 
     def _late_answers(self, grace_ns: int, *, on: bool) -> None:
         if self._gateway.cache is not None:

@@ -114,6 +114,14 @@ class Dispatch:
         self._counted, self.begun = backend, now
         backend.standing.took(self._tokens)
         backend.standing.breaker.sent(now)
+        self._moved()
+
+    def _moved(self) -> None:
+        """Where engines' own state is a limit, its place is counted to the engine that it is with now."""
+        exchange = self._exchange
+        lanes = exchange.gateway.lanes
+        if lanes.follows_engines:
+            lanes.sent(exchange.ledger.request_id, exchange.backend.name)
 
     def _connect(self, now: int, *, fresh: bool) -> None:
         exchange = self._exchange
@@ -270,6 +278,12 @@ class Dispatch:
             self.hedging = False
         leg.drop()
 
+    def leg_failed(self, leg: Leg, now: int) -> None:
+        """It came to nothing by its backend's fault, which counts once, whatever becomes of the request."""
+        self._blame(leg.backend, leg.begun, now)
+        self._tried = (*self._tried, leg.backend)
+        self.leg_gone(leg)
+
     def leg_won(self, leg: Leg, now: int) -> bool:
         """The second attempt has the first byte. False where it comes too late: the client has had a head."""
         hedger = self._exchange.gateway.backends.balancing.hedger
@@ -293,6 +307,8 @@ class Dispatch:
         exchange.ledger.retry_wait_ns = leg.begun - self.begun
         self._first_at = self._first_at or self.begun
         self.begun = leg.begun
+        self.told_when = False
+        self._moved()
         self._carrier = leg
         leg.take_over()
 
@@ -324,9 +340,10 @@ class Dispatch:
                 exchange.backend.standing.leave_alone(now + wait, now)
         if status not in exchange.gateway.backends.balancing.retry.statuses:
             return False
+        backend = exchange.backend  # another one's from here on, where a second attempt takes over
         retried = self._retry(trouble_of(status), now, status=status, not_before=now + (wait or 0))
         if retried:
-            exchange.backend.engine.answered(b"")
+            backend.engine.answered(b"")
         return retried
 
     def _retry(self, trouble: Trouble, now: int, *, status: int = 0, not_before: int = 0) -> bool:
@@ -337,9 +354,8 @@ class Dispatch:
         backend = exchange.backend
         self._cuts += trouble is Trouble.CUT
         self._tried = (*self._tried, backend)
-        if status != 429 and not self.told_when and backend not in self.blamed:
-            self.blamed = (*self.blamed, backend)
-            backend.standing.failed(self.begun, now)
+        if status != 429 and not self.told_when:
+            self._blame(backend, self.begun, now)
         if self._leg is not None:
             self._follow(self._leg, now)
             return True
@@ -367,6 +383,11 @@ class Dispatch:
         exchange.next_check = exchange.next_budget()
         self._timer = asyncio.get_running_loop().call_later(again.wait_ns / 1e9, self._go)
         return True
+
+    def _blame(self, backend: Backend, begun: int, now: int) -> None:
+        if backend not in self.blamed:
+            self.blamed = (*self.blamed, backend)
+            backend.standing.failed(begun, now)
 
     def start_over(self) -> None:
         """Nothing is left of the attempt. Until it is sent again it waits, as far as its stages are concerned."""

@@ -200,7 +200,7 @@ class GatewayExchange(Gathering):
         self.ledger.queued = now
         decision = desk.arrive(self, facts, now)
         self.lane = self.ledger.lane = decision.lane
-        self.foretold = self.gateway.foresight.lines(decision, facts)
+        self.foretold = self.gateway.foresight.lines(decision)
         self.ledger.predicted_wait_ns = decision.predicted_wait_ns
         if decision.kind is DecisionKind.REFUSE:
             self.lane_refused(decision, now)
@@ -258,8 +258,6 @@ class GatewayExchange(Gathering):
         self.ledger.admitted = now
         degradation = self.gateway.degradation
         self.dispatch.begin(body if degradation is None else degradation.admitted(self, body, now), now)
-        if self.gateway.lanes.follows_engines:
-            self.gateway.lanes.sent(self.ledger.request_id, self.backend.name)
 
     def unreachable(self, error: str, now: int) -> None:
         """No engine could be given the request."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from tailrace.gateway.foresight_keys import PredictionsConfig
 from tailrace.gateway.queue_speech import QueueSpeech
 from tailrace.govern.admission import Decision
-from tailrace.govern.lane import RequestFacts
 
 if TYPE_CHECKING:
     from tailrace.gateway.lanes import LaneDesk
@@ -25,17 +24,17 @@ class Foresight:
         self._headers = config.headers
         self._every_ns = 0 if config.comments is None else int(config.comments)
 
-    def lines(self, decision: Decision, facts: RequestFacts) -> bytes:
+    def lines(self, decision: Decision) -> bytes:
         """Header lines for the answer to a request about which the governor has just decided."""
         if not self._headers:
             return b""
         out = b""
         if decision.predicted_wait_ns is not None:
             out = b"x-tailrace-predicted-wait-ms: %d\r\n" % round(decision.predicted_wait_ns / 1e6)
-        duration = self._lanes.admission.predicted_duration(decision.lane, facts)
+        duration = self._lanes.admission.predicted_duration(decision)
         if duration is not None:
-            low, high = duration.low_ns / 1e6, duration.high_ns / 1e6
-            out += b"x-tailrace-predicted-duration-ms: %d-%d\r\n" % (round(low), round(high))
+            low, high = round(duration.low_ns / 1e6), round(duration.high_ns / 1e6)
+            out += b"x-tailrace-predicted-duration-ms: %d-%d\r\n" % (low, high)
         return out
 
     def speech(self, now: int) -> QueueSpeech | None:

@@ -110,8 +110,7 @@ class Leg:
 
     def _fail(self, now: int) -> None:
         """Without a word to the client: the first attempt still runs."""
-        self.backend.standing.failed(self.begun, now)
-        self._dispatch.leg_gone(self)
+        self._dispatch.leg_failed(self, now)
 
     # -- what its connection tells
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import Any, Protocol
 
+from tailrace.gateway.routes import PASSTHROUGH_LANE
 from tailrace.govern.admission import Admission, Decision, DecisionKind
+from tailrace.govern.attainment import Attainment
+from tailrace.govern.canary_policy import SHADOW
 from tailrace.govern.engine_rooms import EngineRooms
 from tailrace.govern.lane import LanePolicy, RequestFacts
 from tailrace.govern.restraint import Restraint
 from tailrace.govern.shared_state import Order, SharedState
 from tailrace.govern.sharing import Sharing
 from tailrace.model.engine_state import EngineState
+from tailrace.model.record import RequestRecord
 
 
 class Queued(Protocol):
@@ -58,6 +63,10 @@ class LaneDesk:
         )
         self.follows_engines = rooms is not None
         self._waiting: dict[str, Queued] = {}
+        self._attainment: dict[str, Attainment] = {}
+        self._admitted: deque[tuple[str, int]] = deque()
+        """Who may go and since when, and has not been told yet."""
+        self._telling = False
         self._shared = shared
         self._speaking = False
         if shared is not None:
@@ -100,9 +109,19 @@ class LaneDesk:
         except KeyError:
             return None
 
-    def learn(self, request_id: str, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """What a request that has finished really took."""
-        self.admission.learn(request_id, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+    def heard(self, record: RequestRecord, now: int) -> None:
+        """A request has ended: what it really took, and whether it met its lane's objectives."""
+        self.admission.learn(record.request_id, prompt_tokens=record.prompt_tokens, output_tokens=record.output_tokens)
+        if record.route == SHADOW or record.lane == PASSTHROUGH_LANE:
+            return  # a copy is no client's request, and no lane has objectives for what is only relayed
+        attainment = self._attainment.get(record.lane)
+        if attainment is None:
+            try:
+                objectives = self.policy(record.lane).objectives
+            except KeyError:
+                return  # a reload has removed its lane
+            attainment = self._attainment[record.lane] = Attainment(objectives)
+        attainment.heard(record, now)
 
     def sent(self, request_id: str, backend: str) -> None:
         """The backend that an admitted request goes to."""
@@ -131,6 +150,11 @@ class LaneDesk:
     def replace(self, policies: Sequence[LanePolicy], now: int, sharing: Sharing | None = None) -> None:
         """Change the lanes, and what they share, without dropping a request."""
         self._admit(self.admission.replace(policies, now, sharing=sharing), now)
+        objectives = {policy.name: policy.objectives for policy in policies}
+        # Other objectives are another account: what met the old ones says nothing of them.
+        self._attainment = {
+            name: one for name, one in self._attainment.items() if objectives.get(name) == one.objectives
+        }
 
     def degrade(self, restraint: Restraint, shares: Mapping[str, float], now: int) -> None:
         """What the rungs of the ladder ask of the lanes. `shares`: lane -> what is left of its running limit."""
@@ -152,8 +176,18 @@ class LaneDesk:
         return self.admission.standing(request_id, now)
 
     def snapshot(self, now: int) -> dict[str, dict[str, Any]]:
-        """Lane -> limits and occupancy."""
-        return self.admission.snapshot(now)
+        """Lane -> limits, occupancy, and how far its objectives were met."""
+        lanes = self.admission.snapshot(now)
+        for name, lane in lanes.items():
+            attainment = self._attainment.get(name)
+            if attainment is not None:
+                lane.update(attainment.view(now))
+        return lanes
+
+    @property
+    def attainment(self) -> Mapping[str, Attainment]:
+        """Lane -> how far its objectives were met; lanes that saw nobody have none."""
+        return self._attainment
 
     def _speak(self) -> None:
         """Tell the keeper of shared limits what has changed, once a turn of the loop."""
@@ -178,12 +212,24 @@ class LaneDesk:
         self._report()
 
     def _admit(self, request_ids: list[str], now: int) -> None:
-        for request_id in request_ids:
+        # One after the other, not one within the other: whoever is told may end at once (no engine takes requests),
+        # which admits the next, and a queue is deeper than the stack.
+        self._admitted.extend((request_id, now) for request_id in request_ids)
+        if not self._telling:
+            self._telling = True
+            try:
+                self._tell()
+            finally:
+                self._telling = False
+            if self.admission.hopeless:
+                self._expire(now)  # their turn came too late: they need not wait for the next sweep to hear it
+        self._speak()
+
+    def _tell(self) -> None:
+        while self._admitted:
+            request_id, at = self._admitted.popleft()
             queued = self._waiting.pop(request_id, None)
             if queued is None:  # it left between the decision and now: the place is free again
-                self.finish(request_id, now)
+                self.finish(request_id, at)
             else:
-                queued.lane_admitted(now)
-        if self.admission.hopeless:
-            self._expire(now)  # their turn came too late: they need not wait for the next sweep to hear it
-        self._speak()
+                queued.lane_admitted(at)

@@ -133,7 +133,7 @@ class RecordDesk:
             gateway.kept.add(record)
             gateway.backends.balancing.observed(record, ended.end)
             gateway.shaping.learn(ended.exchange, record)
-            gateway.lanes.learn(record.request_id, record.prompt_tokens, record.output_tokens)
+            gateway.lanes.heard(record, ended.end)
         except Exception:
             # A record that cannot be made is a bug of ours; the client's stream must not pay for it.
             counters.record_errors += 1

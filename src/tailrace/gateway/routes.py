@@ -54,6 +54,12 @@ _TRITON_MODEL: Final = re.compile(
 )
 _TRITON_READ: Final = frozenset({b"/infer", b"/generate", b"/generate_stream"})
 
+ADMITTED: Final = frozenset(_READ.values()) | {
+    "/v1/realtime",
+    *(f"/v2/models/{{model}}{call.decode('ascii')}" for call in _TRITON_READ),
+}
+"""Endpoints whose requests go through a lane, as a lane's `match` sees their path."""
+
 _HEALTH: Final = frozenset({b"/health", b"/v2/health/live", b"/v2/health/ready"})
 """Whether the engine behind us is well: load tools and balancers ask it before they send anything."""
 

@@ -143,6 +143,7 @@ class SessionExchange(GatewayExchange):
         self.backend.engine.answered(kind.server)
         reserved = reserved_bits(all_values(headers, b"sec-websocket-extensions"))
         self.phase = Phase.STREAMING
+        self.dispatch.token(now)  # its engine serves again, which its end, hours from now, would tell too late
         if self._lane_place == "running":
             self.gateway.lanes.first_token(self.ledger.request_id, now)
         heard = self.gateway.listeners(self) if self.gateway.listeners is not None else (None, None)

@@ -72,35 +72,38 @@ class Shaper:
         self._tokenizers = tokenizers
         self._estimates = estimates
         self._caps = caps
-        self._known: dict[tuple[str, str], TokenLimits] = {}
+        self._known: dict[tuple[str, str, int], TokenLimits] = {}
         self._known_at = caps.changes
         self._always = config.exact == "always"
-        self._limits_set = bool(config.routes) or any(limits is not None for limits in lanes.values())
+        limits_set = bool(config.routes) or any(limits is not None for limits in lanes.values())
+        self._counts_only = not (limits_set or tokenizers)
 
     @property
     def idle(self) -> bool:
         """Whether no request can be touched, and none counted but by the estimate."""
-        return not (self._limits_set or self._tokenizers) and self._caps.idle
+        return self._counts_only and self._caps.idle
 
     def limits(self, lane: str, endpoint: str) -> TokenLimits:
         """What holds for a lane on a path now."""
-        if self._known_at != self._caps.changes:
+        known_at = self._caps.changes
+        if self._known_at != known_at:
             self._known.clear()
-            self._known_at = self._caps.changes
-        found = self._known.get((lane, endpoint))
+            self._known_at = known_at
+        # The number of the change is a part of the key: the caps may change while a thread resolves them here.
+        found = self._known.get((lane, endpoint, known_at))
         if found is None:
             found = resolve(self._lanes.get(lane), self._config, endpoint, chat=endpoint in CHATS)
             found = self._caps.applied(lane, found, can_cut=endpoint in CAN_CUT)
-            self._known[lane, endpoint] = found = UNLIMITED if found.bounds_nothing else found
+            self._known[lane, endpoint, known_at] = found = UNLIMITED if found.bounds_nothing else found
         return found
 
     def estimate(self, work: Work) -> int | None:
         """The calibrated count of a prompt; `None` where the plain one stands."""
-        tokens = self._estimates.estimate(work.model, work.size) if work.size.text else None
-        pictures = self._config.image_tokens * work.size.unseen
-        if pictures == 0:
+        size = work.size
+        tokens = self._estimates.estimate(work.model, size) if size.text else None
+        if not size.unseen or not self._config.image_tokens:
             return tokens
-        return pictures + (plain_estimate(work.size) if tokens is None else tokens)
+        return self._config.image_tokens * size.unseen + (plain_estimate(size) if tokens is None else tokens)
 
     def slow(self, endpoint: str, size: int, work: Work, lane: str, *, inline_count: int, inline_cut: int) -> bool:
         """Whether `shape` would hold the event loop for too long.

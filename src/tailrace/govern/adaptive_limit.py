@@ -109,11 +109,14 @@ class AdaptiveLimit:
         if self._moved_at is None:
             self._moved_at = self._judged_from = now
 
+    def due(self, now: int) -> bool:
+        """Whether `limit` judges what was looked at last; in between only the most that ran is kept of a look."""
+        return self._moved_at is not None and now - self._moved_at >= self._policy.step_ns
+
     def limit(self, now: int) -> int:
         """Requests that may run at once, within the policy's bounds."""
-        moved = self._moved_at
-        if moved is not None and now - moved >= self._policy.step_ns:
-            self._step(now, now - moved)
+        if self._moved_at is not None and self.due(now):
+            self._step(now, now - self._moved_at)
         return max(self._policy.minimum, min(self._policy.maximum, math.floor(self._limit + 1e-9)))
 
     def tpot_ns(self) -> int | None:

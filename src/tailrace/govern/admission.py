@@ -126,9 +126,11 @@ class Admission(AdmissionViews):
         policy, queue = lane.policy, lane.queue
         if self._usable is not None and not self._served(policy):
             return self._refuse(lane, Reason.NO_BACKEND, 0, None, status=503)
-        if self.restraint.turns_away(policy):
+        restrained = self.restraint is not UNRESTRAINED
+        if restrained and self.restraint.turns_away(policy):
             return self._refuse(lane, Reason.DEGRADED, 0, None)
-        lane.look(now)
+        if lane.adaptive is not None:
+            lane.look(now)
         demand = demand_of(facts, self.lengths.predict(facts, policy.name), lane.waits.price.ratio)
         lacks = lane.lacks(demand)
         if (
@@ -136,12 +138,12 @@ class Admission(AdmissionViews):
             and not lacks
             and self._total_room(demand)
             and self._engine_room(lane, now)
-            and not self.restraint.holds(lane, self._backlog)
+            and not (restrained and self.restraint.holds(lane, self._backlog))
         ):
             if self._too_late(lane, facts, demand, now):
-                return self._refuse(lane, Reason.PREDICTED_WAIT, 0, None)
+                return self._refuse(lane, Reason.PREDICTED_WAIT, 0, None, work=demand.work)
             self._begin(lane, facts, demand, now)
-            return Decision(kind=DecisionKind.ADMIT, lane=policy.name)
+            return Decision(kind=DecisionKind.ADMIT, lane=policy.name, work=demand.work)
         if not queue:
             lane.prefill_binds = lacks is ROOM_IN_PREFILL
         return self._wait_or_refuse(lane, facts, demand, now)
@@ -167,7 +169,7 @@ class Admission(AdmissionViews):
         if reason:
             if predicted is not None:
                 lane.waits.foretell(predicted, ahead, now, key=lane.queue.key_of(waiting))
-            return self._refuse(lane, reason, position, predicted)
+            return self._refuse(lane, reason, position, predicted, work=demand.work)
         self._wait(lane, waiting, now)
         return Decision(
             kind=DecisionKind.WAIT,
@@ -175,6 +177,7 @@ class Admission(AdmissionViews):
             position=position,
             predicted_wait_ns=wait_ns,
             predicted=predicted,
+            work=demand.work,
         )
 
     def first_token(self, request_id: str, now: int) -> list[str]:
@@ -354,8 +357,8 @@ class Admission(AdmissionViews):
             lane = self._lanes.get(name)
             waiting = 0 if lane is None else len(lane.queue)
             oldest = None if lane is None else lane.queue.oldest
-            # Places that this process's own part of a limit in tokens keeps from being used are not asked for: they
-            # would come, go back and come again.
+            # Places that something else keeps from being used (this process's part of a limit in tokens, an engine
+            # without room, the ladder) are not asked for: they would come, go back and come again.
             wanted = waiting if lane is None or not waiting or self._usable_place(lane) else 0
             report = share.report(name, waiting=waiting, wanted=wanted, oldest_ns=0 if oldest is None else oldest.since)
             if report is not None:
@@ -363,6 +366,8 @@ class Admission(AdmissionViews):
         return out
 
     def _usable_place(self, lane: LaneState) -> bool:
+        if not self._engine_room(lane, self._latest) or self.restraint.holds(lane, self._backlog):
+            return False
         head = lane.head(self._latest)
         return head is None or not (lane.lacks_beyond_share(head.demand) or self._used.lacks(self._limits, head.demand))
 
@@ -555,8 +560,15 @@ class Admission(AdmissionViews):
         return budget
 
     def _refuse(
-        self, lane: LaneState, reason: Reason, position: int, predicted: WaitPrediction | None, *, status: int = 429
+        self,
+        lane: LaneState,
+        reason: Reason,
+        position: int,
+        predicted: WaitPrediction | None,
+        *,
+        status: int = 429,
+        work: float | None = None,
     ) -> Decision:
         lane.refused += 1
-        decision = refused(lane.policy.name, reason, position, predicted, status=status)
+        decision = refused(lane.policy.name, reason, position, predicted, status=status, work=work)
         return self.restraint.told(decision, self._latest) if reason is Reason.DEGRADED else decision

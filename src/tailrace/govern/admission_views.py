@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tailrace.govern.demand import demand_of
+from tailrace.govern.decision import Decision
 from tailrace.govern.lane import Classifier, LanePolicy, RequestFacts
 from tailrace.govern.lane_state import LaneState
 from tailrace.govern.length_model import LengthModel
@@ -40,13 +40,12 @@ class AdmissionViews:
         predicted = None if state is None else state.next_wait(now)
         return None if predicted is None else predicted.expected_ns
 
-    def predicted_duration(self, lane: str, facts: RequestFacts) -> WaitPrediction | None:
-        """How long such a request holds its place in `lane`, from admission to its end; absent until enough ended."""
-        state = self._lanes.get(lane)
-        if state is None:
-            return None
-        length = self.lengths.predict(facts, lane)
-        return state.waits.duration(demand_of(facts, length, state.waits.price.ratio).work)
+    def predicted_duration(self, decision: Decision) -> WaitPrediction | None:
+        """How long a request about which was decided holds its place, from admission to its end; absent until enough
+        ended.
+        """
+        lane = None if decision.work is None else self._lanes.get(decision.lane)
+        return None if lane is None or decision.work is None else lane.waits.duration(decision.work)
 
     def standing(self, request_id: str, now: int) -> tuple[int | None, int | None]:
         """Where a waiting request stands (1 is next), and how long it is likely to wait still (ns)."""

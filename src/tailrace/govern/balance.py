@@ -7,7 +7,7 @@ shut out for having been the last.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -215,7 +215,3 @@ class Skew:
         weight = max(SMOOTHING, 1 / self.samples)
         self.cv = cv if self.cv is None else self.cv + weight * (cv - self.cv)
         self.peak = peak if self.peak is None else self.peak + weight * (peak - self.peak)
-
-    def view(self) -> Mapping[str, float | int | None]:
-        """For the admin port."""
-        return {"cv": self.cv, "max_over_mean": self.peak, "samples": self.samples}

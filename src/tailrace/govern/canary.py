@@ -243,6 +243,8 @@ class Canary:
         """
         previous, self.policy = self.policy, policy
         self.comparison.policy = policy
+        if self.recent is not None:
+            self.recent.policy = policy
         if previous.steps != policy.steps and self.state in {CanaryState.RUNNING, CanaryState.PAUSED}:
             self.step = next((i for i, share in enumerate(policy.steps) if share >= self.share), len(policy.steps) - 1)
             if policy.steps[self.step] != self.share:

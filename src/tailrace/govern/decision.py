@@ -35,6 +35,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Absent until a request of the lane has finished."""
     predicted: WaitPrediction | None = None
     """The same with its range."""
+    work: float | None = None
+    """What the request is worth in its lane (`WaitModel.duration`); absent where it was refused unread."""
     reason: Reason = Reason.NONE
     http_status: int = 200
     retry_after_s: int | None = None
@@ -42,7 +44,15 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The predicted wait from which `retry_after_s` was rounded up, where there is one."""
 
 
-def refused(lane: str, reason: Reason, position: int, predicted: WaitPrediction | None, *, status: int) -> Decision:
+def refused(
+    lane: str,
+    reason: Reason,
+    position: int,
+    predicted: WaitPrediction | None,
+    *,
+    status: int,
+    work: float | None = None,
+) -> Decision:
     """A refusal, with when to come back: after the predicted wait where there is capacity, and it is contended."""
     retry = _NO_BACKEND_RETRY_S if status == 503 else _DEFAULT_RETRY_S if predicted is None else predicted.retry_after_s
     wait_ns = None if predicted is None else predicted.expected_ns
@@ -52,6 +62,7 @@ def refused(lane: str, reason: Reason, position: int, predicted: WaitPrediction 
         position=position,
         predicted_wait_ns=wait_ns,
         predicted=predicted,
+        work=work,
         reason=reason,
         http_status=status,
         retry_after_s=retry,

@@ -5,7 +5,8 @@ nothing; a rung is held for a least time, so that what it does can be seen befor
 in either direction. Where a rung that was left has to be entered again soon, calm must last longer the next time.
 
 With signals that press without a break a rung lasts at most `confirm_ns + dwell_ns` and one look, with signals that are
-calm at most `dwell_ns` or `longest_calm_ns`, whichever is more, and one look.
+calm at most `dwell_ns` or `longest_calm_ns`, whichever is more, and one look. Refusals of its own do not lengthen that:
+a ladder that refuses on its own account would never find out that it need not.
 """
 
 from __future__ import annotations
@@ -44,7 +45,18 @@ class Signal(StrEnum):
     """How late the gateway's own loop is."""
     TURNED_AWAY = "turned_away"
     """Share of the requests that the ladder itself refused, lanes of low priority left out. It presses nobody; while it
-    is there, what the rungs hold back is still coming."""
+    is there, what the rungs hold back is still coming. Whether the engine could serve it by now only a rung less can
+    show: it holds a rung for `longest_calm_ns` at most."""
+
+
+_OWN_DOING: Final = frozenset({Signal.TURNED_AWAY})
+
+
+def _since(before: int | None, now: int, *, holds: bool) -> int | None:
+    """Since when something holds."""
+    if not holds:
+        return None
+    return now if before is None else before
 
 
 class Threshold(msgspec.Struct, frozen=True):
@@ -118,6 +130,8 @@ class Ladder:
         self._changed_at: int | None = None
         self._pressed_since: int | None = None
         self._calm_since: int | None = None
+        self._quiet_since: int | None = None
+        """Since when all is calm but for what the ladder itself refuses."""
         self._retreated = False
         """The last step was one back, on signals."""
         self._declare(policy)
@@ -141,15 +155,14 @@ class Ladder:
         self.signals = {name: value for name, value in signals.items() if value is not None and name in thresholds}
         worst = max(self.signals, key=self._strain, default=None)
         pressing = worst is not None and self.signals[worst] >= thresholds[worst].enter
-        calm = all(value <= thresholds[name].leave for name, value in self.signals.items())
+        loud = {name for name, value in self.signals.items() if value > thresholds[name].leave}
+        calm, quiet = not loud, loud <= _OWN_DOING
+        self._calm_since = _since(self._calm_since, now, holds=calm)
+        self._quiet_since = _since(self._quiet_since, now, holds=quiet)
         if calm:
             self._pressed_since = None
-            if self._calm_since is None:
-                self._calm_since = now
-        else:
-            self._calm_since = None
-            if pressing and self._pressed_since is None:
-                self._pressed_since = now
+        elif pressing and self._pressed_since is None:
+            self._pressed_since = now
         if self.pinned:
             return None
         settled = self._changed_at is None or now - self._changed_at >= self.policy.dwell_ns
@@ -157,14 +170,10 @@ class Ladder:
             assert self._pressed_since is not None
             if now - self._pressed_since >= self.policy.confirm_ns:
                 return self._up(worst, now)
-        elif (
-            calm
-            and settled
-            and self.step
-            and self._calm_since is not None
-            and now - self._calm_since >= self._calm_needed()
-        ):
-            return self._down(worst, now)
+        elif not pressing and settled and self.step:
+            calm_for, quiet_for = (now - (now if at is None else at) for at in (self._calm_since, self._quiet_since))
+            if (calm and calm_for >= self._calm_needed()) or (quiet and quiet_for >= self.policy.longest_calm_ns):
+                return self._down(worst, now)
         return None
 
     def pin(self, step: int | None, now: int) -> StepEvent | None:
@@ -176,7 +185,7 @@ class Ladder:
             if self.pinned:
                 self.pinned = False
                 self._changed_at = now
-                self._pressed_since = self._calm_since = None
+                self._pressed_since = self._calm_since = self._quiet_since = None
             return None
         if not 0 <= step <= len(self.policy.rungs):
             raise ValueError(f"the ladder has the steps 0 to {len(self.policy.rungs)}, not {step}")
@@ -292,6 +301,6 @@ class Ladder:
         self.step = step
         self._changed_at = event.at_ns
         # The next step has to be earned anew, under what this one changes.
-        self._calm_since = self._pressed_since = None
+        self._calm_since = self._quiet_since = self._pressed_since = None
         self.events.append(event)
         return event

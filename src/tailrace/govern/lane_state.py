@@ -169,7 +169,8 @@ class LaneState:
         """Let the adaptive limit see the lane, and follow it."""
         adaptive = self.adaptive
         if adaptive is not None:
-            running_work = sum(one.demand.work for one in self.running.values())
+            # Adding up what runs for every arrival would cost more than all the rest of it.
+            running_work = sum(one.demand.work for one in self.running.values()) if adaptive.due(now) else 0.0
             adaptive.look(len(self.running), len(self.queue), running_work, self.queue.work, now)
             limit = adaptive.limit(now)
             self.cap = limit if self._ceiling is None else min(limit, self._ceiling)

@@ -81,10 +81,18 @@ class LengthModel:
     def __init__(self) -> None:
         self._classes: dict[_Key, _Class] = {}
         self._errors: dict[str, PredictionError] = {}
+        self._said: dict[tuple[str, str, int | None], LengthPrediction] = {}
+        """What was predicted since the last one was learnt from."""
 
     def predict(self, facts: RequestFacts, lane: str) -> LengthPrediction:
         """The length of the answer to a request of `lane`."""
-        return self._predict(lane, facts.model, facts.max_tokens)
+        asked = lane, facts.model, facts.max_tokens
+        said = self._said.get(asked)
+        if said is None:
+            if len(self._said) >= CLASSES:
+                self._said.clear()
+            said = self._said[asked] = self._predict(*asked)
+        return said
 
     def observe(
         self, lane: str, model: str, prompt_tokens: int, max_tokens: int | None, output_tokens: int
@@ -109,6 +117,7 @@ class LengthModel:
         if error is None:
             error = self._errors[lane] = PredictionError()
         error.add(predicted.tokens, output_tokens, inside=predicted.low <= output_tokens <= predicted.high)
+        self._said.clear()
         for key in keys:
             known = self._classes.get(key)
             if known is None:
@@ -125,6 +134,7 @@ class LengthModel:
 
     def keep(self, lanes: set[str]) -> None:
         """Forget the lanes that are no longer there."""
+        self._said.clear()
         for lane in [lane for lane in self._errors if lane not in lanes]:
             del self._errors[lane]
         for key in [key for key in self._classes if key and key[0] not in lanes]:

@@ -16,6 +16,11 @@ FORM: Final = (
 _NAME: Final = re.compile(rf"({'|'.join(METRICS)})_p({'|'.join(QUANTILES)})")
 
 
+def objective_text(metric: str, quantile: float) -> str:
+    """`("ttft", 0.99)` -> `ttft_p99`: the inverse of `objective_name`."""
+    return f"{metric}_p{next(name for name, value in QUANTILES.items() if value == quantile)}"
+
+
 def objective_name(text: str) -> tuple[str, float] | None:
     """`ttft_p99` -> `("ttft", 0.99)`; `None` for what is no objective."""
     match = _NAME.fullmatch(text)

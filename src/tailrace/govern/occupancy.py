@@ -82,7 +82,8 @@ class Occupancy:
     def end(self, demand: Demand, *, in_prefill: bool) -> None:
         """It runs no longer."""
         if in_prefill:
-            self.leave_prefill(demand)
+            self.prefill_requests -= 1
+            self.prefill_tokens -= demand.prompt
         self.requests -= 1
         self.tokens -= demand.tokens
         self.kv -= demand.kv

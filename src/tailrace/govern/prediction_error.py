@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import deque
 from typing import Final
 
@@ -52,36 +51,25 @@ class PredictionError:
     __slots__ = ("_absolute", "_answers", "_inside", "_signed", "_window", "seen")
 
     def __init__(self, window: int = _WINDOW) -> None:
-        self._window = window
-        self._answers: deque[tuple[float, bool]] = deque()
-        self._absolute: list[float] = []
-        self._signed: list[float] = []
-        self._inside = 0
+        self._answers: deque[tuple[float, bool]] = deque(maxlen=window)
+        """(signed error, whether the answer was within the range)."""
         self.seen = 0
         """Answers ever."""
 
     def add(self, predicted: float, actual: float, *, inside: bool) -> None:
         """`predicted` came to pass as `actual` (same unit, above 0); `inside` the predicted range or not."""
-        if actual <= 0:
-            return
-        error = (predicted - actual) / actual
-        if len(self._answers) == self._window:
-            old, was_inside = self._answers.popleft()
-            del self._signed[bisect_left(self._signed, old)]
-            del self._absolute[bisect_left(self._absolute, abs(old))]
-            self._inside -= was_inside
-        self._answers.append((error, inside))
-        insort(self._signed, error)
-        insort(self._absolute, abs(error))
-        self._inside += inside
-        self.seen += 1
+        if actual > 0:
+            self._answers.append(((predicted - actual) / actual, inside))
+            self.seen += 1
 
     def summary(self) -> ErrorSummary:
-        """The error now."""
+        """The error now. Sorts the answers: for views, not for every request."""
         n = len(self._answers)
         if not n:
             return NO_ERROR
-        return ErrorSummary(_median(self._absolute), self._inside / n, _median(self._signed), n)
+        signed = sorted(error for error, _ in self._answers)
+        inside = sum(inside for _, inside in self._answers)
+        return ErrorSummary(_median(sorted(map(abs, signed))), inside / n, _median(signed), n)
 
 
 def _median(ordered: list[float]) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from itertools import accumulate
+from operator import mul
 from typing import Final
 
 _WINDOW: Final = 100
@@ -21,56 +23,65 @@ class ResidualLife:
     """Lives relative to what was expected of each (1 = as expected), the last hundred of them.
 
     E[X - x | X > x] = (sum of the lives above x) / (their number) - x, from a sorted table with sums from the right.
+    Its sums are made when somebody asks: most lives end where nobody waits.
     """
 
-    __slots__ = ("_fresh", "_lives", "_ordered", "_sums", "spread")
+    __slots__ = ("_fresh", "_lives", "_ordered", "_spread", "_sums", "_table")
 
     def __init__(self) -> None:
-        self._lives: deque[float] = deque(maxlen=_WINDOW)
+        self._lives: deque[float] = deque()
         self._ordered: list[float] = []
-        self._sums: list[float] = [0.0]
+        """The same, smallest first."""
+        self._table: list[float] = []
+        self._sums: list[float] | None = None
         self._fresh = 0
-        self.spread = 1.0
-        """Coefficient of variation; 1 (exponential) while there are few samples."""
+        """Samples that the table does not know."""
+        self._spread = 1.0
 
     def add(self, life: float) -> None:
         """One ended after `life` times what was expected."""
-        self._lives.append(life)
+        lives, ordered = self._lives, self._ordered
+        if len(lives) == _WINDOW:
+            del ordered[bisect_left(ordered, lives.popleft())]
+        lives.append(life)
+        insort(ordered, life)
         self._fresh += 1
-        if self._fresh >= _REBUILD or len(self._lives) <= _REBUILD:
-            self._build()
+        if self._fresh >= _REBUILD or len(lives) <= _REBUILD:
+            self._fresh = 0
+            self._table, self._sums = ordered.copy(), None
 
     def after(self, age: float) -> float:
         """Mean remaining life at `age`, in the same unit; above 0."""
-        ordered = self._ordered
-        if len(ordered) < _FEW:
+        table, sums = self._table, self._sums or self._add_up()
+        if len(table) < _FEW:
             return 1.0
-        place = bisect_right(ordered, age)
-        left = len(ordered) - place
+        place = bisect_right(table, age)
+        left = len(table) - place
         if left < 3:
             return max(_BEYOND * age, 0.1)
-        return max(self._sums[place] / left - age, 0.01)
+        return max(sums[place] / left - age, 0.01)
+
+    @property
+    def spread(self) -> float:
+        """Coefficient of variation; 1 (exponential) while there are few samples."""
+        if self._sums is None:
+            self._add_up()
+        return self._spread
 
     def range(self, low: float, high: float) -> tuple[float, float] | None:
         """Two quantiles of the lives; `None` while there are few."""
-        ordered = self._ordered
-        if len(ordered) < _SOME:
+        table = self._table
+        last = len(table) - 1
+        if last + 1 < _SOME:
             return None
-        last = len(ordered) - 1
-        return ordered[round(last * low)], ordered[round(last * high)]
+        return table[round(last * low)], table[round(last * high)]
 
-    def _build(self) -> None:
-        self._fresh = 0
-        ordered = self._ordered = sorted(self._lives)
-        total = squares = 0.0
-        sums = [0.0] * (len(ordered) + 1)
-        for place in range(len(ordered) - 1, -1, -1):
-            life = ordered[place]
-            total += life
-            squares += life * life
-            sums[place] = total
-        self._sums = sums
-        n = len(ordered)
+    def _add_up(self) -> list[float]:
+        table = self._table
+        sums = self._sums = list(accumulate(reversed(table), initial=0.0))
+        sums.reverse()
+        n, total = len(table), sums[0]
         if n >= _FEW and total > 0:
             mean = total / n
-            self.spread = (max(squares / n - mean * mean, 0.0)) ** 0.5 / mean
+            self._spread = max(sum(map(mul, table, table)) / n - mean * mean, 0.0) ** 0.5 / mean
+        return sums

@@ -11,7 +11,7 @@ _NOT_WIDE: Final = bytes(byte for byte in range(256) if byte not in {0xE0, 0xE1,
 
 
 class TextSize(msgspec.Struct, frozen=True):
-    """Bytes by class of script, and what else makes tokens. Sizes add up.
+    """Bytes by class of script, and what else makes tokens.
 
     `wide` characters take three bytes in UTF-8: Chinese, Japanese, Korean, also Thai and the scripts of India. They are
     near one token each where four bytes of English make one, so that one ratio for both would be wrong for both.
@@ -27,16 +27,6 @@ class TextSize(msgspec.Struct, frozen=True):
     """Token ids that the client sent itself: exact."""
     unseen: int = 0
     """Images, audio, files: parts whose tokens no text tells."""
-
-    def __add__(self, other: TextSize) -> TextSize:
-        """Both together."""
-        return TextSize(
-            self.narrow + other.narrow,
-            self.wide + other.wide,
-            self.messages + other.messages,
-            self.ids + other.ids,
-            self.unseen + other.unseen,
-        )
 
     @property
     def text(self) -> int:

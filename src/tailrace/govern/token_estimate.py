@@ -5,12 +5,13 @@ A prompt's count is modelled as
     tokens = a + b · messages + c · narrow bytes + d · wide bytes + ids
 
 where a and b are what the chat template adds (to a prompt, to each message) and c, d are tokens a byte of text. Each
-finished request whose engine counted its prompt is one observation of all four. They are fitted by recursive least
-squares of the *relative* error, so that long prompts do not drown short ones, with
+finished request whose engine counted its prompt is one observation of all four; of a model that is well known, every
+eighth. They are fitted by recursive least squares of the *relative* error, so that long prompts do not drown short
+ones, with
 
 * a prior as strong as a few requests: bytes / 4, which is what is said before anything is known, and what stays for a
   kind of text that never came;
-* forgetting: an observation 500 requests ago weighs a third of a new one, and less while the errors lean to one side
+* forgetting: one 500 observations ago weighs a third of a new one, and less while the errors lean to one side
   (a model behind a name is replaced);
 * Huber weights: what is off by more than three times the usual error (a prompt with a hidden system text, a counting
   bug) pulls less the further off it is.
@@ -44,6 +45,12 @@ _WINDOW: Final = 256
 """Errors that the quantiles are of."""
 _FIT_EVERY: Final = 8
 """Observations between two solutions, once there are that many; a solution costs as much as ten observations."""
+_FIT_SELDOM: Final = 32
+"""The same of a model that is well known, unless the errors lean."""
+WELL_KNOWN: Final = 256
+_EVERY: Final = 8
+"""Observations after which only every eighth request is one, unless the errors lean: a fit of 500 gains nothing from
+the others, and each costs as much as reading the request."""
 _HUBER: Final = 3.0
 _LEAST_SCALE: Final = 0.02
 """Errors below this are no outliers, however good the fit is."""
@@ -90,7 +97,19 @@ class TokenRates:
     the error shows is the rest (special tokens, tools that the template renders).
     """
 
-    __slots__ = ("_errors", "_forced", "_gram", "_moment", "_prior", "_recent", "_since_fit", "margin", "n", "rates")
+    __slots__ = (
+        "_errors",
+        "_forced",
+        "_gram",
+        "_moment",
+        "_passed",
+        "_prior",
+        "_recent",
+        "_since_fit",
+        "margin",
+        "n",
+        "rates",
+    )
 
     def __init__(self, *, exact_text: bool = False) -> None:
         means = (0.0, 0.0, 1.0, 1.0) if exact_text else _PRIOR
@@ -102,6 +121,8 @@ class TokenRates:
         self._errors: deque[float] = deque(maxlen=_WINDOW)
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._since_fit = 0
+        self._passed = 0
+        """Requests since the last observation, where not all are observed; -1 where all are."""
         self.rates: _Row = means
         """(a prompt, a message, a narrow byte, a wide byte), in tokens."""
         self.margin = _UNKNOWN_MARGIN
@@ -121,6 +142,11 @@ class TokenRates:
         One with unseen parts teaches nothing, nor does a count that no tokenizer could come to: some servers say what
         they have computed, without what was cached, and test servers say anything.
         """
+        if self._passed >= 0 and self.n >= WELL_KNOWN:
+            self._passed += 1
+            if self._passed < _EVERY:
+                return
+            self._passed = 0
         text = counted - size.ids
         if size.unseen or not size.text or not self._possible(size, text):
             return
@@ -130,17 +156,20 @@ class TokenRates:
         chat = 1.0 if size.messages else 0.0
         row = (chat / text, size.messages / text, size.narrow / text, size.wide / text)
         usual, forget = self._usual()
+        self._passed = -1 if forget is _FORGET_FAST else max(self._passed, 0)
         scale = _HUBER * max(usual, _LEAST_SCALE)
         weight = 1.0 if abs(error) <= scale else scale / abs(error)
         self._recent.append(error)
         gram, moment = self._gram, self._moment
         for i, left in enumerate(row):
             line = gram[i]
-            for j, right in enumerate(row):
-                line[j] = line[j] * forget + weight * left * right
-            moment[i] = moment[i] * forget + weight * left
+            part = weight * left
+            moment[i] = moment[i] * forget + part
+            for j in range(i, 4):  # the other half is its mirror image
+                line[j] = line[j] * forget + part * row[j]
         self._since_fit += 1
-        if self._since_fit >= _FIT_EVERY or self.n <= _FIT_EVERY:
+        seldom = self.n > WELL_KNOWN and self._passed >= 0
+        if self._since_fit >= (_FIT_SELDOM if seldom else _FIT_EVERY) or self.n <= _FIT_EVERY:
             self._fit()
 
     def _possible(self, size: TextSize, text: int) -> bool:
@@ -156,10 +185,8 @@ class TokenRates:
             return NO_ERROR
         signed = sorted(self._errors)
         sizes = sorted(map(abs, signed))
-        last = len(sizes) - 1
-        return CountError(
-            n=self.n, p50=sizes[last // 2], p95=sizes[min(last, round(last * 0.95))], bias=signed[last // 2]
-        )
+        middle = (len(sizes) - 1) // 2
+        return CountError(n=self.n, p50=sizes[middle], p95=_p95(sizes), bias=signed[middle])
 
     def _usual(self) -> tuple[float, float]:
         """The usual error (the mean of the last ones without their largest quarter), and what to forget by."""
@@ -174,7 +201,8 @@ class TokenRates:
     def _fit(self) -> None:
         """Solve (X'WX + P) r = X'Wy + P r0."""
         self._since_fit = 0
-        matrix = [line.copy() for line in self._gram]
+        gram = self._gram
+        matrix = [[gram[min(i, j)][max(i, j)] for j in range(4)] for i in range(4)]
         vector = self._moment.copy()
         for i, (mean, precision) in enumerate(self._prior):
             matrix[i][i] += precision
@@ -185,7 +213,11 @@ class TokenRates:
         a, b, c, d = (min(max(value, low), high) for value, low, high in zip(solved, _LEAST, _MOST, strict=True))
         self.rates = (a, b, c, d)
         if len(self._errors) >= _RECENT:
-            self.margin = max(self.error.p95 or 0.0, _LEAST_MARGIN)
+            self.margin = max(_p95(sorted(map(abs, self._errors))), _LEAST_MARGIN)
+
+
+def _p95(ordered: list[float]) -> float:
+    return ordered[round((len(ordered) - 1) * 0.95)]
 
 
 def _solve(matrix: list[list[float]], vector: list[float]) -> list[float]:

@@ -114,7 +114,8 @@ class OutputCaps:
     def __init__(self) -> None:
         self._lanes: dict[str, Squeeze] = {}
         self.changes = 0
-        """Counts changes, so that whoever keeps resolved limits knows when they are old."""
+        """Counts changes, so that whoever keeps resolved limits knows when they are old. Last of all that a change
+        does: limits are resolved in a thread too."""
 
     def set(
         self,
@@ -133,19 +134,19 @@ class OutputCaps:
         if min(output_cap or 1, prompt_to or 1) < 1 or 0 in (output_cap, prompt_to):
             raise ValueError(f"a cap of {output_cap} or {prompt_to} tokens leaves nothing")
         squeeze = Squeeze(output_factor=output_factor, output_cap=output_cap, prompt_to=prompt_to)
-        self.changes += 1
         if squeeze.idle:
             self._lanes.pop(lane, None)
         else:
             self._lanes[lane] = squeeze
+        self.changes += 1
 
     def lift(self, lane: str | None = None) -> None:
         """Back to what the configuration says: for one lane (or the one entry of all), or for everybody."""
-        self.changes += 1
         if lane is None:
             self._lanes.clear()
         else:
             self._lanes.pop(lane, None)
+        self.changes += 1
 
     @property
     def idle(self) -> bool:

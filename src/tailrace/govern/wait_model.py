@@ -323,18 +323,6 @@ class WaitModel:
         """How long the lane takes for a unit of work, while all places are taken; 0 while that is not known."""
         return self._rate_per_work() if self._served_work else 0.0
 
-    @property
-    def drain_work_per_s(self) -> float | None:
-        """Work that ends in a second while all places are taken."""
-        return S / self._rate_per_work() if self._served_work else None
-
-    @property
-    def drain_requests_per_s(self) -> float | None:
-        """Requests that end in a second while all places are taken, were they like those that run now."""
-        if not self._served_work or not self._running:
-            return None
-        return S / (self._rate_per_work() * self._running_work / len(self._running))
-
     # -- inside
 
     def _slot_ns(self) -> float:

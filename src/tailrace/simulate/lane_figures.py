@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 import msgspec
 import numpy as np
 
+from tailrace.govern.attainment import met_all
 from tailrace.govern.lane import LanePolicy
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
-from tailrace.model.thresholds import Objectives, S
+from tailrace.model.thresholds import S
 from tailrace.simulate.free_slots import RefusedTry
-
-_FIELDS: Final = {"ttft": "ttft_ns", "tpot": "tpot_ns", "chunk_gap": "chunk_gap_max_ns", "e2e": "e2e_ns"}
 
 
 class LaneFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,22 +47,6 @@ class RefusalFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Median of predicted / actual - 1: above 0 the prediction is too long."""
 
 
-def within(record: RequestRecord, objectives: Objectives) -> bool:
-    """Whether a request completed within every bound; a stream without a first token did not."""
-    if record.outcome is not OutcomeKind.COMPLETED:
-        return False
-    for metric, bounds in objectives.bounds.items():
-        if not bounds:
-            continue
-        value: int | None = getattr(record, _FIELDS[metric])
-        if value is None:
-            if metric == "ttft" and record.stream:
-                return False
-        elif value > min(bounds.values()):
-            return False
-    return True
-
-
 def lane_figures(
     records: Iterable[RequestRecord], policies: Sequence[LanePolicy], duration_s: float
 ) -> dict[str, LaneFigures]:
@@ -88,7 +70,7 @@ def lane_figures(
             ttft_p99_ms=_quantile_ms(ttft, 0.99),
             tpot_p99_ms=_quantile_ms(tpot, 0.99),
             completed_per_s=len(done) / duration_s,
-            goodput_per_s=sum(within(row, objectives[name]) for row in rows) / duration_s,
+            goodput_per_s=sum(met_all(row, objectives[name]) for row in rows) / duration_s,
             longest_queue_ms=max((row.queue_gateway_ns or 0) for row in rows) / 1e6,
         )
     return out

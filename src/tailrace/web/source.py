@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypedDict
 
 from tailrace.model.record import RequestRecord
@@ -38,6 +38,8 @@ class LiveNow(TypedDict, total=False):
     in_flight: int
     lanes: dict[str, LaneNow]
     streams: list[StreamNow]
+    given_up: list[str]
+    """Rungs of the degradation ladder that are in force, in any process."""
     dropped: dict[str, int]
     """Records dropped since the start by class (`normal`, `slow`); shown when any is above 0."""
     loop_lag_ms: float | None
@@ -63,6 +65,12 @@ class LiveNow(TypedDict, total=False):
 def dropped_by_class(counters: Mapping[str, int]) -> dict[str, int]:
     """The `dropped.CLASS` counters of a record writer, by class."""
     return {name.removeprefix("dropped."): n for name, n in counters.items() if name.startswith("dropped.")}
+
+
+def rungs_in_force(ladders: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What the ladders give up, in their order; a ladder as `GET /degradation` spells it."""
+    rungs = [rung for ladder in ladders for rung in ladder.get("rungs") or []]
+    return list(dict.fromkeys(str(rung["name"]) for rung in rungs if rung.get("on")))
 
 
 class PageSource(Protocol):

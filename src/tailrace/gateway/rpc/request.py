@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tailrace.engines.kserve import InferAsk
 from tailrace.engines.triton_generate import TRITON_GENERATE
 from tailrace.gateway.budget_clock import NEVER, BudgetClock, Overrun
+from tailrace.gateway.dispatch import work_tokens
 from tailrace.gateway.lane_facts import lane_facts
 from tailrace.gateway.refusal import Refusal, budget_refusal, lane_refusal
 from tailrace.gateway.routes import PASSTHROUGH_LANE, Route, RouteKind
@@ -107,6 +108,8 @@ class RpcRequest:
         self._interrupt = interrupt
         self._turn: asyncio.Future[bool] | None = None
         self._lane_place = ""
+        self._counted: int | None = None
+        """Our work in tokens, while it is counted to the engine."""
         self.next_check = self.clock.total_at()
         gateway.in_flight[ledger.request_id] = self
 
@@ -185,6 +188,10 @@ class RpcRequest:
         # Before the write: on a busy machine the engine may have the request before we are back.
         now = self.clock.sent_at = self.ledger.sent = monotonic_ns()
         self.phase = Phase.WAITING
+        if self._counted is None:
+            # There is no choice of engines here, but those who choose for HTTP see what this one has to do.
+            self._counted = work_tokens(self.work)
+            self.backend.standing.took(self._counted)
         if self.work.stream:
             gateway = self.gateway
             self.transit.meter = StreamMeter(
@@ -223,6 +230,7 @@ class RpcRequest:
     def engine_done(self, now: int) -> None:
         """The engine's last message for it is here; the lane has room."""
         self.ledger.upstream_end = now
+        self._uncount()
         self._leave_lane(now, completed=True)
 
     # -- time
@@ -314,6 +322,7 @@ class RpcRequest:
         """The one way into the record. Gives back the lane's place; a second call does nothing."""
         if self.done:
             return
+        self._uncount()
         self._leave_lane(now)
         self.phase = Phase.DONE
         self.refusal = refusal
@@ -334,6 +343,11 @@ class RpcRequest:
             return self.transit.summary
         meter.end(self.ledger.upstream_end or now, clean=False)
         return meter.summary()
+
+    def _uncount(self) -> None:
+        tokens, self._counted = self._counted, None
+        if tokens is not None:
+            self.backend.standing.gave_back(tokens)
 
     def _leave_lane(self, now: int, *, completed: bool = False) -> None:
         place, self._lane_place = self._lane_place, ""

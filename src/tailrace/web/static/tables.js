@@ -41,7 +41,9 @@ export function showLive(live) {
   const lanes = Object.entries(live.lanes || {});
   const known = lanes.filter(([, lane]) => lane.queued !== undefined);
   say("queue", known.length ? count(known.reduce((sum, [, lane]) => sum + lane.queued, 0)) : "–");
-  say("queue-note", known.slice(0, 6).map(([name, lane]) => `${name} ${count(lane.queued)}`).join(" · ") || "no lane has been used yet");
+  const waits = known.slice(0, 6).map(([name, lane]) => `${name} ${count(lane.queued)}`);
+  const givenUp = (live.given_up || []).join(", ");
+  say("queue-note", [...(givenUp ? [`degraded: ${givenUp}`] : []), ...waits].join(" · ") || "no lane has been used yet");
   const dropped = Object.entries(live.dropped || {}).filter(([, number]) => number > 0);
   byId("dropped-tile").hidden = !dropped.length;
   say("dropped", count(dropped.reduce((sum, [, number]) => sum + number, 0)));

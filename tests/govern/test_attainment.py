@@ -1,0 +1,69 @@
+"""How far a lane's objectives were met: worked numbers, windows, and who counts as missed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.govern.attainment import CELL_NS, Attainment, met_all
+from tailrace.govern.objectives import METRICS, QUANTILES, objective_name, objective_text
+from tailrace.model.outcome import OutcomeKind
+from tailrace.model.record import RequestRecord
+from tailrace.model.thresholds import MS, Objectives, S
+
+OBJECTIVES = Objectives(bounds={"ttft": {0.99: 500 * MS, 0.5: 100 * MS}, "tpot": {0.99: 80 * MS}})
+
+
+def row(
+    *, outcome: OutcomeKind = OutcomeKind.COMPLETED, stream: bool = True, ttft_ns: int | None = 50 * MS
+) -> RequestRecord:
+    return RequestRecord(
+        request_id="r", start_unix_ns=0, e2e_ns=S, outcome=outcome, stream=stream, ttft_ns=ttft_ns, tpot_ns=20 * MS
+    )
+
+
+def test_the_burn_rate_is_the_share_that_missed_over_the_share_that_may() -> None:
+    seen = Attainment(OBJECTIVES)
+    for number in range(200):
+        seen.heard(row(ttft_ns=600 * MS if number < 4 else 50 * MS), S)
+    view = seen.view(S)
+    assert view["burn_rate"]["ttft_p99"] == {"5m": 2.0, "1h": 2.0}  # 2 % missed of 1 % allowed
+    assert view["burn_rate"]["ttft_p50"] == {"5m": 0.04, "1h": 0.04}
+    assert view["burn_rate"]["tpot_p99"] == {"5m": 0.0, "1h": 0.0}
+    assert view["attainment"]["5m"] == {"requests": 200, "met": 196}
+    assert (seen.requests, seen.met) == (200, 196)
+
+
+def test_a_window_forgets() -> None:
+    seen = Attainment(OBJECTIVES)
+    seen.heard(row(ttft_ns=600 * MS), 0)
+    assert seen.view(9 * CELL_NS)["burn_rate"]["ttft_p99"]["5m"] == pytest.approx(100.0)
+    later = seen.view(10 * CELL_NS)
+    assert later["attainment"]["5m"] == {"requests": 0, "met": 0}
+    assert later["burn_rate"]["ttft_p99"] == {"1h": pytest.approx(100.0)}
+    assert seen.view(120 * CELL_NS)["burn_rate"] == {}
+    seen.heard(row(ttft_ns=MS), 500 * CELL_NS)
+    assert len(seen._cells) == 1
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [OutcomeKind.REJECTED, OutcomeKind.CANCELLED, OutcomeKind.TIMED_OUT, OutcomeKind.FAILED],
+)
+def test_who_got_no_answer_met_nothing(outcome: OutcomeKind) -> None:
+    assert not met_all(row(outcome=outcome, ttft_ns=MS), OBJECTIVES)
+
+
+def test_of_several_quantiles_the_strictest_bound_counts() -> None:
+    assert met_all(row(ttft_ns=99 * MS), OBJECTIVES)
+    assert not met_all(row(ttft_ns=101 * MS), OBJECTIVES)
+
+
+def test_a_stream_without_a_token_missed_and_an_answer_in_one_piece_has_no_ttft_to_miss() -> None:
+    assert not met_all(row(stream=True, ttft_ns=None), OBJECTIVES)
+    assert met_all(row(stream=False, ttft_ns=None), OBJECTIVES)
+
+
+def test_names_go_both_ways() -> None:
+    for metric in METRICS:
+        for quantile in QUANTILES.values():
+            assert objective_name(objective_text(metric, quantile)) == (metric, quantile)
