@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import NamedTuple
 
+import msgspec
 import scene
 import sockets
 import visitors
@@ -21,7 +22,8 @@ RATE = 12.0
 """Streams a second."""
 SECONDS = 15.0
 KILLED_AFTER_S, BACK_AFTER_S = 5.0, 9.0
-LONGEST_ANSWER = 60
+ANSWER = 120
+"""Tokens, a second and a half: a dozen streams are in flight at any time."""
 AGAIN_WITHIN_S = 5.0
 """From when the engine serves again until it has a request: a probe of its health, and a breaker's."""
 _VICTIM = "second"
@@ -77,7 +79,9 @@ def run() -> list[str]:
 
 def play() -> Killed:
     """Load in a thread of its own; this one kills the engine, and starts it again on its port."""
-    calls = scene.short_calls(RATE, SECONDS, longest=LONGEST_ANSWER)
+    calls = [
+        msgspec.structs.replace(call, output_tokens=ANSWER) for call in scene.short_calls(RATE, SECONDS, longest=ANSWER)
+    ]
     with ExitStack() as stack:
         engines = {name: stack.enter_context(sockets.engine()) for name in ("first", _VICTIM, "third")}
         config = {"backends": sockets.backends(**{name: one.url for name, one in engines.items()})}
