@@ -106,3 +106,10 @@ def test_only_the_part_between_the_marks_is_rewritten(tmp_path):
     assert "| Tailrace | 1.20 (1.20..1.20) | 1.20 (1.20..1.20) |" in first
     assert first.partition("<!-- begin")[0] == whole.partition("<!-- begin")[0]
     assert first.partition("<!-- end")[2] == whole.partition("<!-- end")[2]
+
+
+def test_an_arm_that_is_none_is_refused_with_the_names_of_those_there_are():
+    command = [sys.executable, str(ROOT / "bench" / "govern"), "--only", "storm,flood"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert "no flood; there are overload, storm, killed, canary, shares" in ended.stderr

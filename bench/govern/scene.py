@@ -79,6 +79,12 @@ def calls(rate: float, seconds: float, *, mix: str = MIX, seed: int = SEED) -> l
     return out
 
 
+def short_calls(rate: float, seconds: float, *, longest: int, seed: int = SEED) -> list[Call]:
+    """Chat alone, with answers of at most `longest` tokens: many requests of a small machine's time."""
+    asked = calls(rate, seconds, mix=CHAT, seed=seed)
+    return [msgspec.structs.replace(call, output_tokens=min(call.output_tokens, longest)) for call in asked]
+
+
 def play(
     asked: list[Call],
     *,

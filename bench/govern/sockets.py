@@ -59,14 +59,22 @@ class Arm(NamedTuple):
     """Why the load generator itself was the limit; empty: it was not."""
 
 
+class Engine(NamedTuple):
+    """A simulated engine that serves, as a process."""
+
+    url: str
+    model: str
+    pid: int
+
+
 @contextmanager
-def engine(policy: str = "fcfs", **knobs: Any) -> Iterator[tuple[str, str]]:
-    """The simulated engine as a server: its address and its model."""
+def engine(policy: str = "fcfs", *, port: int = 0, **knobs: Any) -> Iterator[Engine]:
+    """The simulated engine as a server, on a free port or on this one."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in {**scene.KNOBS, **knobs}.items()]
     with Child.tailrace(
-        "engine", "engine", "--preset", scene.PRESET, "--port", "0", "--policy", policy, *flags
+        "engine", "engine", "--preset", scene.PRESET, "--port", str(port), "--policy", policy, *flags
     ) as child:
-        yield child.ready["url"], child.ready["model"]
+        yield Engine(child.ready["url"], child.ready["model"], child.ready["pid"])
 
 
 @contextmanager
@@ -74,10 +82,16 @@ def gateway(upstream: str, changes: dict[str, Any] | None = None) -> Iterator[tu
     """The gateway with the example's lanes: its two addresses."""
     config = yaml.safe_load(scene.CONFIG.read_text()) | (changes or {})
     config["backends"][0] |= {"url": upstream, "engine": "auto"}
+    with serving(config) as where:
+        yield where
+
+
+@contextmanager
+def serving(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """A gateway of this configuration, with records of its own: its two addresses."""
     with tempfile.TemporaryDirectory() as folder:
-        config["records"] = {"dir": str(Path(folder) / "data")}
         path = Path(folder) / "tailrace.yaml"
-        path.write_text(yaml.safe_dump(config))
+        path.write_text(yaml.safe_dump({**config, "records": {"dir": str(Path(folder) / "data")}}))
         with Child.tailrace(
             "gateway", "serve", "-c", str(path), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"
         ) as child:
@@ -135,6 +149,11 @@ async def _both(
         visiting.cancel()
         raise SystemExit("tailrace bench failed")
     return json.loads(text), await visiting
+
+
+def backends(**urls: str) -> list[dict[str, Any]]:
+    """Their entries in a configuration, by name."""
+    return [{"name": name, "url": url} for name, url in urls.items()]
 
 
 def records_of(admin: str) -> list[RequestRecord]:
@@ -205,7 +224,7 @@ def burst() -> Burst:
     """What a burst gets, and how many of it were at the engine at once by the gateway's own records."""
     lanes = [{"name": "all", "running": 4, "queued": 4, "budgets": {"queue": "30s"}}]
     asked = [msgspec.structs.replace(call, at_ns=0) for call in scene.calls(40, 30) if call.kind == scene.CHAT][:40]
-    with engine() as (upstream, model), gateway(upstream, {"lanes": lanes}) as (url, admin):
+    with engine() as (upstream, model, _), gateway(upstream, {"lanes": lanes}) as (url, admin):
         seen = asyncio.run(visitors.visits(url, model, asked))
         records = records_of(admin)
     steps = []
