@@ -27,6 +27,10 @@ import virtual
 ARMS = ("overload", "storm", "killed", "canary", "shares")
 
 
+FEWEST_JUDGED = 20
+"""Refusals whose wait is known, below which their median says nothing."""
+
+
 def on_sockets(wanted: list[str], seconds: float, scale: float, storm_seconds: float) -> int:
     """What is wanted, on real sockets. 1 when a promise is broken."""
     arms: dict[str, Callable[[], list[str]]] = {
@@ -71,7 +75,8 @@ def overload(seconds: float, scale: float) -> list[str]:
         broken.append("interactive p99 TTFT at twice the load is over its objective of 500 ms")
     if governed.refused != governed.with_retry_after:
         broken.append("a refusal had no Retry-After")
-    if governed.refusals is not None and (governed.refusals.median_error or 0) > 0.3:
+    told = governed.refusals
+    if told is not None and told.judged >= FEWEST_JUDGED and (told.median_error or 0) > 0.3:
         broken.append("the predicted wait of refusals is off by more than 30 % in the median")
     if (burst.served, burst.refused, burst.most_at_work) != (8, 32, 4):
         broken.append("the burst was not 8 served, 32 refused, 4 at work")
