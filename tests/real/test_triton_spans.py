@@ -243,24 +243,26 @@ def test_several_workers_and_grpc(traced: Traced) -> None:
             [*client, task, json.dumps(given)], capture_output=True, text=True, check=False, timeout=60
         )
         assert done.returncode == 0, done.stderr
-    seen = traced.until_received(3 * 10)
-    time.sleep(1)  # one more batch of Triton's exporter
-    seen = traced.spans()
-    assert seen["understood"] == seen["received"] == 3 * seen["amendments"]
-    records = traced.records()
-    assert len(records) == 9 + STREAMS
+    traced.until_received(3 * 10)
+    deadline = time.monotonic() + 20
+    while True:
+        # Triton's exporter sends in batches, and records are read a moment after they are amended.
+        before = traced.spans()
+        records = traced.records()
+        silent = [record for record in records if "prefill" not in record["stage_sources"]]
+        seen = traced.spans()
+        quiet = seen["received"] == before["received"] == 3 * seen["amendments"] == 3 * seen["joined"]
+        if quiet and len(records) == 9 + STREAMS and len(silent) == len(records) - seen["amendments"]:
+            break
+        assert time.monotonic() < deadline, (seen, len(records), len(silent))
+        time.sleep(0.2)
+    assert seen["understood"] == seen["received"]
     assert ids < {record["request_id"] for record in records}
-    silent = [record for record in records if "prefill" not in record["stage_sources"]]
-    assert len(silent) == len(records) - seen["amendments"]
+    # So few that some stream over gRPC has shown its spans.
     assert len(silent) < STREAMS
-    assert all(record["endpoint"].endswith("ModelStreamInfer") for record in silent)
     for record in records:
         if record not in silent:
             assert record["stage_sources"]["prefill"].startswith("reported(triton."), record["stage_sources"]
         assert abs(sum(record["stages_ms"].values()) - record["e2e_ms"]) < 0.001
     by_grpc = [record for record in records if record["endpoint"].startswith("/inference.")]
     assert len(by_grpc) == 1 + STREAMS
-    deadline = time.monotonic() + 10
-    while traced.spans()["joined"] < seen["amendments"]:
-        assert time.monotonic() < deadline, traced.spans()
-        time.sleep(0.2)
