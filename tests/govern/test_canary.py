@@ -100,13 +100,14 @@ def test_hearing_costs_microseconds() -> None:
     some = [
         one._replace(canary=bool(rng.random() < 0.1), prompt_tokens=int(rng.integers(1, 4000))) for _ in range(4000)
     ]
-    spent = time.process_time()
+    best = float("inf")  # of five rounds: what else runs on the machine is not the canary's
     for round_ in range(5):
+        began = time.process_time()
         for observation in some:
             canary.hear(observation, round_ * 2 * S)
         canary.look((round_ + 1) * 2 * S)
-    per_request = (time.process_time() - spent) / (5 * len(some))
-    assert per_request < 300e-6, f"{per_request * 1e6:.1f} us"  # 3 us on an idle machine
+        best = min(best, (time.process_time() - began) / len(some))
+    assert best < 50e-6, f"{best * 1e6:.1f} us"  # 3 us on an idle machine
 
 
 def test_a_session_stays_where_it_is_while_the_share_grows() -> None:

@@ -5,6 +5,7 @@ No clock, socket or loop: it runs on the event loop for short prompts and in a t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -244,7 +245,7 @@ class Shaper:
         )
 
 
-class _Ruler:
+class _Ruler(ABC):
     """One way to count: pieces of text, and a whole body."""
 
     a_message = 0.0
@@ -252,13 +253,13 @@ class _Ruler:
     """By what share the engine may well count more than this: a prompt is cut that much shorter than its limit."""
     count: Count
 
+    @abstractmethod
     def beside(self, prompt: Prompt, size: TextSize) -> float:
         """Tokens of a prompt that no cutting changes: the template's own, tools, pictures."""
-        raise NotImplementedError
 
+    @abstractmethod
     def whole(self, body: bytes, endpoint: str, prompt: Prompt | None) -> int | None:
         """The count of a body; `None` where it cannot be read."""
-        raise NotImplementedError
 
 
 class _Estimate(_Ruler):
