@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
+from tailrace.model.conditions import Conditions
 from tailrace.model.errors import InputError, RunFileError, StoreError
 from tailrace.model.measurement import ClientHealth
 from tailrace.model.record import SCHEMA, RequestRecord
@@ -73,6 +74,13 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's and gateway's settings, as far as they are known."""
     objectives: Objectives = msgspec.field(default_factory=Objectives)
     notes: list[str] = []
+    conditions: Conditions = Conditions()
+    source: str = "tailrace"
+    """Whose measurement it is: `tailrace`, or the load tool whose result was read: `vllm`, `guidellm`, ..."""
+    granularity: str = "event"
+    """What is known of each stream: the time of each `event`, of each `chunk` without its tokens, only a `mean`."""
+    absent: list[str] = []
+    """Metrics and facts that the source does not hold, by name; a reader shows them as absent, never as 0."""
 
 
 class RunTrailer(msgspec.Struct, frozen=True, kw_only=True):
