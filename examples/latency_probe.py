@@ -82,6 +82,7 @@ class Client:
         while piece := answer.read1(1 << 16):
             pieces.append(piece)
             self.check(began)
+        answer.read()  # nothing is left; this is what tells the connection that it is free again
         taken = time.monotonic() - began
         whole = json.loads(b"".join(pieces))
         if not isinstance(whole, dict) or not whole.get("choices"):

@@ -1,10 +1,10 @@
 """`examples/latency_probe.py`: what somebody can copy to a machine on which there is nothing but Python."""
 
 import ast
+import asyncio
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from tests.probe.raw_server import HEAD, RawServer, chunk, error, serving, token, whole
@@ -34,7 +34,7 @@ def test_it_needs_nothing_but_the_standard_library():
 
 def test_counts_and_quantiles_of_whole_answers():
     async def script(call):
-        time.sleep(0.05 if call.number else 0.2)  # the server's own thread: answers come one by one
+        await asyncio.sleep(0.05 if call.number else 0.2)
         await completion(call)
 
     with serving(RawServer(script)) as server:
@@ -46,8 +46,10 @@ def test_counts_and_quantiles_of_whole_answers():
     }
     assert server.calls[0].body["messages"] == [{"role": "user", "content": "Yes?"}]
     assert server.calls[0].body["model"] == "m"
+    assert server.connections == 2, "one for the models, one kept for all requests"
     assert "8 of 8 answered, 0 failed, 1 at once" in done.stdout
-    least, p50, p95, p99, most = map(float, re.search(r"^whole((?: +[\d.]+){5})$", done.stdout, re.M)[1].split())
+    row = re.search(r"^whole((?: +[\d.]+){5})$", done.stdout, re.MULTILINE)[1]
+    least, p50, p95, p99, most = map(float, row.split())
     assert 50 <= least <= p50 <= p95 <= p99 <= most
     assert most >= 200 > p50
     assert "p99 rests on 1 of 8 answers" in done.stdout
@@ -60,8 +62,8 @@ def test_streams_have_a_first_token():
     with serving(RawServer(script)) as server:
         done = run(server.url + "/v1", "--total", "4", "--concurrency", "2", "--stream")
     assert done.returncode == 0, done.stderr
-    first = float(re.search(r"^first token +([\d.]+)", done.stdout, re.M)[1])
-    all_of_it = float(re.search(r"^whole +([\d.]+)", done.stdout, re.M)[1])
+    first = float(re.search(r"^first token +([\d.]+)", done.stdout, re.MULTILINE)[1])
+    all_of_it = float(re.search(r"^whole +([\d.]+)", done.stdout, re.MULTILINE)[1])
     assert 100 <= first <= all_of_it - 90
 
 
