@@ -1,0 +1,204 @@
+"""Many runs of the same work in the order of time: levels, and where they changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from tailrace.analyze.bench_summary import summarise_run
+from tailrace.model.errors import InputError
+from tailrace.model.measurement import BenchSummary
+from tailrace.stats.change_points import MIN_VALUES, change_points, noise
+from tailrace.store.run_file import Run
+
+__all__ = ["DEFAULT_METRICS", "History", "HistoryPoint", "LevelChange", "MetricHistory", "history", "point_of"]
+
+DEFAULT_METRICS: Final = ("ttft_ms.p50", "ttft_ms.p99", "chunk_gap_ms.p99", "e2e_ms.p99", "tokens_per_s", "error_rate")
+_MORE_IS_BETTER: Final = frozenset({"tokens_per_s", "requests_per_s", "goodput_per_s"})
+_STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "p999", "max")
+RECENT: Final = 5
+"""A change within this many of the last runs is news."""
+
+
+class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One run, reduced to what a history needs: a line of a history file."""
+
+    schema: int = 1
+    run: str
+    """Its file's name."""
+    started_unix_ns: int
+    work: str
+    """What was asked of which model: runs with another text are another history."""
+    n: int
+    values: dict[str, float] = {}
+    """`ttft_ms.p99` and so on (ms), rates per second, `error_rate` (share of requests that did not complete). In an
+    open loop the latencies count from the intended time."""
+    label: str = ""
+    """What was measured, as whoever ran it calls it: a commit, a version."""
+    limited: bool = False
+    """The load generator was the limit: the run is shown and left out of the levels."""
+
+
+class LevelChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of level: the first run of the new one, and what changed."""
+
+    index: int
+    """Place among the runs of its series, 0 the oldest."""
+    run: str
+    label: str
+    started_unix_ns: int
+    before: float
+    after: float
+    """Geometric means of the levels on both sides (of `error_rate`: shares)."""
+    change_pct: float
+    worse: bool
+    runs_since: int
+    """Runs on the new level, this one included."""
+
+
+class MetricHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of one series of runs."""
+
+    metric: str
+    values: list[float | None]
+    """One a run; `None` where the run cannot tell (too few requests for the quantile)."""
+    noise_pct: float | None = None
+    """Standard deviation of a run about its level."""
+    changes: list[LevelChange] = []
+    missing: str = ""
+    """Why no changes were looked for, where none were."""
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of one work."""
+
+    work: str
+    runs: list[HistoryPoint]
+    metrics: list[MetricHistory]
+
+    def regressions(self, recent: int = RECENT) -> list[tuple[str, LevelChange]]:
+        """(metric, change) of every last change that made it worse and lies within the last `recent` runs."""
+        out = []
+        for metric in self.metrics:
+            if metric.changes and metric.changes[-1].worse and metric.changes[-1].runs_since <= recent:
+                out.append((metric.metric, metric.changes[-1]))
+        return out
+
+
+def point_of(run: Run, *, label: str = "") -> HistoryPoint:
+    """Reduce a run to its point."""
+    header = run.header
+    summary = summarise_run(run)
+    arrival = header.arrival
+    load = f"{arrival.kind} {arrival.rate:g}/s" if arrival.rate is not None else arrival.kind
+    if arrival.concurrency is not None:
+        load += f" x{arrival.concurrency}"
+    return HistoryPoint(
+        run=run.path.rpartition("/")[2],
+        started_unix_ns=header.started_unix_ns,
+        work=" · ".join(part for part in (header.model or "model unknown", load, header.mix) if part),
+        n=summary.n,
+        values=_values(summary),
+        label=label,
+        limited=summary.client.limited,
+    )
+
+
+def _values(summary: BenchSummary) -> dict[str, float]:
+    out = {name: float(getattr(summary, name)) for name in sorted(_MORE_IS_BETTER)}
+    if summary.n:
+        out["error_rate"] = sum(summary.errors.values()) / summary.n
+    for name, metric in {**summary.metrics, **summary.from_schedule}.items():
+        for statistic in _STATISTICS:
+            value: float | None = getattr(metric, statistic)
+            if value is not None:
+                out[f"{name}.{statistic}"] = round(value, 4)
+    return out
+
+
+def history(points: Sequence[HistoryPoint], metrics: Sequence[str] = DEFAULT_METRICS) -> list[History]:
+    """The series in `points`, one a work, the one with most runs first; a run that occurs twice counts once.
+
+    Raises `InputError` for a metric that no run has.
+    """
+    known = {name for point in points for name in point.values}
+    for name in metrics:
+        if name not in known and metrics is not DEFAULT_METRICS:
+            some = ", ".join(sorted(known)[:8])
+            raise InputError(f"no run has {name!r}", place="--metric", remedy=f"They have {some}, …")
+    unique = {(point.work, point.started_unix_ns, point.run): point for point in points}
+    groups: dict[str, list[HistoryPoint]] = {}
+    for point in sorted(unique.values(), key=lambda point: point.started_unix_ns):
+        groups.setdefault(point.work, []).append(point)
+    return [
+        History(work=work, runs=runs, metrics=[_series(name, runs) for name in metrics if name in known])
+        for work, runs in sorted(groups.items(), key=lambda item: -len(item[1]))
+    ]
+
+
+def _series(name: str, runs: Sequence[HistoryPoint]) -> MetricHistory:
+    values = [point.values.get(name) for point in runs]
+    used = [i for i, value in enumerate(values) if value is not None and not runs[i].limited]
+    at = np.array([_scaled(name, runs[i]) for i in used])
+    spread = None if len(used) < 3 else round(math.expm1(noise(at)) * 100, 2)
+    if len(used) < MIN_VALUES:
+        why = f"{len(used)} runs have it; a change of level is looked for from {MIN_VALUES} on"
+        return MetricHistory(metric=name, values=values, noise_pct=spread, missing=why)
+    edges = [0, *change_points(at), len(used)]
+    changes = []
+    for low, middle, high in zip(edges, edges[1:], edges[2:], strict=False):
+        before, after = float(at[low:middle].mean()), float(at[middle:high].mean())
+        point = runs[used[middle]]
+        changes.append(
+            LevelChange(
+                index=used[middle],
+                run=point.run,
+                label=point.label,
+                started_unix_ns=point.started_unix_ns,
+                before=math.exp(before),
+                after=math.exp(after),
+                change_pct=round(math.expm1(after - before) * 100, 2),
+                worse=(after < before) if name in _MORE_IS_BETTER else (after > before),
+                runs_since=len(used) - middle,
+            )
+        )
+    return MetricHistory(metric=name, values=values, noise_pct=spread, changes=changes)
+
+
+def _scaled(name: str, point: HistoryPoint) -> float:
+    """Logarithm, because noise is relative. A rate of errors may be 0: half an error is added, as Jeffreys would."""
+    value = point.values[name]
+    if name == "error_rate":
+        return math.log((value * point.n + 0.5) / (point.n + 1.0))
+    return math.log(max(value, 1e-6))
+
+
+def parse_points(lines: Sequence[bytes], place: str) -> list[HistoryPoint]:
+    """Read the lines of a history file. Raises `InputError` that names the line."""
+    out = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            point = msgspec.json.decode(line, type=HistoryPoint)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise InputError(
+                f"this line is no run of a history: {error}",
+                place=f"{place}:{number}",
+                remedy="Take the line out, or begin a new history from the run files.",
+            ) from None
+        if point.schema != 1:
+            raise InputError(
+                f"schema {point.schema} is not known", place=f"{place}:{number}", remedy="Use the Tailrace that wrote it."
+            )
+        out.append(point)
+    return out
+
+
+def as_json(found: Sequence[History]) -> Mapping[str, Any]:
+    """What `tailrace history --json` prints."""
+    return {"schema": 1, "histories": msgspec.to_builtins(list(found))}
