@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,34 +13,16 @@ from tailrace.analyze.bench_summary import summarise_run
 from tailrace.model.errors import InputError
 from tailrace.model.measurement import BenchSummary
 from tailrace.stats.change_points import MIN_VALUES, change_points, noise
+from tailrace.store.history_file import HistoryPoint
 from tailrace.store.run_file import Run
 
-__all__ = ["DEFAULT_METRICS", "History", "HistoryPoint", "LevelChange", "MetricHistory", "history", "point_of"]
+__all__ = ["DEFAULT_METRICS", "History", "LevelChange", "MetricHistory", "as_json", "history", "point_of"]
 
 DEFAULT_METRICS: Final = ("ttft_ms.p50", "ttft_ms.p99", "chunk_gap_ms.p99", "e2e_ms.p99", "tokens_per_s", "error_rate")
 _MORE_IS_BETTER: Final = frozenset({"tokens_per_s", "requests_per_s", "goodput_per_s"})
 _STATISTICS: Final = ("mean", "p50", "p90", "p95", "p99", "p999", "max")
 RECENT: Final = 5
 """A change within this many of the last runs is news."""
-
-
-class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, reduced to what a history needs: a line of a history file."""
-
-    schema: int = 1
-    run: str
-    """Its file's name."""
-    started_unix_ns: int
-    work: str
-    """What was asked of which model: runs with another text are another history."""
-    n: int
-    values: dict[str, float] = {}
-    """`ttft_ms.p99` and so on (ms), rates per second, `error_rate` (share of requests that did not complete). In an
-    open loop the latencies count from the intended time."""
-    label: str = ""
-    """What was measured, as whoever ran it calls it: a commit, a version."""
-    limited: bool = False
-    """The load generator was the limit: the run is shown and left out of the levels."""
 
 
 class LevelChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,11 +64,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     def regressions(self, recent: int = RECENT) -> list[tuple[str, LevelChange]]:
         """(metric, change) of every last change that made it worse and lies within the last `recent` runs."""
-        out = []
-        for metric in self.metrics:
-            if metric.changes and metric.changes[-1].worse and metric.changes[-1].runs_since <= recent:
-                out.append((metric.metric, metric.changes[-1]))
-        return out
+        last = [(metric.metric, metric.changes[-1]) for metric in self.metrics if metric.changes]
+        return [(name, change) for name, change in last if change.worse and change.runs_since <= recent]
 
 
 def point_of(run: Run, *, label: str = "") -> HistoryPoint:
@@ -130,7 +109,7 @@ def history(points: Sequence[HistoryPoint], metrics: Sequence[str] = DEFAULT_MET
         if name not in known and metrics is not DEFAULT_METRICS:
             some = ", ".join(sorted(known)[:8])
             raise InputError(f"no run has {name!r}", place="--metric", remedy=f"They have {some}, …")
-    unique = {(point.work, point.started_unix_ns, point.run): point for point in points}
+    unique = {point.identity: point for point in points}
     groups: dict[str, list[HistoryPoint]] = {}
     for point in sorted(unique.values(), key=lambda point: point.started_unix_ns):
         groups.setdefault(point.work, []).append(point)
@@ -177,28 +156,6 @@ def _scaled(name: str, point: HistoryPoint) -> float:
     return math.log(max(value, 1e-6))
 
 
-def parse_points(lines: Sequence[bytes], place: str) -> list[HistoryPoint]:
-    """Read the lines of a history file. Raises `InputError` that names the line."""
-    out = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            point = msgspec.json.decode(line, type=HistoryPoint)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise InputError(
-                f"this line is no run of a history: {error}",
-                place=f"{place}:{number}",
-                remedy="Take the line out, or begin a new history from the run files.",
-            ) from None
-        if point.schema != 1:
-            raise InputError(
-                f"schema {point.schema} is not known", place=f"{place}:{number}", remedy="Use the Tailrace that wrote it."
-            )
-        out.append(point)
-    return out
-
-
-def as_json(found: Sequence[History]) -> Mapping[str, Any]:
+def as_json(found: Sequence[History]) -> dict[str, Any]:
     """What `tailrace history --json` prints."""
     return {"schema": 1, "histories": msgspec.to_builtins(list(found))}

@@ -49,6 +49,12 @@ COMMANDS: dict[str, Command] = {
         "tailrace compare before.run after.run",
         "tailrace.cli.compare",
     ),
+    "history": Command(
+        "measure",
+        "many runs: when did the level change?",
+        "tailrace history runs/ --file history.jsonl",
+        "tailrace.cli.history",
+    ),
     "diagnose": Command("decide", "why is the tail slow?", "tailrace diagnose after.run", "tailrace.cli.diagnose"),
     "check": Command(
         "decide",
