@@ -49,6 +49,12 @@ COMMANDS: dict[str, Command] = {
         "tailrace compare before.run after.run",
         "tailrace.cli.compare",
     ),
+    "ab": Command(
+        "measure",
+        "two arms in turn, round by round, and a verdict",
+        "tailrace ab --a http://old:8000 --b http://new:8000 --rate 5 --duration 60",
+        "tailrace.cli.ab",
+    ),
     "history": Command(
         "measure",
         "many runs: when did the level change?",
