@@ -173,7 +173,7 @@ def _prepare(options: AbOptions) -> None:
     note = folder / "ab.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if note.exists():
+        if note.exists() and any(folder.glob("*.run")):
             before: Any = None
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 before = msgspec.json.decode(note.read_bytes())
