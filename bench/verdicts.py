@@ -1,4 +1,4 @@
-"""How often `tailrace compare` is right, on pairs of simulated runs whose difference is known: `scripts/bench verdicts`.
+"""How often `tailrace compare` is right, on pairs of simulated runs whose difference is known.
 
 The simulated engine (A100 preset, continuous batching) serves chat with 3 % documents at 14 requests a second, in
 virtual time: bursts share a queue and a batch, so neighbours are alike as they are in a real run. An arm is one run of
@@ -63,13 +63,13 @@ class Scenario(NamedTuple):
 
 
 SCENARIOS = (
-    Scenario("none, same arrivals", 0.0, True, 4000),
-    Scenario("none, other arrivals", 0.0, False, 4000),
-    Scenario("-30 % p99, same arrivals", -0.30, True, 4000, answer="improved"),
-    Scenario("-30 % p99, other arrivals", -0.30, False, 4000, answer="improved"),
-    Scenario("+10 % p99, same arrivals", 0.10, True, 4000, answer="regressed"),
-    Scenario("+10 % p99, other arrivals", 0.10, False, 4000, answer="regressed"),
-    Scenario("mix shift: documents 3 % to 6 %", 0.0, False, 4000, mix=MORE_DOCUMENTS),
+    Scenario("none, same arrivals", 0.0, same_arrivals=True, requests=4000),
+    Scenario("none, other arrivals", 0.0, same_arrivals=False, requests=4000),
+    Scenario("-30 % p99, same arrivals", -0.30, same_arrivals=True, requests=4000, answer="improved"),
+    Scenario("-30 % p99, other arrivals", -0.30, same_arrivals=False, requests=4000, answer="improved"),
+    Scenario("+10 % p99, same arrivals", 0.10, same_arrivals=True, requests=4000, answer="regressed"),
+    Scenario("+10 % p99, other arrivals", 0.10, same_arrivals=False, requests=4000, answer="regressed"),
+    Scenario("mix shift: documents 3 % to 6 %", 0.0, same_arrivals=False, requests=4000, mix=MORE_DOCUMENTS),
 )
 
 
@@ -82,7 +82,9 @@ def planned(seed: int, requests: int, mix: str, answers: int | None) -> Iterator
         return
     rng = np.random.default_rng([answers, 7])
     for one in first:
-        drawn = one.output_tokens if one.name == "document" else max(1, round(60 * math.exp(0.5 * rng.standard_normal())))
+        drawn = (
+            one.output_tokens if one.name == "document" else max(1, round(60 * math.exp(0.5 * rng.standard_normal())))
+        )
         yield one._replace(output_tokens=drawn)
 
 
@@ -172,7 +174,9 @@ def predicted_power(effect: float, detectable: float) -> float:
     return float(ndtr(abs(math.log1p(effect)) / error - 1.959964))
 
 
-def measure(scenarios: tuple[Scenario, ...], pairs: int, pilots: int, workers: int, known: Truth) -> list[dict[str, Any]]:
+def measure(
+    scenarios: tuple[Scenario, ...], pairs: int, pilots: int, workers: int, known: Truth
+) -> list[dict[str, Any]]:
     """A row a scenario."""
     rows = []
     with multiprocessing.get_context("spawn").Pool(workers, _begin, (known,)) as pool:
@@ -208,7 +212,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
     given = parser.parse_args()
     chosen = tuple(one for one in SCENARIOS if given.only in one.name)
-    rows = measure(chosen, given.pairs, given.pilots, given.workers, truth())
+    measure(chosen, given.pairs, given.pilots, given.workers, truth())
     return 0
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tailrace.analyze.bench_summary import completed, measured
 from tailrace.analyze.gaps import Gaps, longest_gap_ms, longest_wait_ms, pooled_gaps
 from tailrace.analyze.timebase import starts_ns
+from tailrace.model.engine_state import EngineState
 from tailrace.model.measurement import ClientHealth
 from tailrace.stats.bootstrap import Arm
 from tailrace.store.run_file import Run, RunHeader
@@ -55,6 +56,8 @@ class ArmData(NamedTuple):
     """Which of several runs each row of `done` is from."""
     parts: tuple[ArmData, ...] = ()
     """The runs that it is pooled from, where it is."""
+    states: tuple[EngineState, ...] = ()
+    """What the engine's metrics said during its runs."""
 
     def series(self, metric: str, keep: NDArray[np.bool_], weights: NDArray[np.float64] | None = None) -> Arm:
         """The values of `metric` among the rows of `done` that `keep` selects."""
@@ -126,6 +129,7 @@ def as_arm(source: Source, name: str, *, dropped: float = 0.0) -> ArmData:
         duration_s=duration,
         dropped=dropped,
         headers=headers,
+        states=tuple(getattr(source, "states", ())),
     )
 
 
@@ -138,13 +142,12 @@ def pool(arms: Sequence[ArmData], name: str, spans_s: Sequence[float]) -> ArmDat
     dones = np.cumsum([0, *(len(arm.done) for arm in arms)])
     limited = [arm.client for arm in arms if arm.client.limited]
     gaps = Gaps(
-        np.concatenate([arm.gaps.row + first for arm, first in zip(arms, dones, strict=False)]),
-        *(
-            np.concatenate([getattr(arm.gaps, field) for arm in arms])
-            for field in ("begin_ns", "end_ns", "tokens")
-        ),
-        sum(arm.gaps.rows for arm in arms),
-        sum(arm.gaps.thinned for arm in arms),
+        row=np.concatenate([arm.gaps.row + first for arm, first in zip(arms, dones, strict=False)]),
+        begin_ns=np.concatenate([arm.gaps.begin_ns for arm in arms]),
+        end_ns=np.concatenate([arm.gaps.end_ns for arm in arms]),
+        tokens=np.concatenate([arm.gaps.tokens for arm in arms]),
+        rows=sum(arm.gaps.rows for arm in arms),
+        thinned=sum(arm.gaps.thinned for arm in arms),
     )
     return ArmData(
         name=name,
@@ -160,4 +163,5 @@ def pool(arms: Sequence[ArmData], name: str, spans_s: Sequence[float]) -> ArmDat
         headers=tuple(header for arm in arms for header in arm.headers),
         run=np.concatenate([np.full(len(arm.done), i, dtype=np.int64) for i, arm in enumerate(arms)]),
         parts=tuple(arms),
+        states=tuple(state for arm in arms for state in arm.states),
     )

@@ -62,23 +62,21 @@ def origin_of(arms: Sequence[ArmData]) -> Origin:
     """
     scheduled = [_scheduled(arm) for arm in arms]
     if not any(scheduled):
-        return Origin(False, [])
+        return Origin(intended=False, remarks=[])
     late = [arm for arm, has in zip(arms, scheduled, strict=True) if has and _matters(arm)]
     if not late:
-        return Origin(False, [])
+        return Origin(intended=False, remarks=[])
     waits = "; ".join(
-        f"in {arm.name} the p99 request left {np.nanquantile(arm.late_ms(), 0.99):,.0f} ms after its time" for arm in late
+        f"in {arm.name} the p99 left {np.nanquantile(arm.late_ms(), 0.99):,.0f} ms after its time" for arm in late
     )
     if not all(scheduled):
         without = " and ".join(arm.name for arm, has in zip(arms, scheduled, strict=True) if not has)
-        return Origin(
-            False,
-            [
-                f"Arm {without} has no schedule, so latency is counted from the send; {waits}: what a user who came at "
-                "that time waited is hidden. Measure both with --rate."
-            ],
+        remark = (
+            f"Arm {without} has no schedule, so latency is counted from the send; {waits}: what a user who came "
+            "at that time waited is hidden. Measure both with --rate."
         )
-    return Origin(True, [f"Latency is counted from the intended time ({waits})."])
+        return Origin(intended=False, remarks=[remark])
+    return Origin(intended=True, remarks=[f"Latency is counted from the intended time ({waits})."])
 
 
 def _scheduled(arm: ArmData) -> bool:

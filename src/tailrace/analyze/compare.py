@@ -126,7 +126,7 @@ def compare(
         summary = failure_words(failures, fell.change if fell else None, fell.name if fell else "")
     elif held is not None:
         observed, verdict = verdict, Verdict.INCONCLUSIVE
-        summary = withheld_words(observed, held, decided_by, judged.changes)
+        summary = withheld_words(held, decided_by, judged.changes)
     else:
         if verdict is Verdict.INCONCLUSIVE and found is not None:
             need = need_of(found.change)
@@ -154,9 +154,7 @@ def compare(
         mix_within=judged.splits,
         per_stage={
             name: {"a": change.a, "b": change.b, "delta": change.delta, "low": change.low, "high": change.high}
-            for name, change in stage_change(
-                one.done, two.done, rng, block_s=first.block_s if first else 10.0
-            ).items()
+            for name, change in stage_change(one.done, two.done, rng, block_s=first.block_s if first else 10.0).items()
         }
         if "e2e_ms" not in apart and one.run is None and two.run is None
         else {},
@@ -256,22 +254,43 @@ def _refusals(arms: tuple[ArmData, ArmData]) -> list[str]:
             out.append(f"run {arm.name} lost {arm.dropped:.1%} of its records; above 1 % no verdict is given")
         if len(arm.done) < MIN_N:
             out.append(
-                f"run {arm.name} has {len(arm.done)} completed requests; {MIN_N} are the least that say anything of more "
-                "than a median"
+                f"run {arm.name} has {len(arm.done)} completed requests; {MIN_N} are the least that say "
+                "anything of more than a median"
             )
     return out
 
 
 def _checks(about: _About, headlines: list[Headline], *, paired: bool, adjusted: bool) -> list[str]:
     arms, work = about.arms, about.work
-    out = []
+    out: list[str] = []
     if paired:
         out.append("Both runs replayed the same arrivals: their blocks of time are compared in pairs.")
     if max(arm.runs for arm in arms) > 1:
         out.append(
-            f"A is {arms[0].runs} and B {arms[1].runs} runs: intervals are never narrower than the runs of an arm differ "
-            "from each other."
+            f"A is {arms[0].runs} and B {arms[1].runs} runs: intervals are never narrower than the runs of "
+            "an arm differ from each other."
         )
+    out += _about_work(about, adjusted=adjusted)
+    if headlines and headlines[0].change.blocks < FEW_BLOCKS:
+        change = headlines[0].change
+        out.append(
+            f"The shorter run holds {change.blocks} blocks of {change.block_s:.1f} s (20 would be comfortable): its "
+            "interval is widened accordingly."
+        )
+    if headlines and headlines[0].change.p < 0.99:
+        n = min(headlines[0].change.n_a, headlines[0].change.n_b)
+        count = max(1, math.floor(n * 0.01 + 1e-9))
+        out.append(
+            f"With {n} requests the p99 rests on {count} sample{'' if count == 1 else 's'}; the verdict is taken at "
+            f"p{headlines[0].change.p * 100:g}. {needed(0.99)} requests support the p99."
+        )
+    return out + _loops(arms, work)
+
+
+def _about_work(about: _About, *, adjusted: bool) -> list[str]:
+    """Work that differs, failures and timelines that are in no percentile."""
+    arms, work = about.arms, about.work
+    out: list[str] = []
     differs = work["differs"]
     if differs:
         weighted = " Latencies of B are weighted to the traffic of A." if adjusted else ""
@@ -290,20 +309,7 @@ def _checks(about: _About, headlines: list[Headline], *, paired: bool, adjusted:
         grown = [row for row in about.failures.rows if row.b > row.a]
         if grown:
             out.append(f"Failures did not rise beyond chance; most of them: {limit_words(grown[0])}.")
-    if headlines and headlines[0].change.blocks < FEW_BLOCKS:
-        change = headlines[0].change
-        out.append(
-            f"The shorter run holds {change.blocks} blocks of {change.block_s:.1f} s (20 would be comfortable): its "
-            "interval is widened accordingly."
-        )
-    if headlines and headlines[0].change.p < 0.99:
-        n = min(headlines[0].change.n_a, headlines[0].change.n_b)
-        count = max(1, math.floor(n * 0.01 + 1e-9))
-        out.append(
-            f"With {n} requests the p99 rests on {count} sample{'' if count == 1 else 's'}; the verdict is taken at "
-            f"p{headlines[0].change.p * 100:g}. {needed(0.99)} requests support the p99."
-        )
-    return out + _loops(arms, work)
+    return out
 
 
 def _loops(arms: tuple[ArmData, ArmData], work: dict[str, Any]) -> list[str]:
@@ -319,8 +325,8 @@ def _loops(arms: tuple[ArmData, ArmData], work: dict[str, Any]) -> list[str]:
         )
     else:
         out.append(
-            "Closed loops: the load waited whenever the server did, so what users wait while a queue grows is in neither "
-            "arm. --rate measures it."
+            "Closed loops: the load waited whenever the server did, so what users wait while a queue grows is in "
+            "neither arm. --rate measures it."
         )
     for arm in closed:
         stall = hidden_stalls(arm)

@@ -91,7 +91,9 @@ def failures_of(a: ArmData, b: ArmData) -> Failures:
                 budget=budget,
                 a=int(ages[0].size),
                 b=int(ages[1].size),
-                limit_ms=_timer_ms(told) if OutcomeKind(outcome) in (OutcomeKind.TIMED_OUT, OutcomeKind.CANCELLED) else None,
+                limit_ms=_timer_ms(told)
+                if OutcomeKind(outcome) in (OutcomeKind.TIMED_OUT, OutcomeKind.CANCELLED)
+                else None,
             )
         )
     rows.sort(key=lambda row: (row.a / max(n[0], 1) - row.b / max(n[1], 1), row.reason))
@@ -109,7 +111,7 @@ def _burstiness(table: RecordTable) -> float:
         return 1.0
     cell = np.minimum((starts / span * _CELLS).astype(np.int64), _CELLS - 1)
     share = failed / len(table)
-    influence: NDArray[np.float64] = np.bincount(cell, weights=bad - share, minlength=_CELLS)
+    influence = np.bincount(cell, weights=bad - share, minlength=_CELLS).astype(np.float64)
     return design_effect(batch_variance(influence), len(table) * share * (1 - share))
 
 

@@ -35,7 +35,16 @@ from tailrace.stats.bootstrap import QuantileChange
 from tailrace.stats.quantiles import supported
 from tailrace.stats.tests import benjamini_hochberg
 
-__all__ = ["EQUIVALENCE", "TOLERANCE", "TOLERANCE_OTHER_ARRIVALS", "Headline", "equivalent", "judge_metric", "overall", "surviving"]
+__all__ = [
+    "EQUIVALENCE",
+    "TOLERANCE",
+    "TOLERANCE_OTHER_ARRIVALS",
+    "Headline",
+    "equivalent",
+    "judge_metric",
+    "overall",
+    "surviving",
+]
 
 TOLERANCE: Final = 0.05
 """Changes of less than this share do not matter to anybody."""

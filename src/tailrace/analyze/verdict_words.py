@@ -37,7 +37,8 @@ class Need(NamedTuple):
 def limiting(headlines: Sequence[Headline]) -> Headline | None:
     """The headline that keeps a comparison from an answer: the first decisive one that is not shown to be equal."""
     open_ones = [item for item in headlines if item.decisive and not equivalent(item.change)]
-    return (open_ones or list(headlines) or [None])[0]
+    found = open_ones or list(headlines)
+    return found[0] if found else None
 
 
 def need_of(change: QuantileChange) -> Need | None:
@@ -112,9 +113,9 @@ def quantile_words(
             f"n = {change.n_a} and {change.n_b})."
         )
     return (
-        f"{_HEADS[verdict]}{_price(verdict, decided_by, metrics)}: {name_words(decided_by)} went from {change.a:.0f} to "
-        f"{change.b:.0f} ms ({change.change:+.0%}, 95 % interval {change.low:+.0%} to {change.high:+.0%}, "
-        f"n = {change.n_a} and {change.n_b})."
+        f"{_HEADS[verdict]}{_price(verdict, decided_by, metrics)}: {name_words(decided_by)} went from "
+        f"{change.a:.0f} to {change.b:.0f} ms ({change.change:+.0%}, 95 % interval {change.low:+.0%} to "
+        f"{change.high:+.0%}, n = {change.n_a} and {change.n_b})."
     )
 
 
@@ -127,8 +128,8 @@ def _need_words(need: Need | None, change: QuantileChange) -> str:
     return f" Need {need.more:,} more: about {need.n:,} requests a run would decide it{seed}."
 
 
-def withheld_words(observed: Verdict, why: Withheld, decided_by: str, changes: Mapping[str, QuantileChange]) -> str:
-    """The summary where the latencies say `observed` and it is not told."""
+def withheld_words(why: Withheld, decided_by: str, changes: Mapping[str, QuantileChange]) -> str:
+    """The summary where what the latencies say is not told."""
     change = changes.get(decided_by)
     said = "" if change is None else f"{name_words(decided_by)} changed by {change.change:+.0%}, but "
     return f"Inconclusive: {said}{why.why}. {why.remedy}"
@@ -144,8 +145,8 @@ def failure_words(failures: Failures, fell: QuantileChange | None, name: str) ->
     if fell is not None and failures.shed:
         return (
             f"Regressed: load was shed. {name_words(name)[:1].upper()}{name_words(name)[1:]} fell from {fell.a:.0f} to "
-            f"{fell.b:.0f} ms ({fell.change:+.0%}), but {rose}: {limits}. Those that were left answered sooner; that is "
-            "no improvement."
+            f"{fell.b:.0f} ms ({fell.change:+.0%}), but {rose}: {limits}. Those that were left answered sooner; that "
+            "is no improvement."
         )
     told = f": {limits}" if limits else ""
     return f"Regressed: {rose}{told}; faster answers to the others do not make up for them."

@@ -68,9 +68,9 @@ def withheld(verdict: Verdict, a: ArmData, b: ArmData, work: dict[str, Any]) -> 
 def stall_words(stall: Stall) -> str:
     """A sentence's part about a closed loop's silences."""
     return (
-        f"nothing answered for {stall.seconds:.1f} s ({stall.share:.0%} of the run, {stall.longest_s:.1f} s at a time), and "
-        f"the closed loop waited with it: about {stall.requests} requests that users would have sent meanwhile are in "
-        "no percentile"
+        f"nothing answered for {stall.seconds:.1f} s ({stall.share:.0%} of the run, {stall.longest_s:.1f} s at a time) "
+        f"and the closed loop waited with it: about {stall.requests} requests that users would have sent meanwhile are "
+        "in no percentile"
     )
 
 

@@ -205,3 +205,28 @@ class ComparisonSet(msgspec.Struct, frozen=True, kw_only=True):
     ranking: list[RankedArm]
     metric: str
     """What the ranking is by."""
+
+
+class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the engine view."""
+
+    group: str
+    """`conditions`, `work`, `throughput`, `latency`, `stages`, `resources`, `failures`."""
+    name: str
+    unit: str = ""
+    values: list[float | str | None]
+    """One an engine; `None` where it cannot report it: that is not 0."""
+    comparable: bool = True
+    """False where an engine does not report it, or the engines define it differently."""
+    why: str = ""
+    """Why it is not comparable, or what to know of the values."""
+
+
+class EngineView(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tailrace compare --view engines --json` prints: arms side by side, no verdict."""
+
+    schema: int = 1
+    engines: list[str]
+    rows: list[EngineRow]
+    checks: list[str] = []
+    """What keeps the engines from being compared: other work, a client that was the limit."""

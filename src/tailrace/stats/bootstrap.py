@@ -7,10 +7,12 @@ length is reached. The statistic is log(q_B / q_A): its interval turns into perc
 Two corrections keep short arms honest. The number of independent pieces is B = duration / block length; the
 interval is widened about the estimate by t(B-1) / z * sqrt(B / (B-1)), the small-sample correction of a cluster
 bootstrap (1.10 at B = 20, 1.44 at B = 6); an arm too short for blocks as long as the dependence is widened by the
-square root of what they lack (at most 3 x). Where an arm is several runs, the runs are the top level: each run has its
-own quantile, and the interval is never narrower than Student's t over the runs says (restarts differ from each other by
-more than blocks of one run do: Zhang et al., "Treadmill", ISCA 2016, call it hysteresis). And when both arms replayed the same arrivals (common random numbers) the
+square root of what they lack (at most 3 x). And when both arms replayed the same arrivals (common random numbers) the
 same blocks are drawn in both, so that what the arrivals did to both arms cancels, and short blocks suffice.
+
+Where an arm is several runs, the runs are the top level: each run has its own quantile, and the interval is never
+narrower than Student's t over the runs says. Restarts differ from each other by more than the blocks of one run do
+(Zhang et al., "Treadmill", ISCA 2016, call it hysteresis).
 """
 
 from __future__ import annotations
