@@ -30,7 +30,6 @@ from tailrace.app.children import child_environment
 from tailrace.model.errors import InputError, TargetError
 from tailrace.model.measurement import BenchSummary, Comparison, Verdict
 from tailrace.store.run_file import Run, read_run
-from tailrace.store.table import RecordTable
 
 __all__ = ["AbOptions", "AbResult", "AbStep", "Planned", "plan_runs", "run_ab"]
 
@@ -348,7 +347,7 @@ def _judge(options: AbOptions, planned: Sequence[Planned], *, interrupted: bool)
                 *rounds.warnings,
             ],
         )
-    comparison = _together(pairs)
+    comparison = compare([a for a, _ in pairs], [b for _, b in pairs], names=("A", "B")) if pairs else None
     verdict, summary = _verdict(comparison, rounds, limited=bool(whole) and not usable)
     return AbResult(
         verdict=verdict,
@@ -359,15 +358,6 @@ def _judge(options: AbOptions, planned: Sequence[Planned], *, interrupted: bool)
         comparison=comparison,
         interrupted=interrupted,
     )
-
-
-def _together(pairs: Sequence[tuple[Run, Run]]) -> Comparison | None:
-    if not pairs:
-        return None
-    if len(pairs) == 1:
-        return compare(*pairs[0])
-    a, b = (RecordTable.concat([pair[i].table() for pair in pairs]) for i in (0, 1))
-    return compare(a, b, objectives=pairs[0][0].header.objectives)
 
 
 def _limited(run: Run) -> bool:

@@ -55,6 +55,7 @@ def compare(
         list[str] | None, typer.Option(help="For the goodput: ttft_p99=500ms, tpot_p99=80ms. Repeatable.")
     ] = None,
     form: Annotated[str, typer.Option("--format", help="text, markdown (for a pull request) or json.")] = "text",
+    junit: Annotated[str, typer.Option(help="Also write JUnit test cases to this file, for CI.")] = "",
     partial: Annotated[bool, typer.Option("--partial", help="Use what a cut run file still holds.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -80,6 +81,10 @@ def compare(
         sys.stdout.write(show(_engines(arms, bounds, partial)))
         return
     result = _compared(arms, base, bounds, thresholds, partial=partial)
+    if junit:
+        from tailrace.cli.compare_junit import write_junit
+
+        write_junit(junit, result, fail_on_inconclusive="inconclusive" in answers)
     sys.stdout.write(show(result))
     _leave(result, answers)
 
