@@ -59,7 +59,7 @@ def ab(
 
     Example: tailrace ab --a http://old:8000 --b http://new:8000 --rate 5 --duration 60
 
-    Example: tailrace ab --url http://localhost:8000 --switch './restart.sh {arm}' --rate 5 --duration 60
+    Example: tailrace ab --url http://gpu:8000 --switch './restart.sh {arm}' --rate 5
     """
     import time
     from pathlib import Path
@@ -203,4 +203,4 @@ def _print(result: AbResult) -> None:
         print("\nGood to know:")
         for line in notes:
             print(f"  - {line}")
-    print(f"\nAll runs again, with every metric: tailrace compare {result.folder}/*-a.run {result.folder}/*-b.run")
+    print(f"\nAll runs again, with every metric: tailrace compare --a '{result.folder}/*-a.run' --b '{result.folder}/*-b.run'")

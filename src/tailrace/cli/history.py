@@ -42,7 +42,7 @@ def history(
 
     Runs of other work (model, load, mix) are histories of their own. A change is looked for from 20 runs on.
 
-    Example: tailrace history nightly-*.run --file history.jsonl --label "$(git rev-parse --short HEAD)"
+    Example: tailrace history nightly.run --file history.jsonl --label 4f2a9c1
     """
     from pathlib import Path
 
