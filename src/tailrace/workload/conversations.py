@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
 _USERS: Final = frozenset({"user", "human"})
@@ -63,7 +64,7 @@ def read_conversations(lines: Iterable[str], *, place: str = "conversations") ->
 def _array(lines: Iterable[str], place: str) -> Iterator[tuple[str, Any]]:
     try:
         whole = msgspec.json.decode("".join(lines))
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise InputError(str(error), place=place, remedy=_REMEDY) from None
     for number, entry in enumerate(whole):
         yield f"{place}[{number}]", entry
@@ -76,7 +77,7 @@ def _lines(lines: Iterable[str], place: str, first: int) -> Iterator[tuple[str, 
         where = f"{place}:{number}"
         try:
             yield where, msgspec.json.decode(line)
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except UNREADABLE as error:
             raise InputError(str(error), place=where, remedy=_REMEDY) from None
 
 
