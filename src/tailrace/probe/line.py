@@ -5,7 +5,9 @@ from __future__ import annotations
 from tailrace.probe.request import Api, Ask, Message
 from tailrace.probe.spec import BenchSpec
 from tailrace.probe.target import Target
+from tailrace.probe.tokenizer import load_tokenizer
 from tailrace.probe.upload import Uploads
+from tailrace.workload.exact_text import ExactWriter
 from tailrace.workload.plan import PlannedRequest
 from tailrace.workload.text import FixedPrompt, Prompts, PromptWriter
 
@@ -89,6 +91,14 @@ def prompts_of(spec: BenchSpec, target: Target) -> Prompts:
     if spec.prompt is not None:
         return FixedPrompt(spec.prompt, nonce=spec.nonce)
     chars_per_token, overhead = target.calibration
+    if spec.tokenizer:
+        return ExactWriter(
+            load_tokenizer(spec.tokenizer).count,
+            seed=spec.seed,
+            nonce=spec.nonce,
+            overhead_tokens=overhead,
+            shared_prefix=spec.shared_prefix,
+        )
     return PromptWriter(
         seed=spec.seed,
         nonce=spec.nonce,

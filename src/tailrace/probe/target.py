@@ -28,15 +28,19 @@ from tailrace.probe.pool import Address, Answer, ConnectError, ConnectionPool, a
 from tailrace.probe.reading import dialect_named
 from tailrace.probe.request import GENERATING, Api, Ask, Compose, Envelope, Options, api_of, body
 from tailrace.probe.spec import BenchSpec
+from tailrace.probe.tokenizer import load_tokenizer
 from tailrace.probe.upload import CONTENT_TYPE, Uploads, read_recordings
 from tailrace.probe.url import Url, parse_url
 from tailrace.workload.call import Call
+from tailrace.workload.exact_text import ExactWriter
 from tailrace.workload.template import Template
 from tailrace.workload.text import Calibration, FixedPrompt, Prompts, PromptWriter
 
 _LOOK_TOKENS = (48, 384)
 """Prompts of the look: two lengths tell characters per token and the template's overhead apart."""
 _LOOK_AUDIO_MS = 1000
+_SAME_OVERHEAD = 1
+"""Tokens: a word at the seam of template and text may be cut in another way."""
 _BUSY = (408, 429, 500, 502, 503, 504, 529)
 """The server is there but would not or could not serve this one; the run will measure how often."""
 
@@ -147,6 +151,8 @@ class _Look:
         self.writer: Prompts = PromptWriter(seed=spec.seed, nonce=f"look-{spec.nonce}")
         if spec.prompt is not None:
             self.writer = FixedPrompt(spec.prompt)
+        elif spec.tokenizer:
+            self.writer = ExactWriter(load_tokenizer(spec.tokenizer).count, seed=spec.seed, nonce=f"look-{spec.nonce}")
         self.notes: list[str] = []
         self.models: list[str] = []
         self.max_model_len: int | None = None
@@ -380,6 +386,7 @@ class _Look:
     async def calibrate(self, target: Target, first: Answer) -> None:
         """Two answers' counts of prompt tokens give characters per token and the template's overhead."""
         calibration = Calibration()
+        overheads: list[int] = []
         answer = first
         for tokens in _LOOK_TOKENS:
             payload, chars = self.payload(target.envelope, target.options, tokens)
@@ -389,9 +396,27 @@ class _Look:
             if answer.status != 200 or counted is None:
                 break
             calibration.observe(chars, counted)
-        if calibration.n and not target.options.state_prompt_tokens:
+            overheads.append(counted - tokens)
+        if self.spec.tokenizer and self.spec.prompt is None:
+            self.note_overhead(target, overheads)
+        elif calibration.n and not target.options.state_prompt_tokens:
             target.calibration = calibration.estimate()
             target.calibrated = True
+
+    def note_overhead(self, target: Target, overheads: list[int]) -> None:
+        """What the server adds to a text that is exact in tokens: the same for every length, if they are its tokens."""
+        target.options = msgspec.structs.replace(target.options, state_prompt_tokens=False)
+        target.compose = self.compose(target.options)
+        if not overheads:
+            self.notes.append("the server does not count prompt tokens: what its template adds to them is unknown")
+            return
+        target.calibrated = True
+        target.calibration = (target.calibration[0], float(min(overheads)))
+        if max(overheads) - min(overheads) > _SAME_OVERHEAD:
+            off = (overheads[-1] - overheads[0]) / (_LOOK_TOKENS[1] - _LOOK_TOKENS[0])
+            self.notes.append(
+                f"the server counts {off:+.1%} tokens beside the tokenizer: is it the one of {target.options.model}?"
+            )
 
 
 _NOT_OPENAI = "Give the URL of an OpenAI-compatible server"
