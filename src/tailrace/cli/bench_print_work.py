@@ -32,7 +32,7 @@ def work_lines(summary: BenchSummary) -> list[str]:
         lost = f", {sessions.turns_not_sent} turns not sent" if sessions.turns_not_sent else ""
         out.append(
             f"Sessions: {sessions.n} with {sessions.turns} turns{lost}; "
-            f"TTFT p50 of first turns {_ms(sessions.ttft_p50_first_ms)}, of later ones {_ms(sessions.ttft_p50_later_ms)}"
+            f"TTFT p50 of first turns {_ms(sessions.ttft_p50_first_ms)}, of later {_ms(sessions.ttft_p50_later_ms)}"
         )
     leaves = work.leaves
     if leaves is not None:

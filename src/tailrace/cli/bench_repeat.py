@@ -60,17 +60,14 @@ def _print(found: Repeatability, prompt: str, files: tuple[Path, Path]) -> None:
     shown = prompt if len(prompt) < 60 else prompt[:57] + "..."
     console.print(f"One prompt again and again, at temperature 0: {shown!r}", markup=False, soft_wrap=True)
     head = ("", "n", "mean", "sd", "p50", "p99", "|", "n", "mean", "sd", "p50", "p99", "added by scheduling")
-    rows = [head]
+    rows: list[tuple[str, ...]] = [head]
     for key, metric in found.metrics.items():
         cells: list[str] = [metric_name(key).replace("chunk_gap_max", "longest gap")]
         for i, spread in enumerate((metric.alone, metric.together)):
             cells += ["|"] * i
             cells += [f"{spread.n}", *(number(one) for one in (spread.mean, spread.sd, spread.p50, spread.p99))]
-        share = (
-            "spread did not grow"
-            if metric.scheduling_share is None
-            else f"{metric.scheduling_share:.0%} of the variance"
-        )
+        grown = metric.scheduling_share
+        share = "spread did not grow" if grown is None else f"{grown:.0%} of the variance"
         if metric.scheduling_share_ci is not None:
             low, high = metric.scheduling_share_ci
             share += f" ({low:.0%} … {high:.0%})"
@@ -78,11 +75,8 @@ def _print(found: Repeatability, prompt: str, files: tuple[Path, Path]) -> None:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     console.print(f"{'':{widths[0]}}  alone (ms), then {found.concurrency} at once (ms)", markup=False)
     for row in rows:
-        line = "  ".join(
-            f"{cell:<{w}}" if i in (0, 12) else f"{cell:>{w}}"
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        console.print(line.rstrip(), markup=False, soft_wrap=True)
+        shown_cells = (f"{cell:>{w}}" for cell, w in zip(row[1:-1], widths[1:-1], strict=True))
+        console.print("  ".join((f"{row[0]:<{widths[0]}}", *shown_cells, row[-1])), markup=False, soft_wrap=True)
     answers = found.answers
     if answers is None:
         console.print("Answers: none had a text")

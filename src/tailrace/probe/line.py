@@ -55,8 +55,8 @@ class Line:
         )
 
     def planned_tokens(self, planned: PlannedRequest) -> int | None:
-        """Prompt tokens that a request is to have, `None` where its API takes no text."""
-        if self.target.api is Api.TRANSCRIPTIONS:
+        """Prompt tokens that a request is to have, `None` where nobody planned any."""
+        if self.target.api is Api.TRANSCRIPTIONS or isinstance(self.prompts, FixedPrompt):
             return None
         return planned.prompt_tokens * self.batch
 

@@ -34,6 +34,7 @@ from tailrace.store.run_file import Arrival, RunHeader, RunTrailer, RunWriter, r
 from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.length import describe
 from tailrace.workload.mix import render_mix
+from tailrace.workload.traits import PLAIN
 
 
 class Interrupted(TailraceError):  # noqa: N818  (named for what happened)
@@ -148,6 +149,7 @@ def header_of(spec: BenchSpec, target: Target) -> RunHeader:
                 "prompt": describe(one.prompt),
                 "output": describe(one.output),
                 "correlation": one.correlation,
+                **({} if one.traits == PLAIN else {"traits": msgspec.to_builtins(one.traits)}),
             }
             for one in spec.workload.mix
         },

@@ -27,7 +27,7 @@ class DescribedClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     name: str
     weight: float = 1.0
     prompt: int | str | None = None
-    """Tokens: 300, "200-400" (uniform) or "300~0.5" (log-normal). A named class (short, chat, code, ...) has its own."""
+    """Tokens: 300, "200-400" (uniform) or "300~0.5" (log-normal). Named classes (short, chat, ...) have their own."""
     output: int | str | None = None
     correlation: float = 0.0
     """Of the two lengths' normal deviates, -1 to 1."""
