@@ -24,7 +24,10 @@ from tests.probe.raw_server import END, HEAD, Call, RawServer, chunk, error, las
 from tests.probe.running import run, spec_for
 
 
-def sessions(url: str, *, turns=Fixed(3), think_ms: int = 0, arrivals: Arrivals | None = None, **more) -> BenchSpec:
+THREE = Fixed(3)
+
+
+def sessions(url: str, *, turns=THREE, think_ms: int = 0, arrivals: Arrivals | None = None, **more) -> BenchSpec:
     leaves = more.pop("leaves", [])
     traits = Traits(sessions=Sessions(turns=turns, think=Fixed(think_ms), follow_up=Fixed(5)), leaves=leaves)
     mix = [TrafficClass(name="talk", prompt=Fixed(20), output=Fixed(3), traits=traits)]

@@ -237,7 +237,7 @@ class Driver:
             talk = talk or Talk(planned, f"{request_id}-session", measured=measured)
             request_id, session_id = f"{request_id}.{planned.turn}", talk.session_id
         ask = line.ask(planned, number, request_id, session_id, None if talk is None else talk.history)
-        content = target.compose(ask)
+        content = line.compose(ask)
         payload = target.envelope.post(content, request_id, session_id)
         exchange: Exchange
         if talk is None and planned.leave is None and not self.spec.hash_answers:
