@@ -23,7 +23,6 @@ from tailrace.workload.traits import Traits
 from tests.probe.raw_server import END, HEAD, Call, RawServer, chunk, error, last, serving, token, whole
 from tests.probe.running import run, spec_for
 
-
 THREE = Fixed(3)
 
 

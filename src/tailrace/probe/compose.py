@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 
 from tailrace.probe.request import Api, Ask, Compose, Options, body, messages_of
 from tailrace.probe.spec import BenchSpec
-from tailrace.probe.upload import Recording, Uploads, read_recordings
+from tailrace.probe.upload import Uploads, read_recordings
 from tailrace.workload.template import Template
 
 
@@ -38,10 +38,5 @@ def composer(spec: BenchSpec, api: Api | None, options: Options) -> Compose:
     if api is None:
         return Filled(options, Template(spec.template))
     if api is Api.TRANSCRIPTIONS:
-        return Uploads(options, _recordings(tuple(spec.audio_files)), seed=spec.seed, nonce=spec.nonce)
+        return Uploads(options, read_recordings(spec.audio_files), seed=spec.seed, nonce=spec.nonce)
     return partial(body, api, options)
-
-
-@lru_cache(maxsize=2)
-def _recordings(paths: tuple[str, ...]) -> list[Recording]:
-    return read_recordings(paths)
