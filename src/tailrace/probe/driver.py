@@ -177,12 +177,13 @@ class Driver:
             exchange.intended = due
             if not await self._pacer.until(due):
                 break
+            exchange.queued = now = monotonic_ns()
+            if measured:
+                self.late_ns.append(now - due)
             cap = self.spec.workers
             if cap is not None and len(self._flying) >= cap:
                 self._waiting.append(exchange)
                 continue
-            if measured:
-                self.late_ns.append(monotonic_ns() - due)
             self._launch(exchange)
         return due
 
@@ -199,7 +200,7 @@ class Driver:
         """A worker is free: send the next request, or let the worker rest."""
         exchange = self._take() if self._sending else None
         if exchange is not None:
-            exchange.intended = monotonic_ns()
+            exchange.intended = exchange.queued = monotonic_ns()
             self._launch(exchange)
             return
         self._sending = False
@@ -240,7 +241,6 @@ class Driver:
 
     def _launch(self, exchange: Exchange) -> None:
         self._flying.add(exchange)
-        exchange.queued = monotonic_ns()
         if exchange.measured:
             self.sent += 1
         self._dispatch(exchange, self._pool.take())
