@@ -51,6 +51,11 @@ class ConnectionPool:
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
 
+    @property
+    def open_now(self) -> int:
+        """Connections that are open."""
+        return len(self._all)
+
     def take(self) -> Connection | None:
         """An idle connection, or `None`."""
         while self._idle:
