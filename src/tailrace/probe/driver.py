@@ -366,5 +366,6 @@ class Driver:
                 tokens=self.tokens,
                 ttft_p50_ms=self.ttft.quantile(0.5),
                 ttft_p99_ms=self.ttft.quantile(0.99),
+                ttft_bins=dict(self.ttft.counts),
             )
         )

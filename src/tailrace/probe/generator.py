@@ -65,7 +65,7 @@ async def generate(
     """
     found = detect(target.headers, target.metric_names)
     engine = adapter(found.name)
-    pool = ConnectionPool(target.address, connect_timeout_s=spec.limits.connect_ns / S)
+    pool = ConnectionPool(target.address, connect_timeout_s=spec.limits.connect_ns / S, reuse=not spec.new_connections)
     chars_per_token, overhead = target.calibration
     writer = PromptWriter(
         seed=spec.seed,

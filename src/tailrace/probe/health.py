@@ -138,15 +138,16 @@ class HealthSampler:
                 # Counting the descriptors themselves costs milliseconds where there are thousands of them.
                 files = self._other_files + counts.connections
                 self._files = max(self._files, files)
-        lags = self.lags_ns[place:]
+        # By hand: numpy's quantile loads a module on its first call, for longer than a token's gap.
+        lags = sorted(self.lags_ns[place:])
         known = self._counts is not None
         self.seconds.append(
             ClientSample(
                 at_ns=now,
                 span_ns=span,
                 process=self._process,
-                loop_lag_p99_ns=round(float(np.quantile(lags, 0.99))) if lags else None,
-                loop_lag_max_ns=max(lags, default=None),
+                loop_lag_p99_ns=lags[(len(lags) * 99 - 1) // 100] if lags else None,
+                loop_lag_max_ns=lags[-1] if lags else None,
                 cpu_share=(cpu_now - cpu) * S / span,
                 run_queue_wait_share=None if wait is None or wait_now is None else (wait_now - wait) / span,
                 in_flight=counts.in_flight if known else None,

@@ -16,7 +16,10 @@ from tailrace.model.errors import TailraceError
 from tailrace.model.measurement import BenchSummary
 from tailrace.probe.generator import generate
 from tailrace.probe.health import check_open_files
+from tailrace.probe.merge import merge, remove
+from tailrace.probe.processes import Processes
 from tailrace.probe.progress import OnProgress, Progress
+from tailrace.probe.shares import processes_for
 from tailrace.probe.spec import BenchSpec
 from tailrace.probe.target import Target, find_target
 from tailrace.store.run_file import Arrival, RunHeader, RunWriter, read_run
@@ -35,24 +38,41 @@ async def run_bench(
     out: str | Path,
     on_progress: OnProgress | None = None,
     stop: asyncio.Event | None = None,
+    processes: int = 1,
 ) -> BenchSummary:
     """Run a load test, write every request and event to the run file `out`, and summarise it.
 
     `stop`, once set, ends the run within a moment: requests under way are recorded as cancelled by the operator, and
     the trailer says that the run was interrupted. Raises `TargetError` when the target does not answer as it should
     and `InputError` for limits of this machine, both before any load; `Interrupted` when `stop` came that early.
+
+    `processes` generate the load: 1 is this one, more are children of it, `AUTO` is what `processes_for` says. Their
+    part run files stand beside `out` until they are merged into it.
     """
     stop = stop or asyncio.Event()
-    room = check_open_files(spec.workers)
+    out = Path(out)
+    count = processes_for(spec, processes)
     if not spec.nonce:
         # Not part of the seed: two runs of one workload must not answer each other from a prefix cache.
         spec = msgspec.structs.replace(spec, nonce=secrets.token_hex(4))
     if on_progress is not None:
         on_progress(Progress(phase="look"))
-    target = await _look(spec, stop)
-    with RunWriter(out, header_of(spec, target)) as file:
-        share = await generate(spec, target, file, room=room, stop=stop, on_progress=on_progress)
-        file.close(share.trailer())
+    if count == 1:
+        room = check_open_files(spec.workers)
+        target = await _look(spec, stop)
+        with RunWriter(out, header_of(spec, target)) as file:
+            share = await generate(spec, target, file, room=room, stop=stop, on_progress=on_progress)
+            file.close(share.trailer())
+        return summarise_run(read_run(out))
+    async with Processes(count) as workers:
+        target = await _look(spec, stop)
+        header = header_of(spec, target)
+        header = msgspec.structs.replace(header, notes=[*header.notes, f"{count} processes sent the load"])
+        paths = [out.with_name(f"{out.name}.part-{number + 1}") for number in range(count)]
+        with RunWriter(out, header) as file:
+            parts = await workers.run(spec, target, header, paths, stop=stop, on_progress=on_progress)
+            file.close(merge(parts, file))
+        remove(parts)
     return summarise_run(read_run(out))
 
 
