@@ -13,12 +13,14 @@ SHARE: Final = 0.10
 MOVED_MS: Final = 3.0
 MOVED_SHARE: Final = 0.03
 """What the client's delays may have done to the TTFT p99 (the larger of the two) in a run that stands."""
+DELAY_MS: Final = 5.0
+DELAY_MOST_MS: Final = 15.0
+"""Event delay at p99: up to the first it is never the limit, above the second always where gaps between tokens are
+measured, which are tens of milliseconds; between them it may be `MOVED_SHARE` of the TTFT p99."""
 CPU_LIMIT: Final = 0.90
 """Of the one core that an event loop can use."""
-RUN_QUEUE_LIMIT: Final = 0.30
+RUN_QUEUE_LIMIT: Final = 0.20
 """Of the run's time. Waiting alone is no error of a stamp, so it counts together with half of a bound on delay."""
-STARVED: Final = 0.50
-"""Of the time in which the process had work to do."""
 KEPT: Final = 0.99
 """Of the planned rate."""
 MIN_SAMPLES: Final = 50
@@ -48,10 +50,17 @@ class ClientFacts(NamedTuple):
     cpu_share: float
     wait_share: float | None
     not_sent: int
+    streamed: bool = True
+
+    @property
+    def delay_bound_ms(self) -> float:
+        """Event delays up to this, at p99, leave the figures as they are."""
+        bound = max(DELAY_MS, MOVED_SHARE * (self.p99_ms or 0.0))
+        return min(bound, DELAY_MOST_MS) if self.streamed else bound
 
     @property
     def bound_ms(self) -> float:
-        """Delays up to this are not the client's fault."""
+        """Loop lag and late sends up to this are not the client's fault."""
         return max(FLOOR_MS, SHARE * self.p99_ms) if self.p99_ms is not None else FLOOR_MS
 
     def limits(self) -> list[str]:
@@ -65,6 +74,9 @@ class ClientFacts(NamedTuple):
             why.append(f"{self.not_sent} requests were not sent: no more connections can be opened (ulimit -n)")
         if lag is not None and lag > bound and sampled:
             why.append(f"the event loop ran {lag:.0f} ms late at p99 (bound {bound:.0f} ms)")
+        delay, most = self.event_delay_p99_ms, self.delay_bound_ms
+        if delay is not None and delay > most and sampled:
+            why.append(f"what arrived was stamped {delay:.0f} ms late at p99 (bound {most:.0f} ms)")
         if late is not None and late > bound:
             why.append(f"sends were {late:.0f} ms late at p99 (bound {bound:.0f} ms)")
         if self.kept is not None and self.kept < KEPT and self.requests >= MIN_REQUESTS and long:
@@ -89,7 +101,8 @@ class ClientFacts(NamedTuple):
         waited = self.wait_share
         if waited is None:
             return ""
-        lag = self.lag_p99_ms
-        if waited > RUN_QUEUE_LIMIT and lag is not None and lag > self.bound_ms / 2:
+        lag, delay = self.lag_p99_ms, self.event_delay_p99_ms
+        late = (delay is not None and delay > self.delay_bound_ms / 2) or (lag is not None and lag > self.bound_ms / 2)
+        if waited > RUN_QUEUE_LIMIT and late:
             return f"the client waited for a processor during {waited:.0%} of the run"
         return ""

@@ -125,6 +125,7 @@ async def generate(
         kept=driver.schedule_kept,
         connections_opened=pool.opened,
         not_sent=driver.not_sent,
+        streamed=spec.stream,
     )
     for sample in health.samples(driver.began):
         file.write_sample(sample)

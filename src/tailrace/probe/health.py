@@ -182,12 +182,14 @@ class HealthSampler:
         kept: float | None = None,
         connections_opened: int = 0,
         not_sent: int = 0,
+        streamed: bool = True,
     ) -> ClientHealth:
         """The verdict on the client.
 
         `late_ns`: how late each scheduled request was taken up; `kept`: the rate at which they were, as a share of the
         planned one. `ttft_p99_ms`: what the run measured, the scale against which the client's own delays are judged.
-        `not_sent`: requests that could not be sent for want of files.
+        Where answers are not streamed, the p99 of their ends is. `not_sent`: requests that could not be sent for want
+        of files.
         """
         wall = max(1, (self._ended or monotonic_ns()) - self._began)
         waited = None if self._wait_spent is None else self._wait_spent / wall
@@ -196,7 +198,7 @@ class HealthSampler:
             samples=len(self.lags_ns),
             lag_p99_ms=_quantile_ms(self.lags_ns, 0.99),
             event_delay_p99_ms=_quantile_ms(self.events.delays_ns, 0.99),
-            p99_ms=ttft_p99_ms,
+            p99_ms=_quantile_ms(self._latencies, 0.99) if ttft_p99_ms is None else ttft_p99_ms,
             moved_ms=self._moved_ms(),
             late_p99_ms=_quantile_ms(late_ns, 0.99),
             requests=len(late_ns),
@@ -204,6 +206,7 @@ class HealthSampler:
             cpu_share=self._cpu_spent * 1e9 / wall,
             wait_share=waited,
             not_sent=not_sent,
+            streamed=streamed,
         )
         why = facts.limits()
         return ClientHealth(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
 import sys
 import time
 import traceback
@@ -154,8 +155,16 @@ async def _work(out: int) -> int:
     return code
 
 
+def _is_pipe(fd: int) -> bool:
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
 def main() -> int:
     """Speak `protocol` until the share is done; the exit code."""
+    if not all(_is_pipe(fd) for fd in (0, 1)):
+        sys.stderr.write("a worker of `tailrace bench` is started by it; standard input and output must be pipes\n")
+        return 2
     # Standard output is the protocol's alone: what anything else prints goes to standard error.
     out = os.dup(1)
     os.dup2(2, 1)
