@@ -57,6 +57,12 @@ def bench(
         str,
         typer.Option(help="Requests (10) or time (5s) before the measured part.", rich_help_panel=_LOAD),
     ] = "0",
+    processes: Annotated[
+        str,
+        typer.Option(
+            help="Processes that generate it: a number, or auto (as many as it asks for).", rich_help_panel=_LOAD
+        ),
+    ] = "auto",
     seed: Annotated[int, typer.Option(help="Same seed, same arrivals and lengths.", rich_help_panel=_LOAD, min=0)] = 0,
     mix: Annotated[
         str | None,
@@ -142,6 +148,10 @@ def bench(
     connect_timeout: Annotated[
         str, typer.Option(help="Longest wait for a connection.", rich_help_panel=_SERVER)
     ] = "10s",
+    connections: Annotated[
+        str,
+        typer.Option(help="reuse (kept alive), or new: one for each request.", rich_help_panel=_SERVER),
+    ] = "reuse",
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept any TLS certificate.", rich_help_panel=_SERVER)
     ] = False,
@@ -188,6 +198,7 @@ def bench(
             arrival=arrival,
             burstiness=burstiness,
             warmup=warmup,
+            processes=processes,
             seed=seed,
         )
         work = Work(
@@ -231,6 +242,7 @@ def bench(
             first_token_timeout=first_token_timeout,
             idle_timeout=idle_timeout,
             connect_timeout=connect_timeout,
+            connections=connections,
             insecure=insecure,
         )
         results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json)
@@ -241,4 +253,4 @@ def bench(
 
             run_repeat(spec, results)
         else:
-            run(spec, results)
+            run(spec, results, processes=load.process_count())
