@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -9,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from tailrace.workload.arrivals import ArrivalKind, Arrivals, offsets
+from tailrace.workload.arrivals import ArrivalKind, Arrivals, senders
+from tailrace.workload.clients import drawers
 from tailrace.workload.mix import TrafficClass, draws
 from tailrace.workload.trace import TraceRow
 
@@ -25,6 +27,8 @@ class PlannedRequest(NamedTuple):
     """Its class."""
     prompt_tokens: int
     output_tokens: int
+    client: int | None = None
+    """Which of the arrivals' clients sends it; `None` where there are no clients."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,24 +55,27 @@ def generators(seed: int, phase: int = 0) -> Generators:
 
 
 def plan(workload: Workload, rng: Generators) -> Iterator[PlannedRequest]:
-    """The requests in order; endless, except for a trace played at its own times, which ends with it."""
+    """The requests in order; endless, except for a trace played at its own times and a rate that comes to rest."""
     arrivals, rows = workload.arrivals, workload.trace
     if arrivals.kind is ArrivalKind.TRACE:
         for i, row in enumerate(rows):
             yield PlannedRequest(i, row.at_ns, TRACE_CLASS, row.prompt_tokens, row.output_tokens)
         return
-    times = offsets(arrivals, rng.arrivals) if arrivals.open_loop else None
-    lengths = None if rows else draws(workload.mix, rng.lengths)
-    number = 0
-    while True:
-        at = None if times is None else next(times)
-        if lengths is None:
+    times = senders(arrivals, rng.arrivals) if arrivals.open_loop else None
+    clients = arrivals.clients
+    own = None if clients is None or clients.own_mix is None or rows else drawers(clients, workload.mix, rng.lengths)
+    lengths = None if rows or own is not None else draws(workload.mix, rng.lengths)
+    for number in itertools.count():
+        at, client = (None, None) if times is None else next(times, (None, None))
+        if times is not None and at is None:
+            return
+        who = None if clients is None else client
+        if rows:
             row = rows[number % len(rows)]
-            yield PlannedRequest(number, at, TRACE_CLASS, row.prompt_tokens, row.output_tokens)
+            yield PlannedRequest(number, at, TRACE_CLASS, row.prompt_tokens, row.output_tokens, who)
         else:
-            drawn = next(lengths)
-            yield PlannedRequest(number, at, drawn.name, drawn.prompt_tokens, drawn.output_tokens)
-        number += 1
+            drawn = next(own[client or 0] if own is not None else lengths or iter(()))
+            yield PlannedRequest(number, at, drawn.name, drawn.prompt_tokens, drawn.output_tokens, who)
 
 
 def part(requests: Iterator[PlannedRequest], index: int, count: int) -> Iterator[PlannedRequest]:
