@@ -19,7 +19,7 @@ from tailrace.workload.shape_text import parse_series, parse_shape
 
 LEVELS = st.just(0.0) | st.floats(0.01, 1e6, allow_nan=False) | st.integers(0, 1000).map(float)
 ABOVE = st.floats(0.01, 1e6) | st.integers(1, 1000).map(float)
-SPANS = st.integers(10**8, 3 * 10**12)
+SPANS = st.integers(10**9, 3 * 10**12)
 
 
 @st.composite
@@ -40,7 +40,7 @@ def segments(draw: st.DrawFn) -> Segment:
 @st.composite
 def spikes(draw: st.DrawFn) -> Spike:
     span = draw(SPANS)
-    every = draw(st.none() | st.integers(span + 1, span + 10**12))
+    every = draw(st.none() | st.integers(span + 10**9, span + 10**12))
     by_factor = draw(st.booleans())
     height = draw(LEVELS)
     return Spike(
@@ -181,11 +181,11 @@ def test_the_clock_is_the_integral_of_the_rate(text: str):
         assert back.count(at) == pytest.approx(unit, rel=1e-9, abs=1e-9)
 
 
-@given(shapes(), st.integers(1, 200))
-@settings(max_examples=60, deadline=None)
-def test_a_clock_never_goes_back(shape: Shape, n: int):
+@given(shapes())
+@settings(max_examples=40, deadline=None)
+def test_a_clock_never_goes_back(shape: Shape):
     clock = Clock(shape)
-    times = [clock.at(float(i)) for i in range(n)]
+    times = [clock.at(float(i)) for i in range(30)]
     assert all(0 <= a <= b for a, b in pairwise(times))
 
 
@@ -252,11 +252,11 @@ def test_gamma_arrivals_keep_their_burstiness_under_a_ramp():
     assert gaps.std() / gaps.mean() == pytest.approx(2, rel=0.05)
 
 
-@given(shapes(), st.sampled_from(["constant", "poisson", "gamma"]), st.integers(1, 300))
-@settings(max_examples=40, deadline=None)
+@given(shapes(), st.sampled_from(["constant", "poisson", "gamma"]), st.integers(1, 30))
+@settings(max_examples=20, deadline=None)
 def test_a_shape_has_one_schedule_a_seed_however_much_is_taken(shape: Shape, kind: str, n: int):
     arrivals = Arrivals(kind=ArrivalKind(kind), shape=shape)
-    whole = list(islice(offsets(arrivals, np.random.default_rng(3)), 300))
+    whole = list(islice(offsets(arrivals, np.random.default_rng(3)), 30))
     assert list(islice(offsets(arrivals, np.random.default_rng(3)), n)) == whole[:n]
     assert whole == sorted(whole)
 
@@ -307,6 +307,14 @@ def test_workers_come_in_as_the_shape_rises(text: str, starts: list[float]):
     shape = parse_shape(text)
     arrivals = Arrivals(kind=ArrivalKind.CLOSED, shape=shape, concurrency=round(shape.peak))
     assert [at / S for at in worker_starts(arrivals)] == pytest.approx(starts)
+
+
+def test_a_pause_over_nearly_everything_ends_the_schedule_instead_of_searching_for_ever():
+    shape = Shape(
+        segments=[Segment(start=1.0, end=1.0)],
+        spikes=[Spike(level=0.0, span_ns=10**8, at_ns=0, every_ns=10**8 + 1)],
+    )
+    assert Clock(shape).at(1.0) == math.inf
 
 
 def test_workers_do_not_leave():

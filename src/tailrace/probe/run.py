@@ -22,17 +22,18 @@ from tailrace.model.thresholds import S
 from tailrace.probe.driver import Driver
 from tailrace.probe.exchange import Exchange
 from tailrace.probe.health import HealthSampler, check_open_files
+from tailrace.probe.line import lines_of
 from tailrace.probe.pool import ConnectionPool
 from tailrace.probe.progress import OnProgress, Progress
 from tailrace.probe.record import record_of
 from tailrace.probe.spec import BenchSpec
+from tailrace.probe.tally import Tally
 from tailrace.probe.target import Target, find_target
 from tailrace.stats.quantiles import quantile_interval
 from tailrace.store.run_file import Arrival, RunHeader, RunTrailer, RunWriter, read_run
 from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.length import describe
 from tailrace.workload.mix import render_mix
-from tailrace.workload.text import PromptWriter
 
 
 class Interrupted(TailraceError):  # noqa: N818  (named for what happened)
@@ -66,37 +67,26 @@ async def run_bench(
     engine = adapter(found.name)
     header = header_of(spec, target)
     pool = ConnectionPool(target.address, connect_timeout_s=spec.limits.connect_ns / S)
-    chars_per_token, overhead = target.calibration
-    writer = PromptWriter(
-        seed=spec.seed,
-        nonce=spec.nonce,
-        chars_per_token=chars_per_token,
-        overhead_tokens=overhead,
-        shared_prefix=spec.shared_prefix,
-    )
-    counts = {"planned_prompt_tokens": 0.0, "counted_prompt_tokens": 0.0}
+    lines = lines_of(spec, target)
+    tally = Tally()
     with RunWriter(out, header) as file:
 
         def on_end(exchange: Exchange) -> None:
             record = record_of(
                 exchange,
-                target=target,
                 adapter=engine,
                 engine_version=found.version,
                 began=driver.began,
                 open_loop=spec.workload.arrivals.open_loop,
             )
-            if record.prompt_tokens_source == "usage" and record.prompt_tokens is not None:
-                counts["planned_prompt_tokens"] += exchange.planned.prompt_tokens
-                counts["counted_prompt_tokens"] += record.prompt_tokens
+            tally.note(exchange.planned, exchange.planned_tokens, record)
             file.write(record)
 
         driver = Driver(
             spec,
-            target,
             pool,
             adapter=engine,
-            writer=writer,
+            lines=lines,
             on_end=on_end,
             on_progress=on_progress,
             max_connections=room,
@@ -109,7 +99,7 @@ async def run_bench(
             finally:
                 health.stop()
                 pool.close()
-        file.close(_trailer(driver, health, pool, counts))
+        file.close(_trailer(driver, health, pool, tally.counters()))
     return summarise_run(read_run(out))
 
 
@@ -193,6 +183,8 @@ def _trailer(driver: Driver, health: HealthSampler, pool: ConnectionPool, counts
             "sent": float(driver.sent),
             "warm_up": float(driver.warmed_up),
             "not_sent": float(driver.not_sent),
+            "left_as_planned": float(driver.left),
+            "turns_not_sent": float(driver.turns_lost),
             **counts,
         },
     )

@@ -113,8 +113,8 @@ def _next_edge(spike: Spike, at: int) -> float:
     return at - past + (spike.span_ns if past < spike.span_ns else spike.every_ns)
 
 
-_RESTING: Final = 100_000
-"""Stretches of rate 0 in a row after which nothing will come any more (a pause laid over all that repeats)."""
+_RESTING: Final = 200_000
+"""Stretches without an arrival after which none is waited for: a pause is laid over all that repeats, or nearly."""
 
 
 def rises(shape: Shape) -> bool:
@@ -158,7 +158,7 @@ class Clock:
         """Seconds from the start; infinite where the rate has come to rest for good."""
         resting = 0
         while unit > self._count + self._holds or self._holds == 0.0:
-            resting = resting + 1 if self._holds == 0.0 else 0
+            resting += 1
             if self._piece.span_s == math.inf or resting > _RESTING:
                 return math.inf
             self._next()
