@@ -23,14 +23,18 @@ _LOAD, _WORK, _SERVER, _RESULT = "How much", "Which requests", "Whom to ask", "R
 def bench(
     url: Annotated[str, typer.Argument(help="Base URL (with or without /v1), or the whole URL of an endpoint.")],
     rate: Annotated[
-        float | None,
-        typer.Option(help="Open loop: requests a second, at absolute times.", rich_help_panel=_LOAD),
+        str | None,
+        typer.Option(
+            help="Open loop: requests a second, at absolute times: 5, '2..20 over 60s', '5 for 30s, 20 for 10s, 5', "
+            "'5, spike 50 for 2s every 30s', or @FILE with rows of seconds,rate.",
+            rich_help_panel=_LOAD,
+        ),
     ] = None,
     concurrency: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help=f"Closed loop: so many at once (default {DEFAULT_CONCURRENCY} without --rate). "
-            "With --rate: the most that may be in flight.",
+            help=f"Closed loop: so many at once (default {DEFAULT_CONCURRENCY} without --rate); '1..32 over 60s': they "
+            "come in over time. With --rate: the most that may be in flight.",
             rich_help_panel=_LOAD,
         ),
     ] = None,
@@ -47,7 +51,11 @@ def bench(
     ] = None,
     arrival: Annotated[
         str | None,
-        typer.Option(help="poisson (default with --rate), constant or gamma.", rich_help_panel=_LOAD),
+        typer.Option(
+            help="poisson (default with --rate), constant, 'gamma 0.3' (burstiness), or the sum of many clients: "
+            "'50 clients zipf 1.1, gamma 0.3'.",
+            rich_help_panel=_LOAD,
+        ),
     ] = None,
     burstiness: Annotated[
         float | None,
@@ -189,7 +197,7 @@ def bench(
         if records is not None and rate is None and concurrency is None and trace is None:
             from tailrace.cli.bench_records import suggested_concurrency
 
-            concurrency = suggested_concurrency(records)
+            concurrency = str(suggested_concurrency(records))
         load = Load(
             rate=rate,
             concurrency=concurrency,

@@ -87,15 +87,9 @@ class LiveProgress:
 def announcement(spec: BenchSpec) -> str:
     """What is about to happen to the target, in one line."""
     arrivals = spec.workload.arrivals
-    if arrivals.rate:
-        how = f"{arrivals.rate:g} requests/s"
-    elif arrivals.concurrency:
-        how = f"{arrivals.concurrency} requests at once"
-    else:
-        how = "a recorded trace"
     long = f" for {spec.duration_ns / 1e9:g} s" if spec.duration_ns else ""
     many = f", {spec.requests} in all" if spec.requests else ""
-    return f"Sending real load to {spec.url}: {how}{long}{many}. Ctrl-C ends it and keeps what was measured."
+    return f"Sending real load to {spec.url}: {arrivals}{long}{many}. Ctrl-C ends it and keeps what was measured."
 
 
 def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interrupted: bool) -> None:
@@ -107,8 +101,7 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     run = read_run(path)
     arrivals = spec.workload.arrivals
-    capped = f", at most {arrivals.concurrency} in flight" if arrivals.concurrency else ""
-    how = f"{arrivals.kind} arrivals at {arrivals.rate:g}/s{capped}" if arrivals.rate else f"closed loop{capped}"
+    how = str(arrivals)
     if interrupted:
         console.print("[bold yellow]Interrupted: this is what had been measured.[/]")
     duration = run.trailer.duration_s if run.trailer else 0.0

@@ -28,6 +28,7 @@ from tailrace.probe.spec import BenchSpec
 from tailrace.probe.talk import Talk
 from tailrace.probe.watched import WatchedExchange, text_hash
 from tailrace.stats.histogram import ExponentialHistogram
+from tailrace.workload.arrivals import worker_starts
 from tailrace.workload.plan import PlannedRequest, first, generators, part, plan
 
 SWEEP_S: Final = 0.1
@@ -224,11 +225,14 @@ class Driver:
     # -- closed loop
 
     def _run_closed(self) -> None:
-        workers = self.spec.workers or 0
         if not self._warms_up:
             self._begin(self._start)
-        for _ in range(workers):
-            self._next()
+        index, count = self.spec.part
+        for at in worker_starts(self.spec.workload.arrivals)[index::count]:
+            if at:
+                self._loop.call_later(at / S, self._next)
+            else:
+                self._next()
 
     def _next(self) -> None:
         """A worker is free: send the next request, or let the worker rest."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -10,7 +11,8 @@ import msgspec
 import numpy as np
 
 from tailrace.model.thresholds import MS
-from tailrace.workload.arrivals import ArrivalKind, Arrivals, offsets
+from tailrace.workload.arrivals import ArrivalKind, Arrivals, senders
+from tailrace.workload.clients import drawers
 from tailrace.workload.conversations import Conversation
 from tailrace.workload.leave import Leave, leave_at
 from tailrace.workload.length import Fixed, Length
@@ -54,6 +56,8 @@ class PlannedRequest(NamedTuple):
     text: str | None = None
     """Its message, where that was recorded rather than drawn."""
     system: str = ""
+    client: int | None = None
+    """Which of the arrivals' clients sends it; `None` where there are no clients."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,29 +93,33 @@ def generators(seed: int, phase: int = 0) -> Generators:
 
 
 def plan(workload: Workload, rng: Generators) -> Iterator[PlannedRequest]:
-    """The requests in order, a session as one; endless, except for a trace at its own times, which ends with it."""
+    """The requests in order, a session as one; endless, but for a trace at its own times and a rate that ends at 0."""
     arrivals, rows = workload.arrivals, workload.trace
     adorn = _Adorner(workload, rng)
     if arrivals.kind is ArrivalKind.TRACE:
         for i, row in enumerate(rows):
             yield adorn.row(PlannedRequest(i, row.at_ns, TRACE_CLASS, row.prompt_tokens, row.output_tokens), row)
         return
-    times = offsets(arrivals, rng.arrivals) if arrivals.open_loop else None
+    times = senders(arrivals, rng.arrivals) if arrivals.open_loop else itertools.repeat((None, 0))
     recorded = bool(rows or workload.conversations)
-    lengths = None if recorded else draws(workload.mix, rng.lengths)
-    number = 0
-    while True:
-        at = None if times is None else next(times)
-        if lengths is not None:
-            drawn = next(lengths)
-            request = PlannedRequest(number, at, drawn.name, drawn.prompt_tokens, drawn.output_tokens)
+    clients = arrivals.clients
+    own = (
+        None if clients is None or clients.own_mix is None or recorded else drawers(clients, workload.mix, rng.lengths)
+    )
+    lengths = None if recorded or own is not None else draws(workload.mix, rng.lengths)
+    for number, (at, sender) in enumerate(times):
+        client = None if clients is None else sender
+        source = own[sender] if own is not None else lengths
+        if source is not None:
+            drawn = next(source)
+            request = PlannedRequest(number, at, drawn.name, drawn.prompt_tokens, drawn.output_tokens, client=client)
             yield request if drawn.name in adorn.plain else adorn.drawn(request)
         elif rows:
             row = rows[number % len(rows)]
-            yield adorn.row(PlannedRequest(number, at, TRACE_CLASS, row.prompt_tokens, row.output_tokens), row)
+            request = PlannedRequest(number, at, TRACE_CLASS, row.prompt_tokens, row.output_tokens, client=client)
+            yield adorn.row(request, row)
         else:
             yield adorn.conversation(number, at, workload.conversations[number % len(workload.conversations)])
-        number += 1
 
 
 class _Adorner:
