@@ -60,6 +60,9 @@ def test_the_history_grows_with_what_the_server_said(tmp_path: Path):
                 assert messages[-2]["content"] == f"answer-{before.number} ends"
     users = [call.body["messages"][-1]["content"] for call in server.calls]
     assert len(set(users)) == 12
+    # Four characters a token: the first message has 20 tokens, a later one its own 5, whatever the history has.
+    assert {len(calls[0].body["messages"][-1]["content"]) for calls in found.values()} == {80}
+    assert {len(call.body["messages"][-1]["content"]) for calls in found.values() for call in calls[1:]} == {20}
     records = sorted(result.records, key=lambda r: (r.session_id, r.turn))
     assert [r.turn for r in records] == [0, 1, 2] * 4
     assert len({r.session_id for r in records}) == 4

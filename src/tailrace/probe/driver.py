@@ -296,6 +296,8 @@ class Driver:
             exchange.talk = talk
             exchange.text = ask.text
         exchange.planned_tokens = line.planned_tokens(planned)
+        if talk is not None and exchange.planned_tokens is not None:
+            exchange.planned_tokens += talk.tokens
         exchange.audio_seconds = line.audio_seconds(ask)
         return exchange
 
@@ -395,7 +397,7 @@ class Driver:
         talk.said(
             exchange.text,
             text,
-            prompt_tokens=planned.prompt_tokens if prompt is None else prompt,
+            prompt_tokens=exchange.planned_tokens or 0 if prompt is None else prompt,
             output_tokens=planned.output_tokens if output is None else output,
         )
         turn = talk.next()
