@@ -158,7 +158,11 @@ class Driver:
             timer.cancel()
         self._thinking.clear()
         for exchange in list(self._flying):
-            exchange.stop(now, Ending(Reason.OPERATOR, why))
+            try:
+                exchange.stop(now, Ending(Reason.OPERATOR, why))
+            except Exception as error:  # noqa: BLE001  (what broke once breaks again; the run has to end all the same)
+                self._broken = self._broken or error
+                self._flying.discard(exchange)
         self._settle()
 
     def _fail(self, error: Exception) -> None:
