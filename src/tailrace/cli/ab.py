@@ -203,4 +203,5 @@ def _print(result: AbResult) -> None:
         print("\nGood to know:")
         for line in notes:
             print(f"  - {line}")
-    print(f"\nAll runs again, with every metric: tailrace compare --a '{result.folder}/*-a.run' --b '{result.folder}/*-b.run'")
+    runs = f"--a '{result.folder}/*-a.run' --b '{result.folder}/*-b.run'"
+    print(f"\nAll runs again, with every metric: tailrace compare {runs}")
