@@ -119,7 +119,7 @@ class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
     classes_from_schedule: dict[str, dict[str, MetricSummary]] = {}
     """Class -> what `from_schedule` is for all."""
     attainment: dict[str, Attainment] = {}
-    """`all`, and each class by its own objectives together with those for all."""
+    """`all`, and each class of several: by its own objectives, by those for all where it has none on a metric."""
     buckets: list[BucketSummary] = []
     """By length, from the headline's origin; only where there are requests."""
     user_tokens_per_s: RateSummary | None = None
