@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +14,30 @@ from tailrace.model.thresholds import MS, Objectives
 from tailrace.stats.quantiles import wilson_interval
 from tailrace.store.table import RecordTable
 
-__all__ = ["ALL", "attainments", "met_objectives", "objective_ms"]
+__all__ = ["ALL", "Throughput", "attainments", "met_objectives", "objective_ms", "throughput"]
 
 Floats = NDArray[np.float64]
 
 ALL = "all"
 """The key of all requests together, beside the names of classes."""
+
+
+class Throughput(NamedTuple):
+    """What got done a second."""
+
+    requests_per_s: float
+    tokens_per_s: float
+    goodput_per_s: float
+
+
+def throughput(table: RecordTable, objectives: Objectives, duration_s: float) -> Throughput:
+    """The rates of a table's completed requests over `duration_s`; zeros where that is 0."""
+    if not duration_s:
+        return Throughput(0.0, 0.0, 0.0)
+    done = completed(table)
+    tokens = float(np.nansum(table.column("output_tokens")[done]))
+    good = int(met_objectives(table, objectives).sum())
+    return Throughput(int(done.sum()) / duration_s, tokens / duration_s, good / duration_s)
 
 
 def met_objectives(table: RecordTable, objectives: Objectives) -> NDArray[np.bool_]:

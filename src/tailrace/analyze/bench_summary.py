@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.analyze.attainment import attainments, met_objectives, objective_ms
+from tailrace.analyze.attainment import attainments, met_objectives, objective_ms, throughput
 from tailrace.analyze.buckets import OUTPUT_EDGES, PROMPT_EDGES, edge_label, length_places
 from tailrace.analyze.counted import completed, failed, left, measured
 from tailrace.analyze.gaps import longest_wait_ms, pooled_gaps
@@ -66,10 +66,11 @@ def summarise(
         window = window_of(table, trim)
         table, duration_s, words = table.where(window.rows), window.duration_s, window.words
     view = _View(table)
-    tokens = float(np.nansum(view.done.column("output_tokens"))) if len(view.done) else 0.0
     reasons, counts = np.unique(table.column("reason")[~view.done_rows].astype(str), return_counts=True)
     lanes, sizes = np.unique(table.column("lane").astype(str), return_counts=True)
-    reached = attainments(table, objectives or Objectives(), duration_s)
+    objectives = objectives or Objectives()
+    reached = attainments(table, objectives, duration_s)
+    rates = throughput(table, objectives, duration_s)
     everyone = np.ones(len(table), dtype=bool)
     scheduled = view.from_schedule(everyone)
     classes = {str(lane): (table.column("lane") == lane).astype(bool) for lane in lanes} if lanes.size > 1 else {}
@@ -77,9 +78,9 @@ def summarise(
     return BenchSummary(
         run=name,
         n=len(table),
-        requests_per_s=len(view.done) / duration_s if duration_s else 0.0,
-        tokens_per_s=tokens / duration_s if duration_s else 0.0,
-        goodput_per_s=reached["all"].goodput_per_s,
+        requests_per_s=rates.requests_per_s,
+        tokens_per_s=rates.tokens_per_s,
+        goodput_per_s=rates.goodput_per_s,
         errors={str(key): int(value) for key, value in zip(reasons, counts, strict=True)},
         client=client or ClientHealth(),
         metrics=view.metrics(everyone),
