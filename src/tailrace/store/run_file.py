@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
+from tailrace.model.client_sample import ClientSample
 from tailrace.model.conditions import Conditions
+from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError, RunFileError, StoreError
 from tailrace.model.measurement import ClientHealth
 from tailrace.model.record import SCHEMA, RequestRecord
@@ -108,6 +110,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     records: list[RequestRecord]
     trailer: RunTrailer | None = None
     problem: str = ""
+    states: list[EngineState] = []
+    """What the engine's metrics said while the run went on, oldest first. `at_ns` counts from the start of the
+    measured part, as a record's `run_offset_ns` does."""
+    health: list[ClientSample] = []
+    """How the load generator was, second by second."""
 
     def table(self) -> RecordTable:
         """The records as columns."""
