@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import typer
 
+from tailrace.cli.trim import parse_trim
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -24,6 +26,7 @@ class Results(NamedTuple):
     out: str | None
     fail_on: str | None
     as_json: bool
+    trim: str | None = None
 
     def check(self) -> None:
         """Raise `InputError` for something that cannot be failed on."""
@@ -64,7 +67,7 @@ def run(spec: BenchSpec, results: Results) -> None:
     from tailrace.cli.bench_print import LiveProgress, announcement, print_summary
     from tailrace.probe.run import Interrupted
 
-    path = results.path()
+    path, trim = results.path(), parse_trim(results.trim)
     with LiveProgress(spec.url, announcement="" if results.as_json else announcement(spec)) as progress:
         try:
             result = bench(spec, out=path, on_progress=progress.show)
@@ -72,6 +75,11 @@ def run(spec: BenchSpec, results: Results) -> None:
             sys.stderr.write(f"tailrace bench: {error}\n")
             raise typer.Exit(_EXIT_INTERRUPTED) from None
     summary = result.summary
+    if trim is not None:
+        from tailrace.analyze.bench_summary import summarise_run
+        from tailrace.store.run_file import read_run
+
+        summary = summarise_run(read_run(path), trim=trim)
     if results.as_json:
         import msgspec
 
