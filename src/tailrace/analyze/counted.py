@@ -10,18 +10,24 @@ from numpy.typing import NDArray
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.store.table import RecordTable
 
-__all__ = ["completed", "failed", "left", "left_by_plan", "measured"]
+__all__ = ["completed", "failed", "left", "left_by_plan", "measured", "measured_rows"]
 
 _CLIENTS_CHOICE: Final = (Reason.CLIENT_DISCONNECT.value, Reason.CLIENT_WRITE_FAILED.value, Reason.BARGE_IN.value)
 _LOADS_CHOICE: Final = (*_CLIENTS_CHOICE, Reason.OPERATOR.value, Reason.SHUTDOWN.value)
 """Seen from a load generator, it is the operator too: who ends a run early cuts what is under way."""
 
 
-def measured(table: RecordTable) -> RecordTable:
-    """The table without its warm-up."""
+def measured_rows(table: RecordTable) -> NDArray[np.bool_]:
+    """Which rows are not of the warm-up."""
     warm = table.column("lane") == "warmup"
     early = table.column("run_offset_ns") < 0
-    mask = ~(warm | early).astype(bool)
+    mask: NDArray[np.bool_] = ~(warm | early).astype(bool)
+    return mask
+
+
+def measured(table: RecordTable) -> RecordTable:
+    """The table without its warm-up."""
+    mask = measured_rows(table)
     return table if mask.all() else table.where(mask)
 
 
