@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -14,6 +14,8 @@ __all__ = ["ABSENT", "Cell", "Section", "card", "cell", "figure", "ms", "row", "
 
 ABSENT: Final = "\N{EN DASH}"
 _LIMIT: Final = 400
+_JOINED: Final = "\u00a0"
+"""Between a number and its unit: no line breaks there. Python does not call it printable."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +33,7 @@ class Cell(str):
 
 def text(value: object, limit: int = _LIMIT) -> Cell:
     """`value` as text: escaped, control characters out, shortened."""
-    kept = "".join(char if char.isprintable() else " " for char in str(value))
+    kept = "".join(char if char.isprintable() or char == _JOINED else " " for char in str(value))
     if len(kept) > limit:
         kept = kept[: limit - 1] + "…"
     return Cell(html.escape(kept, quote=True))
@@ -63,14 +65,13 @@ def row(head: object, cells: Iterable[Cell], kind: str = "") -> Cell:
     return Cell(f'<tr{attributes}><th scope="row">{inside}</th>{"".join(cells)}</tr>')
 
 
-def table(heads: Sequence[str], rows: Iterable[Cell], *, caption: str, numbers: int | None = None) -> Cell:
+def table(heads: Sequence[str], rows: Iterable[Cell], *, caption: str, words: Collection[str] = ()) -> Cell:
     """A table that scrolls by itself where it is wider than the page.
 
-    From column `numbers` on (default: the second), headings stand over numbers. `caption` is read by screen readers.
+    The first column and those that `words` names hold text, the others numbers. `caption` is for screen readers.
     """
-    first = 1 if numbers is None else numbers
     head = "".join(
-        f'<th scope="col"{" class=number" if place >= first else ""}>{text(name)}</th>'
+        f'<th scope="col"{" class=number" if place and name not in words else ""}>{text(name)}</th>'
         for place, name in enumerate(heads)
     )
     return Cell(

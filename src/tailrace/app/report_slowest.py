@@ -49,7 +49,7 @@ def slowest_section(table_: RecordTable, records: Sequence[RequestRecord], late:
         card(
             "Slowest requests",
             f"The {len(rows)} that took longest, failed ones included",
-            table(heads, rows, caption="The slowest requests", numbers=2),
+            table(heads, rows, caption="The slowest requests", words=("class", "stream", "outcome")),
             note=scale,
         )
     ]

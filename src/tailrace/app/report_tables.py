@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from tailrace.app.report_markup import ABSENT, Cell, cell, ms, row, table, text
@@ -27,10 +27,14 @@ NAMES: Final = {
     "rtf": ("RTF", "end to end / length of the audio; below 1 is faster than speech"),
 }
 _MOST_CLASSES: Final = 24
+_SAME: Final = {"ttft_content_ms": "ttft_ms", "itl_ms": "chunk_gap_ms", "e2e_last_token_ms": "e2e_ms"}
 
 
-def metric_table(metrics: Mapping[str, MetricSummary], caption: str) -> Cell:
-    """One row a metric that is known, a second one where failures change it; what is not known is said below."""
+def metric_table(metrics: Mapping[str, MetricSummary], caption: str, *, worst: Collection[str] = ()) -> Cell:
+    """One row a metric that is known, a second one with the failures for those of `worst`; the unknown is said below.
+
+    A metric that is another one in this run (each chunk a token, the last token with the last byte) is not repeated.
+    """
     rows: list[Cell] = []
     unknown: list[str] = []
     for key, metric in metrics.items():
@@ -38,9 +42,11 @@ def metric_table(metrics: Mapping[str, MetricSummary], caption: str) -> Cell:
         if not metric.n:
             unknown.append(f"{name}: {metric.reason}")
             continue
-        if key == "ttft_content_ms" and metric == metrics.get("ttft_ms"):
+        if key in _SAME and metric == metrics.get(_SAME[key]):
             continue
-        rows += _metric_rows(Cell(f"{text(name)}<small>{text(words)}</small>"), metric)
+        same = [NAMES[other][0] for other, of in _SAME.items() if of == key and metrics.get(other) == metric]
+        name = f"{name} = {', '.join(same)}" if same else name
+        rows += _metric_rows(Cell(f"{text(name)}<small>{text(words)}</small>"), metric, worst=key in worst)
     below = f'<p class="aside">Not known: {text("; ".join(unknown), 2000)}.</p>' if unknown else ""
     return Cell(table(_HEADS, rows, caption=caption) + below)
 
@@ -48,7 +54,7 @@ def metric_table(metrics: Mapping[str, MetricSummary], caption: str) -> Cell:
 _HEADS: Final = ("ms", "n", "failed", "mean", *(name for name, _ in PERCENTILES.values()), "longest")
 
 
-def _metric_rows(head: Cell, metric: MetricSummary) -> list[Cell]:
+def _metric_rows(head: Cell, metric: MetricSummary, *, worst: bool) -> list[Cell]:
     cells = [
         cell(count(metric.n), "number"),
         cell(count(metric.failed) if metric.failed else "0", "number failed" if metric.failed else "number"),
@@ -56,13 +62,13 @@ def _metric_rows(head: Cell, metric: MetricSummary) -> list[Cell]:
     ]
     cells += [_percentile(metric, key, p) for key, (_, p) in PERCENTILES.items()]
     rows = [row(head, [*cells, cell(ms(metric.max), "number")])]
-    if metric.failed and metric.adjusted:
-        worst = [
+    if worst and metric.failed and metric.adjusted:
+        values = [
             cell(ABSENT if key not in metric.adjusted else _infinite(metric.adjusted[key]), "number")
             for key in PERCENTILES
         ]
-        words = Cell("counting failures<small>each slower than everything</small>")
-        rows.append(row(words, [cell(count(metric.n + metric.failed), "number"), cell(""), cell(""), *worst,
+        words = Cell("with its failures<small>each slower than everything</small>")
+        rows.append(row(words, [cell(count(metric.n + metric.failed), "number"), cell(""), cell(""), *values,
                                 cell("∞", "number")], "adjusted"))  # fmt: skip
     return rows
 
@@ -98,7 +104,7 @@ def class_table(summary: BenchSummary) -> Cell | None:
             if metric is None or not metric.n:
                 continue
             label = Cell(f"{text(name, 60)}<small>{text(NAMES[key][0])}</small>") if first else text(NAMES[key][0])
-            rows += _metric_rows(label, metric)
+            rows += _metric_rows(label, metric, worst=key != "tpot_ms")
             first = False
     return table(_HEADS, rows, caption="Latency by class")
 
@@ -120,7 +126,8 @@ def attainment_table(reached: Mapping[str, Attainment]) -> Cell:
                 ],
             )
         )
-    return table(("", "n", "met", "share", "goodput, /s", "objectives"), rows, caption="Objectives met, by class")
+    heads = ("", "n", "met", "share", "goodput, /s", "objectives")
+    return table(heads, rows, caption="Objectives met, by class", words=("objectives",))
 
 
 def _bounds(one: Attainment) -> str:

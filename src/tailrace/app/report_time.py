@@ -71,17 +71,23 @@ def _cloud(
 
 def _throughput(series: RunSeries) -> Picture:
     middle = series.middle
-    lines = [Line("completed", middle, series.done, fill=True), Line("sent", middle, series.sent)]
+    lines = [Line("completed", middle, series.done, fill=True)]
     if series.due is not None:
         lines.append(Line("due", middle, series.due))
-    title = f"Completed at most {series.done.max():,.1f} requests/s, {series.done.mean():,.1f} on average"
+    if series.due is None or (series.waiting is not None and series.waiting.max() > 1):
+        lines.append(Line("sent", middle, series.sent))
+    title = f"At most {series.done.max():,.1f} requests/s completed"
     return lines_picture(
-        lines, "throughput", title, "requests/s", note=f"Counted in stretches of {series.width_s:g} s, at each end."
+        lines,
+        "throughput",
+        title,
+        "requests/s",
+        note=f"Counted in stretches of {series.width_s:g} s, completed ones by their end.",
     )
 
 
 def _tokens(series: RunSeries) -> Picture:
-    title = f"Output tokens: {series.tokens.mean():,.0f}/s on average"
+    title = f"At most {series.tokens.max():,.0f} output tokens/s"
     note = f"A request's tokens are counted in the {series.width_s:g} s in which it ended."
     return lines_picture(
         [Line("tokens/s", series.middle, series.tokens, fill=True)], "tokens", title, "tokens/s", note=note
@@ -101,7 +107,8 @@ def _in_flight(series: RunSeries) -> Picture:
 def _client(run: Run, series: RunSeries, *, scheduled: bool) -> Picture | None:
     lines = []
     if scheduled and series.late_ms is not None:
-        lines.append(Line("latest send", series.middle, series.late_ms))
+        known = ~np.isnan(series.late_ms)
+        lines.append(Line("latest send", series.middle[known], series.late_ms[known]))
     for process in sorted({sample.process for sample in run.health}):
         samples = [sample for sample in run.health if sample.process == process]
         name = f" (process {process})" if process else ""

@@ -51,7 +51,8 @@ def over_time_picture(classes: Sequence[Dots], lost: Crosses, name: str, words: 
     )
     data = [_dots(dots, place, theme) for place, dots in enumerate(known)]
     if lost.n:
-        data.append(_crosses(lost, theme))
+        floor = min((float(dots.ms.min()) for dots in known if dots.ms.size), default=1e-3)
+        data.append(_crosses(lost, floor, theme))
     return Picture(
         name=name,
         title=_title(known, lost, words),
@@ -79,16 +80,20 @@ def _dots(dots: Dots, place: int, theme: Theme) -> dict[str, Any]:
     }
 
 
-def _crosses(lost: Crosses, theme: Theme) -> dict[str, Any]:
+def _crosses(lost: Crosses, floor: float, theme: Theme) -> dict[str, Any]:
+    """Refusals end at once: below the fastest answer they stand on the lower edge, or they would squeeze the rest."""
     return {
         "type": "scatter",
         "mode": "markers",
         "name": "failed, by its age at the end",
         "x": np.round(lost.at_s, 3).tolist(),
-        "y": np.round(np.maximum(lost.ms, 1e-3), 2).tolist(),
-        "text": [plain(why.replace("_", " ")) for why in lost.why],
+        "y": np.round(np.maximum(lost.ms, max(floor * 0.8, 1e-3)), 3).tolist(),
+        "text": [
+            f"{plain(why.replace('_', ' '))} after {duration(ms)}"
+            for why, ms in zip(lost.why, lost.ms.tolist(), strict=True)
+        ],
         "marker": {"color": FAILED[theme], "symbol": "x", "size": 8},
-        "hovertemplate": "<b>%{text}</b><br>after %{y:,.4~r} ms, due at %{x:,.1f} s<extra></extra>",
+        "hovertemplate": "<b>%{text}</b><br>due at %{x:,.1f} s<extra></extra>",
     }
 
 
@@ -108,6 +113,11 @@ def _note(known: Sequence[Dots], lost: Crosses) -> str:
     drawn = sum(int(dots.at_s.size) for dots in known)
     total = sum(dots.n for dots in known)
     note = "Each request at the time at which it was due."
+    if lost.n:
+        note += (
+            " A cross is one that failed, at its age when it did; one that failed sooner than any answer came is on "
+            "the lower edge."
+        )
     if drawn < total:
         note += (
             f" Of {count(total)} completed requests {count(drawn)} are drawn: the slowest, and an even sample of the "

@@ -113,7 +113,7 @@ def errors_picture(
         bargap=0.05,
         xaxis=axis(theme, TIME_AXIS, rangemode="tozero"),
         yaxis=axis(theme, f"requests in {width:g} s", rangemode="tozero", tickformat=",d"),
-        legend={"orientation": "h", "y": 1.02, "x": 0, "yanchor": "bottom"},
+        legend={"orientation": "h", "y": 1.02, "x": 0, "yanchor": "bottom", "traceorder": "normal"},
         showlegend=True,
         hovermode="x unified",
     )
