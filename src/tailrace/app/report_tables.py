@@ -103,7 +103,7 @@ def class_table(summary: BenchSummary) -> Cell | None:
             metric = origin[name].get(key) or summary.classes[name].get(key)
             if metric is None or not metric.n:
                 continue
-            label = Cell(f"{text(name, 60)}<small>{text(NAMES[key][0])}</small>") if first else text(NAMES[key][0])
+            label = Cell(f"<b>{text(name, 60)}</b> {NAMES[key][0]}") if first else text(NAMES[key][0])
             rows += _metric_rows(label, metric, worst=key != "tpot_ms")
             first = False
     return table(_HEADS, rows, caption="Latency by class")
