@@ -97,7 +97,7 @@ def test_an_interval_contains_its_percentile_and_all_are_in_order(values):
 def test_a_pool_is_worth_no_more_than_its_values(entries):
     rows, values, at = (np.array(column) for column in zip(*entries, strict=True))
     pool = pooled(values.astype(float), rows.astype(np.int64), at.astype(float))
-    levels = [(float(np.quantile(values, p)), p) for p in (0.5, 0.9, 0.99)]
+    levels = [float(np.quantile(values, p)) for p in (0.5, 0.9, 0.99)]
     for size in effective_sizes(pool, levels):
         assert 0.0 <= size <= values.size
     metric = summarise_pool(pool)
@@ -111,7 +111,7 @@ def test_independent_values_keep_nearly_their_whole_number():
     rng = np.random.default_rng(0)
     n = 20_000
     pool = pooled(rng.exponential(20.0, n), np.arange(n) // 20, rng.uniform(0, 100, n))
-    sizes = effective_sizes(pool, [(float(np.quantile(pool.values, p)), p) for p in (0.5, 0.99)])
+    sizes = effective_sizes(pool, [float(np.quantile(pool.values, p)) for p in (0.5, 0.99)])
     assert min(sizes) > 0.5 * n
 
 
@@ -119,7 +119,7 @@ def test_gaps_that_are_copies_of_each_other_are_worth_their_requests():
     rng = np.random.default_rng(1)
     each = rng.exponential(20.0, 400)
     pool = pooled(np.repeat(each, 50), np.repeat(np.arange(400), 50), np.repeat(rng.uniform(0, 100, 400), 50))
-    (size,) = effective_sizes(pool, [(float(np.median(pool.values)), 0.5)])
+    (size,) = effective_sizes(pool, [float(np.median(pool.values))])
     assert size <= 400
 
 

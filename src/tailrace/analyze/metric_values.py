@@ -98,13 +98,13 @@ def summarise_pool(pool: Pool, reason: str = "", *, failed: int = 0) -> MetricSu
     if not n:
         return MetricSummary(n=0, reason=reason or _ABSENT, failed=failed)
     at = {name: _at(ordered, p) for name, p in QUANTILES.items() if supported(p, n)}
-    worth = effective_sizes(pool, [(value, QUANTILES[name]) for name, value in at.items()])
+    worth = effective_sizes(pool, list(at.values()))
     ci = {name: list(effective_interval(ordered, QUANTILES[name], size)) for name, size in zip(at, worth, strict=True)}
     return _summary(ordered, at, ci=ci, method="effective_sample", p99_ci=None, failed=failed, worst={})
 
 
-def effective_sizes(pool: Pool, levels: Sequence[tuple[float, float]]) -> list[float]:
-    """How many independent values tell as much about each quantile as the pooled ones do; `levels`: (value, p).
+def effective_sizes(pool: Pool, levels: Sequence[float]) -> list[float]:
+    """How many independent values tell as much about each quantile as the pooled ones do; `levels` are the quantiles.
 
     n over the design effect of "is above the value": its variance as sums over requests, and over stretches of time
     (whichever is larger), against that of independent values; reduced by (z / t)^2 for the number of requests, as few
@@ -123,19 +123,24 @@ def effective_sizes(pool: Pool, levels: Sequence[tuple[float, float]]) -> list[f
     from scipy.special import stdtrit  # noqa: PLC0415  (scipy is loaded only where it is used)
 
     few = (_Z / float(stdtrit(clusters - 1, 0.975))) ** 2
-    out = []
-    for value, p in levels:
-        # Ascending: what is above the value is the end of the pool.
-        first = int(np.searchsorted(pool.values, value, side="right"))
+
+    def effect(first: int) -> float:
+        """The design effect of being among the values from place `first` on (ascending: those above a level)."""
         share = (n - first) / n
+        if share in (0.0, 1.0):
+            return 1.0
         by_request = np.bincount(pool.row[first:], minlength=held.size) - share * held
         variance = float(by_request @ by_request) * clusters / (clusters - 1)
         if cell.size:
             by_time = np.bincount(cell[first:], minlength=_CELLS) - share * in_cell
             variance = max(variance, batch_variance(by_time))
-        # Where ties leave nothing above the value, the share that should be above it is the best guess.
-        spread = share * (1.0 - share) or p * (1.0 - p)
-        out.append(n / max(1.0, variance / (n * spread)) * few)
+        return max(1.0, variance / (n * share * (1.0 - share)))
+
+    out = []
+    for value in levels:
+        # Many values may be equal to the level: whether they count as above it must not decide.
+        places = {int(np.searchsorted(pool.values, value, side=side)) for side in ("left", "right")}
+        out.append(n / max(map(effect, places)) * few)
     return out
 
 
