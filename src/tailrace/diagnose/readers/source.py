@@ -25,7 +25,7 @@ from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
 from tailrace.model.record import RequestRecord
-from tailrace.store.run_file import Run, read_run
+from tailrace.store.run_file import Run, is_run_file, read_run
 from tailrace.store.table import RecordTable
 
 __all__ = ["Kind", "Source", "kind_of", "read_source"]
@@ -88,6 +88,8 @@ def kind_of(path: Path) -> Kind:
         raise InputError("there is no such file", place=place, remedy=_REMEDY) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", place=place, remedy=_REMEDY) from None
+    if is_run_file(head):
+        return Kind.RUN
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start:
         raise InputError("the file is empty", place=place, remedy=_REMEDY)
@@ -101,8 +103,6 @@ def kind_of(path: Path) -> Kind:
 
 def _json_kind(start: bytes) -> Kind | None:
     """JSON by its first keys."""
-    if start.startswith(b'{"tailrace_run"'):
-        return Kind.RUN
     if start.startswith(b"{") and MARK in start[:64]:
         return Kind.SIGNALS
     if start.startswith(b"{") and (b'"request_id"' in start or b'"start_unix_ns"' in start):
@@ -140,7 +140,7 @@ def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: boo
     kind = kind_of(path)
     if kind is Kind.RUN:
         run = read_run(path, allow_partial=allow_partial)
-        notes = [f"{name}: only the part before {run.problem} was read"] if run.problem else []
+        notes = [f"{name}: only what is whole was read ({run.problem})"] if run.problem else []
         return Source(name=name, kind=kind, table=run.table(), run=run, notes=notes)
     if kind is Kind.LINES:
         table, applications = one_vantage(read_lines(path, decode))
