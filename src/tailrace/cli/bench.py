@@ -52,6 +52,12 @@ def bench(
         str,
         typer.Option(help="Requests (10) or time (5s) before the measured part.", rich_help_panel=_LOAD),
     ] = "0",
+    processes: Annotated[
+        str,
+        typer.Option(
+            help="Processes that generate it: a number, or auto (as many as it asks for).", rich_help_panel=_LOAD
+        ),
+    ] = "auto",
     seed: Annotated[int, typer.Option(help="Same seed, same arrivals and lengths.", rich_help_panel=_LOAD, min=0)] = 0,
     mix: Annotated[
         str | None,
@@ -117,6 +123,10 @@ def bench(
     connect_timeout: Annotated[
         str, typer.Option(help="Longest wait for a connection.", rich_help_panel=_SERVER)
     ] = "10s",
+    connections: Annotated[
+        str,
+        typer.Option(help="reuse (kept alive), or new: one for each request.", rich_help_panel=_SERVER),
+    ] = "reuse",
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept any TLS certificate.", rich_help_panel=_SERVER)
     ] = False,
@@ -159,6 +169,7 @@ def bench(
             arrival=arrival,
             burstiness=burstiness,
             warmup=warmup,
+            processes=processes,
             seed=seed,
         )
         work = Work(
@@ -182,8 +193,9 @@ def bench(
             first_token_timeout=first_token_timeout,
             idle_timeout=idle_timeout,
             connect_timeout=connect_timeout,
+            connections=connections,
             insecure=insecure,
         )
         results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json)
         results.check()
-        run(spec_of(load, work, server, results), results)
+        run(spec_of(load, work, server, results), results, processes=load.process_count())

@@ -34,6 +34,7 @@ def spec_of(load: Load, work: Work, server: Server, results: Results) -> BenchSp
         extra_body=work.body(),
         ignore_eos=work.ignore_eos,
         limits=server.limits(),
+        new_connections=server.new_connections(),
         verify_tls=not server.insecure,
         shared_prefix=work.shared_prefix,
         chars_per_token=work.chars_per_token,

@@ -49,6 +49,8 @@ class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Ask engines that know it to answer with exactly the planned number of tokens; dropped where refused."""
     limits: Limits = Limits()
     verify_tls: bool = True
+    new_connections: bool = False
+    """Open one for each request, instead of keeping them alive."""
     shared_prefix: int = 0
     """Tokens at the beginning that all prompts share (0: none, so that prefix caches cannot answer)."""
     chars_per_token: float | None = None

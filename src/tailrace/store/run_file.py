@@ -202,8 +202,7 @@ class RunWriter:
         coding, payload = pack(_encode(Contents(header, list(NUMBERS), list(TEXTS), os.urandom(8))))
         first = self._frame(FrameKind.HEADER, 1, payload, coding)
         self._seed = zlib.crc32(first, zlib.crc32(begin))
-        self._append(begin + first)
-        if self._error is not None:
+        if not self._append(begin + first):
             self._release()
             raise self._failure()
         self._thread = threading.Thread(target=self._run, name="run-writer", daemon=True)
@@ -342,11 +341,11 @@ class RunWriter:
                 self._busy = False
                 self._turn.notify_all()
 
-    def _append(self, data: bytes, records: int = 0) -> None:
+    def _append(self, data: bytes, records: int = 0) -> bool:
         """Write whole blocks, or nothing of them: a block that a full disk has torn is taken back."""
         file = self._file
         if file is None or self._error is not None:
-            return
+            return False
         done = 0
         try:
             while done < len(data):
@@ -356,6 +355,8 @@ class RunWriter:
             self._error, self._stopped = error, True
             with contextlib.suppress(OSError):
                 os.ftruncate(file, os.lseek(file, 0, os.SEEK_CUR) - done)
+            return False
+        return True
 
     def _stop(self) -> None:
         with self._turn:
