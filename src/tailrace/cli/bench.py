@@ -130,6 +130,13 @@ def bench(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept any TLS certificate.", rich_help_panel=_SERVER)
     ] = False,
+    scrape_every: Annotated[
+        str,
+        typer.Option(help="How often the engine's metrics are read during the run; 0: never.", rich_help_panel=_SERVER),
+    ] = "1s",
+    metrics_url: Annotated[
+        str, typer.Option(help="Where they are, when not at the server's /metrics.", rich_help_panel=_SERVER)
+    ] = "",
     objective: Annotated[
         list[str] | None,
         typer.Option(
@@ -195,6 +202,8 @@ def bench(
             connect_timeout=connect_timeout,
             connections=connections,
             insecure=insecure,
+            metrics_url=metrics_url,
+            scrape_every=scrape_every,
         )
         results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json)
         results.check()

@@ -102,6 +102,8 @@ class RunTrailer(msgspec.Struct, frozen=True, kw_only=True):
     """The run was ended early on purpose (Ctrl-C); what it has is whole."""
     counters: dict[str, float] = {}
     """Whatever the writer counted: requests not sent, drops, bytes."""
+    notes: list[str] = []
+    """What turned out while it ran."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
