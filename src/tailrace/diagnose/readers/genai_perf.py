@@ -1,0 +1,231 @@
+"""What GenAI-Perf wrote: `profile_export.json`, every frame of every answer, or `profile_export_genai_perf.json`.
+
+The full export holds each frame's bytes beside its stamp, so that its streams are read by our own dialects: which frame
+carries a token, what is reasoning, what was usage or `[DONE]` is decided as for any other stream. Of the summary, TTFT
+and the latency to the last frame are ours; its ITL rests on the last frame of any kind, and is `theirs`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tailrace.diagnose.readers.aiperf import number_of, plain, statistics, value_of
+from tailrace.diagnose.readers.foreign_json import count, decode, opened
+from tailrace.diagnose.readers.imported import Imported, aggregate, metric, run
+from tailrace.diagnose.readers.told_request import Tally, Told, reason_of, record_of
+from tailrace.measure.dialect import UNREADABLE, Dialect
+from tailrace.measure.dialects import dialect_for
+from tailrace.measure.sse import EventTooLarge, SseFramer
+from tailrace.model.conditions import Conditions
+from tailrace.model.errors import InputError
+from tailrace.model.outcome import Reason
+from tailrace.model.record import RequestRecord
+from tailrace.model.timeline import TOKEN_KINDS, EventKind
+from tailrace.store.run_file import Arrival, Run
+
+__all__ = ["TOOL", "frame_events", "read_genai_perf_aggregate", "read_genai_perf_streams"]
+
+TOOL: Final = "genai-perf"
+_REMEDY: Final = "Give profile_export.json or profile_export_genai_perf.json as GenAI-Perf wrote it, whole."
+
+
+class _Request(msgspec.Struct):
+    timestamp: float | None = None
+    request_inputs: dict[str, Any] | None = None
+    response_timestamps: list[float | None] = []
+    response_outputs: list[Any] = []
+
+
+class _Setting(msgspec.Struct):
+    mode: str | None = None
+    value: float | None = None
+
+
+class _Experiment(msgspec.Struct):
+    experiment: _Setting | None = None
+    requests: list[_Request] = []
+
+
+class _Saved(msgspec.Struct):
+    experiments: list[msgspec.Raw]
+    service_kind: str | None = None
+    endpoint: str | None = None
+    version: str | None = None
+    exported_by: str = ""
+
+
+def read_genai_perf_streams(path: Path) -> Imported:
+    """The experiments of `profile_export.json`, each a run. InputError where it is none."""
+    place, tally = str(path), Tally()
+    saved = decode(memoryview(opened(path)), _Saved, place=place, tool="GenAI-Perf", remedy=_REMEDY)
+    if not saved.experiments:
+        raise InputError("it holds no experiment", place=place, remedy=_REMEDY)
+    items = []
+    for index, raw in enumerate(saved.experiments):
+        one = decode(raw, _Experiment, place=f"{place}: experiments[{index}]", tool="GenAI-Perf", remedy=_REMEDY)
+        items.append(_run(path, saved, one, tally))
+    return Imported(items=list(items), notes=tally.notes())
+
+
+def _run(path: Path, saved: _Saved, one: _Experiment, tally: Tally) -> Run:
+    endpoint = "/" + (saved.endpoint or "").strip("/")
+    dialect = dialect_for(endpoint)
+    starts = [count(request.timestamp) for request in one.requests]
+    first = min((start for start in starts if start), default=0)
+    records = [
+        _record(request, start, first, index, endpoint, dialect, tally)
+        for index, (request, start) in enumerate(zip(one.requests, starts, strict=True))
+    ]
+    end = max((record.start_unix_ns + record.e2e_ns for record in records), default=first)
+    setting = one.experiment or _Setting()
+    value = setting.value
+    arrival = Arrival(kind="unknown")
+    if setting.mode == "concurrency":
+        arrival = Arrival(kind="closed", concurrency=count(value))
+    elif setting.mode == "request_rate" and value:
+        arrival = Arrival(kind="constant", rate=value)
+    return run(
+        path,
+        TOOL,
+        records,
+        granularity="event",
+        absent=("from_schedule",),
+        arrival=arrival,
+        conditions=Conditions(tool=f"genai-perf ({saved.version})" if saved.version else "genai-perf"),
+        duration_s=(end - first) / 1e9 if first else None,
+        started_unix_ns=first,
+    )
+
+
+def _record(
+    request: _Request, start: int | None, first: int, index: int, endpoint: str, dialect: Dialect, tally: Tally
+) -> RequestRecord:
+    told = Told(
+        request_id=f"genai-perf-{index}",
+        tool="genai-perf response_timestamps",
+        endpoint=endpoint,
+        start_unix_ns=start or 0,
+        offset_ns=None if not start else max(0, start - first),
+    )
+    if start:
+        _read_frames(told, request, start, dialect, tally)
+    elif request.response_timestamps:
+        tally.count("requests have no stamp of their own; their times are unknown")
+    if not told.events and told.reason is Reason.NONE:
+        tally.count("requests brought no token; they count as failed")
+        told.reason = Reason.ENGINE_ERROR
+    _read_body(told, request)
+    return record_of(told)
+
+
+def _read_frames(told: Told, request: _Request, start: int, dialect: Dialect, tally: Tally) -> None:
+    usage: tuple[int, int | None] | None = None
+    outputs = request.response_outputs
+    for place, stamp in enumerate(request.response_timestamps):
+        at = count(stamp)
+        if at is None or at < start:
+            tally.count("frames have a stamp before their request, or none; they were left out")
+            continue
+        at -= start
+        told.end_ns = max(told.end_ns or 0, at)
+        for event, data in frame_events(outputs[place] if place < len(outputs) else None):
+            meaning = dialect.read(event, data)
+            kind = meaning.kind
+            if kind in TOKEN_KINDS:
+                told.events.append(at)
+                told.kinds.append(int(kind))
+                told.tokens.append(-1)
+                if told.ttft_ns is None:
+                    told.ttft_ns = at
+                if told.content_ns is None and (meaning.has_content or kind is EventKind.CONTENT):
+                    told.content_ns = at
+            else:
+                told.others.append((at, int(kind)))
+            if meaning.usage is not None and meaning.usage.completion is not None:
+                usage = (meaning.usage.completion, meaning.usage.prompt)
+            if meaning.fault is not None:
+                told.reason, told.error = reason_of(meaning.fault.message), meaning.fault.message
+            told.finish_reason = meaning.finish_reason or told.finish_reason
+    if told.events != sorted(told.events):
+        tally.count("streams have stamps that go back; they were put in order")
+        order = sorted(range(len(told.events)), key=told.events.__getitem__)
+        told.events = [told.events[row] for row in order]
+        told.kinds = [told.kinds[row] for row in order]
+        told.ttft_ns = told.events[0]
+    if usage is not None:
+        told.output_tokens, told.prompt_tokens = usage
+        told.output_source = told.prompt_source = "usage"
+    elif told.events:
+        told.output_tokens, told.output_source = len(told.events), "chunks"
+
+
+def frame_events(output: Any) -> list[tuple[bytes | None, bytes]]:
+    """The events of one frame as it was kept: the text of an SSE read, or one JSON object without its `data:`."""
+    if isinstance(output, dict):
+        # The key is `response` of OpenAI endpoints; Triton's own have the outputs by their names.
+        output = output.get("response", output.get("text_output"))
+        if output is None:
+            return []
+    if not isinstance(output, str):
+        return []
+    raw = output.encode("utf-8", "replace")
+    if not raw.lstrip().startswith((b"data:", b"event:", b":")):
+        return [(None, raw)] if raw.strip() else []
+    framer = SseFramer()
+    try:
+        events = framer.feed(raw if raw.endswith((b"\n\n", b"\r\n\r\n")) else raw + b"\n\n")
+    except EventTooLarge:
+        return []
+    return [(one.event, one.data) for one in events if one.data is not None]
+
+
+def _read_body(told: Told, request: _Request) -> None:
+    """Model and asked length, from the body that was sent."""
+    payload = (request.request_inputs or {}).get("payload")
+    if not isinstance(payload, str):
+        return
+    try:
+        body = msgspec.json.decode(payload)
+    except UNREADABLE:
+        return
+    if isinstance(body, dict):
+        model, limit = body.get("model"), body.get("max_completion_tokens", body.get("max_tokens"))
+        told.model = model if isinstance(model, str) else ""
+        told.max_tokens = count(limit) if isinstance(limit, int) and not isinstance(limit, bool) else None
+
+
+def read_genai_perf_aggregate(path: Path) -> Imported:
+    """The summary `profile_export_genai_perf.json`. InputError where it is none."""
+    place = str(path)
+    raw = decode(memoryview(opened(path)), dict[str, Any], place=place, tool="GenAI-Perf", remedy=_REMEDY)
+    n = value_of(raw, "request_count", "avg") or 0
+    metrics = {
+        "ttft_ms": metric(statistics(raw, "time_to_first_token"), n=n),
+        "e2e_ms": metric(statistics(raw, "request_latency"), n=n),
+    }
+    if all(one.mean is None and one.p50 is None for one in metrics.values()):
+        raise InputError("holds no percentile", place=place, remedy=_REMEDY)
+    settings = raw.get("input_config")
+    names = settings.get("model_names") if isinstance(settings, dict) else None
+    model = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    return Imported(
+        items=[
+            aggregate(
+                path,
+                TOOL,
+                metrics,
+                n=n,
+                requests_per_s=number_of(raw, "request_throughput", "avg"),
+                tokens_per_s=number_of(raw, "output_token_throughput", "avg"),
+                goodput_per_s=number_of(raw, "request_goodput", "avg"),
+                theirs={name: plain(statistics(raw, name)) for name in ("inter_token_latency", "time_to_second_token")},
+                conditions=Conditions(model=model or None, tool="genai-perf"),
+                model=model,
+                notes=["its inter-token latency rests on the last frame of any kind, and so is not put under our TPOT"],
+            )
+        ],
+        notes=["only percentiles are in it; profile_export.json beside it has every frame"],
+    )
