@@ -7,6 +7,7 @@ and the latency to the last frame are ours; its ITL rests on the last frame of a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,19 +15,18 @@ import msgspec
 
 from tailrace.diagnose.readers.aiperf import number_of, plain, statistics, value_of
 from tailrace.diagnose.readers.foreign_json import count, decode, opened
+from tailrace.diagnose.readers.frames import read_frames
 from tailrace.diagnose.readers.imported import Imported, aggregate, metric, run
-from tailrace.diagnose.readers.told_request import Tally, Told, reason_of, record_of
+from tailrace.diagnose.readers.told_request import Tally, Told, record_of
 from tailrace.measure.dialect import UNREADABLE, Dialect
 from tailrace.measure.dialects import dialect_for
-from tailrace.measure.sse import EventTooLarge, SseFramer
 from tailrace.model.conditions import Conditions
 from tailrace.model.errors import InputError
 from tailrace.model.outcome import Reason
 from tailrace.model.record import RequestRecord
-from tailrace.model.timeline import TOKEN_KINDS, EventKind
 from tailrace.store.run_file import Arrival, Run
 
-__all__ = ["TOOL", "frame_events", "read_genai_perf_aggregate", "read_genai_perf_streams"]
+__all__ = ["TOOL", "read_genai_perf_aggregate", "read_genai_perf_streams"]
 
 TOOL: Final = "genai-perf"
 _REMEDY: Final = "Give profile_export.json or profile_export_genai_perf.json as GenAI-Perf wrote it, whole."
@@ -111,7 +111,7 @@ def _record(
         offset_ns=None if not start else max(0, start - first),
     )
     if start:
-        _read_frames(told, request, start, dialect, tally)
+        read_frames(told, _frames(request, start, tally), dialect)
     elif request.response_timestamps:
         tally.count("requests have no stamp of their own; their times are unknown")
     if not told.events and told.reason is Reason.NONE:
@@ -121,65 +121,14 @@ def _record(
     return record_of(told)
 
 
-def _read_frames(told: Told, request: _Request, start: int, dialect: Dialect, tally: Tally) -> None:
-    usage: tuple[int, int | None] | None = None
+def _frames(request: _Request, start: int, tally: Tally) -> Iterator[tuple[int, Any]]:
     outputs = request.response_outputs
     for place, stamp in enumerate(request.response_timestamps):
         at = count(stamp)
         if at is None or at < start:
             tally.count("frames have a stamp before their request, or none; they were left out")
-            continue
-        at -= start
-        told.end_ns = max(told.end_ns or 0, at)
-        for event, data in frame_events(outputs[place] if place < len(outputs) else None):
-            meaning = dialect.read(event, data)
-            kind = meaning.kind
-            if kind in TOKEN_KINDS:
-                told.events.append(at)
-                told.kinds.append(int(kind))
-                told.tokens.append(-1)
-                if told.ttft_ns is None:
-                    told.ttft_ns = at
-                if told.content_ns is None and (meaning.has_content or kind is EventKind.CONTENT):
-                    told.content_ns = at
-            else:
-                told.others.append((at, int(kind)))
-            if meaning.usage is not None and meaning.usage.completion is not None:
-                usage = (meaning.usage.completion, meaning.usage.prompt)
-            if meaning.fault is not None:
-                told.reason, told.error = reason_of(meaning.fault.message), meaning.fault.message
-            told.finish_reason = meaning.finish_reason or told.finish_reason
-    if told.events != sorted(told.events):
-        tally.count("streams have stamps that go back; they were put in order")
-        order = sorted(range(len(told.events)), key=told.events.__getitem__)
-        told.events = [told.events[row] for row in order]
-        told.kinds = [told.kinds[row] for row in order]
-        told.ttft_ns = told.events[0]
-    if usage is not None:
-        told.output_tokens, told.prompt_tokens = usage
-        told.output_source = told.prompt_source = "usage"
-    elif told.events:
-        told.output_tokens, told.output_source = len(told.events), "chunks"
-
-
-def frame_events(output: Any) -> list[tuple[bytes | None, bytes]]:
-    """The events of one frame as it was kept: the text of an SSE read, or one JSON object without its `data:`."""
-    if isinstance(output, dict):
-        # The key is `response` of OpenAI endpoints; Triton's own have the outputs by their names.
-        output = output.get("response", output.get("text_output"))
-        if output is None:
-            return []
-    if not isinstance(output, str):
-        return []
-    raw = output.encode("utf-8", "replace")
-    if not raw.lstrip().startswith((b"data:", b"event:", b":")):
-        return [(None, raw)] if raw.strip() else []
-    framer = SseFramer()
-    try:
-        events = framer.feed(raw if raw.endswith((b"\n\n", b"\r\n\r\n")) else raw + b"\n\n")
-    except EventTooLarge:
-        return []
-    return [(one.event, one.data) for one in events if one.data is not None]
+        else:
+            yield at - start, outputs[place] if place < len(outputs) else None
 
 
 def _read_body(told: Told, request: _Request) -> None:

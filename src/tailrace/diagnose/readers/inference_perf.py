@@ -3,8 +3,8 @@
 What its numbers mean (all in seconds):
 
 * `chunk_times` beside `response_chunks` are read by our own dialect: which frame carried a token is seen in its bytes.
-* Without them there is only `output_token_times`: each frame was counted again by a tokenizer, and all of its tokens got
-  the frame's time. The distinct times are the frames.
+* Without them there is only `output_token_times`: each frame was counted again by a tokenizer, and all of its tokens
+  got the frame's time. The distinct times are the frames.
 * Its TTFT, TPOT and ITL know answer text only; with a model that reasons they leave the reasoning out. Its ITL pools
   token gaps with zeros within a frame, and its "normalized time per output token" has TTFT: both are `theirs`.
 * The request's own deadline is not in the file per request: `from_schedule` is absent, and its summary's
@@ -13,13 +13,14 @@ What its numbers mean (all in seconds):
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from tailrace.diagnose.readers.foreign_json import count, decode, finite, ns, opened
-from tailrace.diagnose.readers.genai_perf import frame_events
+from tailrace.diagnose.readers.frames import read_frames
 from tailrace.diagnose.readers.imported import Imported, aggregate, metric, run
 from tailrace.diagnose.readers.told_request import Tally, Told, reason_of, record_of
 from tailrace.measure.dialects import CHAT
@@ -28,7 +29,6 @@ from tailrace.model.errors import InputError
 from tailrace.model.outcome import Reason
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import S
-from tailrace.model.timeline import TOKEN_KINDS, EventKind
 from tailrace.store.run_file import Arrival
 
 __all__ = ["TOOL", "read_inference_perf_aggregate", "read_inference_perf_requests"]
@@ -137,36 +137,20 @@ def _record(one: _Request, start: float | None, first: float, index: int, tally:
     by_frames = bool(response.response_chunks and response.chunk_times)
     if start is not None:
         if by_frames:
-            _read_chunks(told, response, start, tally)
+            read_frames(told, _frames(response, start, tally), CHAT)
         else:
             _read_times(told, response.output_token_times or info.output_token_times or [], start)
     told.stream = bool(told.events) or bool(text)
     return record_of(told), by_frames
 
 
-def _read_chunks(told: Told, response: _Response, start: float, tally: Tally) -> None:
-    rows: list[tuple[int, int]] = []
+def _frames(response: _Response, start: float, tally: Tally) -> Iterator[tuple[int, str | None]]:
     for chunk, stamp in zip(response.response_chunks or [], response.chunk_times or [], strict=False):
-        at = None if finite(stamp) is None or stamp is None else ns(stamp - start, S)
+        at = None if stamp is None else ns(stamp - start, S)
         if at is None:
             tally.count("frames have no stamp, or one before their request; they were left out")
-            continue
-        for event, data in frame_events(chunk):
-            meaning = CHAT.read(event, data)
-            rows.append((at, int(meaning.kind)))
-            if told.content_ns is None and (meaning.has_content or meaning.kind is EventKind.CONTENT):
-                told.content_ns = at
-            if meaning.fault is not None:
-                told.reason, told.error = reason_of(meaning.fault.message), meaning.fault.message
-    rows.sort(key=lambda row: row[0])
-    for at, kind in rows:
-        if kind in TOKEN_KINDS:
-            told.events.append(at)
-            told.kinds.append(kind)
-            told.tokens.append(-1)
         else:
-            told.others.append((at, kind))
-    told.ttft_ns = told.events[0] if told.events else None
+            yield at, chunk
 
 
 def _read_times(told: Told, times: list[float | None], start: float) -> None:

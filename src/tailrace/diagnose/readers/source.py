@@ -171,12 +171,17 @@ def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: boo
     if kind is Kind.LINES:
         table, applications = one_vantage(read_lines(path, decode))
         return Source(name=name, kind=kind, table=table, applications=applications)
-    if kind is Kind.TRITON:
-        return Source(name=name, kind=kind, table=read_triton_trace(path))
     if kind is Kind.DIRECTORY:
         read, dropped = read_directory(path)
         table, applications = one_vantage(read)
         return Source(name=name, kind=kind, table=table, applications=applications, dropped=dropped)
+    return _other(path, name, kind, at_ns)
+
+
+def _other(path: Path, name: str, kind: Kind, at_ns: int) -> Source:
+    """Evidence that is no load test and no gateway's."""
+    if kind is Kind.TRITON:
+        return Source(name=name, kind=kind, table=read_triton_trace(path))
     if kind in (Kind.SIGNALS, Kind.NVIDIA_SMI, Kind.PROFILE):
         return _hardware(path, name, kind)
     state, notes = read_scrape(path.read_text(encoding="utf-8", errors="replace"), at_ns)
