@@ -121,10 +121,9 @@ def _too_few(one: BenchSummary, two: BenchSummary, compared: dict[str, list[str]
     if not weak:
         return []
     least = _QUANTILES[weak[0]]
-    return [
-        f"With {n} requests {', '.join(_NAMES.get(name, name) for name in weak)} rest on a few of them "
-        f"({needed(least)} support the {_NAMES.get(weak[0], weak[0])})."
-    ]
+    names = ", ".join(_NAMES.get(name, name) for name in weak)
+    support = f"{needed(least)} support the {_NAMES.get(weak[0], weak[0])}"
+    return [f"Few of the {n} requests lie beyond {names} ({support})."]
 
 
 def _same_work(
