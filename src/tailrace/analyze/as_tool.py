@@ -22,7 +22,7 @@ from tailrace.model.record import RequestRecord
 from tailrace.model.timeline import EventKind
 from tailrace.store.run_file import Run
 
-__all__ = ["TOOLS", "TheirMetric", "ToolView", "as_tool", "their_values"]
+__all__ = ["TOOLS", "TheirMetric", "ToolView", "as_tool", "check_tool", "their_values"]
 
 Floats = NDArray[np.float64]
 Values = float | list[float] | None
@@ -113,6 +113,8 @@ def as_tool(tool: str, run: Run) -> ToolView:
     without = sum(not one.frames for one in streams)
     if without:
         notes.append(f"{without} of {len(streams)} requests have no timeline here, and are in none of these numbers")
+    if run.header.granularity != "event":
+        notes.append(f"{run.header.source} kept frames with tokens only: what other frames do to a number is not in it")
     metrics = []
     for one in chosen.definitions:
         values, weights = _gather(one, streams, chosen)
@@ -132,6 +134,11 @@ def as_tool(tool: str, run: Run) -> ToolView:
         metrics=metrics,
         notes=notes,
     )
+
+
+def check_tool(name: str) -> None:
+    """InputError for a tool that is not known, before anything is run for its sake."""
+    _tool(name)
 
 
 def _tool(name: str) -> Tool:
@@ -292,7 +299,9 @@ TOOLS: Final[dict[str, Tool]] = {
                 "the same, from its TTFT",
             ),
             Definition("ITL", lambda s: _gaps(_counted(s)), "chunk_gap_ms", "per frame, not per token: our chunk gap"),
-            Definition("E2EL", lambda s: _last(_counted(s)), "e2e_ms", "ends with the last token, not the last byte"),
+            Definition(
+                "E2EL", lambda s: _last(_counted(s)), "e2e_last_token_ms", "our E2E to the last token; " + _CONNECT
+            ),
         ),
         notes=(
             "an error inside of a stream counts as a success, with as many tokens as came",
@@ -361,8 +370,8 @@ TOOLS: Final[dict[str, Tool]] = {
             Definition(
                 "request_latency",
                 lambda s: _last(s.token_frames),
-                "e2e_ms",
-                "ends with the last token, not the last byte",
+                "e2e_last_token_ms",
+                "our E2E to the last token; " + _CONNECT,
             ),
         ),
         notes=(

@@ -12,6 +12,7 @@ import typer
 
 from tailrace.cli.command_app import CommandApp
 from tailrace.cli.durations import parse_span
+from tailrace.cli.records_view import view
 
 if TYPE_CHECKING:
     from tailrace.store.query import Answer, RecordStore
@@ -23,6 +24,8 @@ app = CommandApp(
     epilog="Example: tailrace records query --slowest 10 --since 1h",
 )
 
+
+app.command(epilog="Example: tailrace records view vllm.json --as guidellm")(view)
 
 DataDir = Annotated[str, typer.Option("--data-dir", help="The directory that `tailrace serve --data-dir` writes.")]
 Since = Annotated[str, typer.Option(help="From: an age (30m, 2h, 7d) or a time (2026-11-29T12:00, UTC).")]
@@ -95,8 +98,19 @@ def query(
 
 @app.command(epilog="Example: tailrace records export --format parquet --since 24h --out day.parquet")
 def export(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="A run file, or another load generator's result, instead of --data-dir.", show_default=False
+        ),
+    ] = None,
     data_dir: DataDir = "tailrace-data",
-    file_format: Annotated[str, typer.Option("--format", help="jsonl, csv or parquet.")] = "jsonl",
+    file_format: Annotated[
+        str,
+        typer.Option(
+            "--format", help="jsonl, csv or parquet; of a RUN also vllm, sglang, guidellm, aiperf or genai-perf."
+        ),
+    ] = "jsonl",
     out: Annotated[str, typer.Option(help="File to write; without it, standard output (jsonl and csv).")] = "",
     since: Since = "",
     until: Until = "",
@@ -107,20 +121,42 @@ def export(
     limit: Annotated[int | None, typer.Option(help="At most so many records: the newest.", min=1)] = None,
     timelines: Annotated[bool, typer.Option(help="With event timelines (jsonl and parquet).")] = True,
     as_written: AsWritten = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Of a RUN that was cut, what it still holds.")] = False,
 ) -> None:
-    """Write records for other tools; durations are in milliseconds (Parquet: in ns, as the store keeps them)."""
+    """Write records for other tools; durations are in milliseconds (Parquet: in ns, as the store keeps them).
+
+    A RUN in the form of another load generator: what that form cannot hold is said on stderr.
+    """
+    from tailrace.cli.records_export import TOOL_FORMATS, as_tool_file, run_to_export
     from tailrace.model.errors import InputError
 
-    if file_format not in ("jsonl", "csv", "parquet"):
-        raise InputError(f"there is no format {file_format!r}", place="--format", remedy="Use jsonl, csv or parquet.")
+    known = ("jsonl", "csv", "parquet", *TOOL_FORMATS)
+    if file_format not in known:
+        raise InputError(
+            f"there is no format {file_format!r}", place="--format", remedy=f"Use one of: {', '.join(known)}."
+        )
+    load_test = None if run is None else run_to_export(run, out, partial=partial)
+    if file_format in TOOL_FORMATS:
+        if load_test is None:
+            raise InputError("it takes one load test", place=f"--format {file_format}", remedy="Name a run file.")
+        _write_out(out, as_tool_file(load_test, file_format).chunks)
+        if out:
+            sys.stderr.write(f"{len(load_test.records)} requests read, written to {out}\n")
+        return
     if file_format == "parquet" and not out:
         raise InputError("Parquet cannot be written to the terminal", place="--out", remedy="Name a file with --out.")
-    store = _open(data_dir)
-    wanted = _equal(lane, outcome, model)
     keep = timelines and file_format != "csv"
-    _check_vantage(vantage)
-    window = _window(since, until)
-    table = store.table(*window, limit, with_timelines=keep, equal=wanted, vantage=vantage, amended=not as_written)
+    if load_test is not None:
+        _refuse_with_run({"--since": since, "--until": until, "--lane": lane, "--outcome": outcome, "--model": model})
+        table = load_test.table()
+        if limit is not None and limit < len(table):
+            table = table.where(range(len(table) - limit, len(table)))
+    else:
+        store = _open(data_dir)
+        wanted = _equal(lane, outcome, model)
+        _check_vantage(vantage)
+        window = _window(since, until)
+        table = store.table(*window, limit, with_timelines=keep, equal=wanted, vantage=vantage, amended=not as_written)
     if file_format == "parquet":
         from tailrace.export.parquet import write_parquet
 
@@ -162,6 +198,16 @@ def prune(
 
 
 # -- reading the options
+
+
+def _refuse_with_run(filters: dict[str, str]) -> None:
+    from tailrace.model.errors import InputError
+
+    given = [name for name, value in filters.items() if value]
+    if given:
+        raise InputError(
+            "chooses from a data directory, not from a run", place=", ".join(given), remedy="Leave it out."
+        )
 
 
 def _open(data_dir: str) -> RecordStore:

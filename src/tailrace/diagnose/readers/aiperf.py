@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tailrace.diagnose.readers.foreign_json import count, decode, lines, ns, opened
+from tailrace.diagnose.readers.foreign_json import count, decode, lines, ns, opened, stamp
 from tailrace.diagnose.readers.imported import Imported, aggregate, metric, run
 from tailrace.diagnose.readers.told_request import Tally, Told, events_of, reason_of, record_of
 from tailrace.model.conditions import Conditions
@@ -60,9 +60,9 @@ class _Metadata(msgspec.Struct):
     x_request_id: str | None = None
     conversation_id: str | None = None
     turn_index: float | None = None
-    credit_issued_ns: float | None = None
-    request_start_ns: float | None = None
-    request_end_ns: float | None = None
+    credit_issued_ns: int | float | None = None
+    request_start_ns: int | float | None = None
+    request_end_ns: int | float | None = None
     benchmark_phase: str | None = None
     was_cancelled: bool | None = None
 
@@ -94,7 +94,7 @@ def read_aiperf_requests(path: Path, *, allow_partial: bool = False) -> Imported
                 raise
             tally.say(f"only the {len(rows)} requests before line {number} were read: {error.message}")
             break
-    starts = [count(row.metadata.request_start_ns) or count(row.metadata.credit_issued_ns) or 0 for row in rows]
+    starts = [stamp(row.metadata.request_start_ns) or stamp(row.metadata.credit_issued_ns) or 0 for row in rows]
     measured = [
         start for row, start in zip(rows, starts, strict=True) if start and row.metadata.benchmark_phase != "warmup"
     ]

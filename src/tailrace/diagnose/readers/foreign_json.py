@@ -17,7 +17,19 @@ import msgspec
 
 from tailrace.model.errors import InputError
 
-__all__ = ["LONGEST_LINE", "MOST_BYTES", "Document", "count", "decode", "documents", "finite", "lines", "ns", "opened"]
+__all__ = [
+    "LONGEST_LINE",
+    "MOST_BYTES",
+    "Document",
+    "count",
+    "decode",
+    "documents",
+    "finite",
+    "lines",
+    "ns",
+    "opened",
+    "stamp",
+]
 
 MOST_BYTES: Final = 2 << 30
 """A decoded result takes up to four times its file: 2 GiB is what 8 GiB of memory can hold."""
@@ -147,6 +159,13 @@ def ns(value: float | None, unit_ns: float, *, zero: bool = False) -> int | None
         return None
     whole = round(value * unit_ns)
     return whole if whole > 0 or (zero and whole == 0) else None
+
+
+def stamp(value: float | None) -> int | None:
+    """A stamp of some clock in integer nanoseconds; `None` for 0, which stands for a missing one, and for nonsense."""
+    if value is None or not math.isfinite(value) or not 0 < value < 2**63:
+        return None
+    return int(value)
 
 
 def count(value: float | None) -> int | None:

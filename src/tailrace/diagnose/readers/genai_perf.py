@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.diagnose.readers.aiperf import number_of, plain, statistics, value_of
-from tailrace.diagnose.readers.foreign_json import count, decode, opened
+from tailrace.diagnose.readers.foreign_json import count, decode, opened, stamp
 from tailrace.diagnose.readers.frames import read_frames
 from tailrace.diagnose.readers.imported import Imported, aggregate, metric, run
 from tailrace.diagnose.readers.told_request import Tally, Told, record_of
@@ -33,9 +33,9 @@ _REMEDY: Final = "Give profile_export.json or profile_export_genai_perf.json as 
 
 
 class _Request(msgspec.Struct):
-    timestamp: float | None = None
+    timestamp: int | float | None = None
     request_inputs: dict[str, Any] | None = None
-    response_timestamps: list[float | None] = []
+    response_timestamps: list[int | float | None] = []
     response_outputs: list[Any] = []
 
 
@@ -73,7 +73,7 @@ def read_genai_perf_streams(path: Path) -> Imported:
 def _run(path: Path, saved: _Saved, one: _Experiment, tally: Tally) -> Run:
     endpoint = "/" + (saved.endpoint or "").strip("/")
     dialect = dialect_for(endpoint)
-    starts = [count(request.timestamp) for request in one.requests]
+    starts = [stamp(request.timestamp) for request in one.requests]
     first = min((start for start in starts if start), default=0)
     records = [
         _record(request, start, first, index, endpoint, dialect, tally)
@@ -123,8 +123,8 @@ def _record(
 
 def _frames(request: _Request, start: int, tally: Tally) -> Iterator[tuple[int, Any]]:
     outputs = request.response_outputs
-    for place, stamp in enumerate(request.response_timestamps):
-        at = count(stamp)
+    for place, told in enumerate(request.response_timestamps):
+        at = stamp(told)
         if at is None or at < start:
             tally.count("frames have a stamp before their request, or none; they were left out")
         else:

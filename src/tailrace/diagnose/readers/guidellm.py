@@ -244,10 +244,12 @@ def _record(
     error = info.error or request.error or ""
     late = ns(request.request_dispatch_delay, S, zero=True) if open_loop else None
     offset = None if start is None else max(0, round((start - first) * S) - (late or 0))
-    last = _between(start, timings.last_token_iteration)
-    if last is None and ttft is not None and request.inter_token_latency_ms is not None:
-        tokens, mean = count(request.output_tokens), ns(request.inter_token_latency_ms, MS)
-        last = ttft + mean * (tokens - 1) if tokens and tokens > 1 and mean is not None else None
+    # The mean gives the last token back more exactly than its stamp, a float of the wall clock, can.
+    tokens, mean = count(request.output_tokens), finite(request.inter_token_latency_ms)
+    decode_ns = ns(mean * (tokens - 1), MS, zero=True) if mean is not None and tokens and tokens > 1 else None
+    last = ttft + decode_ns if ttft is not None and decode_ns is not None else None
+    if last is None:
+        last = _between(start, timings.last_token_iteration)
     reason = Reason.NONE
     if status == "errored":
         reason = reason_of(error)
@@ -267,7 +269,7 @@ def _record(
         prompt_tokens=count(request.prompt_tokens),
         prompt_source="usage",
         cached_tokens=count(request.cached_tokens),
-        output_tokens=count(request.output_tokens),
+        output_tokens=tokens,
         output_source="usage",
         reason=reason,
         error=error,

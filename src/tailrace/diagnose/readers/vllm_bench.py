@@ -236,7 +236,8 @@ def _record(
             _of_one_read(tally, chat=True)
         ttft += gaps.pop(0) or 0
     events = events_of(ttft, gaps, tally)
-    last = events[-1] if events else None
+    # One frame, or a stream whose gaps were not kept: its end is all that is known of the last token.
+    last = events[-1] if events and saved.itls[index] else None
     if not saved.exported_by:
         events = _reads(events, tally)
     late = ns(saved.queue_times[index], S, zero=True) if saved.queue_times else None

@@ -1,0 +1,38 @@
+"""`tailrace records export RUN`: one load test as another load generator's result, or as records."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tailrace.export.load_tool import Exported
+    from tailrace.store.run_file import Run
+
+TOOL_FORMATS: Final = ("vllm", "sglang", "guidellm", "aiperf", "genai-perf")
+"""Spelled out, so that a wrong --format is told without importing the writers; a test holds it to them."""
+
+
+def run_to_export(name: str, out: str, *, partial: bool) -> Run:
+    """The run that `name` holds. InputError where it holds none, or would be written over itself."""
+    from tailrace.analyze.aggregate import Aggregate
+    from tailrace.cli.records_view import read_load_test
+    from tailrace.model.errors import InputError
+
+    if out and os.path.realpath(out) == os.path.realpath(name):
+        raise InputError("the run would be written over itself", place="--out", remedy="Give it another name.")
+    source, _ = read_load_test(name, partial=partial)
+    if isinstance(source, Aggregate):
+        raise InputError("it holds percentiles, no requests", place=name, remedy="Give a run with its requests.")
+    return source
+
+
+def as_tool_file(run: Run, file_format: str) -> Exported:
+    """The run in the form of another tool; what the form cannot hold is said on stderr."""
+    from tailrace.export.load_tools import EXPORTERS
+
+    exported = EXPORTERS[file_format](run)
+    for what in exported.lost:
+        sys.stderr.write(f"not in the form of {file_format}: {what}\n")
+    return exported
