@@ -127,26 +127,15 @@ def export(
 
     A RUN in the form of another load generator: what that form cannot hold is said on stderr.
     """
-    from tailrace.cli.records_export import TOOL_FORMATS, as_tool_file, run_to_export
-    from tailrace.model.errors import InputError
+    from tailrace.cli.records_export import check_format, run_to_export, write_as_tool
 
-    known = ("jsonl", "csv", "parquet", *TOOL_FORMATS)
-    if file_format not in known:
-        raise InputError(
-            f"there is no format {file_format!r}", place="--format", remedy=f"Use one of: {', '.join(known)}."
-        )
-    load_test = None if run is None else run_to_export(run, out, partial=partial)
-    if file_format in TOOL_FORMATS:
-        if load_test is None:
-            raise InputError("it takes one load test", place=f"--format {file_format}", remedy="Name a run file.")
-        _write_out(out, as_tool_file(load_test, file_format).chunks)
-        if out:
-            sys.stderr.write(f"{len(load_test.records)} requests read, written to {out}\n")
-        return
-    if file_format == "parquet" and not out:
-        raise InputError("Parquet cannot be written to the terminal", place="--out", remedy="Name a file with --out.")
+    as_tool = check_format(file_format, run, out)
     keep = timelines and file_format != "csv"
-    if load_test is not None:
+    if run is not None:
+        load_test = run_to_export(run, out, partial=partial)
+        if as_tool:
+            write_as_tool(load_test, file_format, out, _write_out)
+            return
         _refuse_with_run({"--since": since, "--until": until, "--lane": lane, "--outcome": outcome, "--model": model})
         table = load_test.table()
         if limit is not None and limit < len(table):

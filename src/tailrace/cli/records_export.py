@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tailrace.export.load_tool import Exported
     from tailrace.store.run_file import Run
 
 TOOL_FORMATS: Final = ("vllm", "sglang", "guidellm", "aiperf", "genai-perf")
@@ -28,11 +28,29 @@ def run_to_export(name: str, out: str, *, partial: bool) -> Run:
     return source
 
 
-def as_tool_file(run: Run, file_format: str) -> Exported:
+def check_format(file_format: str, run: str | None, out: str) -> bool:
+    """Whether the format is another load generator's. InputError for one that is not known, or cannot be had so."""
+    from tailrace.model.errors import InputError
+
+    known = ("jsonl", "csv", "parquet", *TOOL_FORMATS)
+    if file_format not in known:
+        raise InputError(
+            f"there is no format {file_format!r}", place="--format", remedy=f"Use one of: {', '.join(known)}."
+        )
+    if file_format in TOOL_FORMATS and run is None:
+        raise InputError("it takes one load test", place=f"--format {file_format}", remedy="Name a run file.")
+    if file_format == "parquet" and not out:
+        raise InputError("Parquet cannot be written to the terminal", place="--out", remedy="Name a file with --out.")
+    return file_format in TOOL_FORMATS
+
+
+def write_as_tool(run: Run, file_format: str, out: str, write: Callable[[str, Iterable[bytes]], None]) -> None:
     """The run in the form of another tool; what the form cannot hold is said on stderr."""
     from tailrace.export.load_tools import EXPORTERS
 
     exported = EXPORTERS[file_format](run)
+    write(out, exported.chunks)
     for what in exported.lost:
         sys.stderr.write(f"not in the form of {file_format}: {what}\n")
-    return exported
+    if out:
+        sys.stderr.write(f"{len(run.records)} requests written to {out}\n")
