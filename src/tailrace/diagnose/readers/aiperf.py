@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tailrace.diagnose.readers.foreign_json import count, decode, lines, ns, opened, stamp
+from tailrace.diagnose.readers.foreign_json import count, decode, lines, ns, stamp, whole
 from tailrace.diagnose.readers.imported import Imported, aggregate, metric, run
 from tailrace.diagnose.readers.told_request import Tally, Told, events_of, reason_of, record_of
 from tailrace.model.conditions import Conditions
@@ -186,7 +186,7 @@ _THEIRS: Final = ("effective_latency", "credit_to_start_latency", "time_to_secon
 def read_aiperf_aggregate(path: Path) -> Imported:
     """The summary `profile_export_aiperf.json`. InputError where it is none."""
     place = str(path)
-    raw = decode(memoryview(opened(path)), dict[str, Any], place=place, tool="AIPerf", remedy=_REMEDY)
+    raw = decode(whole(path), dict[str, Any], place=place, tool="AIPerf", remedy=_REMEDY)
     metrics = {ours: metric(statistics(raw, name), n=value_of(raw, name, "count")) for name, ours in _SAME.items()}
     theirs = {name: plain(statistics(raw, name)) for name in _THEIRS}
     done = value_of(raw, "request_count", "avg") or 0

@@ -73,6 +73,11 @@ def opened(path: Path) -> Buffer:
         raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", place=place) from None
 
 
+def whole(path: Path) -> memoryview:
+    """The file as one document, without a byte-order mark."""
+    return _without_mark(memoryview(opened(path)))
+
+
 def documents(path: Path) -> list[Document]:
     """The JSON objects that stand one behind the other in a file: one a line, or one over many lines.
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.analyze.aggregate import Aggregate
-from tailrace.diagnose.readers.foreign_json import count, decode, finite, ns, opened
+from tailrace.diagnose.readers.foreign_json import count, decode, finite, ns, whole
 from tailrace.diagnose.readers.imported import Imported, aggregate, metric, run
 from tailrace.diagnose.readers.told_request import Tally, Told, reason_of, record_of
 from tailrace.model.conditions import Conditions
@@ -72,7 +72,7 @@ def read_genai_bench(path: Path) -> Imported:
     percentiles of a part would pass for those of the whole.
     """
     place, tally = str(path), Tally()
-    saved = decode(memoryview(opened(path)), _Saved, place=place, tool="genai-bench", remedy=_REMEDY)
+    saved = decode(whole(path), _Saved, place=place, tool="genai-bench", remedy=_REMEDY)
     told = saved.aggregated_metrics
     unit = MS if saved.time_unit == "ms" else S
     rows = saved.individual_request_metrics or []

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.diagnose.readers.aiperf import number_of, plain, statistics, value_of
-from tailrace.diagnose.readers.foreign_json import count, decode, opened, stamp
+from tailrace.diagnose.readers.foreign_json import count, decode, stamp, whole
 from tailrace.diagnose.readers.frames import read_frames
 from tailrace.diagnose.readers.imported import Imported, aggregate, metric, run
 from tailrace.diagnose.readers.told_request import Tally, Told, record_of
@@ -60,7 +60,7 @@ class _Saved(msgspec.Struct):
 def read_genai_perf_streams(path: Path) -> Imported:
     """The experiments of `profile_export.json`, each a run. InputError where it is none."""
     place, tally = str(path), Tally()
-    saved = decode(memoryview(opened(path)), _Saved, place=place, tool="GenAI-Perf", remedy=_REMEDY)
+    saved = decode(whole(path), _Saved, place=place, tool="GenAI-Perf", remedy=_REMEDY)
     if not saved.experiments:
         raise InputError("it holds no experiment", place=place, remedy=_REMEDY)
     items = []
@@ -149,7 +149,7 @@ def _read_body(told: Told, request: _Request) -> None:
 def read_genai_perf_aggregate(path: Path) -> Imported:
     """The summary `profile_export_genai_perf.json`. InputError where it is none."""
     place = str(path)
-    raw = decode(memoryview(opened(path)), dict[str, Any], place=place, tool="GenAI-Perf", remedy=_REMEDY)
+    raw = decode(whole(path), dict[str, Any], place=place, tool="GenAI-Perf", remedy=_REMEDY)
     n = value_of(raw, "request_count", "avg") or 0
     metrics = {
         "ttft_ms": metric(statistics(raw, "time_to_first_token"), n=n),

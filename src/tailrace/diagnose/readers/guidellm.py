@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.analyze.aggregate import Aggregate
-from tailrace.diagnose.readers.foreign_json import count, decode, finite, ns, opened
+from tailrace.diagnose.readers.foreign_json import count, decode, finite, ns, whole
 from tailrace.diagnose.readers.imported import Imported, aggregate, metric, run
 from tailrace.diagnose.readers.told_request import Tally, Told, reason_of, record_of
 from tailrace.model.conditions import Conditions
@@ -134,7 +134,7 @@ class _Saved(msgspec.Struct):
 def read_guidellm(path: Path) -> Imported:
     """Its benchmarks, each a run. InputError where it is none of version 2."""
     place, tally = str(path), Tally()
-    saved = decode(memoryview(opened(path)), _Saved, place=place, tool="GuideLLM", remedy=_REMEDY)
+    saved = decode(whole(path), _Saved, place=place, tool="GuideLLM", remedy=_REMEDY)
     version = saved.metadata.version if saved.metadata else None
     if version is not None and version != VERSION:
         raise InputError(

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tailrace.diagnose.readers.foreign_json import count, decode, finite, ns, opened
+from tailrace.diagnose.readers.foreign_json import count, decode, finite, ns, whole
 from tailrace.diagnose.readers.frames import read_frames
 from tailrace.diagnose.readers.imported import Imported, aggregate, metric, run
 from tailrace.diagnose.readers.told_request import Tally, Told, reason_of, record_of
@@ -73,7 +73,7 @@ class _Request(msgspec.Struct):
 def read_inference_perf_requests(path: Path) -> Imported:
     """The requests of `per_request_lifecycle_metrics.json`. InputError where it is none."""
     place, tally = str(path), Tally()
-    rows = decode(memoryview(opened(path)), list[msgspec.Raw], place=place, tool="inference-perf", remedy=_REMEDY)
+    rows = decode(whole(path), list[msgspec.Raw], place=place, tool="inference-perf", remedy=_REMEDY)
     requests = [
         decode(raw, _Request, place=f"{place}: [{index}]", tool="inference-perf", remedy=_REMEDY)
         for index, raw in enumerate(rows)
@@ -171,7 +171,7 @@ _PERCENTILES: Final = (("p50", "median"), ("p90", "p90"), ("p95", "p95"), ("p99"
 def read_inference_perf_aggregate(path: Path) -> Imported:
     """A lifecycle summary. InputError where it is none."""
     place = str(path)
-    raw = decode(memoryview(opened(path)), dict[str, Any], place=place, tool="inference-perf", remedy=_REMEDY)
+    raw = decode(whole(path), dict[str, Any], place=place, tool="inference-perf", remedy=_REMEDY)
     successes, failures, load = (_dict(raw.get(name)) for name in ("successes", "failures", "load_summary"))
     latency, rates = _dict(successes.get("latency")), _dict(successes.get("throughput"))
     done, failed = (count(_number(part.get("count"))) or 0 for part in (successes, failures))

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tailrace.diagnose.readers.foreign_json import count, decode, finite, ns, opened
+from tailrace.diagnose.readers.foreign_json import count, decode, finite, ns, whole
 from tailrace.diagnose.readers.imported import Imported, aggregate, metric, run
 from tailrace.diagnose.readers.told_request import Tally, Told, reason_of, record_of
 from tailrace.model.conditions import Conditions
@@ -45,7 +45,7 @@ class _Request(msgspec.Struct):
 def read_llmperf_requests(path: Path) -> Imported:
     """The requests of `…_individual_responses.json`. InputError where it is none."""
     place, tally = str(path), Tally()
-    rows = decode(memoryview(opened(path)), list[_Request], place=place, tool="LLMPerf", remedy=_REMEDY)
+    rows = decode(whole(path), list[_Request], place=place, tool="LLMPerf", remedy=_REMEDY)
     starts = [finite(one.start_time) for one in rows]
     first = min((start for start in starts if start is not None), default=0.0)
     records = [
@@ -100,7 +100,7 @@ def _record(one: _Request, offset: int | None, index: int, tally: Tally) -> Requ
 def read_llmperf_aggregate(path: Path) -> Imported:
     """The flat `…_summary.json`. InputError where it is none."""
     place = str(path)
-    raw = decode(memoryview(opened(path)), dict[str, Any], place=place, tool="LLMPerf", remedy=_REMEDY)
+    raw = decode(whole(path), dict[str, Any], place=place, tool="LLMPerf", remedy=_REMEDY)
     done = count(_number(raw, "results_num_completed_requests")) or 0
     failed = count(_number(raw, "results_number_errors")) or 0
     metrics = {
