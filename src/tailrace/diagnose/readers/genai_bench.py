@@ -76,9 +76,9 @@ def read_genai_bench(path: Path) -> Imported:
     told = saved.aggregated_metrics
     unit = MS if saved.time_unit == "ms" else S
     rows = saved.individual_request_metrics or []
-    whole = count(told.num_requests) or 0
+    counted = count(told.num_requests) or 0
     item: Run | Aggregate
-    if rows and len(rows) >= whole:
+    if rows and len(rows) >= counted:
         item = run(
             path,
             TOOL,
@@ -99,7 +99,7 @@ def read_genai_bench(path: Path) -> Imported:
         )
     else:
         if rows:
-            tally.say(f"it keeps {len(rows)} of {whole} requests; its percentiles of all of them were read instead")
+            tally.say(f"it keeps {len(rows)} of {counted} requests; its percentiles of all of them were read instead")
         item = _aggregate(path, told, unit)
     return Imported(items=[item], notes=tally.notes())
 

@@ -249,7 +249,8 @@ def _record(
     decode_ns = ns(mean * (tokens - 1), MS, zero=True) if mean is not None and tokens and tokens > 1 else None
     last = ttft + decode_ns if ttft is not None and decode_ns is not None else None
     if last is None:
-        last = _between(start, timings.last_token_iteration)
+        # The only token is the last one.
+        last = ttft if tokens == 1 else _between(start, timings.last_token_iteration)
     reason = Reason.NONE
     if status == "errored":
         reason = reason_of(error)
