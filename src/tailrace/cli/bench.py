@@ -152,6 +152,14 @@ def bench(
         str | None,
         typer.Option(help="errors: exit 1 when any request did not complete.", rich_help_panel=_RESULT),
     ] = None,
+    as_tool: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            help="Beside ours, the numbers as another tool defines them: vllm, sglang, guidellm, aiperf, ....",
+            rich_help_panel=_RESULT,
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object.", rich_help_panel=_RESULT)
     ] = False,
@@ -205,6 +213,6 @@ def bench(
             metrics_url=metrics_url,
             scrape_every=scrape_every,
         )
-        results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json)
+        results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json, as_tool=as_tool)
         results.check()
         run(spec_of(load, work, server, results), results, processes=load.process_count())
