@@ -101,24 +101,19 @@ def _look(path: Path) -> tuple[Kind, Foreign | None]:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", place=place, remedy=_REMEDY) from None
     if is_run_file(head):
-        return Kind.RUN
+        return Kind.RUN, None
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start:
         raise InputError("the file is empty", place=place, remedy=_REMEDY)
-    kind = _run_kind(start)
-    foreign = None if kind is not None else foreign_of(start)
+    foreign = foreign_of(start)
     if foreign is not None:
         return Kind.LOAD_TOOL, foreign
-    kind = kind or _json_kind(start[:_JSON_HEAD]) or _table_kind(start[:_JSON_HEAD])
+    kind = _json_kind(start[:_JSON_HEAD]) or _table_kind(start[:_JSON_HEAD])
     if kind is not None:
         return kind, None
     if start.startswith(b"#") or _looks_like_samples(start):
         return Kind.SCRAPE, None
     raise InputError(f"this is no evidence that is known; it begins with {head[:40]!r}", place=place, remedy=_REMEDY)
-
-
-def _run_kind(start: bytes) -> Kind | None:
-    return Kind.RUN if start.startswith(b'{"tailrace_run"') else None
 
 
 def _json_kind(start: bytes) -> Kind | None:
