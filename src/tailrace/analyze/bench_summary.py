@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.absent import without_absent
 from tailrace.analyze.attainment import attainments, met_objectives, objective_ms, throughput
 from tailrace.analyze.buckets import OUTPUT_EDGES, PROMPT_EDGES, edge_label, length_places
 from tailrace.analyze.counted import completed, failed, left, measured
@@ -105,7 +106,7 @@ def summarise(
 def summarise_run(run: Run, *, trim: Trim | None = None) -> BenchSummary:
     """Summarise a run file: its objectives, client and duration come from its header and trailer."""
     trailer = run.trailer
-    return summarise(
+    summary = summarise(
         run.table(),
         name=run.path,
         objectives=run.header.objectives,
@@ -113,6 +114,7 @@ def summarise_run(run: Run, *, trim: Trim | None = None) -> BenchSummary:
         duration_s=trailer.duration_s if trailer else None,
         trim=trim,
     )
+    return without_absent(summary, run.header)
 
 
 def _span_s(table: RecordTable) -> float:

@@ -157,7 +157,7 @@ def _failures(summary: BenchSummary, run: Run) -> list[str]:
 
 
 def _notes(run: Run) -> list[str]:
-    notes = [f"Note: {note}" for note in run.header.notes]
+    notes = [f"Note: {note}" for note in (*run.header.notes, *(run.trailer.notes if run.trailer else ()))]
     counters = run.trailer.counters if run.trailer else {}
     if counters.get("counted_prompt_tokens"):
         share = counters["counted_prompt_tokens"] / counters["planned_prompt_tokens"]
