@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.absent import without_absent
 from tailrace.analyze.attainment import ALL
 from tailrace.analyze.bench_summary import summarise
 from tailrace.analyze.buckets import LengthCell, tail_by_length
@@ -47,7 +48,7 @@ class Looked:
         self.run = run
         whole = run.table()
         trailer = run.trailer
-        self.summary = summarise(
+        summary = summarise(
             whole,
             name=run.path,
             objectives=run.header.objectives,
@@ -55,6 +56,8 @@ class Looked:
             duration_s=trailer.duration_s if trailer else None,
             trim=trim,
         )
+        self.summary = without_absent(summary, run.header)
+        self.absent = frozenset(run.header.absent)
         rows = np.flatnonzero(measured_rows(whole))
         if trim is not None and rows.size:
             rows = rows[window_of(whole.where(rows), trim).rows]
@@ -84,7 +87,9 @@ class Looked:
         return "from the intended time" if self.scheduled else "from the send"
 
     def waited(self, metric: str) -> Floats:
-        """A metric of every row, from the headline's origin (ms); NaN where it did not complete."""
+        """A metric of every row, from the headline's origin (ms); NaN where it did not complete or nobody told it."""
+        if f"{metric}_ms" in self.absent:
+            return np.full(len(self.table), np.nan)
         values = self.table.ms(metric) + (self.late if metric != "tpot" else 0.0)
         return np.where(self.done_rows, values, np.nan)
 
