@@ -64,7 +64,7 @@ def report(
     if not is_url(source) and is_sweep(source):
         return _of_sweep(source, out)
     run = _run_of(source, allow_partial=allow_partial, token=token)
-    sections, summary = run_sections(run, trim)
+    sections, summary = run_sections(run, trim, joined=records is not None)
     if records is not None:
         sections.insert(_JOIN_PLACE, _join(run, records, token))
     header = run.header

@@ -94,8 +94,8 @@ class Looked:
         return np.where(self.done_rows, values, np.nan)
 
 
-def run_sections(run: Run, trim: Trim | None = None) -> tuple[list[Section], BenchSummary]:
-    """Everything on the page of a run, and the summary that it shows."""
+def run_sections(run: Run, trim: Trim | None = None, *, joined: bool = False) -> tuple[list[Section], BenchSummary]:
+    """Everything on the page of a run, and the summary that it shows. `joined`: with a gateway's records beside it."""
     seen = Looked(run, trim)
     sections = [
         Section(markup=f"{problem_banner(run)}{client_banner(run, seen.summary.client)}"),
@@ -107,7 +107,7 @@ def run_sections(run: Run, trim: Trim | None = None) -> tuple[list[Section], Ben
         _distributions(seen),
         time_section(seen.run, seen.table, seen.classes, seen.waited, seen.late, scheduled=seen.scheduled),
         _gaps(seen),
-        _stages(seen),
+        _stages(seen, joined=joined),
         _failures(seen),
         _slowest(seen),
     ]
@@ -298,10 +298,10 @@ def _gaps(seen: Looked) -> Section:
     return Section(markup=f'<div class="pair">{drawn}</div>', pictures=pictures)
 
 
-def _stages(seen: Looked) -> Section:
-    if not len(seen.done):
+def _stages(seen: Looked, *, joined: bool) -> Section:
+    known = [stage for stage in _SPLIT if len(seen.done) and not np.isnan(seen.done.ms(str(stage))).all()]
+    if not known and (joined or not len(seen.done)):
         return Section(markup="")
-    known = [stage for stage in _SPLIT if not np.isnan(seen.done.ms(str(stage))).all()]
     if not known:
         return Section(
             markup=card(
