@@ -15,7 +15,7 @@ from tailrace.analyze.gaps import longest_wait_ms, pooled_gaps
 from tailrace.analyze.stage_groups import stage_groups
 from tailrace.analyze.steady import Trim, window_of
 from tailrace.app.report_conditions import client_banner, conditions_card, problem_banner
-from tailrace.app.report_markup import ABSENT, Cell, Section, card, figure, ms, text
+from tailrace.app.report_markup import ABSENT, Cell, Section, card, facts, figure, ms, text
 from tailrace.app.report_slowest import slowest_section
 from tailrace.app.report_tables import attainment_table, bucket_table, class_table, metric_table, rate_table
 from tailrace.app.report_time import time_section
@@ -330,12 +330,8 @@ def _failures(seen: Looked) -> Section:
     for record in seen.records:
         if record.error and record.reason.value not in said:
             said[record.reason.value] = record.error
-    lines = "".join(
-        f"<dt>{text(reason.replace('_', ' '))}</dt><dd>{text(error)}</dd>" for reason, error in said.items()
-    )
-    words = (
-        card("What was said", "The first error of each kind", f'<dl class="facts">{lines}</dl>') if said else Cell("")
-    )
+    lines = facts((reason.replace("_", " "), error) for reason, error in said.items())
+    words = card("What was said", "The first error of each kind", lines) if said else Cell("")
     return Section(markup=f"{figure('Failures', picture)}{words}", pictures=[picture])
 
 
