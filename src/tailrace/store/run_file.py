@@ -42,7 +42,7 @@ __all__ = ["Arrival", "Run", "RunHeader", "RunTrailer", "RunWriter", "is_run_fil
 RUN_SCHEMA: Final = FORMAT
 _BATCH_RECORDS: Final = 128
 _BATCH_EVENTS: Final = 16_384
-"""Laying out a block holds the event loop: 16,384 events are some 0.9 ms of it."""
+"""Laying out a block holds the event loop: 16,384 events are 1.0 to 1.5 ms of it."""
 _LINGER_S: Final = 0.25
 """A record waits at most twice this long for its block to be written."""
 _MOST_WAITING: Final = 256
