@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.analyze.conditions import condition_rows
+from tailrace.analyze.conditions import condition_rows, conditions_line
 from tailrace.model.conditions import Conditions
 from tailrace.probe.command import MASK, masked
 from tailrace.probe.conditions import host, prompts_of, warmup_of
@@ -114,6 +114,7 @@ def test_a_server_that_says_nothing_leaves_conditions_unknown(tmp_path):
     rows = dict(condition_rows(told))
     assert rows["engine"] == rows["dtype"] == rows["engine flags"] == "unknown"
     assert rows["model"] == "m"
+    assert conditions_line(told).startswith("engine unknown, dtype unknown, quantization unknown, GPU ")
     assert {name.replace(" ", "_") for name in rows} == {info.name for info in msgspec.structs.fields(Conditions)}
 
 
