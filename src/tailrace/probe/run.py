@@ -11,13 +11,10 @@ import msgspec
 import numpy as np
 
 from tailrace import __version__
-from tailrace.analyze.bench_summary import summarise_run
 from tailrace.model.errors import TailraceError
 from tailrace.model.measurement import BenchSummary
 from tailrace.probe.generator import generate
 from tailrace.probe.health import check_open_files
-from tailrace.probe.merge import merge, remove
-from tailrace.probe.processes import Processes
 from tailrace.probe.progress import OnProgress, Progress
 from tailrace.probe.shares import processes_for
 from tailrace.probe.spec import BenchSpec
@@ -63,7 +60,10 @@ async def run_bench(
         with RunWriter(out, header_of(spec, target)) as file:
             share = await generate(spec, target, file, room=room, stop=stop, on_progress=on_progress)
             file.close(share.trailer())
-        return summarise_run(read_run(out))
+        return _summary(out)
+    from tailrace.probe.merge import merge, remove  # noqa: PLC0415  (one process is on its way without them)
+    from tailrace.probe.processes import Processes  # noqa: PLC0415
+
     async with Processes(count) as workers:
         target = await _look(spec, stop)
         header = header_of(spec, target)
@@ -73,6 +73,13 @@ async def run_bench(
             parts = await workers.run(spec, target, header, paths, stop=stop, on_progress=on_progress)
             file.close(merge(parts, file))
         remove(parts)
+    return _summary(out)
+
+
+def _summary(out: Path) -> BenchSummary:
+    # Now, and not on the way to the first request.
+    from tailrace.analyze.bench_summary import summarise_run  # noqa: PLC0415
+
     return summarise_run(read_run(out))
 
 
