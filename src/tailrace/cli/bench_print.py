@@ -178,6 +178,6 @@ def _print_health(console: Console, summary: BenchSummary) -> None:
     ]
     text = ", ".join(part for part in parts if part)
     if client.limited:
-        console.print(f"[bold red]Client limited: these numbers are not the server's.[/] {client.why} ({text})")
+        console.print(f"[bold red]Client-limited: these numbers are not the server's.[/] {client.why} ({text})")
     else:
         console.print(f"Client healthy: {text}", soft_wrap=True)
