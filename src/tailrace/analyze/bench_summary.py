@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.absent import without_absent
 from tailrace.analyze.gaps import longest_wait_ms, pooled_gaps
 from tailrace.analyze.timebase import starts_ns
 from tailrace.model.measurement import BenchSummary, ClientHealth, MetricSummary
@@ -142,13 +143,14 @@ def summarise(
 def summarise_run(run: Run) -> BenchSummary:
     """Summarise a run file: its objectives, client and duration come from its header and trailer."""
     trailer = run.trailer
-    return summarise(
+    summary = summarise(
         run.table(),
         name=run.path,
         objectives=run.header.objectives,
         client=trailer.client if trailer else None,
         duration_s=trailer.duration_s if trailer else None,
     )
+    return without_absent(summary, run.header)
 
 
 def _span_s(table: RecordTable) -> float:
