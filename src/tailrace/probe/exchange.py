@@ -7,7 +7,6 @@ from time import monotonic_ns
 from typing import Final, NamedTuple, Protocol
 
 from tailrace.engines.base import EngineAdapter
-from tailrace.measure.dialect import Dialect
 from tailrace.measure.meter import StreamMeter, summarise_body
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.outcome import Reason
@@ -16,6 +15,8 @@ from tailrace.model.timeline import EventKind
 from tailrace.probe.connection import Connection
 from tailrace.probe.known import KnownEvents
 from tailrace.probe.spec import Limits
+from tailrace.probe.talk import Talk
+from tailrace.probe.target import Target
 from tailrace.workload.plan import PlannedRequest
 
 MAX_ERROR_BODY: Final = 64 << 10
@@ -38,11 +39,8 @@ class Ending(NamedTuple):
 class Desk(Protocol):
     """What an exchange needs of the run it belongs to."""
 
-    dialect: Dialect
     adapter: EngineAdapter
-    path: str
     limits: Limits
-    stream: bool
     thresholds: SlowThresholds
 
     def ended(self, exchange: Exchange) -> None:
@@ -61,22 +59,38 @@ class Exchange:
     """
 
     __slots__ = (
-        "_body", "_body_size", "_mode", "attempts", "connect_start", "connected", "connection", "content_type",
-        "desk", "ended_at", "ending", "first_byte", "headers", "intended", "known", "measured", "meter", "payload",
-        "planned", "prompt_bytes", "queued", "reply_headers", "request_id", "reused", "sent", "sent_unix_ns",
-        "status", "summary",
+        "_body", "_body_size", "_mode", "answer_hash", "attempts", "audio_seconds", "connect_start", "connected",
+        "connection", "content_type", "desk", "ended_at", "ending", "first_byte", "headers", "intended", "known",
+        "measured", "meter", "payload", "planned", "planned_tokens", "prompt_bytes", "queued", "reply_headers",
+        "request_id", "reused", "sent", "sent_unix_ns", "status", "summary", "talk", "target", "text",
     )  # fmt: skip
 
     def __init__(
-        self, desk: Desk, planned: PlannedRequest, *, request_id: str, payload: bytes, prompt_bytes: int, measured: bool
+        self,
+        desk: Desk,
+        planned: PlannedRequest,
+        *,
+        target: Target,
+        request_id: str,
+        payload: bytes,
+        prompt_bytes: int,
+        measured: bool,
     ) -> None:
         self.desk = desk
         self.planned = planned
+        self.target = target
         self.request_id = request_id
         self.payload = payload
         self.prompt_bytes = prompt_bytes
         self.measured = measured
         """Outside the warm-up."""
+        self.planned_tokens: int | None = planned.prompt_tokens
+        self.audio_seconds: float | None = None
+        self.talk: Talk | None = None
+        """The session that it is a turn of."""
+        self.text = ""
+        """Its message, where the session's history will need it."""
+        self.answer_hash = ""
         self.intended: int = 0
         self.queued: int = 0
         self.connect_start: int | None = None
@@ -122,7 +136,7 @@ class Exchange:
         self.status = status
         self.reply_headers = headers
         self.content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if status != 200 or not self.desk.stream:
+        if status != 200 or not self.target.stream:
             self._mode = "body"
         elif self.content_type == "text/event-stream":
             self._begin_stream()
@@ -131,7 +145,7 @@ class Exchange:
         assert self.sent is not None
         self._mode = "stream"
         self.meter = StreamMeter(
-            self.desk.dialect, origin_ns=self.sent, thresholds=self.desk.thresholds, timeline_limit=TIMELINE_LIMIT
+            self.target.dialect, origin_ns=self.sent, thresholds=self.desk.thresholds, timeline_limit=TIMELINE_LIMIT
         )
         self.known = KnownEvents(self.meter)
 
@@ -187,7 +201,7 @@ class Exchange:
             self.stop(now, Ending(Reason.TOTAL_TIMEOUT, f"not done after {limits.total_ns / S:g} s", "total"))
         elif first is None:
             bound = limits.first_token_ns
-            if bound is not None and self.desk.stream and now - sent > bound:
+            if bound is not None and self.target.stream and now - sent > bound:
                 self.stop(now, Ending(Reason.FIRST_TOKEN_TIMEOUT, f"no token after {bound / S:g} s", "first_token"))
         elif limits.idle_ns is not None and meter is not None:
             last = meter.last_progress_ns or first
@@ -235,15 +249,15 @@ class Exchange:
             return self._judge_error(self.status, whole)
         if not clean:
             return Ending(Reason.STREAM_CUT, why)
-        if self.desk.stream and self.desk.dialect.read_body(whole).fault is None:
+        if self.target.stream and self.target.dialect.read_body(whole).fault is None:
             kind = self.content_type or "no content type"
             return Ending(Reason.PROTOCOL_ERROR, f"asked for a stream, answered with {kind}")
         return self._judge_whole(whole, stamp)
 
     def _judge_error(self, status: int, whole: bytes) -> Ending:
         desk = self.desk
-        found = desk.adapter.error(status, whole, path=desk.path)
-        fault = desk.dialect.read_body(whole).fault
+        found = desk.adapter.error(status, whole, path=self.target.path)
+        fault = self.target.dialect.read_body(whole).fault
         said = fault.message if fault is not None else whole[:300].decode("utf-8", "replace")
         reason = found.reason
         if 300 <= status < 400:
@@ -267,7 +281,7 @@ class Exchange:
         return Ending(Reason.STREAM_CUT, why, stage=found.stage)
 
     def _judge_whole(self, whole: bytes, stamp: int) -> Ending:
-        meaning = self.desk.dialect.read_body(whole)
+        meaning = self.target.dialect.read_body(whole)
         assert self.sent is not None
         self.summary = summarise_body(meaning, origin_ns=self.sent, now=stamp)
         if meaning.kind is EventKind.OTHER:

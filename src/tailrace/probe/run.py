@@ -22,10 +22,12 @@ from tailrace.probe.progress import OnProgress, Progress
 from tailrace.probe.shares import processes_for
 from tailrace.probe.spec import BenchSpec
 from tailrace.probe.target import Target, find_target
-from tailrace.store.run_file import Arrival, RunHeader, RunTrailer, RunWriter, read_run
+from tailrace.store.run_arrival import arrival_of
+from tailrace.store.run_file import RunHeader, RunTrailer, RunWriter, read_run
 from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.length import describe
 from tailrace.workload.mix import render_mix
+from tailrace.workload.traits import PLAIN
 
 
 class Interrupted(TailraceError):  # noqa: N818  (named for what happened)
@@ -126,8 +128,8 @@ def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHea
         f"prompts: {chars_per_token:.2f} characters a token and {overhead:.0f} tokens of overhead ({origin})",
     ]
     notes += _too_long(spec, target)
-    if arrivals.kind is ArrivalKind.GAMMA:
-        notes.append(f"gamma arrivals with burstiness {arrivals.burstiness:g}")
+    if arrivals.kind is ArrivalKind.GAMMA or arrivals.shape is not None or arrivals.clients is not None:
+        notes.append(str(arrivals))
     if spec.part != (0, 1):
         notes.append(f"part {spec.part[0] + 1} of {spec.part[1]}")
     return RunHeader(
@@ -136,7 +138,7 @@ def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHea
         target=target.url,
         model=target.options.model,
         started_unix_ns=time.time_ns(),
-        arrival=Arrival(kind=arrivals.kind.value, rate=arrivals.rate, concurrency=arrivals.concurrency, seed=spec.seed),
+        arrival=arrival_of(arrivals, spec.seed),
         mix=spec.mix_text or (render_mix(spec.workload.mix) if spec.workload.mix else ""),
         classes={
             one.name: {
@@ -144,6 +146,7 @@ def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHea
                 "prompt": describe(one.prompt),
                 "output": describe(one.output),
                 "correlation": one.correlation,
+                **({} if one.traits == PLAIN else {"traits": msgspec.to_builtins(one.traits)}),
             }
             for one in spec.workload.mix
         },
