@@ -106,8 +106,8 @@ def conditions(args: argparse.Namespace, rows: list[dict[str, Any]], started: dt
         "note": "Server and tool share this one machine. Truth is the server's own stamp right before each write, "
         "counted from the arrival of the request's last byte, so a tool's error holds its own way of sending. Scenario "
         "`mixed`: first token after 80 ms + Exp(60 ms), gaps of 20 ms × LogNormal(0.15), 1 % stalls of 180 ms; answers "
-        f"of {windows.TOKENS} tokens, ten for each stream. CPU is user and system time of the whole process tree, imports "
-        "included. Schedules: constant arrivals of two-token answers for "
+        f"of {windows.TOKENS} tokens, ten for each stream. CPU is user and system time of the whole process tree, "
+        "imports included. Schedules: constant arrivals of two-token answers for "
         f"{windows.RATE_SECONDS:g} s, judged by their arrival at the server. vLLM's functions run without its command "
         "line, which needs the whole engine, and without a tokenizer: that spares them its imports.",
         "versions": {name: tools.version(name) for name in args.names},
