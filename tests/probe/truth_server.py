@@ -40,10 +40,12 @@ LOOK = "tailrace-look"
 class TruthServer:
     """A process with one truth server, on a port of its own."""
 
-    def __init__(self, log: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+    def __init__(self, log: Path, port: int | None = None) -> None:
+        if port is None:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+        self.port = port
         self.folder = shared_path() / "bench/truth"
         self.url, self.log = f"http://127.0.0.1:{port}", log
         self.process = subprocess.Popen(
