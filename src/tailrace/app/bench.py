@@ -27,11 +27,13 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool
 
 
-def bench(spec: BenchSpec, *, out: str | Path, on_progress: OnProgress | None = None) -> BenchResult:
+def bench(
+    spec: BenchSpec, *, out: str | Path, on_progress: OnProgress | None = None, processes: int = 1
+) -> BenchResult:
     """Run a load test to its end, or to SIGINT or SIGTERM; what was measured is in `out` either way.
 
-    Call it from the main thread. After a signal has ended the run, another one ends the process at once, with code 130.
-    Raises what `run_bench` raises.
+    `processes` as in `run_bench`. Call it from the main thread. After a signal has ended the run, another one ends the
+    process at once, with code 130. Raises what `run_bench` raises.
     """
     stopped: list[bool] = []
 
@@ -41,7 +43,7 @@ def bench(spec: BenchSpec, *, out: str | Path, on_progress: OnProgress | None = 
         for one in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(one, stop.set)
         try:
-            summary = await run_bench(spec, out=out, on_progress=on_progress, stop=stop)
+            summary = await run_bench(spec, out=out, on_progress=on_progress, stop=stop, processes=processes)
         finally:
             if stop.is_set():
                 stopped.append(True)  # further signals stay without effect until the loop is down

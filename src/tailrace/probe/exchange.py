@@ -7,7 +7,6 @@ from time import monotonic_ns
 from typing import Final, NamedTuple, Protocol
 
 from tailrace.engines.base import EngineAdapter
-from tailrace.measure.dialect import Dialect
 from tailrace.measure.meter import StreamMeter, summarise_body
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.outcome import Reason
@@ -15,6 +14,8 @@ from tailrace.model.thresholds import S, SlowThresholds
 from tailrace.model.timeline import EventKind
 from tailrace.probe.connection import Connection
 from tailrace.probe.spec import Limits
+from tailrace.probe.talk import Talk
+from tailrace.probe.target import Target
 from tailrace.workload.plan import PlannedRequest
 
 MAX_ERROR_BODY: Final = 64 << 10
@@ -37,11 +38,8 @@ class Ending(NamedTuple):
 class Desk(Protocol):
     """What an exchange needs of the run it belongs to."""
 
-    dialect: Dialect
     adapter: EngineAdapter
-    path: str
     limits: Limits
-    stream: bool
     thresholds: SlowThresholds
 
     def ended(self, exchange: Exchange) -> None:
@@ -60,21 +58,38 @@ class Exchange:
     """
 
     __slots__ = (
-        "_body", "_body_size", "_mode", "attempts", "connect_start", "connected", "connection", "content_type",
-        "desk", "ended_at", "ending", "first_byte", "headers", "intended", "measured", "meter", "payload", "planned",
-        "prompt_bytes", "queued", "reply_headers", "request_id", "reused", "sent", "sent_unix_ns", "status", "summary",
+        "_body", "_body_size", "_mode", "answer_hash", "attempts", "audio_seconds", "connect_start", "connected",
+        "connection", "content_type", "desk", "ended_at", "ending", "first_byte", "headers", "intended", "measured",
+        "meter", "payload", "planned", "planned_tokens", "prompt_bytes", "queued", "reply_headers", "request_id",
+        "reused", "sent", "sent_unix_ns", "status", "summary", "talk", "target", "text",
     )  # fmt: skip
 
     def __init__(
-        self, desk: Desk, planned: PlannedRequest, *, request_id: str, payload: bytes, prompt_bytes: int, measured: bool
+        self,
+        desk: Desk,
+        planned: PlannedRequest,
+        *,
+        target: Target,
+        request_id: str,
+        payload: bytes,
+        prompt_bytes: int,
+        measured: bool,
     ) -> None:
         self.desk = desk
         self.planned = planned
+        self.target = target
         self.request_id = request_id
         self.payload = payload
         self.prompt_bytes = prompt_bytes
         self.measured = measured
         """Outside the warm-up."""
+        self.planned_tokens: int | None = planned.prompt_tokens
+        self.audio_seconds: float | None = None
+        self.talk: Talk | None = None
+        """The session that it is a turn of."""
+        self.text = ""
+        """Its message, where the session's history will need it."""
+        self.answer_hash = ""
         self.intended: int = 0
         self.queued: int = 0
         self.connect_start: int | None = None
@@ -119,7 +134,7 @@ class Exchange:
         self.status = status
         self.reply_headers = headers
         self.content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if status != 200 or not self.desk.stream:
+        if status != 200 or not self.target.stream:
             self._mode = "body"
         elif self.content_type == "text/event-stream":
             self._begin_stream()
@@ -128,7 +143,7 @@ class Exchange:
         assert self.sent is not None
         self._mode = "stream"
         self.meter = StreamMeter(
-            self.desk.dialect, origin_ns=self.sent, thresholds=self.desk.thresholds, timeline_limit=TIMELINE_LIMIT
+            self.target.dialect, origin_ns=self.sent, thresholds=self.desk.thresholds, timeline_limit=TIMELINE_LIMIT
         )
 
     def on_body(self, data: bytes, stamp: int) -> None:
@@ -144,7 +159,7 @@ class Exchange:
                 self.on_body(data, stamp)
                 return
             self._mode = "body"
-        whole_asked = self.status == 200 and not self.desk.stream
+        whole_asked = self.status == 200 and not self.target.stream
         room = (MAX_BODY if whole_asked else MAX_ERROR_BODY) - self._body_size
         self._body_size += len(data)
         if room > 0:
@@ -186,7 +201,7 @@ class Exchange:
             self.stop(now, Ending(Reason.TOTAL_TIMEOUT, f"not done after {limits.total_ns / S:g} s", "total"))
         elif first is None:
             bound = limits.first_token_ns
-            if bound is not None and self.desk.stream and now - sent > bound:
+            if bound is not None and self.target.stream and now - sent > bound:
                 self.stop(now, Ending(Reason.FIRST_TOKEN_TIMEOUT, f"no token after {bound / S:g} s", "first_token"))
         elif limits.idle_ns is not None and meter is not None:
             last = meter.last_progress_ns or first
@@ -243,20 +258,21 @@ class Exchange:
             return self._judge_error(self.status, whole)
         if not clean:
             return Ending(Reason.STREAM_CUT, why)
-        if self.desk.stream and self.desk.dialect.read_body(whole).fault is None:
+        if self.target.stream and self.target.dialect.read_body(whole).fault is None:
             kind = self.content_type or "no content type"
             return Ending(Reason.PROTOCOL_ERROR, f"asked for a stream, answered with {kind}")
         return self._judge_whole(whole, stamp)
 
     def _judge_error(self, status: int, whole: bytes) -> Ending:
         desk = self.desk
-        found = desk.adapter.error(status, whole, path=desk.path)
-        fault = desk.dialect.read_body(whole).fault
+        found = desk.adapter.error(status, whole, path=self.target.path)
+        fault = self.target.dialect.read_body(whole).fault
         said = fault.message if fault is not None else whole[:300].decode("utf-8", "replace")
         reason = found.reason
         if 300 <= status < 400:
-            reason = Reason.PROTOCOL_ERROR
-            said = said or f"status {status}: elsewhere, at {self.reply_headers.get('location', 'no address')}"
+            # Followed, it would be two requests measured as one.
+            where = self.reply_headers.get("location", "elsewhere")
+            return Ending(Reason.PROTOCOL_ERROR, f"redirected to {where} ({status})", stage=found.stage)
         return Ending(reason, " ".join(said.split()) or f"status {status}", stage=found.stage)
 
     def _judge_stream(self, stamp: int, *, clean: bool, why: str) -> Ending:
@@ -276,7 +292,7 @@ class Exchange:
         return Ending(Reason.STREAM_CUT, why, stage=found.stage)
 
     def _judge_whole(self, whole: bytes, stamp: int) -> Ending:
-        meaning = self.desk.dialect.read_body(whole)
+        meaning = self.target.dialect.read_body(whole)
         assert self.sent is not None
         self.summary = summarise_body(meaning, origin_ns=self.sent, now=stamp)
         if meaning.kind is EventKind.OTHER:

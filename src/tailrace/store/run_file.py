@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
+from tailrace.model.client_sample import ClientSample
 from tailrace.model.conditions import Conditions
+from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError, RunFileError, StoreError
 from tailrace.model.measurement import ClientHealth
 from tailrace.model.record import SCHEMA, RequestRecord
@@ -46,7 +48,11 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: str = "closed"
     rate: float | None = None
-    """Requests per second of an open schedule."""
+    """Requests per second of an open schedule, where that is one number."""
+    shape: str = ""
+    """A rate (or, closed, a number of workers) that changes with time, as it is typed: `2..20 over 60s`."""
+    clients: str = ""
+    """Who sends, where many do, as it is typed: `50 clients zipf 1.1`."""
     concurrency: int | None = None
     """Requests in flight of a closed loop."""
     seed: int | None = None
@@ -100,6 +106,10 @@ class _End(msgspec.Struct, frozen=True):
     end: RunTrailer
 
 
+class _Sample(msgspec.Struct, frozen=True):
+    sample: ClientSample
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run as read. `trailer` is `None`, and `problem` says why, only when a partial run was asked for."""
 
@@ -108,6 +118,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     records: list[RequestRecord]
     trailer: RunTrailer | None = None
     problem: str = ""
+    states: list[EngineState] = []
+    """What the engine's metrics said while the run went on, oldest first. `at_ns` counts from the start of the
+    measured part, as a record's `run_offset_ns` does."""
+    health: list[ClientSample] = []
+    """How the load generator was, second by second."""
 
     def table(self) -> RecordTable:
         """The records as columns."""
@@ -120,6 +135,7 @@ _encode = msgspec.json.Encoder()
 _decode_record = msgspec.json.Decoder(RequestRecord)
 _decode_header = msgspec.json.Decoder(RunHeader)
 _decode_end = msgspec.json.Decoder(_End)
+_decode_sample = msgspec.json.Decoder(_Sample)
 _decode_any = msgspec.json.Decoder()
 
 
@@ -162,6 +178,10 @@ class RunWriter:
         """Append many records."""
         for record in records:
             self.write(record)
+
+    def write_sample(self, sample: ClientSample) -> None:
+        """Append how the client was over a second."""
+        self._lines.append(_encode.encode(_Sample(sample)))
 
     def flush(self) -> None:
         """Hand what is buffered to the operating system. StoreError when the disk refuses (full, gone)."""
@@ -239,6 +259,7 @@ def read_run(path: str | Path, *, allow_partial: bool = False) -> Run:
 def _read(file: BufferedReader, name: str, *, allow_partial: bool) -> Run:
     header = _header(file, name)
     records: list[RequestRecord] = []
+    health: list[ClientSample] = []
     trailer: RunTrailer | None = None
     number, problem = 1, ""
     while line := file.readline(_MAX_LINE):
@@ -249,6 +270,8 @@ def _read(file: BufferedReader, name: str, *, allow_partial: bool) -> Run:
         try:
             if line.startswith(b'{"end":'):
                 trailer = _decode_end.decode(line).end
+            elif line.startswith(b'{"sample":'):
+                health.append(_decode_sample.decode(line).sample)
             else:
                 # Decoding first, looking for the newline after: a cut line fails by itself, and the flaw is named.
                 records.append(_decode_record.decode(line))
@@ -265,6 +288,7 @@ def _read(file: BufferedReader, name: str, *, allow_partial: bool) -> Run:
         path=name,
         header=header,
         records=records,
+        health=health,
         trailer=None if problem else trailer,
         problem=f"line {number}: {problem}" if problem else "",
     )
