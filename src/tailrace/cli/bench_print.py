@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tailrace.cli.bench_print_work import work_lines
 from tailrace.cli.metric_rows import metric_rows
 from tailrace.model.measurement import BenchSummary, MetricSummary
 from tailrace.model.record import RequestRecord
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 _PLAIN_EVERY_S = 5.0
 _SILENT_S = 2.0
 """Runs that are over by then show no progress."""
-
-_LENGTH_TOLERANCE = 0.02
-"""Prompts off by more than this share are worth a line."""
 
 
 class LiveProgress:
@@ -89,15 +87,9 @@ class LiveProgress:
 def announcement(spec: BenchSpec) -> str:
     """What is about to happen to the target, in one line."""
     arrivals = spec.workload.arrivals
-    if arrivals.rate:
-        how = f"{arrivals.rate:g} requests/s"
-    elif arrivals.concurrency:
-        how = f"{arrivals.concurrency} requests at once"
-    else:
-        how = "a recorded trace"
     long = f" for {spec.duration_ns / 1e9:g} s" if spec.duration_ns else ""
     many = f", {spec.requests} in all" if spec.requests else ""
-    return f"Sending real load to {spec.url}: {how}{long}{many}. Ctrl-C ends it and keeps what was measured."
+    return f"Sending real load to {spec.url}: {arrivals}{long}{many}. Ctrl-C ends it and keeps what was measured."
 
 
 def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interrupted: bool) -> None:
@@ -110,8 +102,7 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     run = read_run(path)
     arrivals = spec.workload.arrivals
-    capped = f", at most {arrivals.concurrency} in flight" if arrivals.concurrency else ""
-    how = f"{arrivals.kind} arrivals at {arrivals.rate:g}/s{capped}" if arrivals.rate else f"closed loop{capped}"
+    how = str(arrivals)
     if interrupted:
         console.print("[bold yellow]Interrupted: this is what had been measured.[/]")
     duration = run.trailer.duration_s if run.trailer else 0.0
@@ -134,13 +125,10 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
             console.print(f"  {text}", soft_wrap=True, markup=False)
     _print_health(console, summary)
     console.print(f"Conditions: {conditions_line(run.header.conditions)}", soft_wrap=True, markup=False)
+    for line in work_lines(summary):
+        console.print(line, soft_wrap=True, markup=False)
     for note in [*run.header.notes, *(run.trailer.notes if run.trailer else [])]:
         console.print(f"Note: {note}", soft_wrap=True, markup=False)
-    counters = run.trailer.counters if run.trailer else {}
-    if counters.get("counted_prompt_tokens"):
-        share = counters["counted_prompt_tokens"] / counters["planned_prompt_tokens"]
-        if abs(share - 1) > _LENGTH_TOLERANCE:
-            console.print(f"Note: prompts had {share:.1%} of the planned tokens, as the server counts")
     console.print(f"Run file: {path}", soft_wrap=True, markup=False)
 
 
@@ -155,7 +143,7 @@ def _objectives(spec: BenchSpec) -> str:
 def _table(console: Console, title: str, metrics: dict[str, MetricSummary]) -> None:
     console.print()
     console.print(title, style="bold", markup=False)
-    for row in metric_rows(metrics, console.width):
+    for row in metric_rows({key: one for key, one in metrics.items() if key.endswith("_ms")}, console.width):
         console.print(row, markup=False, soft_wrap=True)
     console.print()
 
@@ -180,6 +168,6 @@ def _print_health(console: Console, summary: BenchSummary) -> None:
     ]
     text = ", ".join(part for part in parts if part)
     if client.limited:
-        console.print(f"[bold red]Client limited: these numbers are not the server's.[/] {client.why} ({text})")
+        console.print(f"[bold red]Client-limited: these numbers are not the server's.[/] {client.why} ({text})")
     else:
         console.print(f"Client healthy: {text}", soft_wrap=True)

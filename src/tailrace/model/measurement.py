@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from tailrace.model.work_done import WorkDone
+
 
 class MetricSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One metric over a run, milliseconds. Percentiles that `n` cannot support are `None`."""
@@ -77,6 +79,8 @@ class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
     from_schedule: dict[str, MetricSummary] = {}
     mix: dict[str, int] = {}
     """Requests by class."""
+    work: WorkDone | None = None
+    """Of a load test: lengths as planned and as counted, sessions, prefixes, recordings, leaving clients."""
 
 
 class Verdict(StrEnum):

@@ -54,7 +54,11 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: str = "closed"
     rate: float | None = None
-    """Requests per second of an open schedule."""
+    """Requests per second of an open schedule, where that is one number."""
+    shape: str = ""
+    """A rate (or, closed, a number of workers) that changes with time, as it is typed: `2..20 over 60s`."""
+    clients: str = ""
+    """Who sends, where many do, as it is typed: `50 clients zipf 1.1`."""
     concurrency: int | None = None
     """Requests in flight of a closed loop."""
     seed: int | None = None
