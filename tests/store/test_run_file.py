@@ -424,3 +424,21 @@ def test_a_file_made_to_be_slow_is_given_up(tmp_path):
     assert time.process_time() - began < 5
     assert len(run.records) == 3
     assert "block 2 is damaged" in run.problem or "block 2 is cut" in run.problem
+
+
+def test_a_value_that_no_file_can_hold_is_told_to_whoever_writes_next(tmp_path):
+    (one,) = realistic(1)
+    path = tmp_path / "a.run"
+    writer = RunWriter(path, HEADER)
+    writer.write(msgspec.structs.replace(one, e2e_ns=2**70))
+
+    def insist():
+        began = time.monotonic()
+        while time.monotonic() - began < 5:
+            time.sleep(0.05)
+            writer.write_sample(ClientSample(at_ns=1, span_ns=1))
+
+    with pytest.raises(OverflowError):
+        insist()
+    writer.close()
+    assert read_run(path, allow_partial=True).records == []
