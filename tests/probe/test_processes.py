@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -30,6 +31,8 @@ from tailrace.workload.arrivals import ArrivalKind
 from tests.children import Child, child_env, tailrace_command
 from tests.probe.raw_server import Call, RawServer, serving
 from tests.probe.running import run, spec_for
+
+TLS = Path(__file__).parent / "tls"
 
 
 async def steady(call: Call) -> None:
@@ -181,6 +184,14 @@ def test_a_killed_parent_leaves_no_children(tmp_path: Path):
     parts = [read_run(tmp_path / f"a.run.part-{i}") for i in (1, 2)]
     assert all(part.trailer is not None and part.trailer.interrupted for part in parts), "what they had is whole"
     assert sum(len(part.records) for part in parts) > 10
+
+
+def test_the_look_at_a_tls_target_is_handed_on(tmp_path: Path):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+    with serving(RawServer(Call.answer), tls=context) as server:
+        result = run(spec_for(server.url, verify_tls=False, concurrency=2, requests=6), tmp_path, processes=2)
+    assert (len(result.records), result.summary.errors) == (6, {})
 
 
 def test_a_target_that_is_none_leaves_no_processes_and_no_files(tmp_path: Path):

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from tailrace.cli import bench_work_options as work_options
 from tailrace.cli.bench_load import DEFAULT_CONCURRENCY, DEFAULT_DURATION, Load
 from tailrace.cli.bench_result import Results, interruptible, run
 from tailrace.cli.bench_server import Server
+from tailrace.cli.bench_traits import TraitOptions
 from tailrace.cli.bench_work import Work
 from tailrace.cli.command_app import CommandApp
 from tailrace.cli.trim import HELP as TRIM_HELP
@@ -22,18 +24,25 @@ _LOAD, _WORK, _SERVER, _RESULT = "How much", "Which requests", "Whom to ask", "R
 def bench(
     url: Annotated[str, typer.Argument(help="Base URL (with or without /v1), or the whole URL of an endpoint.")],
     rate: Annotated[
-        float | None,
-        typer.Option(help="Open loop: requests a second, at absolute times.", rich_help_panel=_LOAD),
-    ] = None,
-    concurrency: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help=f"Closed loop: so many at once (default {DEFAULT_CONCURRENCY} without --rate). "
-            "With --rate: the most that may be in flight.",
+            help="Open loop: requests a second, at absolute times: 5, '2..20 over 60s', '5 for 30s, 20 for 10s, 5', "
+            "'5, spike 50 for 2s every 30s', or @FILE with rows of seconds,rate.",
             rich_help_panel=_LOAD,
         ),
     ] = None,
-    requests: Annotated[int | None, typer.Option(help="End after so many.", rich_help_panel=_LOAD)] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Closed loop: so many at once (default {DEFAULT_CONCURRENCY} without --rate); '1..32 over 60s': they "
+            "come in over time. With --rate: the most that may be in flight.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option("--requests", "--total", help="End after so many; every turn counts.", rich_help_panel=_LOAD),
+    ] = None,
     duration: Annotated[
         str | None,
         typer.Option(
@@ -43,7 +52,11 @@ def bench(
     ] = None,
     arrival: Annotated[
         str | None,
-        typer.Option(help="poisson (default with --rate), constant or gamma.", rich_help_panel=_LOAD),
+        typer.Option(
+            help="poisson (default with --rate), constant, 'gamma 0.3' (burstiness), or the sum of many clients: "
+            "'50 clients zipf 1.1, gamma 0.3'.",
+            rich_help_panel=_LOAD,
+        ),
     ] = None,
     burstiness: Annotated[
         float | None,
@@ -105,6 +118,26 @@ def bench(
         float | None,
         typer.Option(help="Instead of calibrating by what the server counts.", rich_help_panel=_WORK),
     ] = None,
+    endpoint: work_options.Endpoint = "",
+    template: work_options.TemplateFile = None,
+    dialect: work_options.DialectName = "",
+    prompt: work_options.Prompt = None,
+    max_tokens: work_options.MaxTokens = None,
+    natural: work_options.Natural = False,
+    tokenizer: work_options.TokenizerPath = "",
+    turns: work_options.TurnCount = None,
+    think: work_options.ThinkTime = None,
+    conversations: work_options.Conversations = None,
+    prefix_pool: work_options.PrefixPool = None,
+    prefix_hit: work_options.PrefixHit = None,
+    prefix_zipf: work_options.PrefixZipf = 0.0,
+    cancel: work_options.Cancel = None,
+    audio: work_options.AudioLength = None,
+    audio_file: work_options.AudioFile = None,
+    batch: work_options.Batch = 1,
+    workload: work_options.WorkloadFile = None,
+    repeat: work_options.Repeat = False,
+    records: work_options.Records = None,
     model: Annotated[
         str | None, typer.Option(help="Default: the first that /v1/models lists.", rich_help_panel=_SERVER)
     ] = None,
@@ -178,6 +211,10 @@ def bench(
     with interruptible():
         from tailrace.cli.bench_spec import spec_of
 
+        if records is not None and rate is None and concurrency is None and trace is None:
+            from tailrace.cli.bench_records import suggested_concurrency
+
+            concurrency = str(suggested_concurrency(records))
         load = Load(
             rate=rate,
             concurrency=concurrency,
@@ -192,14 +229,34 @@ def bench(
         work = Work(
             mix=mix,
             prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
+            output_tokens=output_tokens or max_tokens,
             trace=trace,
             trace_speed=trace_speed,
             shared_prefix=shared_prefix,
             stream=stream,
-            ignore_eos=ignore_eos,
+            ignore_eos=ignore_eos and not natural,
             extra_body=extra_body,
             chars_per_token=chars_per_token,
+            traits=TraitOptions(
+                turns=turns,
+                think=think,
+                conversations=conversations is not None,
+                shared_prefix=shared_prefix,
+                prefix_pool=prefix_pool,
+                prefix_hit=prefix_hit,
+                prefix_zipf=prefix_zipf,
+                cancel=tuple(cancel or ()),
+                audio=audio,
+                batch=batch,
+            ),
+            endpoint=endpoint,
+            template=template,
+            dialect=dialect,
+            prompt=prompt,
+            conversations=conversations,
+            tokenizer=tokenizer,
+            audio_files=tuple(audio_file or ()),
+            file=workload,
         )
         server = Server(
             url=url,
@@ -219,4 +276,10 @@ def bench(
             objective=objective or [], out=out, fail_on=fail_on, as_json=as_json, as_tool=as_tool, trim=trim
         )
         results.check()
-        run(spec_of(load, work, server, results), results, processes=load.process_count())
+        spec = spec_of(load, work, server, results)
+        if repeat:
+            from tailrace.cli.bench_repeat import run_repeat
+
+            run_repeat(spec, results)
+        else:
+            run(spec, results, processes=load.process_count())
