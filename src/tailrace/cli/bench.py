@@ -52,6 +52,12 @@ def bench(
         str,
         typer.Option(help="Requests (10) or time (5s) before the measured part.", rich_help_panel=_LOAD),
     ] = "0",
+    processes: Annotated[
+        str,
+        typer.Option(
+            help="Processes that generate it: a number, or auto (as many as it asks for).", rich_help_panel=_LOAD
+        ),
+    ] = "auto",
     seed: Annotated[int, typer.Option(help="Same seed, same arrivals and lengths.", rich_help_panel=_LOAD, min=0)] = 0,
     mix: Annotated[
         str | None,
@@ -117,9 +123,20 @@ def bench(
     connect_timeout: Annotated[
         str, typer.Option(help="Longest wait for a connection.", rich_help_panel=_SERVER)
     ] = "10s",
+    connections: Annotated[
+        str,
+        typer.Option(help="reuse (kept alive), or new: one for each request.", rich_help_panel=_SERVER),
+    ] = "reuse",
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept any TLS certificate.", rich_help_panel=_SERVER)
     ] = False,
+    scrape_every: Annotated[
+        str,
+        typer.Option(help="How often the engine's metrics are read during the run; 0: never.", rich_help_panel=_SERVER),
+    ] = "1s",
+    metrics_url: Annotated[
+        str, typer.Option(help="Where they are, when not at the server's /metrics.", rich_help_panel=_SERVER)
+    ] = "",
     objective: Annotated[
         list[str] | None,
         typer.Option(
@@ -167,6 +184,7 @@ def bench(
             arrival=arrival,
             burstiness=burstiness,
             warmup=warmup,
+            processes=processes,
             seed=seed,
         )
         work = Work(
@@ -190,8 +208,11 @@ def bench(
             first_token_timeout=first_token_timeout,
             idle_timeout=idle_timeout,
             connect_timeout=connect_timeout,
+            connections=connections,
             insecure=insecure,
+            metrics_url=metrics_url,
+            scrape_every=scrape_every,
         )
         results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json, as_tool=as_tool)
         results.check()
-        run(spec_of(load, work, server, results), results)
+        run(spec_of(load, work, server, results), results, processes=load.process_count())

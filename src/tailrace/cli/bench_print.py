@@ -132,7 +132,7 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
         for text in _examples(run.records):
             console.print(f"  {text}", soft_wrap=True, markup=False)
     _print_health(console, summary)
-    for note in run.header.notes:
+    for note in [*run.header.notes, *(run.trailer.notes if run.trailer else [])]:
         console.print(f"Note: {note}", soft_wrap=True, markup=False)
     counters = run.trailer.counters if run.trailer else {}
     if counters.get("counted_prompt_tokens"):

@@ -122,15 +122,17 @@ def export(
     timelines: Annotated[bool, typer.Option(help="With event timelines (jsonl and parquet).")] = True,
     as_written: AsWritten = False,
     partial: Annotated[bool, typer.Option("--partial", help="Of a RUN that was cut, what it still holds.")] = False,
+    events: Annotated[str, typer.Option(help="A second file, Parquet: a row for each event of a timeline.")] = "",
 ) -> None:
     """Write records for other tools; durations are in milliseconds (Parquet: in ns, as the store keeps them).
 
     A RUN in the form of another load generator: what that form cannot hold is said on stderr.
     """
-    from tailrace.cli.records_export import check_format, run_to_export, write_as_tool
+    from tailrace.cli.records_export import check_events, check_format, run_to_export, write_as_tool
 
     as_tool = check_format(file_format, run, out)
-    keep = timelines and file_format != "csv"
+    keep = (timelines and file_format != "csv") or bool(events)
+    check_events(events, out, as_tool=as_tool)
     if run is not None:
         load_test = run_to_export(run, out, partial=partial)
         if as_tool:
@@ -157,7 +159,11 @@ def export(
     else:
         from tailrace.export.jsonl import encode_lines
 
-        _write_out(out, encode_lines(table.records(), timeline=keep))
+        _write_out(out, encode_lines(table.records(), timeline=timelines))
+    if events:
+        from tailrace.export.parquet import write_events
+
+        sys.stderr.write(f"{write_events(table, events)} events written to {events}\n")
     if out:
         sys.stderr.write(f"{len(table)} records written to {out}\n")
 

@@ -44,6 +44,16 @@ def check_format(file_format: str, run: str | None, out: str) -> bool:
     return file_format in TOOL_FORMATS
 
 
+def check_events(events: str, out: str, *, as_tool: bool) -> None:
+    """InputError for a file of events that cannot be written beside the other one."""
+    from tailrace.model.errors import InputError
+
+    if events and as_tool:
+        raise InputError("the forms of other tools hold their own events", place="--events", remedy="Leave it out.")
+    if events and os.path.realpath(events) == os.path.realpath(out or "-"):
+        raise InputError("both files have the same name", place="--events", remedy="Give it another name than --out.")
+
+
 def write_as_tool(run: Run, file_format: str, out: str, write: Callable[[str, Iterable[bytes]], None]) -> None:
     """The run in the form of another tool; what the form cannot hold is said on stderr."""
     from tailrace.export.load_tools import EXPORTERS

@@ -27,7 +27,7 @@ from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
 from tailrace.model.record import RequestRecord
-from tailrace.store.run_file import Run, read_run
+from tailrace.store.run_file import Run, is_run_file, read_run
 from tailrace.store.table import RecordTable
 
 __all__ = ["Kind", "Source", "kind_of", "read_source"]
@@ -100,23 +100,20 @@ def _look(path: Path) -> tuple[Kind, Foreign | None]:
         raise InputError("there is no such file", place=place, remedy=_REMEDY) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", place=place, remedy=_REMEDY) from None
+    if is_run_file(head):
+        return Kind.RUN, None
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start:
         raise InputError("the file is empty", place=place, remedy=_REMEDY)
-    kind = _run_kind(start)
-    foreign = None if kind is not None else foreign_of(start)
+    foreign = foreign_of(start)
     if foreign is not None:
         return Kind.LOAD_TOOL, foreign
-    kind = kind or _json_kind(start[:_JSON_HEAD]) or _table_kind(start[:_JSON_HEAD])
+    kind = _json_kind(start[:_JSON_HEAD]) or _table_kind(start[:_JSON_HEAD])
     if kind is not None:
         return kind, None
     if start.startswith(b"#") or _looks_like_samples(start):
         return Kind.SCRAPE, None
     raise InputError(f"this is no evidence that is known; it begins with {head[:40]!r}", place=place, remedy=_REMEDY)
-
-
-def _run_kind(start: bytes) -> Kind | None:
-    return Kind.RUN if start.startswith(b'{"tailrace_run"') else None
 
 
 def _json_kind(start: bytes) -> Kind | None:
@@ -166,7 +163,7 @@ def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: boo
         raise InputError(f"#{number} names one of several runs; this is a {kind}", place=name, remedy=f"Give {plain}")
     if kind is Kind.RUN:
         run = read_run(path, allow_partial=allow_partial)
-        notes = [f"{name}: only the part before {run.problem} was read"] if run.problem else []
+        notes = [f"{name}: only what is whole was read ({run.problem})"] if run.problem else []
         return Source(name=name, kind=kind, table=run.table(), run=run, notes=notes)
     if kind is Kind.LINES:
         table, applications = one_vantage(read_lines(path, decode))
