@@ -1,6 +1,7 @@
 """What a run file says about the two sides of a run, and what it must never say."""
 
 import json
+import os
 import shlex
 import time
 from pathlib import Path
@@ -149,3 +150,46 @@ def test_the_words_for_prompts_and_warm_up():
     assert prompts_of(spec).endswith("all beginning with the same 64 tokens")
     assert warmup_of(spec) == "5 s"
     assert warmup_of(spec_for("http://h")) == "none"
+
+
+@pytest.mark.parametrize(
+    ("prints", "gpu", "memory"),
+    [
+        (
+            "index, name, memory.total [MiB]\n" + "".join(f"{n}, NVIDIA A100-SXM4-80GB, 81920 MiB\n" for n in (0, 1)),
+            ["NVIDIA A100-SXM4-80GB"] * 2,
+            2 * 81920 << 20,
+        ),
+        ("No devices were found\n", [], None),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the driver\n", None, None),
+    ],
+)
+def test_gpus_are_told_where_the_target_is_this_machine(tmp_path, monkeypatch, prints, gpu, memory):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{prints}END\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    async def script(call):
+        await call.answer()
+
+    with serving(RawServer(script)) as server:
+        told = run(spec_for(server.url), tmp_path).run.header.conditions
+    assert told.gpu == gpu
+    assert told.gpu_memory_bytes == memory
+
+
+def test_a_program_that_hangs_does_not_delay_the_run(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nexec sleep 30\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    async def script(call):
+        await call.answer()
+
+    began = time.monotonic()
+    with serving(RawServer(script)) as server:
+        told = run(spec_for(server.url), tmp_path).run.header.conditions
+    assert told.gpu is None
+    assert time.monotonic() - began < 5

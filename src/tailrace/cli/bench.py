@@ -11,6 +11,7 @@ from tailrace.cli.bench_result import Results, interruptible, run
 from tailrace.cli.bench_server import Server
 from tailrace.cli.bench_work import Work
 from tailrace.cli.command_app import CommandApp
+from tailrace.cli.trim import HELP as TRIM_HELP
 
 app = CommandApp()
 
@@ -148,6 +149,7 @@ def bench(
         str | None,
         typer.Option(help="Run file (default bench-DATE-TIME.run here).", rich_help_panel=_RESULT),
     ] = None,
+    trim: Annotated[str | None, typer.Option(help=TRIM_HELP, rich_help_panel=_RESULT)] = None,
     fail_on: Annotated[
         str | None,
         typer.Option(help="errors: exit 1 when any request did not complete.", rich_help_panel=_RESULT),
@@ -213,6 +215,8 @@ def bench(
             metrics_url=metrics_url,
             scrape_every=scrape_every,
         )
-        results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json, as_tool=as_tool)
+        results = Results(
+            objective=objective or [], out=out, fail_on=fail_on, as_json=as_json, as_tool=as_tool, trim=trim
+        )
         results.check()
         run(spec_of(load, work, server, results), results, processes=load.process_count())

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
+from tailrace.cli.trim import parse_trim
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -27,6 +29,7 @@ class Results(NamedTuple):
     fail_on: str | None
     as_json: bool
     as_tool: str | None = None
+    trim: str | None = None
 
     def check(self) -> None:
         """Raise `InputError` for something that cannot be failed on, or for a tool that is not known."""
@@ -71,7 +74,7 @@ def run(spec: BenchSpec, results: Results, *, processes: int = 1) -> None:
     from tailrace.cli.bench_print import LiveProgress, announcement, print_summary
     from tailrace.probe.run import Interrupted
 
-    path = results.path()
+    path, trim = results.path(), parse_trim(results.trim)
     with LiveProgress(spec.url, announcement="" if results.as_json else announcement(spec)) as progress:
         try:
             result = bench(spec, out=path, on_progress=progress.show, processes=processes)
@@ -79,6 +82,11 @@ def run(spec: BenchSpec, results: Results, *, processes: int = 1) -> None:
             sys.stderr.write(f"tailrace bench: {error}\n")
             raise typer.Exit(_EXIT_INTERRUPTED) from None
     summary = result.summary
+    if trim is not None:
+        from tailrace.analyze.bench_summary import summarise_run
+        from tailrace.store.run_file import read_run
+
+        summary = summarise_run(read_run(path), trim=trim)
     if results.as_json:
         import msgspec
 
