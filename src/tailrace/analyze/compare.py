@@ -33,7 +33,7 @@ from tailrace.analyze.withheld import HIDDEN_SHARE, hidden_stalls, stall_words, 
 from tailrace.model.measurement import Comparison, RateDelta, Verdict
 from tailrace.model.thresholds import Objectives
 from tailrace.stats.bootstrap import FEW_BLOCKS
-from tailrace.stats.quantiles import needed
+from tailrace.stats.quantiles import needed, supported
 from tailrace.store.run_file import Run
 from tailrace.store.table import RecordTable
 
@@ -277,7 +277,7 @@ def _checks(about: _About, headlines: list[Headline], *, paired: bool, adjusted:
             f"The shorter run holds {change.blocks} blocks of {change.block_s:.1f} s (20 would be comfortable): its "
             "interval is widened accordingly."
         )
-    if headlines and headlines[0].change.p < 0.99:
+    if headlines and not supported(0.99, min(headlines[0].change.n_a, headlines[0].change.n_b)):
         n = min(headlines[0].change.n_a, headlines[0].change.n_b)
         count = max(1, math.floor(n * 0.01 + 1e-9))
         out.append(
