@@ -41,7 +41,7 @@ def ours(seed: int = 0, *, done_ms: float = 0.0, **header: Any) -> Run:
 
 def test_two_runs_of_ours_stay_as_they_are() -> None:
     a, b = ours(), ours(1)
-    assert on_common_ground(a, b) == (a, b, [])
+    assert on_common_ground([a], [b]) == ([a], [b], [])
 
 
 def test_another_end_is_no_regression() -> None:
