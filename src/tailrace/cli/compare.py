@@ -23,7 +23,7 @@ _EXIT_INCONCLUSIVE = 3
 _ANSWERS = ("regressed", "inconclusive", "rules")
 _VIEWS = ("verdict", "engines")
 _RUNS = (
-    "Run files, results of other load tools, records as JSON lines, data directories or admin URLs: A B [C ...]. One arm "
+    "Run files, results of other load tools, records as JSON lines, data directories or admin URLs: A B (C D). One arm "
     "may be several runs: a1.run,a2.run or 'a-*.run'; NAME=RUN names it."
 )
 

@@ -97,11 +97,12 @@ def read_aiperf_requests(path: Path, *, allow_partial: bool = False) -> Imported
             break
         # A line becomes its record at once: what it was decoded to is larger than the line.
         records.append(_record(row, len(records), tally))
-    first = min((one.start_unix_ns for one in records if one.start_unix_ns and one.lane != "warmup"), default=0)
+    first = min((_intended(one) for one in records if one.start_unix_ns and one.lane != "warmup"), default=0)
     records = [
-        msgspec.structs.replace(one, run_offset_ns=max(0, one.start_unix_ns - first) if one.start_unix_ns else None)
+        msgspec.structs.replace(one, run_offset_ns=max(0, _intended(one) - first) if one.start_unix_ns else None)
         for one in records
     ]
+    scheduled = any(one.intended_to_sent_ns is not None for one in records)
     end = max((record.start_unix_ns + record.e2e_ns for record in records), default=first)
     tally.say("opening a connection is within every TTFT; tokens are counted by AIPerf's tokenizer")
     return Imported(
@@ -111,7 +112,7 @@ def read_aiperf_requests(path: Path, *, allow_partial: bool = False) -> Imported
                 TOOL,
                 records,
                 granularity="chunk",
-                absent=("e2e_ms", "from_schedule"),
+                absent=("e2e_ms",) if scheduled else ("e2e_ms", "from_schedule"),
                 conditions=Conditions(tool="aiperf"),
                 duration_s=(end - first) / 1e9 if first else None,
                 started_unix_ns=first,
@@ -119,6 +120,18 @@ def read_aiperf_requests(path: Path, *, allow_partial: bool = False) -> Imported
         ],
         notes=tally.notes(),
     )
+
+
+def _intended(record: RequestRecord) -> int:
+    return record.start_unix_ns - (record.intended_to_sent_ns or 0)
+
+
+def _late_ns(row: _Line, start: int) -> int | None:
+    """Intended time -> send. AIPerf issues credits in closed loops as well, where nothing was intended, and a line does
+    not say which it was: only what we have written ourselves tells a schedule.
+    """
+    credit = stamp(row.metadata.credit_issued_ns)
+    return max(0, start - credit) if row.exported_by and credit else None
 
 
 def _record(row: _Line, index: int, tally: Tally) -> RequestRecord:
@@ -141,6 +154,7 @@ def _record(row: _Line, index: int, tally: Tally) -> RequestRecord:
             lane="warmup" if metadata.benchmark_phase == "warmup" else "default",
             session_id=(metadata.conversation_id or "") if (metadata.turn_index or 0) > 0 else "",
             start_unix_ns=start,
+            late_ns=_late_ns(row, start),
             ttft_ns=ttft,
             content_ns=metrics.get("time_to_first_output_token", _NOTHING).duration_ns(),
             events=events,
