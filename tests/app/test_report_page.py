@@ -81,6 +81,7 @@ def test_foreign_text_stays_text(chromium, tmp_path):
     watch(chromium, tmp_path / "page.html", a_run(evil=True), look)
 
 
+@pytest.mark.tier("ci")
 def test_it_prints_with_every_plot_and_inside_the_paper(chromium, tmp_path):
     async def look(tab: Tab) -> None:
         await tab.size(718, 900)  # A4 in CSS pixels, its margins taken away

@@ -25,4 +25,13 @@ def without_absent(summary: BenchSummary, header: RunHeader) -> BenchSummary:
     def kept(metrics: Mapping[str, MetricSummary]) -> dict[str, MetricSummary]:
         return {name: gone if name in lacking else one for name, one in metrics.items()}
 
-    return msgspec.structs.replace(summary, metrics=kept(summary.metrics), from_schedule=kept(summary.from_schedule))
+    return msgspec.structs.replace(
+        summary,
+        metrics=kept(summary.metrics),
+        from_schedule=kept(summary.from_schedule),
+        classes={name: kept(one) for name, one in summary.classes.items()},
+        classes_from_schedule={name: kept(one) for name, one in summary.classes_from_schedule.items()},
+        buckets=[msgspec.structs.replace(one, metrics=kept(one.metrics)) for one in summary.buckets],
+        user_tokens_per_s=None if "tpot_ms" in lacking else summary.user_tokens_per_s,
+        rtf=None if "e2e_ms" in lacking else summary.rtf,
+    )

@@ -8,20 +8,27 @@ from typing import Final
 import msgspec
 
 from tailrace import __version__
+from tailrace.analyze.counted import measured
 from tailrace.analyze.steady import Trim
 from tailrace.app.diagnose import is_url, read_any
 from tailrace.app.report_conditions import load_words
+from tailrace.app.report_joined import joined_section
+from tailrace.app.report_markup import Section
 from tailrace.app.report_page import document
 from tailrace.app.report_run import run_sections
+from tailrace.app.report_sweep import sweep_sections
 from tailrace.figures.wording import count
 from tailrace.model.errors import InputError
 from tailrace.model.measurement import BenchSummary
 from tailrace.store.run_file import Run, RunHeader
+from tailrace.store.sweep import is_sweep, read_sweep
 from tailrace.store.table import RecordTable
 
 __all__ = ["Report", "default_out", "report", "write_page"]
 
 _REMEDY: Final = "Give a run file (`tailrace bench … --out RUN`), a sweep's directory, or another load tool's result."
+_JOIN_PLACE: Final = 3
+"""Behind the banner, the tiles and the headline: who has the tail is the next question."""
 _METHOD: Final = (
     "Percentiles are exact and come from every request, by linear interpolation, p99.9 included where n allows it; "
     "clouds of many requests are thinned for drawing only. Made by Tailrace {version}; this file fetches nothing."
@@ -36,6 +43,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     summary: BenchSummary | None = None
     """Of a run; `None` for a sweep."""
+    points: int | None = None
+    """Of a sweep: how many loads were measured."""
 
 
 def report(
@@ -45,10 +54,19 @@ def report(
     trim: Trim | None = None,
     allow_partial: bool = False,
     token: str = "",
+    records: str | None = None,
 ) -> Report:
-    """Write the report of `source` to `out`. InputError for a source without requests, or a place not to be written."""
+    """Write the report of `source` to `out`. InputError for a source without requests, or a place not to be written.
+
+    `records` is whatever holds the records of the gateway that the load went through: a data directory, an admin
+    URL, records as JSON lines.
+    """
+    if not is_url(source) and is_sweep(source):
+        return _of_sweep(source, out)
     run = _run_of(source, allow_partial=allow_partial, token=token)
-    sections, summary = run_sections(run, trim)
+    sections, summary = run_sections(run, trim, joined=records is not None)
+    if records is not None:
+        sections.insert(_JOIN_PLACE, _join(run, records, token))
     header = run.header
     subtitle = " · ".join(part for part in (header.model, load_words(run), f"{count(summary.n)} requests") if part)
     page = document(
@@ -58,6 +76,29 @@ def report(
         footer=_METHOD.format(version=__version__),
     )
     return Report(out=str(out), bytes=write_page(out, page, source), summary=summary)
+
+
+def _of_sweep(source: str, out: str | Path) -> Report:
+    sweep = read_sweep(source)
+    what = "Search" if sweep.kind == "search" else "Sweep"
+    subtitle = " · ".join(part for part in (sweep.model, f"{what.lower()} over {sweep.axis}") if part)
+    page = document(
+        title=sweep.target or what,
+        subtitle=subtitle,
+        sections=[section for section in sweep_sections(sweep) if section.markup],
+        footer=_METHOD.format(version=__version__),
+    )
+    return Report(out=str(out), bytes=write_page(out, page, source), points=len(sweep.runs))
+
+
+def _join(run: Run, source: str, token: str) -> Section:
+    for one in read_any(source, token=token):
+        table = one.table if one.table is not None else one.run.table() if one.run is not None else None
+        if table is not None and len(table):
+            return joined_section(measured(run.table()), table, dropped=one.dropped, source=source)
+    raise InputError(
+        "it holds no records of requests", place=source, remedy="Give a gateway's data directory or its admin URL."
+    )
 
 
 def write_page(out: str | Path, page: str, source: str) -> int:

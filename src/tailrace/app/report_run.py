@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.absent import without_absent
 from tailrace.analyze.attainment import ALL
 from tailrace.analyze.bench_summary import summarise
 from tailrace.analyze.buckets import LengthCell, tail_by_length
@@ -47,7 +48,7 @@ class Looked:
         self.run = run
         whole = run.table()
         trailer = run.trailer
-        self.summary = summarise(
+        summary = summarise(
             whole,
             name=run.path,
             objectives=run.header.objectives,
@@ -55,6 +56,8 @@ class Looked:
             duration_s=trailer.duration_s if trailer else None,
             trim=trim,
         )
+        self.summary = without_absent(summary, run.header)
+        self.absent = frozenset(run.header.absent)
         rows = np.flatnonzero(measured_rows(whole))
         if trim is not None and rows.size:
             rows = rows[window_of(whole.where(rows), trim).rows]
@@ -84,13 +87,15 @@ class Looked:
         return "from the intended time" if self.scheduled else "from the send"
 
     def waited(self, metric: str) -> Floats:
-        """A metric of every row, from the headline's origin (ms); NaN where it did not complete."""
+        """A metric of every row, from the headline's origin (ms); NaN where it did not complete or nobody told it."""
+        if f"{metric}_ms" in self.absent:
+            return np.full(len(self.table), np.nan)
         values = self.table.ms(metric) + (self.late if metric != "tpot" else 0.0)
         return np.where(self.done_rows, values, np.nan)
 
 
-def run_sections(run: Run, trim: Trim | None = None) -> tuple[list[Section], BenchSummary]:
-    """Everything on the page of a run, and the summary that it shows."""
+def run_sections(run: Run, trim: Trim | None = None, *, joined: bool = False) -> tuple[list[Section], BenchSummary]:
+    """Everything on the page of a run, and the summary that it shows. `joined`: with a gateway's records beside it."""
     seen = Looked(run, trim)
     sections = [
         Section(markup=f"{problem_banner(run)}{client_banner(run, seen.summary.client)}"),
@@ -102,7 +107,7 @@ def run_sections(run: Run, trim: Trim | None = None) -> tuple[list[Section], Ben
         _distributions(seen),
         time_section(seen.run, seen.table, seen.classes, seen.waited, seen.late, scheduled=seen.scheduled),
         _gaps(seen),
-        _stages(seen),
+        _stages(seen, joined=joined),
         _failures(seen),
         _slowest(seen),
     ]
@@ -293,10 +298,10 @@ def _gaps(seen: Looked) -> Section:
     return Section(markup=f'<div class="pair">{drawn}</div>', pictures=pictures)
 
 
-def _stages(seen: Looked) -> Section:
-    if not len(seen.done):
+def _stages(seen: Looked, *, joined: bool) -> Section:
+    known = [stage for stage in _SPLIT if len(seen.done) and not np.isnan(seen.done.ms(str(stage))).all()]
+    if not known and (joined or not len(seen.done)):
         return Section(markup="")
-    known = [stage for stage in _SPLIT if not np.isnan(seen.done.ms(str(stage))).all()]
     if not known:
         return Section(
             markup=card(

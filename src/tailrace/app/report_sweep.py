@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
+from tailrace.analyze.knee import knee_of
 from tailrace.analyze.sweep import LATENCIES, SweepPoint, sweep_points
 from tailrace.app.report_markup import ABSENT, Cell, Section, card, cell, figure, ms, row, table, text
-from tailrace.figures.throughput_latency import throughput_latency_picture
+from tailrace.figures.throughput_latency import throughput_latency
 from tailrace.figures.wording import count, percent
 from tailrace.model.measurement import MetricSummary
 from tailrace.store.sweep import Sweep
@@ -72,7 +75,12 @@ def _value(value: Any) -> str:
 
 def _curves(points: list[SweepPoint]) -> Section:
     metrics = [metric for metric in LATENCIES if any(point.latency(metric) for point in points)]
-    pictures = [throughput_latency_picture(points, metric) for metric in metrics]
+    pictures = [
+        msgspec.structs.replace(
+            throughput_latency(points, metric=metric, knee=knee_of(points, metric)), name=f"curve-{metric}"
+        )
+        for metric in metrics
+    ]
     return Section(markup="".join(figure("Throughput and latency", one) for one in pictures), pictures=pictures)
 
 

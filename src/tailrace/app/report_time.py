@@ -127,7 +127,7 @@ def _client(run: Run, series: RunSeries, *, scheduled: bool) -> Picture | None:
         note="Stamps are late by as much as the event loop is. Small against the latencies above, or the numbers are "
         "not the server's.",
         right="cores",
-        right_format=".0%",
+        right_format=".1f",
     )
 
 
@@ -151,5 +151,7 @@ def _engine(run: Run) -> list[Picture]:
         Line("KV cache in use", at, kv, right=True),
     ]
     note = "From its own metrics, scraped during the run."
-    picture = lines_picture(lines, "engine", title, "requests", note=note, right="KV", right_format=".0%")
+    picture = lines_picture(
+        lines, "engine", title, "requests", note=note, right="KV", right_format=".0%", right_top=1.0
+    )
     return [] if picture.empty else [picture]

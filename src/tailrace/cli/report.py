@@ -22,6 +22,13 @@ def report(
             "directory or its admin URL."
         ),
     ],
+    records: Annotated[
+        str | None,
+        typer.Option(
+            help="The gateway's records of the same requests (data directory, admin URL, JSON lines): what of the time "
+            "was the network's and the client's, what the gateway's and the engine's."
+        ),
+    ] = None,
     out: Annotated[str | None, typer.Option(help="Where the page goes (default: the source's name, .html).")] = None,
     trim: Annotated[str | None, typer.Option(help=TRIM_HELP)] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Use what a cut run file still holds.")] = False,
@@ -45,6 +52,7 @@ def report(
         trim=parse_trim(trim),
         allow_partial=partial,
         token=token,
+        records=records,
     )
     if as_json:
         import msgspec

@@ -15,6 +15,8 @@ from tailrace.figures.wording import count, duration, plain
 _HEIGHT: Final = 320
 _POINTS: Final = 400
 """Of a line: quantiles at even steps of the logarithm of what is left, each of them exact."""
+_NARROW: Final = 8.0
+"""Within less than this factor 1, 2 and 5 would leave the axis nearly without a number."""
 _LEVELS: Final = (("p50", 0.5), ("p90", 0.1), ("p99", 0.01), ("p99.9", 0.001))
 
 
@@ -48,7 +50,7 @@ def log_tail_picture(
             type="log",
             exponentformat="none",
             tickformat=",~r",
-            dtick="D2",
+            dtick="D2" if high / low > _NARROW else "D1",
             range=[float(np.log10(low)) - 0.04, float(np.log10(high)) + 0.04],
         ),
         yaxis=axis(

@@ -38,9 +38,10 @@ def lines_picture(
     note: str = "",
     right: str = "",
     right_format: str = "",
+    right_top: float | None = None,
     empty: str = "",
 ) -> Picture:
-    """Lines against time; those that say `right` have an axis of their own with that unit."""
+    """Lines against time; those that say `right` have an axis of their own with that unit, up to `right_top`."""
     known = [line for line in lines if line.values.size and not np.isnan(line.values).all()]
     if not known:
         return Picture(
@@ -59,6 +60,8 @@ def lines_picture(
         layout["yaxis2"] = axis(
             theme, right, overlaying="y", side="right", rangemode="tozero", tickformat=right_format, showgrid=False
         )
+        if right_top is not None:
+            layout["yaxis2"]["range"] = [0, right_top]
     return Picture(
         name=name,
         title=title,
