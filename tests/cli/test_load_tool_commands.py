@@ -92,6 +92,16 @@ def test_diagnose_reads_requests_and_says_what_percentiles_lack(
     assert "--save-detailed" in done.stderr
 
 
+def test_a_report_of_another_tool_s_result(tmp_path: Path, tailrace: Tailrace, ok: Callable[..., str]) -> None:
+    """Its page shows what the tool told, and says that the rest was not."""
+    page = tmp_path / "page.html"
+    made = json.loads(ok("report", write(tmp_path, many(0)), "--out", page, "--json"))
+    assert made["summary"]["n"] == 400
+    assert made["summary"]["metrics"]["e2e_ms"]["n"] == 0
+    assert made["summary"]["metrics"]["e2e_last_token_ms"]["n"] == 400
+    assert "the results of vllm do not tell it" in page.read_text()
+
+
 def test_a_file_of_several_runs_asks_for_one(tmp_path: Path, tailrace: Tailrace, ok: Callable[..., str]) -> None:
     path = write(tmp_path, "".join(json.dumps(sglang(max_concurrency=n)) + "\n" for n in (1, 8)))
     done = tailrace("records", "view", path)
