@@ -178,6 +178,28 @@ def test_bad_places_are_refused(tmp_path):
     assert default_out("http://127.0.0.1:9480") == "report.html"
 
 
+def test_another_tools_summary_has_its_numbers_and_no_intervals(tmp_path):
+    """What `vllm bench serve` prints at its end, as people paste it."""
+    console = tmp_path / "theirs.txt"
+    console.write_text(
+        "============ Serving Benchmark Result ============\n"
+        "Successful requests:                     400\n"
+        "Benchmark duration (s):                  80.00\n"
+        "Request throughput (req/s):              5.00\n"
+        "---------------Time to First Token----------------\n"
+        "Mean TTFT (ms):                          210.50\n"
+        "Median TTFT (ms):                        180.25\n"
+        "P99 TTFT (ms):                           4321.00\n",
+        encoding="utf-8",
+    )
+    made = report(str(console), out=tmp_path / "theirs.html")
+    assert made.summary.metrics["ttft_ms"].p99 == 4321.0
+    text = Page((tmp_path / "theirs.html").read_text(encoding="utf-8")).text
+    assert "Only a summary by vllm is left of this run" in text
+    assert "4,321.0" in text
+    assert "granularity percentiles of all requests together, no request" in text
+
+
 @pytest.mark.tier("ci")
 @pytest.mark.long("a run of 20,000 requests is made first", timeout=60)
 def test_a_run_of_20_000_requests_costs_under_10_s_and_little_room(tmp_path):

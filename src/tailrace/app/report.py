@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from tailrace import __version__
+from tailrace.analyze.aggregate import Aggregate
 from tailrace.analyze.counted import measured
 from tailrace.analyze.steady import Trim
 from tailrace.app.diagnose import is_url, read_any
+from tailrace.app.report_aggregate import aggregate_sections
 from tailrace.app.report_conditions import load_words
 from tailrace.app.report_joined import joined_section
 from tailrace.app.report_markup import Section
 from tailrace.app.report_page import document
 from tailrace.app.report_run import run_sections
 from tailrace.app.report_sweep import sweep_sections
+from tailrace.diagnose.readers.source import Source
 from tailrace.figures.wording import count
 from tailrace.model.errors import InputError
 from tailrace.model.measurement import BenchSummary
@@ -63,7 +67,10 @@ def report(
     """
     if not is_url(source) and is_sweep(source):
         return _of_sweep(source, out)
-    run = _run_of(source, allow_partial=allow_partial, token=token)
+    read = read_any(source, allow_partial=allow_partial, token=token)
+    run = _run_of(read, source)
+    if isinstance(run, Aggregate):
+        return _of_aggregate(run, source, out)
     sections, summary = run_sections(run, trim, joined=records is not None)
     if records is not None:
         sections.insert(_JOIN_PLACE, _join(run, records, token))
@@ -121,10 +128,22 @@ def default_out(source: str) -> str:
     return "report.html" if is_url(source) else f"{Path(source.rstrip('/')).stem or 'report'}.html"
 
 
-def _run_of(source: str, *, allow_partial: bool, token: str) -> Run:
-    for one in read_any(source, allow_partial=allow_partial, token=token):
+def _of_aggregate(found: Aggregate, source: str, out: str | Path) -> Report:
+    page = document(
+        title=found.header.target or Path(source).name,
+        subtitle=" · ".join(part for part in (found.header.model, f"a summary by {found.header.source}") if part),
+        sections=aggregate_sections(found),
+        footer=_METHOD.format(version=__version__),
+    )
+    return Report(out=str(out), bytes=write_page(out, page, source), summary=found.summary)
+
+
+def _run_of(read: Sequence[Source], source: str) -> Run | Aggregate:
+    for one in read:
         if one.run is not None:
             return one.run
+        if one.aggregate is not None:
+            return one.aggregate
         if one.table is not None and len(one.table):
             return _of_table(one.table, source)
     raise InputError("it holds no records of requests", place=source, remedy=_REMEDY)

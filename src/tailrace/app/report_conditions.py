@@ -16,6 +16,11 @@ __all__ = ["client_banner", "conditions_card", "load_words", "problem_banner"]
 UNKNOWN: Final = Cell('<span class="unknown">unknown</span>')
 _GIB: Final = 1 << 30
 _FEW_FLAGS: Final = 8
+_GRANULARITY: Final = {
+    "chunk": "the time of each chunk of a stream, without its tokens",
+    "mean": "no times within a stream, means only",
+    "aggregate": "percentiles of all requests together, no request",
+}
 
 
 def load_words(run: Run) -> str:
@@ -96,9 +101,9 @@ def conditions_card(run: Run) -> Cell:
         ("started", _moment(header.started_unix_ns)),
     ]
     if header.granularity != "event":
-        rows.append(("known of each stream", f"the time of each {header.granularity} only"))
+        rows.append(("granularity", _GRANULARITY.get(header.granularity, header.granularity)))
     if header.absent:
-        rows.append(("not held by its source", ", ".join(header.absent)))
+        rows.append(("absent", f"not in the results of {header.source}: {', '.join(header.absent)}"))
     body = "".join(
         f"<dt>{text(name)}</dt><dd>{UNKNOWN if value is None else text(value, 600)}</dd>" for name, value in rows
     )

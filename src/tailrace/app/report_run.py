@@ -153,7 +153,8 @@ def _latency_tile(title: str, metric: MetricSummary | None, origin: str) -> str:
     if metric is None or not metric.n:
         return _tile(title, ABSENT, "not known" if metric is None else metric.reason or "", " wide")
     tail = next((name for name in ("p99", "p95", "p90") if getattr(metric, name) is not None), None)
-    parts = [("p50", metric.p50), ("longest", metric.max) if tail is None else (tail, getattr(metric, tail))]
+    middle = [] if metric.p50 is None else [("p50", metric.p50)]
+    parts = [*middle, ("longest", metric.max) if tail is None else (tail, getattr(metric, tail))]
     inside = " ".join(
         f'<span class="pair-of"><small>{name}</small> {text(ms(value))} ms</span>' for name, value in parts
     )

@@ -107,7 +107,7 @@ def _row(point: SweepPoint) -> Cell:
     for metric, _ in _SHOWN:
         known = point.latency(metric)
         cells += [_percentile(known, p) for p in ("p50", "p95", "p99")]
-    remark = point.saturated or ("cut short: it never settled" if point.cut else "")
+    remark = point.saturated or (f"objectives {point.standing}" if point.standing else "")
     if summary.client.limited:
         remark = "client limited"
     below = f"<small>{text(remark, 120)}</small>" if remark else ""

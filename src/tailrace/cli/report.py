@@ -59,7 +59,8 @@ def report(
 
         sys.stdout.write(msgspec.json.encode(made).decode() + "\n")
     else:
-        sys.stdout.write(f"{made.out} ({made.bytes / 1e6:.1f} MB; opens offline)\n")
+        size = f"{made.bytes / 1e6:.1f} MB" if made.bytes >= 1e6 else f"{made.bytes / 1e3:.0f} kB"
+        sys.stdout.write(f"{made.out} ({size}; opens offline)\n")
     if open_it:
         import webbrowser
 
