@@ -270,11 +270,12 @@ _MODULES = 40e6
 def grown(path: Path, n: int) -> int:
     """By how many bytes the process grows that reads the file, the file's own pages among them."""
     command = [sys.executable, "-c", _MEASURE, str(path), str(n)]
-    done = subprocess.run(command, env=child_env(), capture_output=True, text=True, timeout=18, check=True)
+    done = subprocess.run(command, env=child_env(), capture_output=True, text=True, timeout=28, check=True)
     return int(done.stdout)
 
 
 @pytest.mark.tier("ci")
+@pytest.mark.long("two processes read files of 12 and 80 MB", timeout=60)
 def test_reading_takes_a_few_times_the_file_and_texts_take_nothing(tmp_path: Path) -> None:
     """The stated limit is four times the file, its own pages among them; texts of answers are skipped in place."""
     n, gaps = 2_000, 300

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tailrace.store.run_file import Run, read_run
 from tailrace.workload.arrivals import Arrivals
 from tailrace.workload.mix import parse_mix
 from tailrace.workload.plan import Workload
+from tests.children import child_env, tailrace_command
 from tests.conftest import shared_path
 from tests.probe.test_truth import TruthServer
 
@@ -93,3 +96,26 @@ def test_a_run_of_ours_comes_back_from_every_form(truth: TruthServer, tmp_path: 
         assert sorted(record.tpot_ns or 0 for record in back.records) == pytest.approx(
             sorted(record.tpot_ns or 0 for record in run.records), abs=2
         )
+
+
+def test_bench_prints_it_beside_its_own(truth: TruthServer, tmp_path: Path) -> None:
+    options = (
+        "--model",
+        "spec",
+        "--requests",
+        "8",
+        "--concurrency",
+        "4",
+        "--prompt-tokens",
+        "20",
+        "--output-tokens",
+        "40",
+    )
+    command = tailrace_command(
+        "bench", truth.url, *options, "--as", "guidellm", "--out", str(tmp_path / "a.run"), "--json"
+    )
+    done = subprocess.run(command, env=child_env(), capture_output=True, text=True, timeout=18, check=False)
+    assert done.returncode in (0, 3), done.stderr  # 3: a busy host was the limit
+    printed = json.loads(done.stdout)
+    assert (printed["n"], printed["as_tool"]["tool"], printed["as_tool"]["successes"]) == (8, "guidellm", 8)
+    assert printed["as_tool"]["metrics"][2]["n"] == 8 * 39

@@ -13,9 +13,10 @@ import msgspec
 import numpy as np
 
 from tailrace.analyze.aggregate import Aggregate
-from tailrace.analyze.bench_summary import summarise, summarise_run
+from tailrace.analyze.bench_summary import completed, measured, summarise, summarise_run
 from tailrace.analyze.common_ground import on_common_ground
 from tailrace.analyze.compare import compare
+from tailrace.analyze.gaps import pooled_gaps
 from tailrace.model.errors import InputError
 from tailrace.model.measurement import BenchSummary, Comparison, MetricDelta, MetricSummary, Verdict
 from tailrace.model.thresholds import Objectives
@@ -122,8 +123,31 @@ def _summary(side: Side) -> tuple[BenchSummary, RunHeader | None]:
     if isinstance(side, Aggregate):
         return side.summary, side.header
     if isinstance(side, Run):
-        return summarise_run(side), side.header
-    return summarise(side), None
+        return _with_rare(summarise_run(side), side.table()), side.header
+    return _with_rare(summarise(side), side), None
+
+
+def _with_rare(summary: BenchSummary, table: RecordTable) -> BenchSummary:
+    """With the percentiles that our rule leaves out for want of requests: the other side has them as well, and what
+    they rest on is said beside them.
+    """
+    done = measured(table)
+    done = done.where(completed(done))
+    metrics = dict(summary.metrics)
+    for name in _SHOWN:
+        one = metrics.get(name)
+        if one is None or not one.n or name == "itl_ms":
+            continue
+        if name == "chunk_gap_ms":
+            values = pooled_gaps(done, np.arange(len(done))).ms
+        else:
+            values = done.ms(name.removesuffix("_ms"))
+        values = values[~np.isnan(values)]
+        missing = {key: p for key, p in _QUANTILES.items() if getattr(one, key) is None}
+        if values.size and missing:
+            found = {key: float(np.quantile(values, p)) for key, p in missing.items()}
+            metrics[name] = msgspec.structs.replace(one, **found)
+    return msgspec.structs.replace(summary, metrics=metrics)
 
 
 def _too_few(one: BenchSummary, two: BenchSummary, compared: dict[str, list[str]]) -> list[str]:
