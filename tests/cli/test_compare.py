@@ -24,8 +24,8 @@ from tailrace.store.table import RecordTable
 from tests.analyze.tables import request, table
 from tests.analyze.test_compare import traffic
 
-
-pytestmark = pytest.mark.timeout(60)  # the first comparison of a process loads scipy, which a busy machine takes long for
+# The first comparison of a process loads scipy, which a busy machine takes long for.
+pytestmark = pytest.mark.timeout(60)
 
 
 class Ended(NamedTuple):
