@@ -306,7 +306,7 @@ def hidden(job: tuple[bool, int]) -> tuple[str, bool, float]:
 
 
 def omission(closed: bool, pairs: int, workers: int) -> dict[str, Any]:  # noqa: FBT001
-    """How a stall of 4 s a minute is judged that mostly happens to requests which wait in the client, or are not sent."""
+    """How a stall of 4 s a minute is judged that mostly meets requests which wait in the client, or are not sent."""
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         found = pool.map(hidden, [(closed, i) for i in range(pairs)])
     counts = Counter(verdict for verdict, _, _ in found)
