@@ -1,8 +1,8 @@
 """The knee of a throughput-latency curve: where more load begins to cost latency.
 
 Two lines that meet are fitted to the logarithm of the latency over the offered load (least squares, every place of the
-joint tried). The knee is believed when the two lines fit better than one by the F test (two more parameters, 1 %) and the
-second one is steeper. Its interval is all joints whose residual is within the 95 % bound of the profile: SSE(k) <=
+joint tried). The knee is believed when the two lines fit better than one by the F test (two more parameters, 1 %) and
+the second one is steeper. Its interval is all joints whose residual is within the 95 % bound of the profile: SSE(k) <=
 SSE_min (1 + F(1, n - 4) / (n - 4)). It says so when there is none, or when it lies at the edge of what was measured.
 """
 
@@ -90,6 +90,6 @@ def _two_lines(x: Floats, y: Floats, joint: float) -> tuple[float, float]:
 
 
 def _residual(matrix: Floats, y: Floats) -> tuple[float, Floats]:
-    solution = np.linalg.lstsq(matrix, y, rcond=None)[0]
+    solution: Floats = np.linalg.lstsq(matrix, y, rcond=None)[0].astype(np.float64)
     rest = y - matrix @ solution
     return float(rest @ rest), solution

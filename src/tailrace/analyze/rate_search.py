@@ -1,20 +1,22 @@
-"""The search for the highest load that meets objectives, as a state machine: it asks for trials and takes what they gave.
+"""The search for the highest load that meets objectives, as a state machine: it asks for trials and is told of them.
 
-First the load is doubled until a trial misses; then the bracket is narrowed by geometric bisection. A trial is *met*
-or *missed* only when its requests prove it: with m misses of n requests, d of which count as one (their design effect: misses
-come in bursts), the share of misses is bounded by the Clopper-Pearson limits
+First the load is doubled until a trial misses; then loads on both sides of the best guess are tried until each side is
+proven, and the wider side is halved. A load is *met* or *missed* only when its requests prove it: with m misses of n
+requests, d of which count as one (their design effect: misses come in bursts), the share of misses is bounded by the
+Clopper-Pearson limits
 
     low  = I^-1(a; m/d, n/d - m/d + 1)          high = I^-1(1 - a; m/d + 1, n/d - m/d)
 
-at a = (1 - confidence) / LOOKS, and an objective "p within the bound" is met where high <= 1 - p, missed where low > 1 - p.
-Neither: *undecided*, and the trial is repeated, twice as long, its requests pooled. Each of at most LOOKS looks may be wrong
-with chance a, so all of them are right with the confidence asked for, and the boundary is between the highest load that was
-proven to meet and the lowest that was proven to miss (a load that misses, misses at any higher load). What no trial could
-decide stays inside the interval.
+at a = (1 - confidence) / LOOKS, and an objective "a share p within the bound" is met where high <= 1 - p, missed where
+low > 1 - p. Neither: *undecided*; the requests of a repeated trial are pooled. Each of at most LOOKS looks may be wrong
+with chance a, so all of them together are right with the confidence asked for, and the boundary lies between the
+highest load that was proven to meet and the lowest that was proven to miss (what misses, misses at any higher load).
+What no trial could decide stays inside the interval.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from enum import StrEnum
@@ -367,7 +369,7 @@ class RateSearch:
                 misses, n, merged = pools.pop()
                 pools[-1] = [pools[-1][0] + misses, pools[-1][1] + n, pools[-1][2] + merged]
         shares = [(at, misses / n) for misses, n, merged in pools if n for at in merged]
-        for (a, x), (b, y) in zip(shares, shares[1:], strict=False):
+        for (a, x), (b, y) in itertools.pairwise(shares):
             if x <= 1 - p < y:
                 along = ((1 - p) - x) / (y - x)
                 return float(a * (b / a) ** along)
