@@ -110,7 +110,7 @@ def outcome_of(waits: Floats, bound: float, p: float) -> Outcome:
     """
     n = int(waits.size)
     missed = waits > bound
-    burst = _effect(missed)
+    burst = _effect(missed) if n >= 2 * _BLOCKS else 1.0
     effect = 1.0
     if n >= 2 * _BLOCKS:
         level = min(p, 1 - _EXCEEDING / n) if n > 2 * _EXCEEDING else 0.5
@@ -319,6 +319,8 @@ class RateSearch:
         known = self._loads.get(value)
         if known is not None:
             wanted = max(wanted, known.seconds)
+        # What time there is beyond that makes each of the remaining looks a longer one.
+        wanted = max(wanted, 0.5 * self.left_s / max(1, LOOKS - self.looks))
         # With less time than that it is tried for half as long: far from the boundary that is enough.
         return max(self.settled_s, wanted if wanted <= self.left_s / 2 else wanted / 2)
 
