@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.analyze.gaps import longest_wait_ms, pooled_gaps
 from tailrace.analyze.timebase import starts_ns
+from tailrace.analyze.work_done import left_as_planned, real_time_factors, work_done
 from tailrace.model.measurement import BenchSummary, ClientHealth, MetricSummary
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.thresholds import Objectives
@@ -30,10 +32,13 @@ _STAGES: Final = ("queue", "preprocess", "encode", "prefill", "decode", "postpro
 
 
 def measured(table: RecordTable) -> RecordTable:
-    """The table without its warm-up."""
+    """The table without its warm-up, and without requests whose clients left because the plan said so.
+
+    Those neither completed nor failed: they are counted apart (`work_done`).
+    """
     warm = table.column("lane") == "warmup"
     early = table.column("run_offset_ns") < 0
-    mask = ~(warm | early).astype(bool)
+    mask = ~((warm | early).astype(bool) | left_as_planned(table))
     return table if mask.all() else table.where(mask)
 
 
@@ -114,7 +119,7 @@ def summarise(
     """Summarise a table of records. `duration_s` is the length of the measured phase; without it, the time from the
     first request's start to the last one's end.
     """
-    whole = len(table)
+    whole = len(table) - int(left_as_planned(table).sum())
     table = measured(table)
     done_mask = completed(table)
     done = table.where(done_mask)
@@ -142,13 +147,15 @@ def summarise(
 def summarise_run(run: Run) -> BenchSummary:
     """Summarise a run file: its objectives, client and duration come from its header and trailer."""
     trailer = run.trailer
-    return summarise(
-        run.table(),
+    table = run.table()
+    summary = summarise(
+        table,
         name=run.path,
         objectives=run.header.objectives,
         client=trailer.client if trailer else None,
         duration_s=trailer.duration_s if trailer else None,
     )
+    return msgspec.structs.replace(summary, work=work_done(table, trailer.counters if trailer else {}))
 
 
 def _span_s(table: RecordTable) -> float:
@@ -178,6 +185,9 @@ def _metrics(done: RecordTable) -> dict[str, MetricSummary]:
         "e2e_ms": summarise_values(done.ms("e2e")),
         "e2e_last_token_ms": summarise_values(done.ms("e2e_last_token"), "no answer had a token"),
     }
+    factors = real_time_factors(done)
+    if factors.size:
+        out["rtf"] = summarise_values(factors)
     for stage in _STAGES:
         values = done.ms(stage)
         if not np.isnan(values).all():

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from tailrace.cli import bench_work_options as work_options
 from tailrace.cli.bench_load import DEFAULT_CONCURRENCY, DEFAULT_DURATION, Load
 from tailrace.cli.bench_result import Results, interruptible, run
 from tailrace.cli.bench_server import Server
 from tailrace.cli.bench_sweep import Sweeping, run_many
+from tailrace.cli.bench_traits import TraitOptions
 from tailrace.cli.bench_work import Work
 from tailrace.cli.command_app import CommandApp
 
@@ -38,7 +40,10 @@ def bench(
             rich_help_panel=_LOAD,
         ),
     ] = None,
-    requests: Annotated[int | None, typer.Option(help="End after so many.", rich_help_panel=_LOAD)] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option("--requests", "--total", help="End after so many; every turn counts.", rich_help_panel=_LOAD),
+    ] = None,
     duration: Annotated[
         str | None,
         typer.Option(
@@ -62,6 +67,12 @@ def bench(
         str,
         typer.Option(help="Requests (10) or time (5s) before the measured part.", rich_help_panel=_LOAD),
     ] = "0",
+    processes: Annotated[
+        str,
+        typer.Option(
+            help="Processes that generate it: a number, or auto (as many as it asks for).", rich_help_panel=_LOAD
+        ),
+    ] = "auto",
     seed: Annotated[int, typer.Option(help="Same seed, same arrivals and lengths.", rich_help_panel=_LOAD, min=0)] = 0,
     mix: Annotated[
         str | None,
@@ -108,6 +119,26 @@ def bench(
         float | None,
         typer.Option(help="Instead of calibrating by what the server counts.", rich_help_panel=_WORK),
     ] = None,
+    endpoint: work_options.Endpoint = "",
+    template: work_options.TemplateFile = None,
+    dialect: work_options.DialectName = "",
+    prompt: work_options.Prompt = None,
+    max_tokens: work_options.MaxTokens = None,
+    natural: work_options.Natural = False,
+    tokenizer: work_options.TokenizerPath = "",
+    turns: work_options.TurnCount = None,
+    think: work_options.ThinkTime = None,
+    conversations: work_options.Conversations = None,
+    prefix_pool: work_options.PrefixPool = None,
+    prefix_hit: work_options.PrefixHit = None,
+    prefix_zipf: work_options.PrefixZipf = 0.0,
+    cancel: work_options.Cancel = None,
+    audio: work_options.AudioLength = None,
+    audio_file: work_options.AudioFile = None,
+    batch: work_options.Batch = 1,
+    workload: work_options.WorkloadFile = None,
+    repeat: work_options.Repeat = False,
+    records: work_options.Records = None,
     model: Annotated[
         str | None, typer.Option(help="Default: the first that /v1/models lists.", rich_help_panel=_SERVER)
     ] = None,
@@ -127,6 +158,10 @@ def bench(
     connect_timeout: Annotated[
         str, typer.Option(help="Longest wait for a connection.", rich_help_panel=_SERVER)
     ] = "10s",
+    connections: Annotated[
+        str,
+        typer.Option(help="reuse (kept alive), or new: one for each request.", rich_help_panel=_SERVER),
+    ] = "reuse",
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept any TLS certificate.", rich_help_panel=_SERVER)
     ] = False,
@@ -189,6 +224,10 @@ def bench(
     with interruptible():
         from tailrace.cli.bench_spec import spec_of
 
+        if records is not None and rate is None and concurrency is None and trace is None:
+            from tailrace.cli.bench_records import suggested_concurrency
+
+            concurrency = str(suggested_concurrency(records))
         load = Load(
             rate=rate,
             concurrency=concurrency,
@@ -197,19 +236,40 @@ def bench(
             arrival=arrival,
             burstiness=burstiness,
             warmup=warmup,
+            processes=processes,
             seed=seed,
         )
         work = Work(
             mix=mix,
             prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
+            output_tokens=output_tokens or max_tokens,
             trace=trace,
             trace_speed=trace_speed,
             shared_prefix=shared_prefix,
             stream=stream,
-            ignore_eos=ignore_eos,
+            ignore_eos=ignore_eos and not natural,
             extra_body=extra_body,
             chars_per_token=chars_per_token,
+            traits=TraitOptions(
+                turns=turns,
+                think=think,
+                conversations=conversations is not None,
+                shared_prefix=shared_prefix,
+                prefix_pool=prefix_pool,
+                prefix_hit=prefix_hit,
+                prefix_zipf=prefix_zipf,
+                cancel=tuple(cancel or ()),
+                audio=audio,
+                batch=batch,
+            ),
+            endpoint=endpoint,
+            template=template,
+            dialect=dialect,
+            prompt=prompt,
+            conversations=conversations,
+            tokenizer=tokenizer,
+            audio_files=tuple(audio_file or ()),
+            file=workload,
         )
         server = Server(
             url=url,
@@ -220,12 +280,18 @@ def bench(
             first_token_timeout=first_token_timeout,
             idle_timeout=idle_timeout,
             connect_timeout=connect_timeout,
+            connections=connections,
             insecure=insecure,
         )
         results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json)
         results.check()
+        spec = spec_of(load, work, server, results)
         sweeping = Sweeping(sweep, find_rate, find_concurrency, search_time, search_from, search_most)
         if sweeping.asked():
-            run_many(spec_of(load, work, server, results), sweeping, results)
-            return
-        run(spec_of(load, work, server, results), results)
+            run_many(spec, sweeping, results, processes=load.process_count())
+        elif repeat:
+            from tailrace.cli.bench_repeat import run_repeat
+
+            run_repeat(spec, results)
+        else:
+            run(spec, results, processes=load.process_count())

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tailrace.cli.bench_print_work import work_lines
 from tailrace.cli.metric_rows import metric_rows
 from tailrace.model.measurement import BenchSummary, MetricSummary
 from tailrace.model.record import RequestRecord
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 _PLAIN_EVERY_S = 5.0
 _SILENT_S = 2.0
 """Runs that are over by then show no progress."""
-
-_LENGTH_TOLERANCE = 0.02
-"""Prompts off by more than this share are worth a line."""
 
 
 class LiveProgress:
@@ -125,13 +123,10 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
         for text in _examples(run.records):
             console.print(f"  {text}", soft_wrap=True, markup=False)
     _print_health(console, summary)
+    for line in work_lines(summary):
+        console.print(line, soft_wrap=True, markup=False)
     for note in run.header.notes:
         console.print(f"Note: {note}", soft_wrap=True, markup=False)
-    counters = run.trailer.counters if run.trailer else {}
-    if counters.get("counted_prompt_tokens"):
-        share = counters["counted_prompt_tokens"] / counters["planned_prompt_tokens"]
-        if abs(share - 1) > _LENGTH_TOLERANCE:
-            console.print(f"Note: prompts had {share:.1%} of the planned tokens, as the server counts")
     console.print(f"Run file: {path}", soft_wrap=True, markup=False)
 
 
@@ -146,7 +141,7 @@ def _objectives(spec: BenchSpec) -> str:
 def _table(console: Console, title: str, metrics: dict[str, MetricSummary]) -> None:
     console.print()
     console.print(title, style="bold", markup=False)
-    for row in metric_rows(metrics, console.width):
+    for row in metric_rows({key: one for key, one in metrics.items() if key.endswith("_ms")}, console.width):
         console.print(row, markup=False, soft_wrap=True)
     console.print()
 

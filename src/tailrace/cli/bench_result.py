@@ -56,7 +56,7 @@ def interruptible() -> Iterator[None]:
         raise typer.Exit(_EXIT_INTERRUPTED) from None
 
 
-def run(spec: BenchSpec, results: Results) -> None:
+def run(spec: BenchSpec, results: Results, *, processes: int = 1) -> None:
     """Run, print, and leave with the exit code that the end calls for."""
     import sys
 
@@ -67,7 +67,7 @@ def run(spec: BenchSpec, results: Results) -> None:
     path = results.path()
     with LiveProgress(spec.url, announcement="" if results.as_json else announcement(spec)) as progress:
         try:
-            result = bench(spec, out=path, on_progress=progress.show)
+            result = bench(spec, out=path, on_progress=progress.show, processes=processes)
         except Interrupted as error:
             sys.stderr.write(f"tailrace bench: {error}\n")
             raise typer.Exit(_EXIT_INTERRUPTED) from None

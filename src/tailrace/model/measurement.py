@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from tailrace.model.work_done import WorkDone
+
 
 class MetricSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One metric over a run, milliseconds. Percentiles that `n` cannot support are `None`."""
@@ -31,12 +33,35 @@ class ClientHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     limited: bool = False
     why: str = ""
+    loop_lag_p50_ms: float | None = None
     loop_lag_p99_ms: float | None = None
+    loop_lag_max_ms: float | None = None
+    """How late the event loop's own timers fired (they count in milliseconds)."""
+    event_delay_p50_ms: float | None = None
+    event_delay_p99_ms: float | None = None
+    event_delay_max_ms: float | None = None
+    """A descriptor became readable -> the loop stamped it, sampled by a kernel timer; `None` where there is none."""
+    p99_moved_ms: float | None = None
+    """By how much those delays, at the requests' own first tokens, moved the TTFT p99 (of answers that are not
+    streamed, the end's)."""
     late_send_p99_ms: float | None = None
     late_sends: int = 0
+    schedule_kept: float | None = None
+    """Open loop: rate at which requests were taken up, as a share of the planned rate."""
     cpu_share: float | None = None
+    """Cores used; 1.0 is all that one process can use. Of several processes, the busiest one's."""
+    cpu_s: float | None = None
+    """Processor time of all processes while the load ran."""
     connections_opened: int = 0
+    open_files: int | None = None
+    """The most at once; of several processes, the largest."""
     run_queue_wait_share: float | None = None
+    """Share of the run in which it was runnable and had no processor."""
+    gc_pause_max_ms: float | None = None
+    gc_pauses_ms: float | None = None
+    """All garbage collections together."""
+    processes: list[ClientHealth] = []
+    """Each process's own health, where there were several; limited if any is."""
 
 
 class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +79,8 @@ class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
     from_schedule: dict[str, MetricSummary] = {}
     mix: dict[str, int] = {}
     """Requests by class."""
+    work: WorkDone | None = None
+    """Of a load test: lengths as planned and as counted, sessions, prefixes, recordings, leaving clients."""
 
 
 class Verdict(StrEnum):

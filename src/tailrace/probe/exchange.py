@@ -13,6 +13,7 @@ from tailrace.model.outcome import Reason
 from tailrace.model.thresholds import S, SlowThresholds
 from tailrace.model.timeline import EventKind
 from tailrace.probe.connection import Connection
+from tailrace.probe.known import KnownEvents
 from tailrace.probe.spec import Limits
 from tailrace.probe.talk import Talk
 from tailrace.probe.target import Target
@@ -59,9 +60,9 @@ class Exchange:
 
     __slots__ = (
         "_body", "_body_size", "_mode", "answer_hash", "attempts", "audio_seconds", "connect_start", "connected",
-        "connection", "content_type", "desk", "ended_at", "ending", "first_byte", "headers", "intended", "measured",
-        "meter", "payload", "planned", "planned_tokens", "prompt_bytes", "queued", "reply_headers", "request_id",
-        "reused", "sent", "sent_unix_ns", "status", "summary", "talk", "target", "text",
+        "connection", "content_type", "desk", "ended_at", "ending", "first_byte", "headers", "intended", "known",
+        "measured", "meter", "payload", "planned", "planned_tokens", "prompt_bytes", "queued", "reply_headers",
+        "request_id", "reused", "sent", "sent_unix_ns", "status", "summary", "talk", "target", "text",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +107,7 @@ class Exchange:
         self.reply_headers: dict[str, str] = {}
         self.content_type = ""
         self.meter: StreamMeter | None = None
+        self.known: KnownEvents | None = None
         self.summary: StreamSummary | None = None
         self.ending: Ending | None = None
         self._mode = ""
@@ -145,6 +147,7 @@ class Exchange:
         self.meter = StreamMeter(
             self.target.dialect, origin_ns=self.sent, thresholds=self.desk.thresholds, timeline_limit=TIMELINE_LIMIT
         )
+        self.known = KnownEvents(self.meter)
 
     def on_body(self, data: bytes, stamp: int) -> None:
         """Feed the meter, or keep the body."""
@@ -188,6 +191,8 @@ class Exchange:
             return
         limits = self.desk.limits
         meter = self.meter
+        if self.known is not None:
+            self.known.settle()
         first = None if meter is None else meter.first_token_ns
         if meter is not None and meter.done_at is not None:
             if now - meter.done_at > limits.done_grace_ns:
@@ -225,6 +230,8 @@ class Exchange:
         self.ended_at = stamp
         meter = self.meter
         if meter is not None:
+            if self.known is not None:
+                self.known.leave()
             meter.end(stamp, clean=False)  # without effect where the reply's own end was judged
             if self.summary is None:
                 self.summary = meter.summary()
@@ -254,7 +261,9 @@ class Exchange:
         said = fault.message if fault is not None else whole[:300].decode("utf-8", "replace")
         reason = found.reason
         if 300 <= status < 400:
-            reason = Reason.PROTOCOL_ERROR
+            # Followed, it would be two requests measured as one.
+            where = self.reply_headers.get("location", "elsewhere")
+            return Ending(Reason.PROTOCOL_ERROR, f"redirected to {where} ({status})", stage=found.stage)
         return Ending(reason, " ".join(said.split()) or f"status {status}", stage=found.stage)
 
     def _judge_stream(self, stamp: int, *, clean: bool, why: str) -> Ending:

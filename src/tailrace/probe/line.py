@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tailrace.probe.request import Api, Ask, Message
+from tailrace.probe.compose import composer
+from tailrace.probe.request import Api, Ask, Compose, Message
 from tailrace.probe.spec import BenchSpec
 from tailrace.probe.target import Target
 from tailrace.probe.tokenizer import load_tokenizer
@@ -18,8 +19,9 @@ _TURNS_APART = 1 << 40
 class Line:
     """How the requests of a class are asked."""
 
-    def __init__(self, target: Target, prompts: Prompts, *, batch: int = 1) -> None:
+    def __init__(self, target: Target, prompts: Prompts, compose: Compose, *, batch: int = 1) -> None:
         self.target = target
+        self.compose = compose
         self.prompts = prompts
         self.batch = batch if target.api is Api.EMBEDDINGS else 1
 
@@ -55,15 +57,14 @@ class Line:
         )
 
     def planned_tokens(self, planned: PlannedRequest) -> int | None:
-        """Prompt tokens that a request is to have, `None` where its API takes no text."""
-        if self.target.api is Api.TRANSCRIPTIONS:
+        """Prompt tokens that a request is to have, `None` where nobody planned any."""
+        if self.target.api is Api.TRANSCRIPTIONS or isinstance(self.prompts, FixedPrompt):
             return None
         return planned.prompt_tokens * self.batch
 
     def audio_seconds(self, ask: Ask) -> float | None:
         """How long the recording that a request sends is."""
-        compose = self.target.compose
-        return compose.seconds(ask) if isinstance(compose, Uploads) else None
+        return self.compose.seconds(ask) if isinstance(self.compose, Uploads) else None
 
 
 def number_of(planned: PlannedRequest, *, measured: bool) -> int:
@@ -76,13 +77,14 @@ def lines_of(spec: BenchSpec, target: Target) -> dict[str, Line]:
     """The line of each class that has its own, and that of all others under the empty name."""
     batches = {one.name: one.traits.batch for one in spec.workload.mix}
     shared = spec.workload.traits.batch if not batches else 1
-    out = {"": Line(target, prompts_of(spec, target), batch=shared)}
+    base = composer(spec, target.api, target.options)
+    out = {"": Line(target, prompts_of(spec, target), base, batch=shared)}
     for name, batch in batches.items():
         mine = target.others.get(name)
         if mine is not None:
-            out[name] = Line(mine, prompts_of(spec, mine), batch=batch)
+            out[name] = Line(mine, prompts_of(spec, mine), composer(spec, mine.api, mine.options), batch=batch)
         elif batch > 1:
-            out[name] = Line(target, out[""].prompts, batch=batch)
+            out[name] = Line(target, out[""].prompts, base, batch=batch)
     return out
 
 

@@ -27,6 +27,11 @@ DIALECTS: Final[dict[str, Dialect]] = {
 }
 
 
+def name_of(dialect: Dialect) -> str:
+    """The name of one of the dialects; that of chat for any other."""
+    return next((name for name, one in DIALECTS.items() if one is dialect), "chat")
+
+
 def dialect_named(name: str) -> Dialect:
     """The dialect of that name. InputError where there is none."""
     if name not in DIALECTS:

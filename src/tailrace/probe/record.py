@@ -52,6 +52,7 @@ def record_of(
         session_id="" if exchange.talk is None else exchange.talk.session_id,
         stream=target.stream,
         connection_reused=exchange.reused,
+        intended_to_queued_ns=max(0, exchange.queued - exchange.intended) if open_loop else None,
         intended_to_sent_ns=max(0, origin - exchange.intended) if open_loop else None,
         run_offset_ns=max(0, exchange.intended - began),
         http_status=exchange.status,

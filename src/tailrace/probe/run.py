@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import secrets
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,26 +12,22 @@ import numpy as np
 
 from tailrace import __version__
 from tailrace.analyze.bench_summary import summarise_run
-from tailrace.engines.registry import adapter, detect
 from tailrace.model.errors import TailraceError
-from tailrace.model.measurement import BenchSummary, ClientHealth
-from tailrace.model.thresholds import S
-from tailrace.probe.driver import Driver
-from tailrace.probe.exchange import Exchange
-from tailrace.probe.health import HealthSampler, check_open_files
-from tailrace.probe.line import lines_of
-from tailrace.probe.pool import ConnectionPool
+from tailrace.model.measurement import BenchSummary
+from tailrace.probe.generator import generate
+from tailrace.probe.health import check_open_files
+from tailrace.probe.merge import merge, remove
+from tailrace.probe.processes import Processes
 from tailrace.probe.progress import OnProgress, Progress
-from tailrace.probe.record import record_of
+from tailrace.probe.shares import processes_for
 from tailrace.probe.spec import BenchSpec
-from tailrace.probe.tally import Tally
 from tailrace.probe.target import Target, find_target
-from tailrace.stats.quantiles import quantile_interval
 from tailrace.store.run_arrival import arrival_of
-from tailrace.store.run_file import RunHeader, RunTrailer, RunWriter, read_run
+from tailrace.store.run_file import RunHeader, RunWriter, read_run
 from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.length import describe
 from tailrace.workload.mix import render_mix
+from tailrace.workload.traits import PLAIN
 
 
 class Interrupted(TailraceError):  # noqa: N818  (named for what happened)
@@ -47,60 +40,41 @@ async def run_bench(
     out: str | Path,
     on_progress: OnProgress | None = None,
     stop: asyncio.Event | None = None,
+    processes: int = 1,
 ) -> BenchSummary:
     """Run a load test, write every request and event to the run file `out`, and summarise it.
 
     `stop`, once set, ends the run within a moment: requests under way are recorded as cancelled by the operator, and
     the trailer says that the run was interrupted. Raises `TargetError` when the target does not answer as it should
     and `InputError` for limits of this machine, both before any load; `Interrupted` when `stop` came that early.
+
+    `processes` generate the load: 1 is this one, more are children of it, `AUTO` is what `processes_for` says. Their
+    part run files stand beside `out` until they are merged into it.
     """
     stop = stop or asyncio.Event()
-    room = check_open_files(spec.workers)
+    out = Path(out)
+    count = processes_for(spec, processes)
     if not spec.nonce:
         # Not part of the seed: two runs of one workload must not answer each other from a prefix cache.
         spec = msgspec.structs.replace(spec, nonce=secrets.token_hex(4))
     if on_progress is not None:
         on_progress(Progress(phase="look"))
-    target = await _look(spec, stop)
-    # The first interval loads scipy. Now, rather than after Ctrl-C, when somebody waits for the summary.
-    quantile_interval(np.arange(300.0), 0.99)
-    found = detect(target.headers, target.metric_names)
-    engine = adapter(found.name)
-    header = header_of(spec, target)
-    pool = ConnectionPool(target.address, connect_timeout_s=spec.limits.connect_ns / S)
-    lines = lines_of(spec, target)
-    tally = Tally()
-    with RunWriter(out, header) as file:
-
-        def on_end(exchange: Exchange) -> None:
-            record = record_of(
-                exchange,
-                adapter=engine,
-                engine_version=found.version,
-                began=driver.began,
-                open_loop=spec.workload.arrivals.open_loop,
-            )
-            tally.note(exchange.planned, exchange.planned_tokens, record)
-            file.write(record)
-
-        driver = Driver(
-            spec,
-            pool,
-            adapter=engine,
-            lines=lines,
-            on_end=on_end,
-            on_progress=on_progress,
-            max_connections=room,
-        )
-        health = HealthSampler()
-        with _quiet_collector():
-            health.start()
-            try:
-                await driver.run(stop)
-            finally:
-                health.stop()
-                pool.close()
-        file.close(_trailer(driver, health, pool, tally.counters()))
+    if count == 1:
+        room = check_open_files(spec.workers)
+        target = await _look(spec, stop)
+        with RunWriter(out, header_of(spec, target)) as file:
+            share = await generate(spec, target, file, room=room, stop=stop, on_progress=on_progress)
+            file.close(share.trailer())
+        return summarise_run(read_run(out))
+    async with Processes(count) as workers:
+        target = await _look(spec, stop)
+        header = header_of(spec, target)
+        header = msgspec.structs.replace(header, notes=[*header.notes, f"{count} processes sent the load"])
+        paths = [out.with_name(f"{out.name}.part-{number + 1}") for number in range(count)]
+        with RunWriter(out, header) as file:
+            parts = await workers.run(spec, target, header, paths, stop=stop, on_progress=on_progress)
+            file.close(merge(parts, file))
+        remove(parts)
     return summarise_run(read_run(out))
 
 
@@ -149,6 +123,7 @@ def header_of(spec: BenchSpec, target: Target) -> RunHeader:
                 "prompt": describe(one.prompt),
                 "output": describe(one.output),
                 "correlation": one.correlation,
+                **({} if one.traits == PLAIN else {"traits": msgspec.to_builtins(one.traits)}),
             }
             for one in spec.workload.mix
         },
@@ -168,38 +143,3 @@ def _too_long(spec: BenchSpec, target: Target) -> list[str]:
         for one in spec.workload.mix
         if int(one.prompt.at(high)[0]) + int(one.output.at(high)[0]) > limit
     ]
-
-
-def _trailer(driver: Driver, health: HealthSampler, pool: ConnectionPool, counts: dict[str, float]) -> RunTrailer:
-    p99 = driver.ttft.quantile(0.99)
-    client: ClientHealth = health.report(
-        late_ns=driver.late_ns, ttft_p99_ms=p99, connections_opened=pool.opened, not_sent=driver.not_sent
-    )
-    return RunTrailer(
-        n=driver.done,
-        client=client,
-        duration_s=max(0, driver.last_end - driver.began) / S if driver.done else 0.0,
-        interrupted=driver.interrupted,
-        counters={
-            "sent": float(driver.sent),
-            "warm_up": float(driver.warmed_up),
-            "not_sent": float(driver.not_sent),
-            "left_as_planned": float(driver.left),
-            "turns_not_sent": float(driver.turns_lost),
-            **counts,
-        },
-    )
-
-
-@contextlib.contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """Keep full garbage collections out of the stamps: what exists now is set aside, and young objects die young."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 1000)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()

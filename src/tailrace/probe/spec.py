@@ -63,6 +63,8 @@ class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether records tell answers apart by a hash of their text."""
     limits: Limits = Limits()
     verify_tls: bool = True
+    new_connections: bool = False
+    """Open one for each request, instead of keeping them alive."""
     shared_prefix: int = 0
     """Tokens at the beginning that all prompts of the run share (0: none, so that prefix caches cannot answer)."""
     chars_per_token: float | None = None

@@ -43,11 +43,11 @@ class Talk:
         return len(self.planned.later) - self.turn
 
     def as_planned(self, turn: Turn) -> PlannedRequest:
-        """The turn as a request of its own: its prompt holds the history."""
+        """The turn as a request of its own; its prompt tokens are those of its message, without the history."""
         leave: Leave | None = turn.leave
         return self.planned._replace(
             at_ns=None,
-            prompt_tokens=self.tokens + turn.prompt_tokens,
+            prompt_tokens=turn.prompt_tokens,
             output_tokens=turn.output_tokens,
             turn=self.turn,
             later=(),

@@ -9,8 +9,6 @@ counts.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -22,14 +20,14 @@ from tailrace.measure.sse import SseFramer
 from tailrace.model.errors import TargetError
 from tailrace.model.thresholds import S
 from tailrace.model.timeline import EventKind
+from tailrace.probe.compose import composer
 from tailrace.probe.connection import MAX_HEAD
-from tailrace.probe.filled import Filled
 from tailrace.probe.pool import Address, Answer, ConnectError, ConnectionPool, ask, resolve
-from tailrace.probe.reading import dialect_named
-from tailrace.probe.request import GENERATING, Api, Ask, Compose, Envelope, Options, api_of, body
+from tailrace.probe.reading import DIALECTS, dialect_named, name_of
+from tailrace.probe.request import GENERATING, Api, Ask, Envelope, Options, api_of
 from tailrace.probe.spec import BenchSpec
 from tailrace.probe.tokenizer import load_tokenizer
-from tailrace.probe.upload import CONTENT_TYPE, Uploads, read_recordings
+from tailrace.probe.upload import CONTENT_TYPE
 from tailrace.probe.url import Url, parse_url
 from tailrace.workload.call import Call
 from tailrace.workload.exact_text import ExactWriter
@@ -55,9 +53,8 @@ class Target(msgspec.Struct, kw_only=True):
     address: Address
     envelope: Envelope
     options: Options
-    dialect: Dialect
-    """In which its answers are read."""
-    compose: Compose
+    reads: str = "chat"
+    """The dialect in which its answers are read, by name. A target is plain data: it goes to other processes."""
     server: str = ""
     """Its `Server` header."""
     headers: dict[str, str] = {}
@@ -72,6 +69,11 @@ class Target(msgspec.Struct, kw_only=True):
     notes: list[str] = []
     others: dict[str, Target] = {}
     """Targets of the classes that are asked in another way than the rest, by class."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """In which its answers are read."""
+        return DIALECTS[self.reads]
 
     @property
     def stream(self) -> bool:
@@ -147,7 +149,6 @@ class _Look:
         # Vectors come in one piece, whatever else of the run streams.
         self.stream = spec.stream and self.api is not Api.EMBEDDINGS
         self.dialect: Dialect = CHAT
-        self.compose: Callable[[Options], Compose] = self._composer()
         self.writer: Prompts = PromptWriter(seed=spec.seed, nonce=f"look-{spec.nonce}")
         if spec.prompt is not None:
             self.writer = FixedPrompt(spec.prompt)
@@ -156,17 +157,6 @@ class _Look:
         self.notes: list[str] = []
         self.models: list[str] = []
         self.max_model_len: int | None = None
-
-    def _composer(self) -> Callable[[Options], Compose]:
-        spec, api = self.spec, self.api
-        if spec.template:
-            template = Template(spec.template)
-            return lambda options: Filled(options, template)
-        if api is Api.TRANSCRIPTIONS:
-            recordings = read_recordings(spec.audio_files)
-            return lambda options: Uploads(options, recordings, seed=spec.seed, nonce=spec.nonce)
-        assert api is not None
-        return lambda options: partial(body, api, options)
 
     def envelope(self, path: str) -> Envelope:
         kind = CONTENT_TYPE if self.api is Api.TRANSCRIPTIONS else "application/json"
@@ -197,8 +187,7 @@ class _Look:
             address=self.pool.address,
             envelope=envelope,
             options=options,
-            dialect=self.dialect,
-            compose=self.compose(options),
+            reads=name_of(self.dialect),
             server=answer.headers.get("server", ""),
             headers=answer.headers,
             calibration=Calibration().estimate(),
@@ -268,7 +257,7 @@ class _Look:
         """A look request and the characters of its prompt."""
         text = self.writer.write(tokens, tokens)
         request_id = f"tailrace-look-{tokens}"
-        content = self.compose(options)(Ask(text, tokens, 1, request_id, audio_ms=_LOOK_AUDIO_MS))
+        content = composer(self.spec, self.api, options)(Ask(text, tokens, 1, request_id, audio_ms=_LOOK_AUDIO_MS))
         return envelope.post(content, request_id), len(text)
 
     async def find_path(self, options: Options) -> tuple[Answer, str]:
@@ -406,7 +395,6 @@ class _Look:
     def note_overhead(self, target: Target, overheads: list[int]) -> None:
         """What the server adds to a text that is exact in tokens: the same for every length, if they are its tokens."""
         target.options = msgspec.structs.replace(target.options, state_prompt_tokens=False)
-        target.compose = self.compose(target.options)
         if not overheads:
             self.notes.append("the server does not count prompt tokens: what its template adds to them is unknown")
             return

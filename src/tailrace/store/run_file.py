@@ -106,6 +106,10 @@ class _End(msgspec.Struct, frozen=True):
     end: RunTrailer
 
 
+class _Sample(msgspec.Struct, frozen=True):
+    sample: ClientSample
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run as read. `trailer` is `None`, and `problem` says why, only when a partial run was asked for."""
 
@@ -131,6 +135,7 @@ _encode = msgspec.json.Encoder()
 _decode_record = msgspec.json.Decoder(RequestRecord)
 _decode_header = msgspec.json.Decoder(RunHeader)
 _decode_end = msgspec.json.Decoder(_End)
+_decode_sample = msgspec.json.Decoder(_Sample)
 _decode_any = msgspec.json.Decoder()
 
 
@@ -173,6 +178,10 @@ class RunWriter:
         """Append many records."""
         for record in records:
             self.write(record)
+
+    def write_sample(self, sample: ClientSample) -> None:
+        """Append how the client was over a second."""
+        self._lines.append(_encode.encode(_Sample(sample)))
 
     def flush(self) -> None:
         """Hand what is buffered to the operating system. StoreError when the disk refuses (full, gone)."""
@@ -250,6 +259,7 @@ def read_run(path: str | Path, *, allow_partial: bool = False) -> Run:
 def _read(file: BufferedReader, name: str, *, allow_partial: bool) -> Run:
     header = _header(file, name)
     records: list[RequestRecord] = []
+    health: list[ClientSample] = []
     trailer: RunTrailer | None = None
     number, problem = 1, ""
     while line := file.readline(_MAX_LINE):
@@ -260,6 +270,8 @@ def _read(file: BufferedReader, name: str, *, allow_partial: bool) -> Run:
         try:
             if line.startswith(b'{"end":'):
                 trailer = _decode_end.decode(line).end
+            elif line.startswith(b'{"sample":'):
+                health.append(_decode_sample.decode(line).sample)
             else:
                 # Decoding first, looking for the newline after: a cut line fails by itself, and the flaw is named.
                 records.append(_decode_record.decode(line))
@@ -276,6 +288,7 @@ def _read(file: BufferedReader, name: str, *, allow_partial: bool) -> Run:
         path=name,
         header=header,
         records=records,
+        health=health,
         trailer=None if problem else trailer,
         problem=f"line {number}: {problem}" if problem else "",
     )

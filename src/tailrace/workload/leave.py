@@ -11,7 +11,7 @@ import msgspec
 from tailrace.model.errors import InputError
 from tailrace.workload.span import LONGEST_NS, read_span
 
-_RULE = re.compile(r"after\s+(?:(\d+)\s+tokens?|(\S+))\s*(?::\s*(\S+))?")
+_RULE = re.compile(r"after\s+(?:(\d+)\s+tokens?|([^\s:]+))\s*(?::\s*(\S+))?")
 _REMEDY = "Write 'after 5 tokens:0.2' or 'after 2s:0.1': when they leave, and which share of the requests does"
 
 
