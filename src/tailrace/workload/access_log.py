@@ -50,7 +50,7 @@ def read_access_log(lines: Iterator[str]) -> Iterator[TraceRow | BadRow]:
             continue
         try:
             row = _json_row(line) if line.lstrip().startswith("{") else _row(line)
-        except (ValueError, KeyError, TypeError, OverflowError, msgspec.DecodeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, msgspec.DecodeError) as error:
             yield BadRow(number, str(error) or "cannot be read")
             continue
         if row is not None:
