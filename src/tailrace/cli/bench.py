@@ -178,6 +178,13 @@ def bench(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept any TLS certificate.", rich_help_panel=_SERVER)
     ] = False,
+    scrape_every: Annotated[
+        str,
+        typer.Option(help="How often the engine's metrics are read during the run; 0: never.", rich_help_panel=_SERVER),
+    ] = "1s",
+    metrics_url: Annotated[
+        str, typer.Option(help="Where they are, when not at the server's /metrics.", rich_help_panel=_SERVER)
+    ] = "",
     sweep: Annotated[
         str | None,
         typer.Option(
@@ -220,6 +227,14 @@ def bench(
     fail_on: Annotated[
         str | None,
         typer.Option(help="errors: exit 1 when any request did not complete.", rich_help_panel=_RESULT),
+    ] = None,
+    as_tool: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            help="Beside ours, the numbers as another tool defines them: vllm, sglang, guidellm, aiperf, ....",
+            rich_help_panel=_RESULT,
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object.", rich_help_panel=_RESULT)
@@ -294,8 +309,10 @@ def bench(
             connect_timeout=connect_timeout,
             connections=connections,
             insecure=insecure,
+            metrics_url=metrics_url,
+            scrape_every=scrape_every,
         )
-        results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json)
+        results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json, as_tool=as_tool)
         results.check()
         spec = spec_of(load, work, server, results)
         sweeping = Sweeping(sweep, find_rate, find_concurrency, search_time, search_from, search_most)
