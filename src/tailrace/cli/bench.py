@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from tailrace.cli.bench_load import DEFAULT_CONCURRENCY, DEFAULT_DURATION, Load
+from tailrace.cli.bench_result import Results, interruptible, run
+from tailrace.cli.bench_server import Server
+from tailrace.cli.bench_work import Work
 from tailrace.cli.command_app import CommandApp
-from tailrace.cli.durations import parse_span
-from tailrace.cli.objectives import parse_objectives
-from tailrace.model.thresholds import Objectives
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tailrace.probe.spec import BenchSpec
-    from tailrace.workload.plan import Workload
 
 app = CommandApp()
 
 _LOAD, _WORK, _SERVER, _RESULT = "How much", "Which requests", "Whom to ask", "Results"
-_DEFAULT_CONCURRENCY = 8
-_DEFAULT_DURATION = "30s"
-_DEFAULT_MIX = "short"
-_EXIT_LIMITED = 3
-_EXIT_INTERRUPTED = 130
 
 
 @app.command()
@@ -39,7 +27,7 @@ def bench(
     concurrency: Annotated[
         int | None,
         typer.Option(
-            help=f"Closed loop: so many at once (default {_DEFAULT_CONCURRENCY} without --rate). "
+            help=f"Closed loop: so many at once (default {DEFAULT_CONCURRENCY} without --rate). "
             "With --rate: the most that may be in flight.",
             rich_help_panel=_LOAD,
         ),
@@ -48,7 +36,7 @@ def bench(
     duration: Annotated[
         str | None,
         typer.Option(
-            help=f"Stop sending after this (60, 90s, 5m); default {_DEFAULT_DURATION} without --requests.",
+            help=f"Stop sending after this (60, 90s, 5m); default {DEFAULT_DURATION} without --requests.",
             rich_help_panel=_LOAD,
         ),
     ] = None,
@@ -160,170 +148,42 @@ def bench(
 
     Example: tailrace bench http://localhost:8000 --rate 5 --duration 60 --out before.run
     """
-    with _interruptible():
-        from pathlib import Path
+    with interruptible():
+        from tailrace.cli.bench_spec import spec_of
 
-        from tailrace.model.errors import InputError
-        from tailrace.probe.spec import BenchSpec, Limits
-
-        if fail_on not in (None, "errors"):
-            raise InputError(f"{fail_on!r} is nothing to fail on", place="--fail-on", remedy="Write --fail-on errors")
-        if requests is None and duration is None and not (trace and rate is None and concurrency is None):
-            duration = _DEFAULT_DURATION
-        by_count = warmup.isdecimal()
-        warmup_requests = int(warmup) if by_count else 0
-        warmup_ns = 0 if by_count else parse_span(warmup, place="--warmup")
-        spec = BenchSpec(
-            url=url,
-            workload=_workload(
-                rate=rate,
-                concurrency=concurrency,
-                arrival=arrival,
-                burstiness=burstiness,
-                mix=mix,
-                prompt_tokens=prompt_tokens,
-                output_tokens=output_tokens,
-                trace=trace,
-                trace_speed=trace_speed,
-                seed=seed,
-            ),
-            model=model,
-            seed=seed,
+        load = Load(
+            rate=rate,
+            concurrency=concurrency,
             requests=requests,
-            duration_ns=None if duration is None else parse_span(duration, place="--duration"),
-            warmup_requests=warmup_requests,
-            warmup_ns=warmup_ns,
-            stream=stream,
-            api_key=api_key,
-            headers=[_header(one) for one in header or []],
-            extra_body=_extra_body(extra_body),
-            ignore_eos=ignore_eos,
-            limits=Limits(
-                connect_ns=parse_span(connect_timeout, place="--connect-timeout"),
-                first_token_ns=_optional_ns(first_token_timeout, "--first-token-timeout"),
-                idle_ns=_optional_ns(idle_timeout, "--idle-timeout"),
-                total_ns=parse_span(timeout, place="--timeout"),
-            ),
-            verify_tls=not insecure,
-            shared_prefix=shared_prefix,
-            chars_per_token=chars_per_token,
-            mix_text=mix or "",
-            objectives=parse_objectives(objective or []) or Objectives(),
+            duration=duration,
+            arrival=arrival,
+            burstiness=burstiness,
+            warmup=warmup,
+            seed=seed,
         )
-        path = Path(out) if out else Path(_default_name())
-        if path.is_dir():
-            raise InputError("is a directory", place=str(path), remedy="Give --out the name of a file")
-        _run(spec, path, as_json=as_json, fail_on_errors=fail_on == "errors")
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C before or after the run itself, which has its own way to end: no traceback, the same exit code."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(_EXIT_INTERRUPTED) from None
-
-
-def _run(spec: BenchSpec, path: Path, *, as_json: bool, fail_on_errors: bool) -> None:
-    import sys
-
-    from tailrace.app.bench import bench as run
-    from tailrace.cli.bench_print import LiveProgress, announcement, print_summary
-    from tailrace.probe.run import Interrupted
-
-    with LiveProgress(spec.url, announcement="" if as_json else announcement(spec)) as progress:
-        try:
-            result = run(spec, out=path, on_progress=progress.show)
-        except Interrupted as error:
-            sys.stderr.write(f"tailrace bench: {error}\n")
-            raise typer.Exit(_EXIT_INTERRUPTED) from None
-    summary = result.summary
-    if as_json:
-        import msgspec
-
-        sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
-    else:
-        print_summary(summary, spec, path, interrupted=result.interrupted)
-    if result.interrupted:
-        raise typer.Exit(_EXIT_INTERRUPTED)
-    if summary.client.limited:
-        raise typer.Exit(_EXIT_LIMITED)
-    if fail_on_errors and summary.errors:
-        raise typer.Exit(1)
-
-
-def _workload(
-    *,
-    rate: float | None,
-    concurrency: int | None,
-    arrival: str | None,
-    burstiness: float | None,
-    mix: str | None,
-    prompt_tokens: str | None,
-    output_tokens: str | None,
-    trace: str | None,
-    trace_speed: float,
-    seed: int,
-) -> Workload:
-    from tailrace.cli.traffic import classes_from, trace_file
-    from tailrace.model.errors import InputError
-    from tailrace.workload.arrivals import ArrivalKind, Arrivals
-    from tailrace.workload.plan import Workload
-
-    rows = trace_file(trace, speed=trace_speed, seed=seed) if trace else []
-    if rate is not None:
-        names = [one.value for one in (ArrivalKind.POISSON, ArrivalKind.CONSTANT, ArrivalKind.GAMMA)]
-        name = arrival or ("gamma" if burstiness is not None else "poisson")
-        if name not in names:
-            raise InputError(f"there are no {name!r} arrivals", place="--arrival", remedy=f"Choose {', '.join(names)}")
-        kind = ArrivalKind(name)
-    elif arrival is not None or burstiness is not None:
-        raise InputError("arrivals need a rate", place="--arrival", remedy="Add --rate, for example --rate 5")
-    else:
-        kind = ArrivalKind.TRACE if rows and concurrency is None else ArrivalKind.CLOSED
-        if kind is ArrivalKind.CLOSED and concurrency is None:
-            concurrency = _DEFAULT_CONCURRENCY
-    if burstiness is not None and kind is not ArrivalKind.GAMMA:
-        raise InputError(f"means nothing for {kind} arrivals", place="--burstiness", remedy="Use --arrival gamma")
-    arrivals = Arrivals(kind=kind, rate=rate, burstiness=burstiness or 1.0, concurrency=concurrency)
-    classes = classes_from(
-        mix=mix, prompt_tokens=prompt_tokens, output_tokens=output_tokens, trace=bool(rows), default=_DEFAULT_MIX
-    )
-    return Workload(arrivals=arrivals, mix=classes, trace=rows)
-
-
-def _optional_ns(text: str | None, place: str) -> int | None:
-
-    return None if text is None else parse_span(text, place=place)
-
-
-def _header(text: str) -> tuple[str, str]:
-    from tailrace.model.errors import InputError
-
-    name, colon, value = text.partition(":")
-    if not colon:
-        raise InputError(f"cannot read {text!r}", place="--header", remedy="Write 'name: value'")
-    return name.strip(), value.strip()
-
-
-def _extra_body(text: str | None) -> dict[str, object]:
-    import msgspec
-
-    from tailrace.measure.dialect import UNREADABLE
-    from tailrace.model.errors import InputError
-
-    if text is None:
-        return {}
-    try:
-        return msgspec.json.decode(text, type=dict[str, object])
-    except UNREADABLE as error:
-        raise InputError(
-            str(error), place="--extra-body", remedy="""Write a JSON object: '{"temperature": 0}'"""
-        ) from None
-
-
-def _default_name() -> str:
-    import time
-
-    return time.strftime("bench-%Y%m%d-%H%M%S.run")
+        work = Work(
+            mix=mix,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            trace=trace,
+            trace_speed=trace_speed,
+            shared_prefix=shared_prefix,
+            stream=stream,
+            ignore_eos=ignore_eos,
+            extra_body=extra_body,
+            chars_per_token=chars_per_token,
+        )
+        server = Server(
+            url=url,
+            model=model,
+            api_key=api_key,
+            header=header or [],
+            timeout=timeout,
+            first_token_timeout=first_token_timeout,
+            idle_timeout=idle_timeout,
+            connect_timeout=connect_timeout,
+            insecure=insecure,
+        )
+        results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json)
+        results.check()
+        run(spec_of(load, work, server, results), results)

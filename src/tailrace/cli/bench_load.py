@@ -1,0 +1,70 @@
+"""`tailrace bench`: how much load, from its options to arrivals and bounds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.cli.durations import parse_span
+
+if TYPE_CHECKING:
+    from tailrace.workload.arrivals import Arrivals
+
+DEFAULT_CONCURRENCY: Final = 8
+DEFAULT_DURATION: Final = "30s"
+
+
+class Load(NamedTuple):
+    """The options under `How much`, as they were typed."""
+
+    rate: float | None
+    concurrency: int | None
+    requests: int | None
+    duration: str | None
+    arrival: str | None
+    burstiness: float | None
+    warmup: str
+    seed: int
+
+    def duration_ns(self, *, trace: bool) -> int | None:
+        """When sending ends; `None` where a number of requests, or a trace played at its own times, ends it."""
+        duration = self.duration
+        if (
+            duration is None
+            and self.requests is None
+            and not (trace and self.rate is None and self.concurrency is None)
+        ):
+            duration = DEFAULT_DURATION
+        return None if duration is None else parse_span(duration, place="--duration")
+
+    def warm_up(self) -> tuple[int, int]:
+        """Requests and time (ns) before the measured part; one of them is 0."""
+        if self.warmup.isdecimal():
+            return int(self.warmup), 0
+        return 0, parse_span(self.warmup, place="--warmup")
+
+    def arrivals(self, *, trace: bool) -> Arrivals:
+        """The arrivals that the options name; with a trace and neither rate nor concurrency, the trace's own times.
+
+        Raises `InputError` for a name that there is not, and where options contradict each other.
+        """
+        from tailrace.model.errors import InputError
+        from tailrace.workload.arrivals import ArrivalKind, Arrivals
+
+        concurrency = self.concurrency
+        if self.rate is not None:
+            names = [one.value for one in (ArrivalKind.POISSON, ArrivalKind.CONSTANT, ArrivalKind.GAMMA)]
+            name = self.arrival or ("gamma" if self.burstiness is not None else "poisson")
+            if name not in names:
+                raise InputError(
+                    f"there are no {name!r} arrivals", place="--arrival", remedy=f"Choose {', '.join(names)}"
+                )
+            kind = ArrivalKind(name)
+        elif self.arrival is not None or self.burstiness is not None:
+            raise InputError("arrivals need a rate", place="--arrival", remedy="Add --rate, for example --rate 5")
+        else:
+            kind = ArrivalKind.TRACE if trace and concurrency is None else ArrivalKind.CLOSED
+            if kind is ArrivalKind.CLOSED and concurrency is None:
+                concurrency = DEFAULT_CONCURRENCY
+        if self.burstiness is not None and kind is not ArrivalKind.GAMMA:
+            raise InputError(f"means nothing for {kind} arrivals", place="--burstiness", remedy="Use --arrival gamma")
+        return Arrivals(kind=kind, rate=self.rate, burstiness=self.burstiness or 1.0, concurrency=concurrency)

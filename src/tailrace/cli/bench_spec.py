@@ -1,0 +1,42 @@
+"""`tailrace bench`: its options, taken together, as the spec of one load test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.cli.objectives import parse_objectives
+from tailrace.model.thresholds import Objectives
+from tailrace.probe.spec import BenchSpec
+
+if TYPE_CHECKING:
+    from tailrace.cli.bench_load import Load
+    from tailrace.cli.bench_result import Results
+    from tailrace.cli.bench_server import Server
+    from tailrace.cli.bench_work import Work
+
+
+def spec_of(load: Load, work: Work, server: Server, results: Results) -> BenchSpec:
+    """The spec. Raises `InputError` that names the option which cannot be read or contradicts another."""
+    workload = work.workload(load)
+    warmup_requests, warmup_ns = load.warm_up()
+    return BenchSpec(
+        url=server.url,
+        workload=workload,
+        model=server.model,
+        seed=load.seed,
+        requests=load.requests,
+        duration_ns=load.duration_ns(trace=bool(workload.trace)),
+        warmup_requests=warmup_requests,
+        warmup_ns=warmup_ns,
+        stream=work.stream,
+        api_key=server.api_key,
+        headers=server.headers(),
+        extra_body=work.body(),
+        ignore_eos=work.ignore_eos,
+        limits=server.limits(),
+        verify_tls=not server.insecure,
+        shared_prefix=work.shared_prefix,
+        chars_per_token=work.chars_per_token,
+        mix_text=work.mix or "",
+        objectives=parse_objectives(results.objective) or Objectives(),
+    )
