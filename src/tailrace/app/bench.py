@@ -22,10 +22,12 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool
 
 
-def bench(spec: BenchSpec, *, out: str | Path, on_progress: OnProgress | None = None) -> BenchResult:
+def bench(
+    spec: BenchSpec, *, out: str | Path, on_progress: OnProgress | None = None, processes: int = 1
+) -> BenchResult:
     """Run a load test to its end, or to SIGINT or SIGTERM; what was measured is in `out` either way.
 
-    Call it from the main thread. Raises what `run_bench` raises.
+    `processes` as in `run_bench`. Call it from the main thread. Raises what `run_bench` raises.
     """
 
     async def main() -> BenchResult:
@@ -34,7 +36,7 @@ def bench(spec: BenchSpec, *, out: str | Path, on_progress: OnProgress | None = 
         for one in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(one, stop.set)
         try:
-            summary = await run_bench(spec, out=out, on_progress=on_progress, stop=stop)
+            summary = await run_bench(spec, out=out, on_progress=on_progress, stop=stop, processes=processes)
         finally:
             for one in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(one)

@@ -11,6 +11,7 @@ from tailrace.cli.bench_result import Results, interruptible, run
 from tailrace.cli.bench_server import Server
 from tailrace.cli.bench_work import Work
 from tailrace.cli.command_app import CommandApp
+from tailrace.cli.trim import HELP as TRIM_HELP
 
 app = CommandApp()
 
@@ -52,6 +53,12 @@ def bench(
         str,
         typer.Option(help="Requests (10) or time (5s) before the measured part.", rich_help_panel=_LOAD),
     ] = "0",
+    processes: Annotated[
+        str,
+        typer.Option(
+            help="Processes that generate it: a number, or auto (as many as it asks for).", rich_help_panel=_LOAD
+        ),
+    ] = "auto",
     seed: Annotated[int, typer.Option(help="Same seed, same arrivals and lengths.", rich_help_panel=_LOAD, min=0)] = 0,
     mix: Annotated[
         str | None,
@@ -117,9 +124,20 @@ def bench(
     connect_timeout: Annotated[
         str, typer.Option(help="Longest wait for a connection.", rich_help_panel=_SERVER)
     ] = "10s",
+    connections: Annotated[
+        str,
+        typer.Option(help="reuse (kept alive), or new: one for each request.", rich_help_panel=_SERVER),
+    ] = "reuse",
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept any TLS certificate.", rich_help_panel=_SERVER)
     ] = False,
+    scrape_every: Annotated[
+        str,
+        typer.Option(help="How often the engine's metrics are read during the run; 0: never.", rich_help_panel=_SERVER),
+    ] = "1s",
+    metrics_url: Annotated[
+        str, typer.Option(help="Where they are, when not at the server's /metrics.", rich_help_panel=_SERVER)
+    ] = "",
     objective: Annotated[
         list[str] | None,
         typer.Option(
@@ -131,9 +149,18 @@ def bench(
         str | None,
         typer.Option(help="Run file (default bench-DATE-TIME.run here).", rich_help_panel=_RESULT),
     ] = None,
+    trim: Annotated[str | None, typer.Option(help=TRIM_HELP, rich_help_panel=_RESULT)] = None,
     fail_on: Annotated[
         str | None,
         typer.Option(help="errors: exit 1 when any request did not complete.", rich_help_panel=_RESULT),
+    ] = None,
+    as_tool: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            help="Beside ours, the numbers as another tool defines them: vllm, sglang, guidellm, aiperf, ....",
+            rich_help_panel=_RESULT,
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object.", rich_help_panel=_RESULT)
@@ -159,6 +186,7 @@ def bench(
             arrival=arrival,
             burstiness=burstiness,
             warmup=warmup,
+            processes=processes,
             seed=seed,
         )
         work = Work(
@@ -182,8 +210,13 @@ def bench(
             first_token_timeout=first_token_timeout,
             idle_timeout=idle_timeout,
             connect_timeout=connect_timeout,
+            connections=connections,
             insecure=insecure,
+            metrics_url=metrics_url,
+            scrape_every=scrape_every,
         )
-        results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json)
+        results = Results(
+            objective=objective or [], out=out, fail_on=fail_on, as_json=as_json, as_tool=as_tool, trim=trim
+        )
         results.check()
-        run(spec_of(load, work, server, results), results)
+        run(spec_of(load, work, server, results), results, processes=load.process_count())

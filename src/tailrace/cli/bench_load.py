@@ -23,6 +23,7 @@ class Load(NamedTuple):
     arrival: str | None
     burstiness: float | None
     warmup: str
+    processes: str
     seed: int
 
     def duration_ns(self, *, trace: bool) -> int | None:
@@ -35,6 +36,16 @@ class Load(NamedTuple):
         ):
             duration = DEFAULT_DURATION
         return None if duration is None else parse_span(duration, place="--duration")
+
+    def process_count(self) -> int:
+        """Processes that generate the load; 0 (`shares.AUTO`): as many as it asks for."""
+        from tailrace.model.errors import InputError
+
+        if self.processes == "auto":
+            return 0
+        if not self.processes.isdecimal() or int(self.processes) < 1:
+            raise InputError(f"cannot read {self.processes!r}", place="--processes", remedy="Write auto, or a number")
+        return int(self.processes)
 
     def warm_up(self) -> tuple[int, int]:
         """Requests and time (ns) before the measured part; one of them is 0."""

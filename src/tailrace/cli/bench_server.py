@@ -21,7 +21,14 @@ class Server(NamedTuple):
     first_token_timeout: str | None
     idle_timeout: str | None
     connect_timeout: str
+    connections: str
     insecure: bool
+    metrics_url: str
+    scrape_every: str
+
+    def scrape_ns(self) -> int:
+        """How often the engine's metrics are read; 0: never."""
+        return parse_span(self.scrape_every, place="--scrape-every") if self.scrape_every.strip("0.s ") else 0
 
     def limits(self) -> Limits:
         """The longest that the client waits."""
@@ -33,6 +40,14 @@ class Server(NamedTuple):
             idle_ns=_optional_ns(self.idle_timeout, "--idle-timeout"),
             total_ns=parse_span(self.timeout, place="--timeout"),
         )
+
+    def new_connections(self) -> bool:
+        """Whether each request gets a connection of its own."""
+        from tailrace.model.errors import InputError
+
+        if self.connections not in ("reuse", "new"):
+            raise InputError(f"cannot read {self.connections!r}", place="--connections", remedy="Write reuse, or new")
+        return self.connections == "new"
 
     def headers(self) -> list[tuple[str, str]]:
         """Names and values. Raises `InputError` for one without a colon."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from tailrace.cli.objectives import parse_objectives
 from tailrace.model.thresholds import Objectives
+from tailrace.probe.command import masked
 from tailrace.probe.spec import BenchSpec
 
 if TYPE_CHECKING:
@@ -34,9 +36,13 @@ def spec_of(load: Load, work: Work, server: Server, results: Results) -> BenchSp
         extra_body=work.body(),
         ignore_eos=work.ignore_eos,
         limits=server.limits(),
+        new_connections=server.new_connections(),
         verify_tls=not server.insecure,
         shared_prefix=work.shared_prefix,
         chars_per_token=work.chars_per_token,
         mix_text=work.mix or "",
         objectives=parse_objectives(results.objective) or Objectives(),
+        scrape_ns=server.scrape_ns(),
+        metrics_url=server.metrics_url,
+        command=masked(["tailrace", *sys.argv[1:]]),
     )

@@ -128,6 +128,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     ttft_upstream_ns: int | None = None
     """Request sent upstream -> first token read from the engine."""
     ttft_content_ns: int | None = None
+    first_byte_ns: int | None = None
+    """Request sent -> the first byte of the reply. The probe's; a gateway reads head and first byte at once."""
     headers_ns: int | None = None
     """Request sent upstream -> the engine's status line."""
     first_partial_ns: int | None = None
@@ -179,6 +181,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     gateway_cpu: float | None = None
     """Cores that the gateway's process used in the second before the end; 1.0 is one thread's all."""
     # -- time of the schedule: the probe's own stamps, as offsets from the intended time
+    intended_to_queued_ns: int | None = None
+    """Intended send time -> taken up by the load generator. What follows until the send is the wait for a free slot
+    (where the requests in flight are capped) and for a connection."""
     intended_to_sent_ns: int | None = None
     """Intended send time -> real send. Latency from the schedule is this plus the latency from the send."""
     run_offset_ns: int | None = None

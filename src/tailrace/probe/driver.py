@@ -90,6 +90,18 @@ class Driver:
         self._plans = {phase: self._requests(phase) for phase in (MEASURED, WARM_UP)}
         self._warms_up = bool(spec.warmup_requests or spec.warmup_ns)
         self._start = 0
+        self._first_due = self._first_taken = self._last_due = self._last_taken = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests under way."""
+        return len(self._flying)
+
+    @property
+    def schedule_kept(self) -> float | None:
+        """Open loop: the rate at which requests were taken up, as a share of the planned one."""
+        planned, took = self._last_due - self._first_due, self._last_taken - self._first_taken
+        return planned / took if planned > 0 and took > 0 else None
 
     def _requests(self, phase: int) -> Iterator[PlannedRequest]:
         spec = self.spec
@@ -99,15 +111,20 @@ class Driver:
 
     # -- the run
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Send everything and wait for every answer; `stop` ends it within a moment, keeping what was measured."""
+    async def run(self, stop: asyncio.Event, *, start_ns: int | None = None) -> None:
+        """Send everything and wait for every answer; `stop` ends it within a moment, keeping what was measured.
+
+        `start_ns`: when to begin (monotonic), so that several processes begin together; `None` is now.
+        """
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             watch = tasks.create_task(self._watch(stop))
             self._sweep_handle = self._loop.call_later(SWEEP_S, self._sweep)
             self._report()
             try:
-                self._start = monotonic_ns()
+                if start_ns is not None:
+                    await self._pacer.until(start_ns)
+                self._start = start_ns or monotonic_ns()
                 if self._open_loop:
                     await self._run_open()
                 else:
@@ -155,19 +172,27 @@ class Driver:
         spec = self.spec
         start = self._start
         if self._warms_up:
-            end = start + spec.warmup_ns if spec.warmup_ns else None
-            last = await self._send_on_schedule(self._plans[WARM_UP], start, end, measured=False)
-            start = max(end or last, start)
+            over = start + spec.warmup_ns if spec.warmup_ns else self._last_warm_up(start)
+            bound = over if spec.warmup_ns else None
+            await self._send_on_schedule(self._plans[WARM_UP], start, bound, measured=False)
+            start = over
         if self._pacer.stopped:
             return
         self._begin(start)
         end = None if spec.duration_ns is None else start + spec.duration_ns
         await self._send_on_schedule(self._plans[MEASURED], start, end, measured=True)
 
+    def _last_warm_up(self, start: int) -> int:
+        """When the last request of the whole warm-up is due, whichever process sends it: all begin to measure then."""
+        whole = islice(plan(self.spec.workload, generators(self.spec.seed, WARM_UP)), self.spec.warmup_requests)
+        due = 0
+        for planned in whole:
+            due = planned.at_ns or 0
+        return start + due
+
     async def _send_on_schedule(
         self, requests: Iterator[PlannedRequest], start: int, end: int | None, *, measured: bool
-    ) -> int:
-        due = start
+    ) -> None:
         for planned in requests:
             assert planned.at_ns is not None
             due = start + planned.at_ns
@@ -177,14 +202,17 @@ class Driver:
             exchange.intended = due
             if not await self._pacer.until(due):
                 break
+            exchange.queued = now = monotonic_ns()
+            if measured:
+                self.late_ns.append(now - due)
+                if not self._first_due:
+                    self._first_due, self._first_taken = due, now
+                self._last_due, self._last_taken = due, now
             cap = self.spec.workers
             if cap is not None and len(self._flying) >= cap:
                 self._waiting.append(exchange)
                 continue
-            if measured:
-                self.late_ns.append(monotonic_ns() - due)
             self._launch(exchange)
-        return due
 
     # -- closed loop
 
@@ -199,7 +227,7 @@ class Driver:
         """A worker is free: send the next request, or let the worker rest."""
         exchange = self._take() if self._sending else None
         if exchange is not None:
-            exchange.intended = monotonic_ns()
+            exchange.intended = exchange.queued = monotonic_ns()
             self._launch(exchange)
             return
         self._sending = False
@@ -240,7 +268,6 @@ class Driver:
 
     def _launch(self, exchange: Exchange) -> None:
         self._flying.add(exchange)
-        exchange.queued = monotonic_ns()
         if exchange.measured:
             self.sent += 1
         self._dispatch(exchange, self._pool.take())
@@ -339,5 +366,6 @@ class Driver:
                 tokens=self.tokens,
                 ttft_p50_ms=self.ttft.quantile(0.5),
                 ttft_p99_ms=self.ttft.quantile(0.99),
+                ttft_bins=dict(self.ttft.counts),
             )
         )

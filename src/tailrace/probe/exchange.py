@@ -239,7 +239,9 @@ class Exchange:
         said = fault.message if fault is not None else whole[:300].decode("utf-8", "replace")
         reason = found.reason
         if 300 <= status < 400:
-            reason = Reason.PROTOCOL_ERROR
+            # Followed, it would be two requests measured as one.
+            where = self.reply_headers.get("location", "elsewhere")
+            return Ending(Reason.PROTOCOL_ERROR, f"redirected to {where} ({status})", stage=found.stage)
         return Ending(reason, " ".join(said.split()) or f"status {status}", stage=found.stage)
 
     def _judge_stream(self, stamp: int, *, clean: bool, why: str) -> Ending:

@@ -41,8 +41,9 @@ async def resolve(host: str, port: int, tls: ssl.SSLContext | None) -> Address:
 class ConnectionPool:
     """Opens connections, lends them out and takes them back; never waits and never queues."""
 
-    def __init__(self, address: Address, *, connect_timeout_s: float = 10.0) -> None:
+    def __init__(self, address: Address, *, connect_timeout_s: float = 10.0, reuse: bool = True) -> None:
         self.address = address
+        self._reuse = reuse
         self.opened = 0
         self.inbox = Inbox(asyncio.get_running_loop())
         self._timeout_s = connect_timeout_s
@@ -50,6 +51,11 @@ class ConnectionPool:
         """The one that worked last comes first: `localhost` may mean an address at which nobody listens."""
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
+
+    @property
+    def open_now(self) -> int:
+        """Connections that are open."""
+        return len(self._all)
 
     def take(self) -> Connection | None:
         """An idle connection, or `None`."""
@@ -92,7 +98,10 @@ class ConnectionPool:
 
     def give_back(self, connection: Connection) -> None:
         """Take a connection that can be used again."""
-        self._idle.append(connection)
+        if self._reuse:
+            self._idle.append(connection)
+        else:
+            connection.close()
 
     def forget(self, connection: Connection) -> None:
         """Drop a connection that cannot."""

@@ -25,6 +25,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 0
     ttft_p50_ms: float | None = None
     ttft_p99_ms: float | None = None
+    ttft_bins: dict[int, int] = {}
+    """Counts by bin of an `ExponentialHistogram` of TTFT (ms), so that several processes' can be added."""
 
 
 OnProgress = Callable[[Progress], None]

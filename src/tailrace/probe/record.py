@@ -48,6 +48,7 @@ def record_of(
         max_tokens=planned.output_tokens,
         stream=exchange.desk.stream,
         connection_reused=exchange.reused,
+        intended_to_queued_ns=max(0, exchange.queued - exchange.intended) if open_loop else None,
         intended_to_sent_ns=max(0, origin - exchange.intended) if open_loop else None,
         run_offset_ns=max(0, exchange.intended - began),
         http_status=exchange.status,

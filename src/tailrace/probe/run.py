@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 import secrets
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,24 +12,23 @@ import numpy as np
 
 from tailrace import __version__
 from tailrace.analyze.bench_summary import summarise_run
-from tailrace.engines.registry import adapter, detect
+from tailrace.model.conditions import Conditions
 from tailrace.model.errors import TailraceError
-from tailrace.model.measurement import BenchSummary, ClientHealth
-from tailrace.model.thresholds import S
-from tailrace.probe.driver import Driver
-from tailrace.probe.exchange import Exchange
-from tailrace.probe.health import HealthSampler, check_open_files
-from tailrace.probe.pool import ConnectionPool
+from tailrace.model.measurement import BenchSummary
+from tailrace.probe.conditions import conditions_of
+from tailrace.probe.engine_scrape import Scraping, scraping
+from tailrace.probe.generator import generate
+from tailrace.probe.health import check_open_files
+from tailrace.probe.merge import merge, remove
+from tailrace.probe.processes import Processes
 from tailrace.probe.progress import OnProgress, Progress
-from tailrace.probe.record import record_of
+from tailrace.probe.shares import processes_for
 from tailrace.probe.spec import BenchSpec
 from tailrace.probe.target import Target, find_target
-from tailrace.stats.quantiles import quantile_interval
 from tailrace.store.run_file import Arrival, RunHeader, RunTrailer, RunWriter, read_run
 from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.length import describe
 from tailrace.workload.mix import render_mix
-from tailrace.workload.text import PromptWriter
 
 
 class Interrupted(TailraceError):  # noqa: N818  (named for what happened)
@@ -45,76 +41,59 @@ async def run_bench(
     out: str | Path,
     on_progress: OnProgress | None = None,
     stop: asyncio.Event | None = None,
+    processes: int = 1,
 ) -> BenchSummary:
     """Run a load test, write every request and event to the run file `out`, and summarise it.
 
     `stop`, once set, ends the run within a moment: requests under way are recorded as cancelled by the operator, and
     the trailer says that the run was interrupted. Raises `TargetError` when the target does not answer as it should
     and `InputError` for limits of this machine, both before any load; `Interrupted` when `stop` came that early.
+
+    `processes` generate the load: 1 is this one, more are children of it, `AUTO` is what `processes_for` says. Their
+    part run files stand beside `out` until they are merged into it.
     """
     stop = stop or asyncio.Event()
-    room = check_open_files(spec.workers)
+    out = Path(out)
+    count = processes_for(spec, processes)
     if not spec.nonce:
         # Not part of the seed: two runs of one workload must not answer each other from a prefix cache.
         spec = msgspec.structs.replace(spec, nonce=secrets.token_hex(4))
     if on_progress is not None:
         on_progress(Progress(phase="look"))
-    target = await _look(spec, stop)
-    # The first interval loads scipy. Now, rather than after Ctrl-C, when somebody waits for the summary.
-    quantile_interval(np.arange(300.0), 0.99)
-    found = detect(target.headers, target.metric_names)
-    engine = adapter(found.name)
-    header = header_of(spec, target)
-    pool = ConnectionPool(target.address, connect_timeout_s=spec.limits.connect_ns / S)
-    chars_per_token, overhead = target.calibration
-    writer = PromptWriter(
-        seed=spec.seed,
-        nonce=spec.nonce,
-        chars_per_token=chars_per_token,
-        overhead_tokens=overhead,
-        shared_prefix=spec.shared_prefix,
-    )
-    counts = {"planned_prompt_tokens": 0.0, "counted_prompt_tokens": 0.0}
-    with RunWriter(out, header) as file:
-
-        def on_end(exchange: Exchange) -> None:
-            record = record_of(
-                exchange,
-                target=target,
-                adapter=engine,
-                engine_version=found.version,
-                began=driver.began,
-                open_loop=spec.workload.arrivals.open_loop,
-            )
-            if record.prompt_tokens_source == "usage" and record.prompt_tokens is not None:
-                counts["planned_prompt_tokens"] += exchange.planned.prompt_tokens
-                counts["counted_prompt_tokens"] += record.prompt_tokens
-            file.write(record)
-
-        driver = Driver(
-            spec,
-            target,
-            pool,
-            adapter=engine,
-            writer=writer,
-            on_end=on_end,
-            on_progress=on_progress,
-            max_connections=room,
-        )
-        health = HealthSampler()
-        with _quiet_collector():
-            health.start()
-            try:
-                await driver.run(stop)
-            finally:
-                health.stop()
-                pool.close()
-        file.close(_trailer(driver, health, pool, counts))
+    if count == 1:
+        room = check_open_files(spec.workers)
+        target, conditions = await _look(spec, stop)
+        with RunWriter(out, header_of(spec, target, conditions)) as file:
+            async with scraping(spec, target, file.write_state, on_progress) as (scrapes, watch):
+                share = await generate(spec, target, file, room=room, stop=stop, on_progress=watch)
+            file.close(_trailer(share.trailer(), scrapes))
+        return summarise_run(read_run(out))
+    async with Processes(count) as workers:
+        target, conditions = await _look(spec, stop)
+        header = header_of(spec, target, conditions)
+        header = msgspec.structs.replace(header, notes=[*header.notes, f"{count} processes sent the load"])
+        paths = [out.with_name(f"{out.name}.part-{number + 1}") for number in range(count)]
+        with RunWriter(out, header) as file:
+            async with scraping(spec, target, file.write_state, on_progress) as (scrapes, watch):
+                parts = await workers.run(spec, target, header, paths, stop=stop, on_progress=watch)
+            file.close(_trailer(merge(parts, file), scrapes))
+        remove(parts)
     return summarise_run(read_run(out))
 
 
-async def _look(spec: BenchSpec, stop: asyncio.Event) -> Target:
-    look = asyncio.ensure_future(find_target(spec))
+def _trailer(trailer: RunTrailer, scrapes: Scraping) -> RunTrailer:
+    counts = {"engine_scrapes": float(scrapes.seen), "engine_scrapes_missed": float(scrapes.missed)}
+    notes = [*trailer.notes, f"engine state: {scrapes.note}"] if scrapes.note else trailer.notes
+    return msgspec.structs.replace(trailer, counters={**trailer.counters, **counts}, notes=notes)
+
+
+async def _ask(spec: BenchSpec) -> tuple[Target, Conditions]:
+    target = await find_target(spec)
+    return target, await conditions_of(spec, target)
+
+
+async def _look(spec: BenchSpec, stop: asyncio.Event) -> tuple[Target, Conditions]:
+    look = asyncio.ensure_future(_ask(spec))
     watch = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((look, watch), return_when=asyncio.FIRST_COMPLETED)
@@ -127,7 +106,7 @@ async def _look(spec: BenchSpec, stop: asyncio.Event) -> Target:
         await asyncio.gather(look, watch, return_exceptions=True)
 
 
-def header_of(spec: BenchSpec, target: Target) -> RunHeader:
+def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHeader:
     """What the run file says about the run."""
     arrivals = spec.workload.arrivals
     chars_per_token, overhead = target.calibration
@@ -163,6 +142,7 @@ def header_of(spec: BenchSpec, target: Target) -> RunHeader:
         },
         objectives=spec.objectives,
         notes=notes,
+        conditions=conditions,
     )
 
 
@@ -177,36 +157,3 @@ def _too_long(spec: BenchSpec, target: Target) -> list[str]:
         for one in spec.workload.mix
         if int(one.prompt.at(high)[0]) + int(one.output.at(high)[0]) > limit
     ]
-
-
-def _trailer(driver: Driver, health: HealthSampler, pool: ConnectionPool, counts: dict[str, float]) -> RunTrailer:
-    p99 = driver.ttft.quantile(0.99)
-    client: ClientHealth = health.report(
-        late_ns=driver.late_ns, ttft_p99_ms=p99, connections_opened=pool.opened, not_sent=driver.not_sent
-    )
-    return RunTrailer(
-        n=driver.done,
-        client=client,
-        duration_s=max(0, driver.last_end - driver.began) / S if driver.done else 0.0,
-        interrupted=driver.interrupted,
-        counters={
-            "sent": float(driver.sent),
-            "warm_up": float(driver.warmed_up),
-            "not_sent": float(driver.not_sent),
-            **counts,
-        },
-    )
-
-
-@contextlib.contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """Keep full garbage collections out of the stamps: what exists now is set aside, and young objects die young."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 1000)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()

@@ -49,6 +49,8 @@ class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Ask engines that know it to answer with exactly the planned number of tokens; dropped where refused."""
     limits: Limits = Limits()
     verify_tls: bool = True
+    new_connections: bool = False
+    """Open one for each request, instead of keeping them alive."""
     shared_prefix: int = 0
     """Tokens at the beginning that all prompts share (0: none, so that prefix caches cannot answer)."""
     chars_per_token: float | None = None
@@ -59,6 +61,12 @@ class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """`(index, count)`: this generator's share of the plan, of its workers, and of its rate."""
     thresholds: SlowThresholds = SlowThresholds()
     objectives: Objectives = msgspec.field(default_factory=Objectives)
+    scrape_ns: int = S
+    """How often the engine's metrics are read while the run goes on; 0: never."""
+    metrics_url: str = ""
+    """Where they are, when not beside the API."""
+    command: str | None = None
+    """The command line, without secrets (`probe.command`)."""
     mix_text: str = ""
     notes: list[str] = []
 
