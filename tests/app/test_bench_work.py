@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-import subprocess
+import os
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tailrace.cli.bench import app
 from tailrace.model.errors import InputError
 from tailrace.store.run_file import read_run
-from tests.children import Child, child_env, tailrace_command
+from tests.children import Child, tailrace_command
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +28,22 @@ def engine() -> Iterator[str]:
         child.stop()
 
 
-def bench(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*tailrace_command("bench"), *args],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        cwd=cwd,
-        env=child_env(),
-        check=False,
-    )
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def bench(*args: str, cwd: Path) -> Done:
+    """The command, in this process: what is of interest is what it sends."""
+    out, said, before = StringIO(), StringIO(), Path.cwd()
+    os.chdir(cwd)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+            code = app(list(args), standalone_mode=False)
+    finally:
+        os.chdir(before)
+    return Done(code or 0, out.getvalue(), said.getvalue())
 
 
 def summary(*args: str, cwd: Path) -> dict:
@@ -127,9 +136,8 @@ def test_repeating_one_prompt(engine: str, tmp_path: Path):
     human = bench(*args, "--out", "h.run", cwd=tmp_path)
     assert "all 48 identical" in human.stdout
     assert "TTFT" in human.stdout
-    refused = bench(engine, "--repeat", "--rate", "5", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "--repeat" in refused.stderr
+    with pytest.raises(InputError, match="repeats one request"):
+        bench(engine, "--repeat", "--rate", "5", cwd=tmp_path)
 
 
 WORKLOAD = """
@@ -192,8 +200,8 @@ def test_a_load_like_that_of_the_records(engine: str, tmp_path: Path):
     assert "4 to 8" in done.stderr
     assert read_run(tmp_path / "b.run").header.arrival.concurrency == 6
     (tmp_path / "empty.jsonl").write_text("")
-    bad = bench(*args, "--records", "empty.jsonl", cwd=tmp_path)
-    assert bad.returncode == 2
+    with pytest.raises(InputError):
+        bench(*args, "--records", "empty.jsonl", cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.absent import without_absent
 from tailrace.analyze.gaps import longest_wait_ms, pooled_gaps
 from tailrace.analyze.timebase import starts_ns
 from tailrace.analyze.work_done import left_as_planned, real_time_factors, work_done
@@ -155,7 +156,8 @@ def summarise_run(run: Run) -> BenchSummary:
         client=trailer.client if trailer else None,
         duration_s=trailer.duration_s if trailer else None,
     )
-    return msgspec.structs.replace(summary, work=work_done(table, trailer.counters if trailer else {}))
+    summary = msgspec.structs.replace(summary, work=work_done(table, trailer.counters if trailer else {}))
+    return without_absent(summary, run.header)
 
 
 def _span_s(table: RecordTable) -> float:

@@ -125,7 +125,7 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
     _print_health(console, summary)
     for line in work_lines(summary):
         console.print(line, soft_wrap=True, markup=False)
-    for note in run.header.notes:
+    for note in [*run.header.notes, *(run.trailer.notes if run.trailer else [])]:
         console.print(f"Note: {note}", soft_wrap=True, markup=False)
     console.print(f"Run file: {path}", soft_wrap=True, markup=False)
 
@@ -166,6 +166,6 @@ def _print_health(console: Console, summary: BenchSummary) -> None:
     ]
     text = ", ".join(part for part in parts if part)
     if client.limited:
-        console.print(f"[bold red]Client limited: these numbers are not the server's.[/] {client.why} ({text})")
+        console.print(f"[bold red]Client-limited: these numbers are not the server's.[/] {client.why} ({text})")
     else:
         console.print(f"Client healthy: {text}", soft_wrap=True)

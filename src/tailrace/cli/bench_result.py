@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tailrace.analyze.as_tool import ToolView
+    from tailrace.model.measurement import BenchSummary
     from tailrace.probe.spec import BenchSpec
 
 _EXIT_LIMITED: Final = 3
@@ -24,15 +26,20 @@ class Results(NamedTuple):
     out: str | None
     fail_on: str | None
     as_json: bool
+    as_tool: str | None = None
 
     def check(self) -> None:
-        """Raise `InputError` for something that cannot be failed on."""
+        """Raise `InputError` for something that cannot be failed on, or for a tool that is not known."""
         from tailrace.model.errors import InputError
 
         if self.fail_on not in (None, "errors"):
             raise InputError(
                 f"{self.fail_on!r} is nothing to fail on", place="--fail-on", remedy="Write --fail-on errors"
             )
+        if self.as_tool is not None:
+            from tailrace.analyze.as_tool import check_tool
+
+            check_tool(self.as_tool)
 
     def path(self) -> Path:
         """Where the run file goes. Raises `InputError` for a directory."""
@@ -84,12 +91,32 @@ def run(spec: BenchSpec, results: Results, *, processes: int = 1) -> None:
     if results.as_json:
         import msgspec
 
-        sys.stdout.write(msgspec.json.encode(summary).decode() + "\n")
+        shown = summary if results.as_tool is None else _with_view(summary, results.as_tool, path)
+        sys.stdout.write(msgspec.json.encode(shown).decode() + "\n")
     else:
         print_summary(summary, spec, path, interrupted=result.interrupted)
+        if results.as_tool is not None:
+            from tailrace.cli.as_tool_print import print_view
+
+            print_view(_view(results.as_tool, path))
     if result.interrupted:
         raise _interrupted()
     if summary.client.limited:
         raise typer.Exit(_EXIT_LIMITED)
     if results.fail_on == "errors" and summary.errors:
         raise typer.Exit(1)
+
+
+def _view(tool: str, path: Path) -> ToolView:
+    from tailrace.analyze.as_tool import as_tool
+    from tailrace.store.run_file import read_run
+
+    return as_tool(tool, read_run(path))
+
+
+def _with_view(summary: BenchSummary, tool: str, path: Path) -> dict[str, Any]:
+    """The summary's JSON object with one more key, `as_tool`."""
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(summary)
+    return plain | {"as_tool": msgspec.to_builtins(_view(tool, path))}

@@ -13,6 +13,7 @@ from tailrace.model.outcome import Reason
 from tailrace.model.thresholds import S, SlowThresholds
 from tailrace.model.timeline import EventKind
 from tailrace.probe.connection import Connection
+from tailrace.probe.known import KnownEvents
 from tailrace.probe.spec import Limits
 from tailrace.probe.talk import Talk
 from tailrace.probe.target import Target
@@ -59,9 +60,9 @@ class Exchange:
 
     __slots__ = (
         "_body", "_body_size", "_mode", "answer_hash", "attempts", "audio_seconds", "connect_start", "connected",
-        "connection", "content_type", "desk", "ended_at", "ending", "first_byte", "headers", "intended", "measured",
-        "meter", "payload", "planned", "planned_tokens", "prompt_bytes", "queued", "reply_headers", "request_id",
-        "reused", "sent", "sent_unix_ns", "status", "summary", "talk", "target", "text",
+        "connection", "content_type", "desk", "ended_at", "ending", "first_byte", "headers", "intended", "known",
+        "measured", "meter", "payload", "planned", "planned_tokens", "prompt_bytes", "queued", "reply_headers",
+        "request_id", "reused", "sent", "sent_unix_ns", "status", "summary", "talk", "target", "text",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +107,7 @@ class Exchange:
         self.reply_headers: dict[str, str] = {}
         self.content_type = ""
         self.meter: StreamMeter | None = None
+        self.known: KnownEvents | None = None
         self.summary: StreamSummary | None = None
         self.ending: Ending | None = None
         self._mode = ""
@@ -145,6 +147,7 @@ class Exchange:
         self.meter = StreamMeter(
             self.target.dialect, origin_ns=self.sent, thresholds=self.desk.thresholds, timeline_limit=TIMELINE_LIMIT
         )
+        self.known = KnownEvents(self.meter)
 
     def on_body(self, data: bytes, stamp: int) -> None:
         """Feed the meter, or keep the body."""
@@ -183,13 +186,19 @@ class Exchange:
 
     # -- the run's side
 
+    def _settled(self) -> StreamMeter | None:
+        """The meter, with what was taken beside it."""
+        if self.known is not None:
+            self.known.settle()
+        return self.meter
+
     def check(self, now: int) -> None:
         """Enforce the bounds; called about ten times a second."""
         sent = self.sent
         if sent is None or self.ending is not None:
             return
         limits = self.desk.limits
-        meter = self.meter
+        meter = self._settled()
         if pointless := self._pointless():
             self.stop(now, pointless)
             return
@@ -241,6 +250,8 @@ class Exchange:
         self.ended_at = stamp
         meter = self.meter
         if meter is not None:
+            if self.known is not None:
+                self.known.leave()
             meter.end(stamp, clean=False)  # without effect where the reply's own end was judged
             if self.summary is None:
                 self.summary = meter.summary()

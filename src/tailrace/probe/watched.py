@@ -55,6 +55,11 @@ class WatchedExchange(Exchange):
         if leave is not None and leave.after_ns is not None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(leave.after_ns / 1e9, self._leave)
 
+    def _begin_stream(self) -> None:
+        super()._begin_stream()
+        # Every read has to come here: known events are otherwise taken where they are stamped.
+        self.known = None
+
     def on_body(self, data: bytes, stamp: int) -> None:
         """Feed the meter; then see whether that was enough."""
         super().on_body(data, stamp)
