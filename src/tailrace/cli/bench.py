@@ -14,6 +14,7 @@ from tailrace.cli.bench_sweep import Sweeping, run_many
 from tailrace.cli.bench_traits import TraitOptions
 from tailrace.cli.bench_work import Work
 from tailrace.cli.command_app import CommandApp
+from tailrace.cli.trace_workload import TraceOptions
 
 app = CommandApp()
 
@@ -92,14 +93,26 @@ def bench(
     trace: Annotated[
         str | None,
         typer.Option(
-            help="A recorded trace (Azure CSV, Mooncake JSON lines, CSV): its times, or its lengths under --rate or "
-            "--concurrency.",
+            help="A recorded trace (Azure, BurstGPT, ServeGen or any CSV, Mooncake JSON lines, nginx access log, run "
+            "file, records, data directory): its times, or its lengths under --rate or --concurrency.",
             rich_help_panel=_WORK,
         ),
     ] = None,
     trace_speed: Annotated[
         float, typer.Option(help="Play the trace's times so many times faster.", rich_help_panel=_WORK)
     ] = 1.0,
+    trace_from: Annotated[
+        str | None, typer.Option(help="Leave out what came before this time of the trace (5m).", rich_help_panel=_WORK)
+    ] = None,
+    trace_to: Annotated[
+        str | None, typer.Option(help="And what came from this time on.", rich_help_panel=_WORK)
+    ] = None,
+    trace_columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Which columns of a CSV: time=arrived_ms,prompt=in_tok,output=out_tok.", rich_help_panel=_WORK
+        ),
+    ] = None,
     shared_prefix: Annotated[
         int,
         typer.Option(
@@ -258,8 +271,7 @@ def bench(
             mix=mix,
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens or max_tokens,
-            trace=trace,
-            trace_speed=trace_speed,
+            trace=None if trace is None else TraceOptions(trace, trace_speed, trace_from, trace_to, trace_columns),
             shared_prefix=shared_prefix,
             stream=stream,
             ignore_eos=ignore_eos and not natural,
