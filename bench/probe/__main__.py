@@ -28,7 +28,6 @@ import truth_server
 import windows
 from truth_server import ROOT, TruthAbsentError
 
-
 QUIET_MS = 20.0
 """The server is never this late (p99) against its own plan while a light tool loads it on a machine of its own."""
 
@@ -108,7 +107,8 @@ def conditions(args: argparse.Namespace, rows: list[dict[str, Any]], started: dt
     return {
         "date": f"{started:%Y-%m-%d %H:%M} UTC",
         "machine": machine(),
-        "rounds": f"{args.rounds} round{'s' * (args.rounds > 1)}, in each every tool under every load once, in a new random order",
+        "rounds": f"{args.rounds} round{'s' * (args.rounds > 1)}, in each every tool under every load once, in a new "
+        "random order",
         "load": text,
         "note": "Server and tool share this one machine. Truth is the server's own stamp right before each write, "
         "counted from the arrival of the request's last byte, so a tool's error holds its own way of sending. Scenario "
