@@ -96,6 +96,7 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
     """Print the whole result for a person."""
     from rich.console import Console
 
+    from tailrace.analyze.conditions import conditions_line
     from tailrace.store.run_file import read_run
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
@@ -123,6 +124,7 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
         for text in _examples(run.records):
             console.print(f"  {text}", soft_wrap=True, markup=False)
     _print_health(console, summary)
+    console.print(f"Conditions: {conditions_line(run.header.conditions)}", soft_wrap=True, markup=False)
     for line in work_lines(summary):
         console.print(line, soft_wrap=True, markup=False)
     for note in [*run.header.notes, *(run.trailer.notes if run.trailer else [])]:
