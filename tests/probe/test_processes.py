@@ -128,7 +128,7 @@ def start(server: RawServer, out: Path, *more: str) -> Child:
 
 
 @pytest.mark.long("starts a command that starts two processes, and waits for their load", timeout=60)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.tier("ci"))])
 def test_a_signal_ends_all_of_them_and_keeps_what_was_measured(tmp_path: Path, number: signal.Signals):
     out = tmp_path / "a.run"
     with serving(RawServer(steady)) as server:
