@@ -13,6 +13,7 @@ from tailrace.cli.bench_server import Server
 from tailrace.cli.bench_traits import TraitOptions
 from tailrace.cli.bench_work import Work
 from tailrace.cli.command_app import CommandApp
+from tailrace.cli.trim import HELP as TRIM_HELP
 
 app = CommandApp()
 
@@ -163,6 +164,13 @@ def bench(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept any TLS certificate.", rich_help_panel=_SERVER)
     ] = False,
+    scrape_every: Annotated[
+        str,
+        typer.Option(help="How often the engine's metrics are read during the run; 0: never.", rich_help_panel=_SERVER),
+    ] = "1s",
+    metrics_url: Annotated[
+        str, typer.Option(help="Where they are, when not at the server's /metrics.", rich_help_panel=_SERVER)
+    ] = "",
     objective: Annotated[
         list[str] | None,
         typer.Option(
@@ -174,9 +182,18 @@ def bench(
         str | None,
         typer.Option(help="Run file (default bench-DATE-TIME.run here).", rich_help_panel=_RESULT),
     ] = None,
+    trim: Annotated[str | None, typer.Option(help=TRIM_HELP, rich_help_panel=_RESULT)] = None,
     fail_on: Annotated[
         str | None,
         typer.Option(help="errors: exit 1 when any request did not complete.", rich_help_panel=_RESULT),
+    ] = None,
+    as_tool: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            help="Beside ours, the numbers as another tool defines them: vllm, sglang, guidellm, aiperf, ....",
+            rich_help_panel=_RESULT,
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object.", rich_help_panel=_RESULT)
@@ -252,8 +269,12 @@ def bench(
             connect_timeout=connect_timeout,
             connections=connections,
             insecure=insecure,
+            metrics_url=metrics_url,
+            scrape_every=scrape_every,
         )
-        results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json)
+        results = Results(
+            objective=objective or [], out=out, fail_on=fail_on, as_json=as_json, as_tool=as_tool, trim=trim
+        )
         results.check()
         spec = spec_of(load, work, server, results)
         if repeat:

@@ -10,9 +10,8 @@ import typer
 from tailrace.cli.command_app import CommandApp
 
 if TYPE_CHECKING:
+    from tailrace.analyze.compare_summaries import Side
     from tailrace.model.measurement import Comparison
-    from tailrace.store.run_file import Run
-    from tailrace.store.table import RecordTable
 
 app = CommandApp()
 
@@ -40,7 +39,7 @@ def compare(
 
     Example: tailrace compare before.run after.run --fail-on regressed
     """
-    from tailrace.analyze.compare import compare as compare_runs
+    from tailrace.analyze.compare_summaries import compare_any as compare_runs
     from tailrace.cli.objectives import parse_objectives
     from tailrace.model.errors import InputError
 
@@ -65,7 +64,7 @@ def compare(
         raise typer.Exit(_EXIT_ANSWER)
 
 
-def _read(source: str, partial: bool) -> tuple[Run | RecordTable, float]:
+def _read(source: str, partial: bool) -> tuple[Side, float]:
     from tailrace.app.diagnose import read_any
     from tailrace.model.errors import InputError
 
@@ -74,6 +73,8 @@ def _read(source: str, partial: bool) -> tuple[Run | RecordTable, float]:
             return one.run, one.dropped
         if one.table is not None:
             return one.table, one.dropped
+        if one.aggregate is not None:
+            return one.aggregate, one.dropped
     raise InputError("it holds no records of requests", place=source, remedy="Give a run file or records.")
 
 

@@ -31,6 +31,13 @@ def gather(
     for source in sources:
         if source.hardware is not None:
             hardware = hardware.joined(source.hardware)
+    summaries = [source.name for source in sources if source.aggregate is not None]
+    if summaries and not tables and not hardware:
+        raise InputError(
+            "it holds percentiles, no requests; causes are found in requests",
+            place=", ".join(summaries),
+            remedy="Give the tool's own result with its requests (vllm: --save-detailed, SGLang: --output-details).",
+        )
     if not tables and not hardware:
         raise InputError(
             "these sources hold no records of requests",

@@ -85,7 +85,7 @@ async def find_target(spec: BenchSpec) -> Target:
     """Look at the target of `spec`. Raises `TargetError` (or `InputError` for a bad URL) with the remedy."""
     url = parse_url(spec.url, spec.endpoint, verbatim=bool(spec.template))
     pool = ConnectionPool(
-        await resolve(url.host, url.port, _tls(spec) if url.tls else None),
+        await resolve(url.host, url.port, tls_for(spec) if url.tls else None),
         connect_timeout_s=spec.limits.connect_ns / S,
     )
     try:
@@ -127,7 +127,8 @@ def spec_of_call(spec: BenchSpec, call: Call) -> BenchSpec:
     )
 
 
-def _tls(spec: BenchSpec) -> ssl.SSLContext:
+def tls_for(spec: BenchSpec) -> ssl.SSLContext:
+    """The TLS settings of connections to the target."""
     context = ssl.create_default_context()
     if not spec.verify_tls:
         context.check_hostname = False
