@@ -355,6 +355,11 @@ class _Look:
                     remedy="Measure whole answers with --no-stream",
                 )
             raise TargetError(f"{self.url.origin} answers stream=true with {kind}", remedy=remedy)
+        if (coding := answer.headers.get("content-encoding", "identity")) != "identity":
+            raise TargetError(
+                f"{self.url.origin} compresses its streams ({coding}), though nobody asked for it",
+                remedy="Switch compression off for event streams, in the server or in the proxy before it",
+            )
         meanings = read_events(dialect, answer.body)
         if not any(one.kind not in (EventKind.OTHER, EventKind.COMMENT) for one in meanings):
             raise TargetError(f"{self.url.origin} answers with {kind} that has no event of {shape}", remedy=remedy)
