@@ -1,4 +1,4 @@
-"""`diagnose RUN --records`: a real gateway before the simulated engine, a real load, and the three ways to its records."""
+"""`diagnose RUN --records`: a real gateway before the simulated engine, a real load, three ways to the records."""
 
 from __future__ import annotations
 

@@ -118,8 +118,8 @@ def summarise_run(run: Run, *, trim: Trim | None = None) -> BenchSummary:
         duration_s=trailer.duration_s if trailer else None,
         trim=trim,
     )
-    work = work_done(table, trailer.counters if trailer else {})
-    return without_absent(msgspec.structs.replace(summary, work=work), run.header)
+    summary = msgspec.structs.replace(summary, work=work_done(table, trailer.counters if trailer else {}))
+    return without_absent(summary, run.header)
 
 
 def _span_s(table: RecordTable) -> float:

@@ -112,6 +112,7 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
     """Print the whole result for a person: the headline first, what to do next last."""
     from rich.console import Console
 
+    from tailrace.analyze.conditions import conditions_line
     from tailrace.store.run_file import read_run
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
@@ -120,7 +121,7 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
         console.print("[bold yellow]Interrupted: this is what had been measured.[/]")
     if summary.client.limited:
         _print_health(console, summary)
-    _line(console, f"{run.header.target}  model {run.header.model}  {_load(spec)}  seed {spec.seed}")
+    _line(console, f"{run.header.target}  model {run.header.model}  {spec.workload.arrivals}  seed {spec.seed}")
     for line in _headline(summary):
         _line(console, line, style="bold")
     for line in _counts(summary, spec):
@@ -134,17 +135,12 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
     console.print()
     for line in (*_failures(summary, run), *work_lines(summary), *_notes(run)):
         _line(console, line)
+    _line(console, f"Conditions: {conditions_line(run.header.conditions)}")
     if not summary.client.limited:
         _print_health(console, summary)
     console.print(f"Run file: {path}", soft_wrap=True, markup=False)
     for line in _next(summary, path):
         console.print(line, soft_wrap=True, markup=False)
-
-
-def _load(spec: BenchSpec) -> str:
-    arrivals = spec.workload.arrivals
-    capped = f", at most {arrivals.concurrency} in flight" if arrivals.concurrency else ""
-    return f"{arrivals.kind} arrivals at {arrivals.rate:g}/s{capped}" if arrivals.rate else f"closed loop{capped}"
 
 
 def _failures(summary: BenchSummary, run: Run) -> list[str]:
@@ -283,6 +279,6 @@ def _print_health(console: Console, summary: BenchSummary) -> None:
     ]
     text = ", ".join(part for part in parts if part)
     if client.limited:
-        _line(console, f"Client limited: these numbers are not the server's. {client.why} ({text})", style="bold red")
+        _line(console, f"Client-limited: these numbers are not the server's. {client.why} ({text})", style="bold red")
     else:
         _line(console, f"Client healthy: {text}")

@@ -186,20 +186,24 @@ class Exchange:
 
     # -- the run's side
 
+    def _settled(self) -> StreamMeter | None:
+        """The meter, with what was taken beside it."""
+        if self.known is not None:
+            self.known.settle()
+        return self.meter
+
     def check(self, now: int) -> None:
         """Enforce the bounds; called about ten times a second."""
         if self.sent is None or self.ending is not None:
             return
-        if self.known is not None:
-            self.known.settle()
+        meter = self._settled()
         if pointless := self._pointless():
             self.stop(now, pointless)
         else:
-            self._check_limits(now, self.sent)
+            self._check_limits(now, self.sent, meter)
 
-    def _check_limits(self, now: int, sent: int) -> None:
+    def _check_limits(self, now: int, sent: int, meter: StreamMeter | None) -> None:
         limits = self.desk.limits
-        meter = self.meter
         first = None if meter is None else meter.first_token_ns
         if meter is not None and meter.done_at is not None:
             if now - meter.done_at > limits.done_grace_ns:

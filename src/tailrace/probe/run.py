@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from tailrace import __version__
-from tailrace.analyze.bench_summary import summarise_run
 from tailrace.model.conditions import Conditions
 from tailrace.model.errors import TailraceError
 from tailrace.model.measurement import BenchSummary
@@ -19,8 +18,6 @@ from tailrace.probe.conditions import conditions_of
 from tailrace.probe.engine_scrape import Scraping, scraping
 from tailrace.probe.generator import generate
 from tailrace.probe.health import check_open_files
-from tailrace.probe.merge import merge, remove
-from tailrace.probe.processes import Processes
 from tailrace.probe.progress import OnProgress, Progress
 from tailrace.probe.shares import processes_for
 from tailrace.probe.spec import BenchSpec
@@ -69,7 +66,10 @@ async def run_bench(
             async with scraping(spec, target, file.write_state, on_progress) as (scrapes, watch):
                 share = await generate(spec, target, file, room=room, stop=stop, on_progress=watch)
             file.close(_trailer(share.trailer(), scrapes))
-        return summarise_run(read_run(out))
+        return _summary(out)
+    from tailrace.probe.merge import merge, remove  # noqa: PLC0415  (one process is on its way without them)
+    from tailrace.probe.processes import Processes  # noqa: PLC0415
+
     async with Processes(count) as workers:
         target, conditions = await _look(spec, stop)
         header = header_of(spec, target, conditions)
@@ -80,6 +80,13 @@ async def run_bench(
                 parts = await workers.run(spec, target, header, paths, stop=stop, on_progress=watch)
             file.close(_trailer(merge(parts, file), scrapes))
         remove(parts)
+    return _summary(out)
+
+
+def _summary(out: Path) -> BenchSummary:
+    # Now, and not on the way to the first request.
+    from tailrace.analyze.bench_summary import summarise_run  # noqa: PLC0415
+
     return summarise_run(read_run(out))
 
 
@@ -117,6 +124,7 @@ def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHea
         origin = "assumed; the simulated engine is told the planned number"
     notes = [
         *spec.notes,
+        *spec.workload.trace_notes,
         *target.notes,
         f"prompts: {chars_per_token:.2f} characters a token and {overhead:.0f} tokens of overhead ({origin})",
     ]
