@@ -174,6 +174,9 @@ def test_guidellm_weighs_a_mean_by_its_tokens() -> None:
 def test_warm_up_and_missing_timelines_are_said() -> None:
     bare = msgspec.structs.replace(stream((100, K.CONTENT, 1), (120, K.CONTENT, 1), number=1), timeline=None)
     warm = msgspec.structs.replace(BY_HAND, lane="warmup")
+    assert BY_HAND.timeline is not None
+    thin = msgspec.structs.replace(BY_HAND, timeline=msgspec.structs.replace(BY_HAND.timeline, thinned=3))
+    assert any("1 timelines were thinned" in note for note in as_tool("vllm", run(thin)).notes)
     view = as_tool("aiperf", run(BY_HAND, bare, warm))
     assert view.requests == 2
     assert any("1 of 2 requests have no timeline" in note for note in view.notes)

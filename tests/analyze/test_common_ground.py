@@ -41,7 +41,7 @@ def ours(seed: int = 0, *, done_ms: float = 0.0, **header: Any) -> Run:
 
 def test_two_runs_of_ours_stay_as_they_are() -> None:
     a, b = ours(), ours(1)
-    assert on_common_ground(a, b) == (a, b, [])
+    assert on_common_ground([a], [b]) == ([a], [b], [])
 
 
 def test_another_end_is_no_regression() -> None:
@@ -118,8 +118,11 @@ def test_percentiles_alone_are_compared_without_a_verdict() -> None:
 
 def test_a_run_beside_percentiles_gives_its_own() -> None:
     result = compare_any(told(ttft_ms=MetricSummary(n=1000, p50=100.0, p99=900.0)), ours())
-    assert set(result.metrics) == {"ttft_ms.p50"}, "300 requests support no p99 of ours"
+    assert set(result.metrics) == {"ttft_ms.p50", "ttft_ms.p99"}
     assert result.metrics["ttft_ms.p50"].b == pytest.approx(114, abs=5)
+    # Three hundred requests support no p99 of ours: it is given beside theirs, with what it rests on.
+    assert result.metrics["ttft_ms.p99"].b == pytest.approx(190, abs=20)
+    assert any("Few of the 300 requests lie beyond p99 (500 support the p99)" in text for text in result.checks)
     assert "A holds percentiles only" in result.summary
 
 

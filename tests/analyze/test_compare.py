@@ -193,11 +193,20 @@ def test_too_few_requests_give_no_verdict():
 
 def test_throughput_that_fell_is_a_trade_off():
     a = table(traffic(stall_ms=600, noise=1))
-    b = table(traffic(noise=2, rate=9))
+    b = table(traffic(noise=2, rate=11.2))
     result = compare(a, b)
     assert result.verdict is Verdict.IMPROVED
     assert any(text.startswith("Completed requests per second fell") for text in result.trade_offs)
     assert not result.same_work["arrivals"]
+
+
+def test_a_better_tail_under_a_lighter_load_is_not_told_to_be_an_improvement():
+    result = compare(table(traffic(stall_ms=600, noise=1)), table(traffic(noise=2, rate=9)))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.observed is Verdict.IMPROVED
+    assert "fewer requests a second" in result.summary
+    # A worse tail under a lighter load needs no excuse.
+    assert compare(table(traffic(noise=1)), table(traffic(stall_ms=600, noise=2, rate=9))).verdict is Verdict.REGRESSED
 
 
 def test_lanes_that_one_arm_lacks_are_replaced_by_prompt_length():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tailrace.analyze.bench_summary import measured, summarise
 from tailrace.analyze.peak_concurrency import peak_concurrency
 from tailrace.analyze.repeatability import repeatability
-from tailrace.analyze.work_done import work_done
+from tailrace.analyze.work_done import real_time_factors, work_done
 from tailrace.model.outcome import Reason
 from tailrace.store.table import RecordTable
 from tests.analyze.tables import request
@@ -106,15 +106,15 @@ def test_leaving_clients_are_counted_apart():
     assert (leaves.n, leaves.ttft_p50_next_ms, leaves.ttft_p50_others_ms) == (3, 40, 10)
 
 
-def test_recordings_are_added_up():
+def test_the_real_time_factor_is_the_time_by_the_length():
     whole = table(*(request(i, at_ms=1000 * i, prefill_ms=500, audio_seconds=10.0) for i in range(6)))
-    rtf = summarise(whole).rtf
-    assert rtf is not None
-    assert rtf.mean == pytest.approx(0.05)
+    assert real_time_factors(whole).tolist() == pytest.approx([0.05] * 6)
+    assert summarise(whole).metrics["rtf"].mean == pytest.approx(0.05)
     audio = work_done(whole, {}).audio
     assert audio is not None
     assert (audio.n, audio.audio_seconds) == (6, 60)
-    assert work_done(table(request(1)), {}).audio is None
+    assert audio.audio_seconds_per_s == pytest.approx(60 / 5.5)
+    assert "rtf" not in summarise(table(request(1))).metrics
 
 
 def test_sessions_by_their_turns():

@@ -83,6 +83,13 @@ def test_bad_stamps_are_counted_and_left_out(tmp_path: Path) -> None:
     assert any("before their request" in note for note in source.notes)
 
 
+def test_triton_s_own_outputs_are_text_alone(tmp_path: Path) -> None:
+    outputs = [{"text_output": ""}, {"text_output": "I"}, {"text_output": " like"}]
+    made = request([(10**8, ""), (2 * 10**8, ""), (3 * 10**8, "")]) | {"response_outputs": outputs}
+    (record,) = run_of(write(tmp_path, export(made, service_kind="triton", endpoint=""))).records
+    assert (record.ttft_ns, record.e2e_last_token_ns, record.output_tokens) == (2 * 10**8, 3 * 10**8, 2)
+
+
 def test_what_it_says_of_the_load(tmp_path: Path) -> None:
     run = run_of(write(tmp_path, export(request([(10**8, CHUNK)]))))
     assert (run.header.arrival.kind, run.header.arrival.concurrency) == ("closed", 4)

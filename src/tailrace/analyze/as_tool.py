@@ -113,6 +113,9 @@ def as_tool(tool: str, run: Run) -> ToolView:
     without = sum(not one.frames for one in streams)
     if without:
         notes.append(f"{without} of {len(streams)} requests have no timeline here, and are in none of these numbers")
+    thinned = sum(record.timeline is not None and bool(record.timeline.thinned) for record in records)
+    if thinned:
+        notes.append(f"{thinned} timelines were thinned: some of their gaps here are sums")
     if run.header.granularity != "event":
         notes.append(f"{run.header.source} kept frames with tokens only: what other frames do to a number is not in it")
     metrics = []

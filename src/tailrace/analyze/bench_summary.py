@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from tailrace.analyze.absent import without_absent
 from tailrace.analyze.attainment import attainments, met_objectives, objective_ms, throughput
 from tailrace.analyze.buckets import OUTPUT_EDGES, PROMPT_EDGES, edge_label, length_places
-from tailrace.analyze.counted import completed, failed, left, left_as_planned, measured, warm_up
+from tailrace.analyze.counted import completed, failed, left, measured
 from tailrace.analyze.gaps import longest_wait_ms, pooled_gaps
 from tailrace.analyze.metric_values import Pool, pooled, summarise_pool, summarise_rates, summarise_values
 from tailrace.analyze.steady import Trim, window_of
 from tailrace.analyze.timebase import starts_ns
-from tailrace.analyze.work_done import work_done
+from tailrace.analyze.work_done import left_as_planned, real_time_factors, work_done
 from tailrace.model.measurement import BenchSummary, BucketSummary, ClientHealth, MetricSummary, RateSummary
 from tailrace.model.thresholds import Objectives
 from tailrace.store.run_file import Run
@@ -60,10 +60,9 @@ def summarise(
     first request's start to the last one's end. With `trim`, only the steady part that it leaves is looked at, over
     its own length, and `BenchSummary.window` says which.
     """
-    warmed_up = bool(warm_up(table).any())
-    planned = int((left_as_planned(table) & ~warm_up(table)).sum())
+    whole = len(table) - int(left_as_planned(table).sum())
     table = measured(table)
-    if not duration_s or warmed_up:
+    if not duration_s or len(table) != whole:
         duration_s = _span_s(table)
     words = ""
     if trim is not None and len(table):
@@ -78,7 +77,6 @@ def summarise(
     everyone = np.ones(len(table), dtype=bool)
     scheduled = view.from_schedule(everyone)
     classes = {str(lane): (table.column("lane") == lane).astype(bool) for lane in lanes} if lanes.size > 1 else {}
-    audio = view.done.column("audio_seconds").astype(np.float64)
     return BenchSummary(
         run=name,
         n=len(table),
@@ -94,15 +92,13 @@ def summarise(
         duration_s=duration_s or None,
         completed=len(view.done),
         failed=int(view.failed.sum()),
-        left=int(left(table).sum()) + planned,
+        left=int(left(table).sum()),
         window=words,
         classes={lane: view.metrics(rows) for lane, rows in classes.items()},
         classes_from_schedule={lane: view.from_schedule(rows) for lane, rows in classes.items() if scheduled},
         attainment=reached,
         buckets=view.buckets(),
         user_tokens_per_s=view.user_rates(),
-        rtf=_real_time_factor(view.done, audio),
-        audio_seconds_per_s=float(np.nansum(audio)) / duration_s if duration_s and np.any(audio > 0) else None,
     )
 
 
@@ -169,6 +165,9 @@ class _View:
             out["itl_ms"] = summarise_pool(gaps.tokens.of(inside), gaps.why_tokens, failed=lost)
         for name in ("tpot", "longest_wait", "e2e", "e2e_last_token"):
             out[f"{name}_ms"] = self._one(name, self.values[name], rows)
+        factors = real_time_factors(self.done.where(inside))
+        if factors.size:
+            out["rtf"] = summarise_values(factors)
         for stage in _STAGES:
             values = self.done.ms(stage)[inside]
             if not np.isnan(values).all():
@@ -241,9 +240,3 @@ class _View:
             return _Gaps(chunks, each, "", "no event said how many tokens it brought")
         why = "no timeline was kept" if not gaps.rows else "no answer had two token events"
         return _Gaps(chunks, each, why, why)
-
-
-def _real_time_factor(done: RecordTable, audio: Floats) -> MetricSummary | None:
-    """End to end / length of the audio; `None` where no request had any."""
-    heard = audio > 0
-    return summarise_values(done.ms("e2e")[heard] / 1e3 / audio[heard]) if heard.any() else None

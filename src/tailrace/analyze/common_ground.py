@@ -6,10 +6,12 @@ last token, or have a mean for each stream. Compared as they are, the difference
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from tailrace.analyze.arms import Source
 from tailrace.model.record import RequestRecord
 from tailrace.store.run_file import Run
 from tailrace.store.table import RecordTable
@@ -28,46 +30,48 @@ _NO_GAPS: dict[str, Any] = {
 }
 
 
-def on_common_ground(
-    a: Run | RecordTable, b: Run | RecordTable
-) -> tuple[Run | RecordTable, Run | RecordTable, list[str]]:
-    """Both, reduced, and what was done, in sentences. Two of Tailrace's own runs are given back as they are."""
-    lacking = [set(one.header.absent) if isinstance(one, Run) else set() for one in (a, b)]
-    if not any(lacking):
-        return a, b, []
+def on_common_ground(a: Sequence[Source], b: Sequence[Source]) -> tuple[list[Source], list[Source], list[str]]:
+    """The runs of both arms, reduced, and what was done, in sentences. Runs of Tailrace alone stay as they are."""
+    absent = {name: _absent(arm) for name, arm in (("A", a), ("B", b))}
+    either = set().union(*absent.values())
+    if not either:
+        return list(a), list(b), []
     notes: list[str] = []
-    names = " and ".join(
-        f"{arm} ({one.header.source})"
-        for arm, one, absent in (("A", a, lacking[0]), ("B", b, lacking[1]))
-        if absent and isinstance(one, Run)
-    )
-    either = lacking[0] | lacking[1]
+    told = [(name, arm) for name, arm in (("A", a), ("B", b)) if absent[name]]
+    names = " and ".join(f"{name} ({', '.join(sorted(_sources(arm)))})" for name, arm in told)
     to_last_token = "e2e_ms" in either and "e2e_last_token_ms" not in either
     without_gaps = "chunk_gap_ms" in either
     if to_last_token:
         notes.append(f"E2E ends with the last token in both runs: the last byte is not told in {names}.")
     if without_gaps:
-        notes.append(
-            f"Gaps and stalls cannot be compared, they are not told in {names}; the longest wait is the TTFT here."
-        )
+        notes.append(f"Gaps and stalls cannot be compared, they are not told in {names}.")
     if "client_health" in either:
         notes.append(f"Nobody watched the client of {names}: if it was the limit, that is in its numbers.")
-    if _counters(a) != _counters(b) and _counters(a) and _counters(b):
+    counted = [set().union(*map(_counters, arm)) for arm in (a, b)]
+    if counted[0] != counted[1] and all(counted):
         notes.append(
-            f"Prompt tokens are counted differently ({', '.join(sorted(_counters(a)))} in A, "
-            f"{', '.join(sorted(_counters(b)))} in B): a chat template counts in one of them only."
+            f"Prompt tokens are counted differently ({', '.join(sorted(counted[0]))} in A, "
+            f"{', '.join(sorted(counted[1]))} in B): a chat template counts in one of them only."
         )
-    one, two = (_reduced(run, to_last_token=to_last_token, without_gaps=without_gaps) for run in (a, b))
-    return one, two, notes
+    reduced = [[_reduced(run, to_last_token=to_last_token, without_gaps=without_gaps) for run in arm] for arm in (a, b)]
+    return reduced[0], reduced[1], notes
 
 
-def _counters(run: Run | RecordTable) -> set[str]:
+def _absent(arm: Sequence[Source]) -> set[str]:
+    return {name for run in arm if isinstance(run, Run) for name in run.header.absent}
+
+
+def _sources(arm: Sequence[Source]) -> set[str]:
+    return {run.header.source for run in arm if isinstance(run, Run) and run.header.absent}
+
+
+def _counters(run: Source) -> set[str]:
     if isinstance(run, Run):
         return {record.prompt_tokens_source for record in run.records if record.prompt_tokens_source}
     return {str(name) for name in set(run.column("prompt_tokens_source").tolist()) if name}
 
 
-def _reduced(run: Run | RecordTable, *, to_last_token: bool, without_gaps: bool) -> Run | RecordTable:
+def _reduced(run: Source, *, to_last_token: bool, without_gaps: bool) -> Source:
     if not (to_last_token or without_gaps):
         return run
 
@@ -79,5 +83,8 @@ def _reduced(run: Run | RecordTable, *, to_last_token: bool, without_gaps: bool)
         return msgspec.structs.replace(record, **changed)
 
     if isinstance(run, Run):
-        return msgspec.structs.replace(run, records=[less(record) for record in run.records])
+        # What E2E means here is the same in both: it is no longer absent.
+        absent = [name for name in run.header.absent if not (to_last_token and name == "e2e_ms")]
+        header = msgspec.structs.replace(run.header, absent=absent)
+        return msgspec.structs.replace(run, header=header, records=[less(record) for record in run.records])
     return RecordTable.from_records(map(less, run.records()))

@@ -6,15 +6,18 @@ what can be said is said, and what cannot be compared is named.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from tailrace.analyze.aggregate import Aggregate
-from tailrace.analyze.bench_summary import summarise, summarise_run
+from tailrace.analyze.bench_summary import completed, measured, summarise, summarise_run
 from tailrace.analyze.common_ground import on_common_ground
 from tailrace.analyze.compare import compare
+from tailrace.analyze.gaps import pooled_gaps
+from tailrace.model.errors import InputError
 from tailrace.model.measurement import BenchSummary, Comparison, MetricDelta, MetricSummary, Verdict
 from tailrace.model.thresholds import Objectives
 from tailrace.stats.quantiles import needed, supported
@@ -31,21 +34,32 @@ _NAMES: Final = {"p999": "p99.9"}
 
 
 def compare_any(
-    a: Side,
-    b: Side,
+    a: Side | Sequence[Side],
+    b: Side | Sequence[Side],
     *,
     objectives: Objectives | None = None,
     dropped: tuple[float, float] = (0.0, 0.0),
     rng: np.random.Generator | None = None,
+    names: tuple[str, str] = ("", ""),
 ) -> Comparison:
-    """Compare B with A, whatever they are: requests by `compare`, on common ground; else by their summaries."""
-    if isinstance(a, Aggregate) or isinstance(b, Aggregate):
-        return compare_summaries(a, b)
-    one, two, notes = on_common_ground(a, b)
-    result = compare(one, two, objectives=objectives, dropped=dropped, rng=rng)
-    if not notes:
-        return result
-    return msgspec.structs.replace(result, checks=[*notes, *result.checks])
+    """Compare B with A, whatever they are: requests by `compare`, on common ground; else by their summaries.
+
+    InputError where an arm joins percentiles with other runs: nothing can be pooled without the requests.
+    """
+    arms = [[one] if isinstance(one, Run | RecordTable | Aggregate) else list(one) for one in (a, b)]
+    if any(isinstance(one, Aggregate) for arm in arms for one in arm):
+        for arm in arms:
+            if len(arm) > 1:
+                raise InputError(
+                    "percentiles cannot be joined with other runs",
+                    place=", ".join(one.path for one in arm if isinstance(one, Aggregate)) or names[0],
+                    remedy="Compare one result with one.",
+                )
+        return msgspec.structs.replace(compare_summaries(arms[0][0], arms[1][0]), name_a=names[0], name_b=names[1])
+    plain = [[one for one in arm if not isinstance(one, Aggregate)] for arm in arms]
+    one, two, notes = on_common_ground(*plain)
+    result = compare(one, two, objectives=objectives, dropped=dropped, rng=rng, names=names)
+    return msgspec.structs.replace(result, checks=[*notes, *result.checks]) if notes else result
 
 
 def compare_summaries(a: Side, b: Side) -> Comparison:
@@ -109,8 +123,31 @@ def _summary(side: Side) -> tuple[BenchSummary, RunHeader | None]:
     if isinstance(side, Aggregate):
         return side.summary, side.header
     if isinstance(side, Run):
-        return summarise_run(side), side.header
-    return summarise(side), None
+        return _with_rare(summarise_run(side), side.table()), side.header
+    return _with_rare(summarise(side), side), None
+
+
+def _with_rare(summary: BenchSummary, table: RecordTable) -> BenchSummary:
+    """With the percentiles that our rule leaves out for want of requests: the other side has them as well, and what
+    they rest on is said beside them.
+    """
+    done = measured(table)
+    done = done.where(completed(done))
+    metrics = dict(summary.metrics)
+    for name in _SHOWN:
+        one = metrics.get(name)
+        if one is None or not one.n or name == "itl_ms":
+            continue
+        if name == "chunk_gap_ms":
+            values = pooled_gaps(done, np.arange(len(done))).ms
+        else:
+            values = done.ms(name.removesuffix("_ms"))
+        values = values[~np.isnan(values)]
+        missing = {key: p for key, p in _QUANTILES.items() if getattr(one, key) is None}
+        if values.size and missing:
+            found = {key: float(np.quantile(values, p)) for key, p in missing.items()}
+            metrics[name] = msgspec.structs.replace(one, **found)
+    return msgspec.structs.replace(summary, metrics=metrics)
 
 
 def _too_few(one: BenchSummary, two: BenchSummary, compared: dict[str, list[str]]) -> list[str]:

@@ -7,10 +7,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.work_done import left_as_planned
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.store.table import RecordTable
 
-__all__ = ["completed", "failed", "left", "left_as_planned", "left_by_plan", "measured", "measured_rows", "warm_up"]
+__all__ = ["completed", "failed", "left", "left_by_plan", "measured", "measured_rows"]
 
 _CLIENTS_CHOICE: Final = (Reason.CLIENT_DISCONNECT.value, Reason.CLIENT_WRITE_FAILED.value, Reason.BARGE_IN.value)
 _LOADS_CHOICE: Final = (*_CLIENTS_CHOICE, Reason.OPERATOR.value, Reason.SHUTDOWN.value)
@@ -18,31 +19,18 @@ _LOADS_CHOICE: Final = (*_CLIENTS_CHOICE, Reason.OPERATOR.value, Reason.SHUTDOWN
 
 
 def measured_rows(table: RecordTable) -> NDArray[np.bool_]:
-    """Which rows are neither of the warm-up nor left by a client whose plan said so.
+    """Which rows count: not the warm-up's, nor those of clients who left because the plan said so.
 
-    The latter neither completed nor failed, and their share is an option of the load test: with them in n, every rate
-    would move with it. They are counted apart (`work_done`).
+    The latter neither completed nor failed: they are counted apart (`work_done`).
     """
-    mask: NDArray[np.bool_] = ~warm_up(table) & ~left_as_planned(table)
-    return mask
-
-
-def warm_up(table: RecordTable) -> NDArray[np.bool_]:
-    """Which rows are of the warm-up."""
     warm = table.column("lane") == "warmup"
     early = table.column("run_offset_ns") < 0
-    mask: NDArray[np.bool_] = (warm | early).astype(bool)
-    return mask
-
-
-def left_as_planned(table: RecordTable) -> NDArray[np.bool_]:
-    """Which requests a load test's own clients left in mid-answer because the plan said so."""
-    mask: NDArray[np.bool_] = (table.column("reason") == Reason.LEFT_AS_PLANNED.value).astype(bool)
+    mask: NDArray[np.bool_] = ~((warm | early).astype(bool) | left_as_planned(table))
     return mask
 
 
 def measured(table: RecordTable) -> RecordTable:
-    """The table without its warm-up, and without requests whose clients left as planned."""
+    """The table of the rows that count."""
     mask = measured_rows(table)
     return table if mask.all() else table.where(mask)
 
@@ -54,7 +42,7 @@ def completed(table: RecordTable) -> NDArray[np.bool_]:
 
 
 def left_by_plan(table: RecordTable) -> NDArray[np.bool_]:
-    """Which requests a load generator itself gave up: by its plan (a cancellation test), or because the run ended."""
+    """Which requests a load generator itself gave up, the end of the run included."""
     mask: NDArray[np.bool_] = (table.column("vantage") == "client").astype(bool) & np.isin(
         table.column("reason").astype(str), _LOADS_CHOICE
     )

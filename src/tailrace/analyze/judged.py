@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Container
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.analyze.arms import METRICS, ArmData
+from tailrace.analyze.arms import FROM_SCHEDULE, METRICS, ArmData
 from tailrace.analyze.classes import Classes, prompt_tokens
+from tailrace.analyze.exceedance import Exceedance, exceedance
 from tailrace.analyze.verdict import Headline, judge_metric
 from tailrace.model.measurement import MetricDelta
-from tailrace.stats.bootstrap import QuantileChange, block_length, compare_quantiles
+from tailrace.stats.bootstrap import Arm, QuantileChange, block_length, compare_quantiles
 from tailrace.stats.decomposition import BUCKET_ROWS, mix_within
-from tailrace.stats.quantiles import quantile, supported
+from tailrace.stats.quantiles import needed, quantile, supported
 
 __all__ = ["MIN_N", "Judged"]
 
 QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
-MIN_N: Final = 20
-"""With fewer values than this in an arm a metric is not compared at all."""
+MIN_N: Final = needed(0.75)
+"""With fewer values than support any quantile above the median, a metric is not compared at all."""
 _HEADLINE: Final = ("longest_wait_ms", "ttft_ms", "longest_gap_ms", "e2e_ms")
 _OTHERS: Final = ("ttft_ms", "e2e_ms")
+_LADDER: Final = (0.99, 0.95, 0.9, 0.5)
+"""A headline stands at the highest of these that both arms support, and where that is the p99 at p95 as well."""
 _PROMPT_EDGES: Final = (0, 256, 1024, 4096, 16384)
 _INTERACTIVE: Final = "interactive"
 
@@ -29,13 +34,28 @@ _INTERACTIVE: Final = "interactive"
 class Judged:
     """Every metric of every class, judged."""
 
-    def __init__(self, arms: tuple[ArmData, ArmData], classes: Classes, *, paired: bool) -> None:
+    def __init__(
+        self,
+        arms: tuple[ArmData, ArmData],
+        classes: Classes,
+        *,
+        paired: bool,
+        intended: bool = False,
+        without: Container[str] = (),
+    ) -> None:
+        """`intended` adds the latencies from the schedule, on which the headline then stands; `without` are metrics
+        that the arms cannot be compared in.
+        """
         self.arms = arms
         self.classes = classes
         self.paired = paired
+        self.intended = intended
+        names = [name for name in METRICS if name not in without]
+        self._metrics = names + ([FROM_SCHEDULE[name] for name in names if name in FROM_SCHEDULE] if intended else [])
         self.metrics: dict[str, MetricDelta] = {}
         self.changes: dict[str, QuantileChange] = {}
         self.splits: dict[str, dict[str, float | None]] = {}
+        self._doubtless: dict[str, Exceedance] = {}
         self._labels = [
             classes.labels[i][arm.done_rows].astype(str) if len(arm.done_rows) else np.empty(0, dtype=str)
             for i, arm in enumerate(arms)
@@ -58,16 +78,21 @@ class Judged:
             return ""
         return _INTERACTIVE if len(self.classes.interactive) > 1 else next(iter(self.classes.interactive))
 
+    def told(self, metric: str) -> str:
+        """The name of `metric` counted from where latency counts."""
+        return FROM_SCHEDULE.get(metric, metric) if self.intended else metric
+
     def measure_all(self, rng: np.random.Generator, *, adjust_mix: bool) -> None:
         """Fill `metrics` and `changes`. With `adjust_mix`, B is weighted to the traffic of A."""
         for scope, keep in self.scopes().items():
             prefix = f"{scope}/" if scope else ""
             weights = self._mix_weights(keep) if adjust_mix else None
-            for metric in METRICS:
+            for metric in self._metrics:
                 self._measure(prefix, metric, keep, weights, rng)
             if adjust_mix and scope == self.interactive_scope:
-                for metric in _HEADLINE:
-                    self._split(prefix, metric, keep)
+                for metric in map(self.told, _HEADLINE):
+                    if metric in self._metrics:
+                        self._split(prefix, metric, keep)
 
     def _measure(
         self,
@@ -78,12 +103,20 @@ class Judged:
         rng: np.random.Generator,
     ) -> None:
         one, two = self.arms[0].series(metric, keep[0]), self.arms[1].series(metric, keep[1], weights)
+        if two.weights is not None:
+            # Traffic that A did not have is in no figure of B, nor in its n.
+            kept = two.weights > 0
+            two = Arm(two.values[kept], two.at_s[kept], two.weights[kept], None if two.run is None else two.run[kept])
         if one.values.size < MIN_N or two.values.size < MIN_N:
             return
         residence = max(quantile(one.values, 0.99), quantile(two.values, 0.99)) / 1e3
         block_s = block_length(one, two, residence)
         for change in compare_quantiles(one, two, QUANTILES, block_s=block_s, rng=rng, paired=self.paired):
             name = f"{prefix}{metric}.p{change.p * 100:g}"
+            doubtless = exceedance(one, two, change)
+            if doubtless is not None:
+                change = change._replace(p_value=doubtless.p_value)  # noqa: PLW2901
+                self._doubtless[name] = doubtless
             self.changes[name] = change
             self.metrics[name] = MetricDelta(
                 a=round(change.a, 4),
@@ -92,7 +125,9 @@ class Judged:
                 ci_pct=[round(change.low * 100, 2), round(change.high * 100, 2)],
                 n_a=change.n_a,
                 n_b=change.n_b,
-                verdict=judge_metric(change),
+                verdict=judge_metric(change) if doubtless is None else doubtless.verdict,
+                detectable_pct=round(change.detectable * 100, 2),
+                note=_rests_on(change) + ("" if doubtless is None else f"; {doubtless.words}"),
             )
         top = [float(arm.values.max()) for arm in (one, two)]
         self.metrics[f"{prefix}{metric}.max"] = MetricDelta(
@@ -146,19 +181,35 @@ class Judged:
         out: list[Headline] = []
         scope = self.interactive_scope
         for metric in _HEADLINE:
-            self._add(out, scope, metric, interactive=True)
+            self._add(out, scope, self.told(metric), interactive=True, decisive=metric in ("longest_wait_ms", "e2e_ms"))
         for name in self.classes.names:
             if name not in self.classes.interactive:
                 for metric in _OTHERS:
-                    self._add(out, name, metric, interactive=False)
+                    self._add(out, name, self.told(metric), interactive=False, decisive=False)
+        if out and not any(item.decisive for item in out):
+            out[0] = out[0]._replace(decisive=True)  # a source that holds neither: what it holds must do
         return out
 
-    def _add(self, out: list[Headline], scope: str, metric: str, *, interactive: bool) -> None:
+    def _add(self, out: list[Headline], scope: str, metric: str, *, interactive: bool, decisive: bool) -> None:
         prefix = f"{scope}/" if scope else ""
-        for p in (0.99, 0.95, 0.9, 0.5):
+        for p in _LADDER:
             name = f"{prefix}{metric}.p{p * 100:g}"
             delta = self.metrics.get(name)
             if delta is not None and supported(p, min(delta.n_a, delta.n_b)):
-                decisive = interactive and metric in ("longest_wait_ms", "e2e_ms")
                 out.append(Headline(name, interactive, decisive, delta, self.changes[name]))
-                return
+                if p == _LADDER[0] and interactive:
+                    decisive = False  # the p95 beside it: it may decide a change, equality is told of the p99
+                    continue
+                break
+        top = f"{prefix}{metric}.p{_LADDER[0] * 100:g}"
+        if top in self._doubtless and out and out[-1].name.startswith(f"{prefix}{metric}."):
+            out.append(Headline(top, interactive, decisive=False, delta=self.metrics[top], change=self.changes[top]))
+
+
+def _rests_on(change: QuantileChange) -> str:
+    """How few samples an unsupported quantile rests on."""
+    n = min(change.n_a, change.n_b)
+    if supported(change.p, n):
+        return ""
+    above = max(1, math.floor(n * (1.0 - change.p) + 1e-9))
+    return f"rests on {above} sample{'' if above == 1 else 's'}"

@@ -13,7 +13,7 @@ from tailrace.analyze.timebase import starts_ns, timed
 from tailrace.stats.tests import two_proportion_p_value
 from tailrace.store.table import RecordTable
 
-__all__ = ["same_distribution", "same_work"]
+__all__ = ["same_arrivals", "same_distribution", "same_work"]
 
 Floats = NDArray[np.float64]
 
@@ -56,7 +56,7 @@ def same_work(a: RecordTable, b: RecordTable, classes: Classes) -> dict[str, Any
     """
     shares = [_shares(classes, i) for i in (0, 1)]
     rates = [_rate(table) for table in (a, b)]
-    arrivals = _same_arrivals(a, b)
+    arrivals = same_arrivals(a, b)
     same_classes = all(abs(shares[0].get(k, 0) - shares[1].get(k, 0)) <= _SHARE_POINTS for k in classes.names)
     prompts = same_distribution(prompt_tokens(a), prompt_tokens(b))
     outputs = same_distribution(a.column("output_tokens"), b.column("output_tokens"))
@@ -103,7 +103,8 @@ def _rate(table: RecordTable) -> float:
     return (starts.size - 1) / (float(starts.max()) / 1e9)
 
 
-def _same_arrivals(a: RecordTable, b: RecordTable) -> bool:
+def same_arrivals(a: RecordTable, b: RecordTable) -> bool:
+    """Whether two runs replayed one schedule: as many requests, each within 0.1 s of its counterpart (95 % of them)."""
     if not len(a) or len(a) != len(b) or not (timed(a) and timed(b)):
         return False
     apart = np.abs(_arrivals_s(a) - _arrivals_s(b))

@@ -10,7 +10,7 @@ from tailrace.model.measurement import MetricDelta, Verdict
 from tailrace.stats.bootstrap import QuantileChange
 from tailrace.stats.tests import benjamini_hochberg
 
-__all__ = ["latency_trade_offs", "matched_trade_off", "rate_trade_off"]
+__all__ = ["latency_trade_offs", "matched_trade_off", "metric_words", "rate_trade_off", "split_name"]
 
 _WORDS: Final = {
     "longest_wait_ms": "longest wait",
@@ -19,6 +19,9 @@ _WORDS: Final = {
     "chunk_gap_ms": "chunk gap",
     "tpot_ms": "TPOT",
     "e2e_ms": "E2E",
+    "longest_wait_from_schedule_ms": "longest wait from the schedule",
+    "ttft_from_schedule_ms": "TTFT from the schedule",
+    "e2e_from_schedule_ms": "E2E from the schedule",
 }
 MATCHED_CHANGE: Final = 0.05
 RATE_CHANGE: Final = 0.02
@@ -30,6 +33,11 @@ def split_name(name: str) -> tuple[str, str, str]:
     scope, _, rest = name.rpartition("/")
     metric, _, statistic = rest.partition(".")
     return scope, metric, statistic
+
+
+def metric_words(metric: str) -> str:
+    """`ttft_ms` -> `TTFT`; a name without words of its own is told as it is."""
+    return _WORDS.get(metric, metric.removesuffix("_ms").replace("_", " "))
 
 
 def latency_trade_offs(
@@ -57,8 +65,10 @@ def latency_trade_offs(
     for (scope, metric), found in groups.items():
         if not scope and any(other for other in scopes if (other, metric) in groups):
             continue  # told by the class that it comes from
-        if metric == "longest_wait_ms" and {(scope, "ttft_ms"), (scope, "longest_gap_ms")} & set(groups):
+        if metric.startswith("longest_wait") and {(scope, "ttft_ms"), (scope, "longest_gap_ms")} & set(groups):
             continue  # told by the part that it is
+        if (scope, metric.replace("_ms", "_from_schedule_ms")) in groups:
+            continue  # told from the schedule
         top = max(found, key=lambda name: changes[name].p)
         text = _moved(top, changes[top], heavy)
         higher = [
@@ -83,7 +93,7 @@ def _moved(name: str, change: QuantileChange, heavy: frozenset[str]) -> str:
     whose = f" of {scope}" + (" (long prompts)" if scope in heavy else "") if scope else ""
     way = "rose" if change.change > 0 else "fell"
     return (
-        f"{_WORDS.get(metric, metric)} {statistic}{whose} {way} from {change.a:.0f} to {change.b:.0f} ms "
+        f"{metric_words(metric)} {statistic}{whose} {way} from {change.a:.0f} to {change.b:.0f} ms "
         f"({change.change:+.0%}, 95 % interval {change.low:+.0%} to {change.high:+.0%}, "
         f"n = {change.n_a} and {change.n_b})"
     )

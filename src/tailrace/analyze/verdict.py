@@ -1,25 +1,28 @@
-"""The rules by which numbers become a verdict.
+"""The rules by which numbers become a verdict (docs/decisions/0043-verdict-of-a-comparison.md says why).
 
 One metric: its 95 % interval inside +-`TOLERANCE` is `no_difference`; wholly below 0 is `improved`; wholly above 0
 with a change above `TOLERANCE` is `regressed`; everything else, and every quantile that n cannot support, is
 `inconclusive`.
 
-The comparison. Its *headline* is, for the interactive requests, the p99 of the longest wait (the longest time in
-which a reader saw nothing new: TTFT or a chunk gap), of TTFT, of each request's longest chunk gap and of E2E, then
-TTFT and E2E of each other class (p95 or p90 where n does not support p99). Of these, only changes that survive
-Benjamini-Hochberg at 5 % count. The p99 of all gaps pooled is shown but decides nothing: where about 1 % of the gaps
-are stalls it stands on a cliff, and its interval reaches from one side to the other.
+The comparison. Its *headline* is, for the interactive requests, the p99 and the p95 of the longest wait (the longest
+time in which a reader saw nothing new: TTFT or a chunk gap), of TTFT, of each request's longest chunk gap and of E2E,
+then TTFT and E2E of each other class (p95 or p90 where n does not support p99). Of these, only changes that survive
+Benjamini-Hochberg at 5 % count. The median is not in it: a p50 that rose is named, and is not fatal. The p99 of all
+gaps pooled is shown but decides nothing: where about 1 % of the gaps are stalls it stands on a cliff, and its interval
+reaches from one side to the other.
 
-Between runs with other arrivals a change of less than `TOLERANCE_OTHER_ARRIVALS` never decides: the arrivals alone
-move a tail by that much.
+Between runs with other arrivals a change of less than `TOLERANCE_OTHER_ARRIVALS` does not decide: the arrivals alone
+move a tail by that much, and an arm of fewer than `MANY_BLOCKS` blocks of time has not seen how much.
 
-1. Failures, timeouts, cancellations or refusals rose (one-sided, 5 %): `regressed`, whatever the latencies did.
+1. Failures, timeouts, cancellations or refusals rose (one-sided, 5 %): `regressed`, whatever the latencies did. Where
+   the tail fell meanwhile, load was shed, and the cap or timeout that did it is named.
 2. An interactive headline improved: `improved`, unless another interactive one lost as many milliseconds or more
    than the best one gained; then `regressed`. What got worse is a named trade-off.
 3. None improved and one regressed: `regressed`.
 4. Nothing moved for interactive requests: the other classes decide in the same way.
-5. Nothing moved at all: `no_difference` if the longest wait and E2E of interactive requests are both within the
-   tolerance, else `inconclusive`, with the smallest effect that the run could have seen.
+5. Nothing moved at all: `no_difference` if the intervals of the longest wait and of E2E of interactive requests allow
+   no change larger than `EQUIVALENCE` (the largest that they allow is told), else `inconclusive`, with the number of
+   requests that would decide.
 """
 
 from __future__ import annotations
@@ -32,11 +35,26 @@ from tailrace.stats.bootstrap import QuantileChange
 from tailrace.stats.quantiles import supported
 from tailrace.stats.tests import benjamini_hochberg
 
-__all__ = ["TOLERANCE", "TOLERANCE_OTHER_ARRIVALS", "Headline", "judge_metric", "overall", "surviving"]
+__all__ = [
+    "EQUIVALENCE",
+    "MANY_BLOCKS",
+    "TOLERANCE",
+    "TOLERANCE_OTHER_ARRIVALS",
+    "Headline",
+    "equivalent",
+    "judge_metric",
+    "overall",
+    "surviving",
+    "too_small_for_other_arrivals",
+]
 
 TOLERANCE: Final = 0.05
 """Changes of less than this share do not matter to anybody."""
 TOLERANCE_OTHER_ARRIVALS: Final = 0.10
+MANY_BLOCKS: Final = 40
+"""From so many blocks of time on, the interval itself knows what other arrivals do."""
+EQUIVALENCE: Final = 0.10
+"""Where an interval allows no change larger than this, two arms are told to be equal within what it allows."""
 
 
 def judge_metric(change: QuantileChange) -> Verdict:
@@ -63,12 +81,12 @@ class Headline(NamedTuple):
     change: QuantileChange
 
 
-def surviving(headlines: Sequence[Headline]) -> dict[str, Verdict]:
+def surviving(headlines: Sequence[Headline], rate: float = 0.05) -> dict[str, Verdict]:
     """The verdicts of the headline after Benjamini-Hochberg: a change that does not survive is inconclusive."""
-    kept = benjamini_hochberg([item.change.p_value for item in headlines])
+    kept = benjamini_hochberg([item.change.p_value for item in headlines], rate)
     return {
         item.name: item.delta.verdict
-        if (keep and _large(item.change)) or item.delta.verdict is Verdict.NO_DIFFERENCE
+        if (keep and not too_small_for_other_arrivals(item.change)) or item.delta.verdict is Verdict.NO_DIFFERENCE
         else Verdict.INCONCLUSIVE
         for item, keep in zip(headlines, kept, strict=True)
     }
@@ -90,13 +108,19 @@ def overall(headlines: Sequence[Headline], *, failures_rose: bool) -> tuple[Verd
         if worst is not None:
             return Verdict.REGRESSED, worst.name
     decisive = [item for item in headlines if item.decisive]
-    if decisive and all(verdicts[item.name] is Verdict.NO_DIFFERENCE for item in decisive):
-        return Verdict.NO_DIFFERENCE, decisive[0].name
+    if decisive and all(equivalent(item.change) for item in decisive):
+        return Verdict.NO_DIFFERENCE, max(decisive, key=lambda item: item.change.bound).name
     return Verdict.INCONCLUSIVE, ""
 
 
-def _large(change: QuantileChange) -> bool:
-    return change.paired or abs(change.change) >= TOLERANCE_OTHER_ARRIVALS
+def equivalent(change: QuantileChange, within: float = EQUIVALENCE) -> bool:
+    """Whether the interval of a supported quantile allows no change larger than `within`."""
+    return supported(change.p, min(change.n_a, change.n_b)) and change.bound <= within
+
+
+def too_small_for_other_arrivals(change: QuantileChange) -> bool:
+    """Whether so small a change may be the arrivals' doing, and the arms are too short to know."""
+    return not change.paired and change.blocks < MANY_BLOCKS and abs(change.change) < TOLERANCE_OTHER_ARRIVALS
 
 
 def _milliseconds(item: Headline) -> float:

@@ -9,17 +9,28 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.analyze.counted import left_as_planned, warm_up
 from tailrace.analyze.timebase import starts_ns
-from tailrace.model.outcome import OutcomeKind
+from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.work_done import AudioDone, LeavesDone, LengthsDone, PrefixDone, SessionsDone, WorkDone
 from tailrace.store.table import RecordTable
 
 
+def left_as_planned(table: RecordTable) -> NDArray[np.bool_]:
+    """Which requests a load test's own clients left because the plan said so."""
+    mask: NDArray[np.bool_] = (table.column("reason") == Reason.LEFT_AS_PLANNED.value).astype(bool)
+    return mask
+
+
+def real_time_factors(done: RecordTable) -> NDArray[np.float64]:
+    """Processing time / length of the recording, of each request that had one; below 1 is faster than real time."""
+    seconds = done.column("audio_seconds")
+    heard = seconds > 0
+    out: NDArray[np.float64] = done.column("e2e_ns")[heard] / 1e9 / seconds[heard]
+    return out
+
+
 def work_done(table: RecordTable, counters: Mapping[str, float]) -> WorkDone:
     """The work of the measured requests of `table`; `counters` are those of the run's trailer."""
-    early = warm_up(table)
-    table = table.where(~early) if early.any() else table
     done = (table.column("outcome") == OutcomeKind.COMPLETED.value).astype(bool)
     return WorkDone(
         prompts=_lengths(counters, "prompt", "prompts", "exact_prompts"),
@@ -91,7 +102,12 @@ def _leaves(table: RecordTable, done: NDArray[np.bool_]) -> LeavesDone | None:
 def _audio(done: RecordTable) -> AudioDone | None:
     seconds = done.column("audio_seconds")
     heard = seconds > 0
-    return AudioDone(n=int(heard.sum()), audio_seconds=float(seconds[heard].sum())) if heard.any() else None
+    if not heard.any():
+        return None
+    starts, lasting = starts_ns(done)[heard], done.column("e2e_ns").astype(np.int64)[heard]
+    span = int((starts + lasting).max() - starts.min()) / 1e9
+    total = float(seconds[heard].sum())
+    return AudioDone(n=int(heard.sum()), audio_seconds=total, audio_seconds_per_s=total / span if span else None)
 
 
 def _median(values: NDArray[np.float64]) -> float | None:

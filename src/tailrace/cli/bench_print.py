@@ -97,15 +97,9 @@ class LiveProgress:
 def announcement(spec: BenchSpec) -> str:
     """What is about to happen to the target, in one line."""
     arrivals = spec.workload.arrivals
-    if arrivals.rate:
-        how = f"{arrivals.rate:g} requests/s"
-    elif arrivals.concurrency:
-        how = f"{arrivals.concurrency} requests at once"
-    else:
-        how = "a recorded trace"
     long = f" for {spec.duration_ns / 1e9:g} s" if spec.duration_ns else ""
     many = f", {spec.requests} in all" if spec.requests else ""
-    return f"Sending real load to {spec.url}: {how}{long}{many}. Ctrl-C ends it and keeps what was measured."
+    return f"Sending real load to {spec.url}: {arrivals}{long}{many}. Ctrl-C ends it and keeps what was measured."
 
 
 def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interrupted: bool) -> None:
@@ -128,19 +122,25 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
         _line(console, line)
     if summary.window:
         _line(console, f"Steady part only: {summary.window}.")
+    _print_tables(console, summary)
+    console.print()
+    for line in _failures(summary, run):
+        _line(console, line)
+    if not summary.client.limited:
+        _print_health(console, summary)
+    _line(console, f"Conditions: {conditions_line(run.header.conditions)}")
+    for line in (*work_lines(summary), *_notes(run)):
+        _line(console, line)
+    console.print(f"Run file: {path}", soft_wrap=True, markup=False)
+    for line in _next(summary, path):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def _print_tables(console: Console, summary: BenchSummary) -> None:
     if summary.from_schedule:
         _table(console, "From the intended time: what a user waits (ms)", summary.from_schedule, adjusted=_WAITS)
     _table(console, "From the send (ms)", summary.metrics, adjusted=() if summary.from_schedule else _WAITS)
     _print_classes(console, summary)
-    console.print()
-    for line in (*_failures(summary, run), *work_lines(summary), *_notes(run)):
-        _line(console, line)
-    _line(console, f"Conditions: {conditions_line(run.header.conditions)}")
-    if not summary.client.limited:
-        _print_health(console, summary)
-    console.print(f"Run file: {path}", soft_wrap=True, markup=False)
-    for line in _next(summary, path):
-        console.print(line, soft_wrap=True, markup=False)
 
 
 def _failures(summary: BenchSummary, run: Run) -> list[str]:
@@ -187,11 +187,10 @@ def _counts(summary: BenchSummary, spec: BenchSpec) -> list[str]:
     share = f" ({summary.failed / summary.n:.1%})" if summary.n and summary.failed else ""
     user = summary.user_tokens_per_s
     reader = f", {user.p50:.1f} to the reader of one (p50)" if user is not None and user.p50 is not None else ""
-    heard = f", {summary.audio_seconds_per_s:.1f} s of audio/s" if summary.audio_seconds_per_s else ""
     done = (
         f"{summary.n:,} requests in {summary.duration_s or 0.0:.1f} s: {summary.completed:,} completed, "
         f"{summary.failed:,} failed{share}{left}; {summary.requests_per_s:.2f} requests/s, "
-        f"{summary.tokens_per_s:.1f} tokens/s in all{reader}{heard}"
+        f"{summary.tokens_per_s:.1f} tokens/s in all{reader}"
     )
     lines = [done]
     reached = summary.attainment.get("all")
@@ -229,7 +228,8 @@ def _objectives(spec: BenchSpec) -> str:
 def _table(console: Console, title: str, metrics: dict[str, MetricSummary], adjusted: Sequence[str] = ()) -> None:
     console.print()
     console.print(title, style="bold", markup=False)
-    for row in (*metric_rows(metrics, console.width), *adjusted_lines(metrics, console.width, adjusted)):
+    shown = {key: one for key, one in metrics.items() if key.endswith("_ms")}
+    for row in (*metric_rows(shown, console.width), *adjusted_lines(metrics, console.width, adjusted)):
         console.print(row, markup=False, soft_wrap=True)
 
 

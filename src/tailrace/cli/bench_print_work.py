@@ -40,13 +40,15 @@ def work_lines(summary: BenchSummary) -> list[str]:
             f"Left as planned: {leaves.n}; TTFT p50 of the request sent next {_ms(leaves.ttft_p50_next_ms)}, "
             f"of all others {_ms(leaves.ttft_p50_others_ms)}"
         )
-    rtf = summary.rtf
+    rtf = summary.metrics.get("rtf")
     if work.audio is not None and rtf is not None:
+        speed = work.audio.audio_seconds_per_s
         tail = "" if rtf.p99 is None else f", p99 {rtf.p99:.3f}"
+        whole = "" if speed is None else f"; {speed:.1f} s of audio a second in all"
         middle = "too few for a median" if rtf.p50 is None else f"p50 {rtf.p50:.3f}"
         out.append(
-            f"Audio: {work.audio.n} recordings, {work.audio.audio_seconds:.1f} s; real-time factor {middle}{tail} "
-            f"(n = {rtf.n})"
+            f"Audio: {work.audio.n} recordings, {work.audio.audio_seconds:.1f} s; real-time factor {middle}{tail}"
+            f" (n = {rtf.n}){whole}"
         )
     return out
 

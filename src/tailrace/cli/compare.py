@@ -10,110 +10,148 @@ import typer
 from tailrace.cli.command_app import CommandApp
 
 if TYPE_CHECKING:
-    from tailrace.analyze.compare_summaries import Side
-    from tailrace.model.measurement import Comparison
+    from collections.abc import Sequence
+
+    from tailrace.model.measurement import Comparison, ComparisonSet, EngineView
+    from tailrace.model.rules import Rule
+    from tailrace.model.thresholds import Objectives
 
 app = CommandApp()
 
 _EXIT_ANSWER = 1
 _EXIT_INCONCLUSIVE = 3
-_ANSWERS = ("regressed", "inconclusive")
-_WIDTH = 118
+_ANSWERS = ("regressed", "inconclusive", "rules")
+_VIEWS = ("verdict", "engines")
+_RUNS = (
+    "Run files, results of other load tools, records as JSON lines, data directories or admin URLs: A B (C D). One arm "
+    "may be several runs: a1.run,a2.run or 'a-*.run'; NAME=RUN names it."
+)
 
 
 @app.command()
 def compare(
-    before: Annotated[str, typer.Argument(help="Run file, records as JSON lines, data directory or admin URL: A.")],
-    after: Annotated[str, typer.Argument(help="The same after the change: B.")],
+    runs: Annotated[list[str] | None, typer.Argument(help=_RUNS, show_default=False)] = None,
+    a: Annotated[
+        str | None, typer.Option("--a", help="Arm A, where it is easier to write: a1.run,a2.run,a3.run")
+    ] = None,
+    b: Annotated[str | None, typer.Option("--b", help="Arm B, likewise.")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="The arm that the others are compared with. Default: the first.")
+    ] = None,
+    rules: Annotated[
+        str | None, typer.Option(help="A YAML file of thresholds: ttft_ms.p99: {max_increase: 10%}")
+    ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="regressed: exit 1 when it is; rules: exit 1 when one is broken; inconclusive: exit 3 when it is. "
+            "Repeatable, or with commas."
+        ),
+    ] = None,
+    view: Annotated[
+        str, typer.Option(help="verdict, or engines: stages, throughput, tails, resources and failures side by side.")
+    ] = "verdict",
     objective: Annotated[
         list[str] | None, typer.Option(help="For the goodput: ttft_p99=500ms, tpot_p99=80ms. Repeatable.")
     ] = None,
+    form: Annotated[str, typer.Option("--format", help="text, markdown (for a pull request) or json.")] = "text",
     partial: Annotated[bool, typer.Option("--partial", help="Use what a cut run file still holds.")] = False,
-    fail_on: Annotated[
-        list[str] | None,
-        typer.Option(help="regressed: exit 1 when it is; inconclusive: exit 3 when it is. Repeatable."),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Did the change help? improved, regressed, no difference or inconclusive, with n, intervals and trade-offs.
 
     Example: tailrace compare before.run after.run --fail-on regressed
     """
-    from tailrace.analyze.compare_summaries import compare_any as compare_runs
+    from tailrace.cli.compare_arms import arms_of, named
+    from tailrace.cli.compare_render import renderer
+    from tailrace.cli.compare_rules import read_rules
     from tailrace.cli.objectives import parse_objectives
     from tailrace.model.errors import InputError
 
-    answers = [part for text in fail_on or [] for part in text.split("|")]
+    answers = _answers(fail_on or [], rules)
+    if view not in _VIEWS:
+        raise InputError(f"there is no view {view!r}", place="--view", remedy=f"Use one of {', '.join(_VIEWS)}.")
+    show = renderer("json" if as_json else form)
+    arms = arms_of(runs or [], a, b)
+    base = named(arms, baseline)
+    thresholds = read_rules(rules) if rules is not None else []
+    bounds = parse_objectives(objective or [])
+    if view == "engines":
+        sys.stdout.write(show(_engines(arms, bounds, partial)))
+        return
+    result = _compared(arms, base, bounds, thresholds, partial=partial)
+    sys.stdout.write(show(result))
+    _leave(result, answers)
+
+
+def _answers(texts: Sequence[str], rules: str | None) -> list[str]:
+    from tailrace.model.errors import InputError
+
+    answers = [part.strip() for text in texts for part in text.replace("|", ",").split(",")]
     for answer in answers:
         if answer not in _ANSWERS:
             raise InputError(
                 f"there is no answer {answer!r}", place="--fail-on", remedy=f"Use one of {', '.join(_ANSWERS)}."
             )
-    (a, dropped_a), (b, dropped_b) = _read(before, partial), _read(after, partial)
-    result = compare_runs(a, b, objectives=parse_objectives(objective or []), dropped=(dropped_a, dropped_b))
-    if as_json:
-        import msgspec
+    if "rules" in answers and rules is None:
+        raise InputError("there are no rules that could be broken", place="--fail-on", remedy="Give --rules FILE.")
+    return answers
 
-        sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
-    else:
-        _print(result, before, after)
-    limited = any(reason.startswith("client_limited") for reason in result.refused)
-    if limited or ("inconclusive" in answers and result.verdict == "inconclusive"):
+
+def _compared(
+    arms: Sequence[object], base: str, objectives: Objectives | None, rules: Sequence[Rule], *, partial: bool
+) -> Comparison | ComparisonSet:
+    import msgspec
+
+    from tailrace.analyze.compare_many import compare_many
+    from tailrace.analyze.compare_summaries import compare_any
+    from tailrace.analyze.ruled import apply_rules
+    from tailrace.cli.compare_arms import Arm, read_arm, with_requests
+
+    named_arms = [arm for arm in arms if isinstance(arm, Arm)]
+    read = {arm.name: read_arm(arm, partial=partial) for arm in named_arms}
+    if len(read) == 2:
+        other = next(name for name in read if name != base)
+        one = compare_any(
+            read[base][0],
+            read[other][0],
+            objectives=objectives,
+            dropped=(read[base][1], read[other][1]),
+            names=(base, other),
+        )
+        return msgspec.structs.replace(one, rules=apply_rules(one, rules))
+    many = compare_many(
+        {arm.name: with_requests(arm, read[arm.name][0]) for arm in named_arms},
+        baseline=base,
+        objectives=objectives,
+        dropped={name: dropped for name, (_, dropped) in read.items()},
+    )
+    ruled = {
+        name: msgspec.structs.replace(one, rules=apply_rules(one, rules)) for name, one in many.comparisons.items()
+    }
+    return msgspec.structs.replace(many, comparisons=ruled)
+
+
+def _engines(arms: Sequence[object], objectives: Objectives | None, partial: bool) -> EngineView:
+    from tailrace.analyze.engine_view import engine_view
+    from tailrace.cli.compare_arms import Arm, read_arm, with_requests
+
+    read = {arm.name: with_requests(arm, read_arm(arm, partial=partial)[0]) for arm in arms if isinstance(arm, Arm)}
+    return engine_view(read, objectives=objectives)
+
+
+def _leave(result: Comparison | ComparisonSet, answers: Sequence[str]) -> None:
+    """Exit with what `--fail-on` asked for: a limited client comes first, then what is broken, then what is unknown."""
+    from tailrace.model.measurement import ComparisonSet
+
+    ones = list(result.comparisons.values()) if isinstance(result, ComparisonSet) else [result]
+    if any(reason.startswith("client_limited") for one in ones for reason in one.refused):
         raise typer.Exit(_EXIT_INCONCLUSIVE)
-    if "regressed" in answers and result.verdict == "regressed":
+    rules = [rule for one in ones for rule in one.rules]
+    if ("regressed" in answers and any(one.verdict == "regressed" for one in ones)) or (
+        "rules" in answers and any(rule.passed is False for rule in rules)
+    ):
         raise typer.Exit(_EXIT_ANSWER)
-
-
-def _read(source: str, partial: bool) -> tuple[Side, float]:
-    from tailrace.app.diagnose import read_any
-    from tailrace.model.errors import InputError
-
-    for one in read_any(source, allow_partial=partial):
-        if one.run is not None:
-            return one.run, one.dropped
-        if one.table is not None:
-            return one.table, one.dropped
-        if one.aggregate is not None:
-            return one.aggregate, one.dropped
-    raise InputError("it holds no records of requests", place=source, remedy="Give a run file or records.")
-
-
-def _print(result: Comparison, before: str, after: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(soft_wrap=True, highlight=False)
-    # Numbers that are cut to fit are worse than a line that wraps.
-    console.width = max(console.width, _WIDTH)
-    console.print(result.summary, style="bold", markup=False)
-    console.print(f"A = {before} (n = {result.n_a}), B = {after} (n = {result.n_b})", markup=False)
-    shown = {name: delta for name, delta in result.metrics.items() if _worth_showing(name, result)}
-    if shown:
-        table = Table(box=None, pad_edge=False)
-        for title in ("metric", "A ms", "B ms", "change", "95 % interval", "n", "verdict"):
-            table.add_column(title, justify="left" if title in ("metric", "verdict") else "right", no_wrap=True)
-        for name, delta in shown.items():
-            low, high = delta.ci_pct
-            table.add_row(
-                name + (" *" if name in result.headline else ""),
-                "" if delta.a is None else f"{delta.a:,.1f}",
-                "" if delta.b is None else f"{delta.b:,.1f}",
-                "" if delta.delta_pct is None else f"{delta.delta_pct:+.1f} %",
-                "" if low is None or high is None else f"{low:+.1f} to {high:+.1f} %",
-                f"{delta.n_a}/{delta.n_b}",
-                "" if low is None else str(delta.verdict).replace("_", " "),
-            )
-        console.print(table)
-        console.print("* the verdict rests on these")
-    for title, lines in (("Trade-offs", result.trade_offs), ("Good to know", result.checks)):
-        if lines:
-            console.print(f"\n{title}:")
-            for line in lines:
-                console.print(f"  - {line}", markup=False)
-    if result.min_detectable_pct is not None:
-        console.print(f"\nSmallest change of the headline that these runs could see: {result.min_detectable_pct:.0f} %")
-
-
-def _worth_showing(name: str, result: Comparison) -> bool:
-    """Headline statistics, and p50 and p99 over all requests; the rest is in --json."""
-    return name in result.headline or ("/" not in name and name.endswith((".p50", ".p99")) and "longest" not in name)
+    undecided = any(one.verdict == "inconclusive" for one in ones) or any(rule.passed is None for rule in rules)
+    if "inconclusive" in answers and undecided:
+        raise typer.Exit(_EXIT_INCONCLUSIVE)

@@ -25,9 +25,9 @@ def diagnose(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Run file, records as JSON lines, a gateway's data directory, saved scrapes of /metrics (two give "
-            "deltas), the admin URL of a live gateway or its saved /signals, a CSV log of nvidia-smi, `nsys stats` in "
-            "CSV."
+            help="Run file, another load generator's result, records as JSON lines, a gateway's data directory, "
+            "saved scrapes of /metrics (two give deltas), the admin URL of a live gateway or its saved /signals, a "
+            "CSV log of nvidia-smi, `nsys stats` in CSV."
         ),
     ],
     before: Annotated[str | None, typer.Option(help="The same from before: a run file, records, a URL.")] = None,

@@ -23,7 +23,7 @@ from tailrace.store.run_file import Run
 
 __all__ = ["export_aiperf"]
 
-_HOLDS: Final = Holds(warmup=True)
+_HOLDS: Final = Holds(warmup=True, schedule=True)
 
 
 def export_aiperf(run: Run) -> Exported:
@@ -47,7 +47,7 @@ def _line(run: Run, record: RequestRecord, number: int) -> dict[str, Any]:
         "metadata": {
             "session_num": number,
             "x_request_id": record.request_id,
-            "credit_issued_ns": start - late,
+            "credit_issued_ns": None if record.intended_to_sent_ns is None else start - late,
             "request_start_ns": start,
             "request_end_ns": start + (last or record.e2e_ns),
             "benchmark_phase": "warmup" if warm else "profiling",

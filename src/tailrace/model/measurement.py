@@ -128,8 +128,6 @@ class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
     from_schedule: dict[str, MetricSummary] = {}
     mix: dict[str, int] = {}
     """Requests by class."""
-    work: WorkDone | None = None
-    """Of a load test: lengths as planned and as counted, sessions, prefixes, recordings, leaving clients."""
     headline: str = "metrics"
     """Which of the two to read first: `from_schedule` where requests had an intended time, else `metrics`."""
     duration_s: float | None = None
@@ -138,8 +136,7 @@ class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     """Failed, refused, timed out, or cancelled by the server."""
     left: int = 0
-    """Cancelled by the load's own client on purpose: neither completed nor failed. Those that left as planned
-    (`work.leaves`) are no part of `n`."""
+    """Given up by their client: neither completed nor failed. Those that the plan let leave are not in `n`: `work`."""
     window: str = ""
     """The part of the run that this summarises, in words; empty for all of it."""
     classes: dict[str, dict[str, MetricSummary]] = {}
@@ -152,10 +149,8 @@ class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
     """By length, from the headline's origin; only where there are requests."""
     user_tokens_per_s: RateSummary | None = None
     """Output tokens a second that the reader of one request saw, after its first token: 1 / TPOT."""
-    rtf: MetricSummary | None = None
-    """Real-time factor of requests with audio: end to end / length of the audio. Below 1 is faster than speech."""
-    audio_seconds_per_s: float | None = None
-    """Seconds of audio that were worked off in a second."""
+    work: WorkDone | None = None
+    """Of a load test: lengths as planned and as counted, sessions, prefixes, recordings, leaving clients."""
 
 
 class Verdict(StrEnum):
@@ -177,6 +172,44 @@ class MetricDelta(msgspec.Struct, frozen=True, kw_only=True):
     n_a: int = 0
     n_b: int = 0
     verdict: Verdict = Verdict.INCONCLUSIVE
+    detectable_pct: float | None = None
+    """The smallest change that would have been found with 80 % power."""
+    note: str = ""
+    """What to know before reading it: `rests on 2 samples`."""
+
+
+class FailureDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that ended in one way without completing, in both arms."""
+
+    outcome: str
+    reason: str
+    budget: str = ""
+    a: int
+    b: int
+    limit_ms: float | None = None
+    """The age at which they all ended, where it is one: the length of the timer."""
+
+
+class RateDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """A rate of both arms, a second."""
+
+    a: float
+    b: float
+    delta_pct: float | None
+
+
+class RuleResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One threshold of a rules file, applied."""
+
+    rule: str
+    """`short/ttft_ms.p99 max_increase 10%`."""
+    passed: bool | None
+    """`None`: it cannot be decided; `text` says why. It counts as not passed."""
+    text: str
+    measured: float | None = None
+    limit: float | None = None
+    unit: str = ""
+    """Of `measured` and `limit`: `ms`, `%`, `/s`."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,3 +236,94 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Stage -> `{a, b, delta, low, high}` (ms) among the requests near the p99 of E2E."""
     checks: list[str] = []
     """What a reader should know about the comparison: short arms, pairing, failures left out of percentiles."""
+    in_short: str = ""
+    """The deciding metric in a few words: `p50 +33 %, p95 -40 %, p99 -76 %`."""
+    equivalence_pct: float | None = None
+    """With `no_difference`: no difference of a deciding metric is larger than this."""
+    need_n: int | None = None
+    """With `inconclusive`: requests a run that would decide it, from the measured spread."""
+    need_more: int | None = None
+    """The same less what the smaller arm has."""
+    observed: Verdict | None = None
+    """What the latencies alone say, where the verdict withholds it (another load, a stall that a closed loop hid)."""
+    origin: str = "send"
+    """From when latency is counted: `send`, or `intended` (the schedule), whose metrics are named `_from_schedule`."""
+    not_comparable: dict[str, str] = {}
+    """Metric -> why: an arm's tool does not report it, or defines it otherwise. Never shown as 0."""
+    unknown: list[str] = []
+    """Conditions that an arm does not tell, so that nobody can say whether they changed."""
+    failures: list[FailureDelta] = []
+    failed_share: list[float] = []
+    """Of A and B."""
+    failures_p: float | None = None
+    """One-sided p-value of "B fails more often"."""
+    rates: dict[str, RateDelta] = {}
+    """`requests_per_s`, `tokens_per_s`, `goodput_per_s`."""
+    runs_a: int = 1
+    runs_b: int = 1
+    """Runs that an arm is pooled from."""
+    decided_by: str = ""
+    """The metric that decided; `failures` where they did."""
+    p_value: float | None = None
+    """Of what decided, before any correction for several arms."""
+    rules: list[RuleResult] = []
+    name_a: str = ""
+    name_b: str = ""
+
+
+class RankedArm(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm of a comparison of several."""
+
+    name: str
+    rank: int
+    """1 is the best; arms that could not be told apart share a rank."""
+    n: int
+    verdict: Verdict | None
+    """Against the baseline, after the correction for several arms; `None` for the baseline itself."""
+    value_ms: float | None
+    """The first deciding metric."""
+    failed_share: float
+    comparable: bool = True
+    """False where no verdict was given: its place says nothing."""
+
+
+class ComparisonSet(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tailrace compare --json` prints for more than two arms: each against the baseline."""
+
+    schema: int = 1
+    verdict: Verdict
+    """`regressed` if any arm is, else `inconclusive` if any is, else `improved` if any is, else `no_difference`."""
+    summary: str
+    baseline: str
+    correction: str
+    """How the verdicts allow for several arms: `holm`."""
+    comparisons: dict[str, Comparison]
+    """Arm -> its comparison with the baseline."""
+    ranking: list[RankedArm]
+    metric: str
+    """What the ranking is by."""
+
+
+class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the engine view."""
+
+    group: str
+    """`conditions`, `work`, `throughput`, `latency`, `stages`, `resources`, `failures`."""
+    name: str
+    unit: str = ""
+    values: list[float | str | None]
+    """One an engine; `None` where it cannot report it: that is not 0."""
+    comparable: bool = True
+    """False where an engine does not report it, or the engines define it differently."""
+    why: str = ""
+    """Why it is not comparable, or what to know of the values."""
+
+
+class EngineView(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tailrace compare --view engines --json` prints: arms side by side, no verdict."""
+
+    schema: int = 1
+    engines: list[str]
+    rows: list[EngineRow]
+    checks: list[str] = []
+    """What keeps the engines from being compared: other work, a client that was the limit."""

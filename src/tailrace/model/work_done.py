@@ -57,6 +57,8 @@ class AudioDone(msgspec.Struct, frozen=True, kw_only=True):
 
     n: int
     audio_seconds: float
+    audio_seconds_per_s: float | None = None
+    """Over the time in which they were under way: the inverse real-time factor of the whole."""
 
 
 class WorkDone(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,6 +9,10 @@ interval is widened about the estimate by t(B-1) / z * sqrt(B / (B-1)), the smal
 bootstrap (1.10 at B = 20, 1.44 at B = 6); an arm too short for blocks as long as the dependence is widened by the
 square root of what they lack (at most 3 x). And when both arms replayed the same arrivals (common random numbers) the
 same blocks are drawn in both, so that what the arrivals did to both arms cancels, and short blocks suffice.
+
+Where an arm is several runs, the runs are the top level: each run has its own quantile, and the interval is never
+narrower than Student's t over the runs says. Restarts differ from each other by more than the blocks of one run do
+(Zhang et al., "Treadmill", ISCA 2016, call it hysteresis).
 """
 
 from __future__ import annotations
@@ -41,6 +45,8 @@ POWER_FACTOR: Final = 2.80
 """z(0.975) + z(0.8): the effect that is found with 80 % power at 5 % is this many standard errors."""
 FLOOR: Final = 1e-3
 """Values below this (1 us where the unit is ms) are equal to it: no ratio is taken of nothing."""
+MIN_RUN_PAIRS: Final = 4
+"""Fewer pairs of runs than this are not compared pairwise: t with two degrees of freedom is wider than it helps."""
 _MAX_SHORTFALL: Final = 9.0
 _CELLS_A_BLOCK: Final = 4
 _MAX_BLOCKS: Final = 100
@@ -55,6 +61,8 @@ class Arm(NamedTuple):
     at_s: Floats
     weights: Floats | None = None
     """How much each value counts, 1 without it; used to give one arm the traffic mix of the other."""
+    run: NDArray[np.int64] | None = None
+    """Which of several runs each value is from, 0-based; their times follow each other."""
 
 
 class QuantileChange(NamedTuple):
@@ -77,6 +85,13 @@ class QuantileChange(NamedTuple):
     blocks: int
     block_s: float
     paired: bool
+    runs_a: int = 1
+    runs_b: int = 1
+
+    @property
+    def bound(self) -> float:
+        """The largest change that the interval allows, in either direction: no difference is larger than this."""
+        return max(abs(self.low), abs(self.high))
 
 
 def dependence_length(arm: Arm, p: float = 0.9, cell_s: float = 0.5) -> float:
@@ -146,6 +161,7 @@ def compare_quantiles(
         # Shorter blocks than the dependence asks for see only part of the variance; it grows with the block's length.
         inflate *= math.sqrt(min(max(block_s / max(length, 1e-9), 1.0), _MAX_SHORTFALL))
     widen = float(stdtrit(blocks - 1, 0.975)) / 1.959964 * inflate
+    runs = [1 if arm.run is None else int(np.unique(arm.run).size) for arm in (a, b)]
     out = []
     for i, p in enumerate(ps):
         log_a, log_b = math.log(max(point_a[i], FLOOR)), math.log(max(point_b[i], FLOOR))
@@ -158,6 +174,15 @@ def compare_quantiles(
         low, high = estimate - max(0.0, estimate - low) * widen, estimate + max(0.0, high - estimate) * widen
         error = float(np.std(draws)) * inflate
         p_value = 2.0 * float(stdtr(blocks - 1, -abs(estimate) / error)) if error > 0 else float(estimate == 0.0)
+        detectable = POWER_FACTOR * error
+        between = _between_runs(a, b, p, paired=paired)
+        if between is not None:
+            spread, freedom = between
+            half = float(stdtrit(freedom, 0.975)) * spread
+            low, high = min(low, estimate - half), max(high, estimate + half)
+            if spread > 0:
+                p_value = max(p_value, 2.0 * float(stdtr(freedom, -abs(estimate) / spread)))
+            detectable = max(detectable, float(stdtrit(freedom, 0.975) + stdtrit(freedom, 0.8)) * spread)
         out.append(
             QuantileChange(
                 p,
@@ -169,13 +194,41 @@ def compare_quantiles(
                 math.expm1(low),
                 math.expm1(high),
                 p_value,
-                math.expm1(min(POWER_FACTOR * error, 50.0)),
+                math.expm1(min(detectable, 50.0)),
                 blocks,
                 length,
                 paired,
+                runs[0],
+                runs[1],
             )
         )
     return out
+
+
+def _between_runs(a: Arm, b: Arm, p: float, *, paired: bool) -> tuple[float, int] | None:
+    """(standard error of log(q_B / q_A) over whole runs, its degrees of freedom); None where no arm has two runs.
+
+    Runs that replayed the same arrivals pairwise are compared pairwise where that is the smaller error; otherwise the
+    variances of the runs of each arm are pooled, and count for an arm of a single run as well.
+    """
+    logs = [_run_logs(arm, p) for arm in (a, b)]
+    freedom = sum(one.size - 1 for one in logs)
+    if freedom < 1:
+        return None
+    squares = sum(float(((one - one.mean()) ** 2).sum()) for one in logs)
+    spread = math.sqrt(squares / freedom * (1.0 / logs[0].size + 1.0 / logs[1].size))
+    if paired and logs[0].size == logs[1].size and logs[0].size >= MIN_RUN_PAIRS:
+        apart = logs[1] - logs[0]
+        pairwise = math.sqrt(float(apart.var(ddof=1)) / apart.size)
+        if pairwise < spread:
+            return pairwise, apart.size - 1
+    return spread, freedom
+
+
+def _run_logs(arm: Arm, p: float) -> Floats:
+    if arm.run is None:
+        return np.zeros(1)
+    return np.array([math.log(max(quantile(arm.values[arm.run == i], p), FLOOR)) for i in np.unique(arm.run)])
 
 
 def _weights(span: float, length: float, rng: np.random.Generator, resamples: int) -> NDArray[np.float32]:
@@ -219,7 +272,8 @@ def _resampled(
         .reshape(cells, last.size)
         .astype(np.float32)
     )
-    cumulative = np.cumsum(weights @ per_cell, axis=1, dtype=np.float64)
+    # Summed up before the product, which is the smaller array; counts are exact in float32 up to 16 million.
+    cumulative = weights @ np.cumsum(per_cell, axis=1, dtype=np.float64).astype(np.float32)
     full = np.cumsum(per_cell.sum(axis=0), dtype=np.float64)
     total = cumulative[:, -1:]
     if weight is None:

@@ -1,4 +1,4 @@
-"""Tests of significance: two proportions, permutation of blocks, Benjamini-Hochberg."""
+"""Tests of significance: two proportions, permutation of blocks, Benjamini-Hochberg, Holm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from tailrace.stats.quantiles import Floats
 
-__all__ = ["benjamini_hochberg", "permutation_p_value", "two_proportion_p_value"]
+__all__ = ["benjamini_hochberg", "fisher_p_value", "holm", "permutation_p_value", "two_proportion_p_value"]
 
 
 def two_proportion_p_value(failures_a: int, n_a: int, failures_b: int, n_b: int) -> float:
@@ -27,6 +27,13 @@ def two_proportion_p_value(failures_a: int, n_a: int, failures_b: int, n_b: int)
         return _fisher_upper(failures_a, n_a, failures_b, n_b)
     z = (failures_b / n_b - failures_a / n_a) / math.sqrt(pooled * (1 - pooled) * (1 / n_a + 1 / n_b))
     return 0.5 * math.erfc(z / math.sqrt(2.0))
+
+
+def fisher_p_value(hits_a: int, n_a: int, hits_b: int, n_b: int) -> float:
+    """Two-sided p-value of equal proportions: twice the smaller tail of Fisher's exact test."""
+    if not n_a or not n_b:
+        return 1.0
+    return min(1.0, 2.0 * min(_fisher_upper(hits_a, n_a, hits_b, n_b), _fisher_upper(hits_b, n_b, hits_a, n_a)))
 
 
 def _fisher_upper(failures_a: int, n_a: int, failures_b: int, n_b: int) -> float:
@@ -88,4 +95,19 @@ def benjamini_hochberg(p_values: Sequence[float], rate: float = 0.05) -> list[bo
     rejected = [False] * m
     for rank, i in enumerate(order, start=1):
         rejected[i] = rank <= last
+    return rejected
+
+
+def holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
+    """Which hypotheses are rejected so that the chance of any false one is at most `level`.
+
+    In the order of the p-values, each while p_(i) <= level / (m - i + 1); the first that fails ends it (Holm,
+    "A simple sequentially rejective multiple test procedure", Scand. J. Stat. 6, 1979).
+    """
+    m = len(p_values)
+    rejected = [False] * m
+    for rank, i in enumerate(sorted(range(m), key=lambda i: p_values[i])):
+        if p_values[i] > level / (m - rank):
+            break
+        rejected[i] = True
     return rejected

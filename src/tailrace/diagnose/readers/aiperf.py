@@ -85,23 +85,24 @@ def read_aiperf_requests(path: Path, *, allow_partial: bool = False) -> Imported
 
     With `allow_partial` what stands before such a line is read, and a note says so.
     """
-    tally, rows = Tally(), []
+    tally = Tally()
+    records: list[RequestRecord] = []
     for number, line in lines(path):
         try:
-            rows.append(decode(line, _Line, place=f"{path}:{number}", tool="AIPerf", remedy=_REMEDY))
+            row = decode(line, _Line, place=f"{path}:{number}", tool="AIPerf", remedy=_REMEDY)
         except InputError as error:
-            if not allow_partial or not rows:
+            if not allow_partial or not records:
                 raise
-            tally.say(f"only the {len(rows)} requests before line {number} were read: {error.message}")
+            tally.say(f"only the {len(records)} requests before line {number} were read: {error.message}")
             break
-    starts = [stamp(row.metadata.request_start_ns) or stamp(row.metadata.credit_issued_ns) or 0 for row in rows]
-    measured = [
-        start for row, start in zip(rows, starts, strict=True) if start and row.metadata.benchmark_phase != "warmup"
-    ]
-    first = min(measured, default=0)
+        # A line becomes its record at once: what it was decoded to is larger than the line.
+        records.append(_record(row, len(records), tally))
+    first = min((_intended(one) for one in records if one.start_unix_ns and one.lane != "warmup"), default=0)
     records = [
-        _record(row, start, first, index, tally) for index, (row, start) in enumerate(zip(rows, starts, strict=True))
+        msgspec.structs.replace(one, run_offset_ns=max(0, _intended(one) - first) if one.start_unix_ns else None)
+        for one in records
     ]
+    scheduled = any(one.intended_to_sent_ns is not None for one in records)
     end = max((record.start_unix_ns + record.e2e_ns for record in records), default=first)
     tally.say("opening a connection is within every TTFT; tokens are counted by AIPerf's tokenizer")
     return Imported(
@@ -111,7 +112,7 @@ def read_aiperf_requests(path: Path, *, allow_partial: bool = False) -> Imported
                 TOOL,
                 records,
                 granularity="chunk",
-                absent=("e2e_ms", "from_schedule"),
+                absent=("e2e_ms",) if scheduled else ("e2e_ms", "from_schedule"),
                 conditions=Conditions(tool="aiperf"),
                 duration_s=(end - first) / 1e9 if first else None,
                 started_unix_ns=first,
@@ -121,8 +122,21 @@ def read_aiperf_requests(path: Path, *, allow_partial: bool = False) -> Imported
     )
 
 
-def _record(row: _Line, start: int, first: int, index: int, tally: Tally) -> RequestRecord:
+def _intended(record: RequestRecord) -> int:
+    return record.start_unix_ns - (record.intended_to_sent_ns or 0)
+
+
+def _late_ns(row: _Line, start: int) -> int | None:
+    """Intended time -> send. AIPerf issues credits in closed loops as well, where nothing was intended, and a line does
+    not say which it was: only what we have written ourselves tells a schedule.
+    """
+    credit = stamp(row.metadata.credit_issued_ns)
+    return max(0, start - credit) if row.exported_by and credit else None
+
+
+def _record(row: _Line, index: int, tally: Tally) -> RequestRecord:
     metadata, metrics = row.metadata, row.metrics
+    start = stamp(metadata.request_start_ns) or stamp(metadata.credit_issued_ns) or 0
     ttft = metrics.get("time_to_first_token", _NOTHING).duration_ns()
     events = events_of(ttft, metrics.get("inter_chunk_latency", _NOTHING).durations_ns(), tally)
     latency = metrics.get("request_latency", _NOTHING).duration_ns()
@@ -140,7 +154,7 @@ def _record(row: _Line, start: int, first: int, index: int, tally: Tally) -> Req
             lane="warmup" if metadata.benchmark_phase == "warmup" else "default",
             session_id=(metadata.conversation_id or "") if (metadata.turn_index or 0) > 0 else "",
             start_unix_ns=start,
-            offset_ns=max(0, start - first) if start else None,
+            late_ns=_late_ns(row, start),
             ttft_ns=ttft,
             content_ns=metrics.get("time_to_first_output_token", _NOTHING).duration_ns(),
             events=events,

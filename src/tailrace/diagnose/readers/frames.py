@@ -56,7 +56,10 @@ def _note(told: Told, at: int, meaning: Meaning) -> None:
 def events_in(output: Any) -> list[tuple[bytes | None, bytes]]:
     """The events of one frame as it was kept: the text of an SSE read, or one JSON object without its `data:`."""
     if isinstance(output, dict):
-        # The key is `response` of OpenAI endpoints; Triton's own have the outputs by their names.
+        # The key is `response` of OpenAI endpoints; Triton's own have the outputs by their names, the text alone.
+        text = output.get("text_output")
+        if isinstance(text, str) and text:
+            return [(None, b'{"choices":[{"delta":{"content":"x"}}]}')]
         output = output.get("response")
     if not isinstance(output, str) or not output.strip():
         return []

@@ -32,6 +32,10 @@ TOOL: Final = "genai-perf"
 _REMEDY: Final = "Give profile_export.json or profile_export_genai_perf.json as GenAI-Perf wrote it, whole."
 
 
+class _Stamp(msgspec.Struct):
+    timestamp: int | float | None = None
+
+
 class _Request(msgspec.Struct):
     timestamp: int | float | None = None
     request_inputs: dict[str, Any] | None = None
@@ -46,7 +50,7 @@ class _Setting(msgspec.Struct):
 
 class _Experiment(msgspec.Struct):
     experiment: _Setting | None = None
-    requests: list[_Request] = []
+    requests: list[msgspec.Raw] = []
 
 
 class _Saved(msgspec.Struct):
@@ -65,20 +69,25 @@ def read_genai_perf_streams(path: Path) -> Imported:
         raise InputError("it holds no experiment", place=place, remedy=_REMEDY)
     items = []
     for index, raw in enumerate(saved.experiments):
-        one = decode(raw, _Experiment, place=f"{place}: experiments[{index}]", tool="GenAI-Perf", remedy=_REMEDY)
-        items.append(_run(path, saved, one, tally))
+        where = f"{place}: experiments[{index}]"
+        one = decode(raw, _Experiment, place=where, tool="GenAI-Perf", remedy=_REMEDY)
+        items.append(_run(path, saved, one, where, tally))
     return Imported(items=list(items), notes=tally.notes())
 
 
-def _run(path: Path, saved: _Saved, one: _Experiment, tally: Tally) -> Run:
+def _run(path: Path, saved: _Saved, one: _Experiment, place: str, tally: Tally) -> Run:
     endpoint = "/" + (saved.endpoint or "").strip("/")
     dialect = dialect_for(endpoint)
-    starts = [stamp(request.timestamp) for request in one.requests]
-    first = min((start for start in starts if start), default=0)
-    records = [
-        _record(request, start, first, index, endpoint, dialect, tally)
-        for index, (request, start) in enumerate(zip(one.requests, starts, strict=True))
+    # Frames of all requests at once would be three times the file; the stamps go first, alone.
+    starts = [
+        stamp(decode(raw, _Stamp, place=f"{place}.requests[{index}]", tool="GenAI-Perf", remedy=_REMEDY).timestamp)
+        for index, raw in enumerate(one.requests)
     ]
+    first = min((start for start in starts if start), default=0)
+    records = []
+    for index, (raw, start) in enumerate(zip(one.requests, starts, strict=True)):
+        request = decode(raw, _Request, place=f"{place}.requests[{index}]", tool="GenAI-Perf", remedy=_REMEDY)
+        records.append(_record(request, start, first, index, endpoint, dialect, tally))
     end = max((record.start_unix_ns + record.e2e_ns for record in records), default=first)
     setting = one.experiment or _Setting()
     value = setting.value

@@ -61,6 +61,12 @@ class _Error(msgspec.Struct):
     error_msg: str | None = None
 
 
+class _Times(msgspec.Struct):
+    start_time: float | None = None
+    end_time: float | None = None
+    scheduled_time: float | None = None
+
+
 class _Request(msgspec.Struct):
     start_time: float | None = None
     end_time: float | None = None
@@ -74,22 +80,24 @@ def read_inference_perf_requests(path: Path) -> Imported:
     """The requests of `per_request_lifecycle_metrics.json`. InputError where it is none."""
     place, tally = str(path), Tally()
     rows = decode(whole(path), list[msgspec.Raw], place=place, tool="inference-perf", remedy=_REMEDY)
-    requests = [
-        decode(raw, _Request, place=f"{place}: [{index}]", tool="inference-perf", remedy=_REMEDY)
+    times = [
+        decode(raw, _Times, place=f"{place}: [{index}]", tool="inference-perf", remedy=_REMEDY)
         for index, raw in enumerate(rows)
     ]
-    starts = [finite(one.start_time) for one in requests]
-    planned = [one.scheduled_time for one in requests if finite(one.scheduled_time) is not None]
+    starts = [finite(one.start_time) for one in times]
+    planned = [one.scheduled_time for one in times if finite(one.scheduled_time) is not None]
     first = min([start for start in (*starts, *planned) if start is not None], default=0.0)
     frames = False
     records = []
-    for index, (one, start) in enumerate(zip(requests, starts, strict=True)):
+    for index, (raw, start) in enumerate(zip(rows, starts, strict=True)):
+        # Prompts, answers and frames are the file; one request's at a time are held.
+        one = decode(raw, _Request, place=f"{place}: [{index}]", tool="inference-perf", remedy=_REMEDY)
         record, by_frames = _record(one, start, first, index, tally)
         frames = frames or by_frames
         records.append(record)
     if not frames:
         tally.say("frames are told by their distinct times; reasoning has left no trace in them")
-    ends = [one.end_time for one in requests if finite(one.end_time) is not None]
+    ends = [one.end_time for one in times if finite(one.end_time) is not None]
     return Imported(
         items=[
             run(

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.analyze.aggregate import Aggregate
-from tailrace.diagnose.readers.foreign_json import Document, count, decode, documents, finite, ns
+from tailrace.diagnose.readers.foreign_json import Document, count, decode, documents, finite, gaps_of, ns
 from tailrace.diagnose.readers.imported import Imported, aggregate, arrival_of, engine_of, metric, run
 from tailrace.diagnose.readers.told_request import Tally, Told, events_of, reason_of, record_of
 from tailrace.diagnose.readers.vllm_bench import statistics
@@ -33,6 +33,7 @@ from tailrace.store.run_file import Arrival, Run
 __all__ = ["TOOL", "read_sglang_bench"]
 
 TOOL: Final = "sglang"
+_NAME: Final = "SGLang's bench_serving"
 _REMEDY: Final = "Give the file that `sglang.bench_serving --output-file` wrote (best with --output-details), whole."
 
 
@@ -55,7 +56,7 @@ class Saved(msgspec.Struct):
     input_lens: list[float | None] = []
     output_lens: list[float | None] = []
     ttfts: list[float | None] = []
-    itls: list[list[float | None]] = []
+    itls: list[msgspec.Raw] = []
     latencies: list[float | None] = []
     errors: list[str | None] = []
 
@@ -72,7 +73,7 @@ def read_sglang_bench(path: Path) -> Imported:
 
 def _item(path: Path, document: Document, tally: Tally) -> Run | Aggregate:
     place = document.place
-    saved = decode(document.data, Saved, place=place, tool="SGLang's bench_serving", remedy=_REMEDY)
+    saved = decode(document.data, Saved, place=place, tool=_NAME, remedy=_REMEDY)
     n = len(saved.ttfts)
     if not n:
         return _aggregate(path, document, saved, tally)
@@ -84,7 +85,7 @@ def _item(path: Path, document: Document, tally: Tally) -> Run | Aggregate:
     ]
     if uneven:
         raise InputError(f"{', '.join(uneven)}: not as many entries as ttfts ({n})", place=place, remedy=_REMEDY)
-    records = [_record(saved, i, tally) for i in range(n)]
+    records = [_record(saved, i, tally, place) for i in range(n)]
     absent = {"ttft_content_ms", "start_times", "from_schedule"}
     if not saved.latencies:
         absent.add("e2e_ms")
@@ -117,12 +118,12 @@ def _arrival(saved: Saved) -> Arrival:
     return arrival_of(number, count(saved.max_concurrency), at_once=count(saved.completed))
 
 
-def _record(saved: Saved, index: int, tally: Tally) -> RequestRecord:
+def _record(saved: Saved, index: int, tally: Tally, place: str) -> RequestRecord:
     error = (saved.errors[index] or "") if saved.errors else ""
     ttft = ns(saved.ttfts[index], S)
     if ttft is None and not error:
         tally.count("requests count as done without a first token: their TTFT is missing, not 0")
-    gaps = [ns(value, S, zero=True) for value in saved.itls[index]]
+    gaps = [ns(value, S, zero=True) for value in gaps_of(saved.itls[index], index, place=place, tool=_NAME)]
     events = events_of(ttft, gaps, tally)
     last = events[-1] if events else None
     told = Told(
@@ -144,7 +145,7 @@ def _record(saved: Saved, index: int, tally: Tally) -> RequestRecord:
 
 
 def _aggregate(path: Path, document: Document, saved: Saved, tally: Tally) -> Aggregate:
-    raw: dict[str, Any] = decode(document.data, dict[str, Any], place=document.place, tool="SGLang's bench_serving")
+    raw: dict[str, Any] = decode(document.data, dict[str, Any], place=document.place, tool=_NAME)
     n = count(saved.completed) or 0
     metrics = {
         "ttft_ms": metric(statistics(raw, "ttft"), n=n),

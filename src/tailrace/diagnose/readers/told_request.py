@@ -6,6 +6,7 @@ tool that knows only the last token has that there, and its run names `e2e_ms` a
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from typing import Any, Final
@@ -215,10 +216,16 @@ def record_of(told: Told) -> RequestRecord:
 def _timeline(told: Told) -> Timeline | None:
     if not told.events:
         return None
-    kinds = told.kinds or [int(EventKind.CONTENT)] * len(told.events)
-    tokens = told.tokens or [-1] * len(told.events)
+    kinds = told.kinds or _same(int(EventKind.CONTENT), len(told.events))
+    tokens = told.tokens or _same(-1, len(told.events))
     if not told.others:
         return Timeline(at_ns=told.events, kind=kinds, tokens=tokens)
     rows = [*zip(told.events, kinds, tokens, strict=True), *((at, kind, -1) for at, kind in told.others)]
     rows.sort(key=lambda row: row[0])
     return Timeline(at_ns=[row[0] for row in rows], kind=[row[1] for row in rows], tokens=[row[2] for row in rows])
+
+
+@functools.lru_cache(maxsize=8192)
+def _same(value: int, n: int) -> list[int]:
+    """One list for all streams of a length: nobody changes a timeline, and there are millions of entries."""
+    return [value] * n

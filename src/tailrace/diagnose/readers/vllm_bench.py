@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.analyze.aggregate import Aggregate
-from tailrace.diagnose.readers.foreign_json import Document, count, decode, documents, finite, ns
+from tailrace.diagnose.readers.foreign_json import Document, count, decode, documents, finite, gaps_of, ns
 from tailrace.diagnose.readers.imported import Imported, aggregate, arrival_of, engine_of, metric, run
 from tailrace.diagnose.readers.told_request import Tally, Told, events_of, reason_of, record_of
 from tailrace.model.conditions import Conditions
@@ -64,7 +64,7 @@ class Saved(msgspec.Struct):
     input_lens: list[float | None] = []
     output_lens: list[float | None] = []
     ttfts: list[float | None] = []
-    itls: list[list[float | None]] = []
+    itls: list[msgspec.Raw] = []
     latencies: list[float | None] = []
     start_times: list[float | None] = []
     queue_times: list[float | None] = []
@@ -94,13 +94,15 @@ def _item(path: Path, document: Document, tally: Tally) -> Run | Aggregate:
     ]
     if uneven:
         raise InputError(f"{', '.join(uneven)}: not as many entries as ttfts ({n})", place=place, remedy=_REMEDY)
-    counted_roles = _counted_roles(saved)
+    counted_roles = _counted_roles(saved, place)
     starts = [finite(value) for value in saved.start_times] or [None] * n
     waits = [finite(value) or 0.0 for value in saved.queue_times] if _open_loop(saved) else []
     intended = zip(starts, waits or [0.0] * n, strict=True)
     first = min((start - wait for start, wait in intended if start is not None), default=0.0)
     origin = _began_unix_ns(saved)
-    records = [_record(saved, i, starts[i], first, origin, tally, counted_roles=counted_roles) for i in range(n)]
+    records = [
+        _record(saved, i, starts[i], first, origin, tally, place=place, counted_roles=counted_roles) for i in range(n)
+    ]
     if counted_roles:
         tally.say("ttfts are those of the role frame; the time to the first token was added")
     elif saved.chat and not saved.exported_by:
@@ -198,7 +200,7 @@ def statistics(raw: dict[str, Any], name: str) -> dict[str, float | None]:
     return out
 
 
-def _counted_roles(saved: Saved) -> bool:
+def _counted_roles(saved: Saved, place: str) -> bool:
     """Whether frames without a token were counted: streams have more frames than tokens, most of them.
 
     Each frame with text brings a token at least, so one more frame than tokens cannot be otherwise.
@@ -206,9 +208,14 @@ def _counted_roles(saved: Saved) -> bool:
     if not saved.chat or saved.exported_by:
         return False
     streams = [
-        (len(itls) + 1, tokens or 0)
-        for itls, tokens, ttft in zip(saved.itls, saved.output_lens, saved.ttfts, strict=True)
-        if itls and ttft
+        (len(gaps) + 1, tokens or 0)
+        for gaps, tokens, ttft in zip(
+            (gaps_of(raw, i, place=place, tool="vllm bench") for i, raw in enumerate(saved.itls)),
+            saved.output_lens,
+            saved.ttfts,
+            strict=True,
+        )
+        if gaps and ttft
     ]
     return bool(streams) and 2 * sum(frames > tokens for frames, tokens in streams) > len(streams)
 
@@ -223,11 +230,20 @@ def _began_unix_ns(saved: Saved) -> int:
 
 
 def _record(
-    saved: Saved, index: int, start: float | None, first: float, origin: int, tally: Tally, *, counted_roles: bool
+    saved: Saved,
+    index: int,
+    start: float | None,
+    first: float,
+    origin: int,
+    tally: Tally,
+    *,
+    place: str,
+    counted_roles: bool,
 ) -> RequestRecord:
     error = (saved.errors[index] or "") if saved.errors else ""
     ttft = ns(saved.ttfts[index], S)
-    gaps = [ns(value, S, zero=True) for value in saved.itls[index]]
+    gaps = [ns(value, S, zero=True) for value in gaps_of(saved.itls[index], index, place=place, tool="vllm bench")]
+    several = bool(gaps)
     tokens = count(saved.output_lens[index])
     if ttft is None and not error:
         tally.count("requests count as done without a first token: their TTFT is missing, not 0")
@@ -237,7 +253,7 @@ def _record(
         ttft += gaps.pop(0) or 0
     events = events_of(ttft, gaps, tally)
     # One frame, or a stream whose gaps were not kept: its end is all that is known of the last token.
-    last = events[-1] if events and saved.itls[index] else None
+    last = events[-1] if events and several else None
     if not saved.exported_by:
         events = _reads(events, tally)
     late = ns(saved.queue_times[index], S, zero=True) if saved.queue_times else None
