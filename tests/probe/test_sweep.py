@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tailrace.model.errors import InputError
 from tailrace.model.thresholds import MS, Objectives, S
 from tailrace.probe.spec import BenchSpec
 from tailrace.store.run_file import read_run
-from tailrace.store.sweep import read_sweep
+from tailrace.store.sweep import Sweep, is_sweep, read_sweep
 from tailrace.workload.axis import Axis, arrivals_at, parse_axis
 from tailrace.workload.process import ArrivalKind
 from tests.probe.raw_server import Call, RawServer, serving
@@ -37,24 +38,37 @@ class OneAtATime:
         await call.answer(tokens=1)
 
 
+def unlimited(round_: Callable[[Path], Sweep], folder: Path, rounds: int = 3) -> Sweep:
+    """The first of several rounds in which the load generator was not the limit, as on a machine that does more."""
+    for number in range(rounds):
+        done = round_(make_directory(folder / f"round-{number}"))
+        if "load generator" not in done.stopped:
+            return done
+    pytest.skip(f"in {rounds} rounds: {done.stopped}")
+
+
 def measure(spec: BenchSpec, path: Path):
     return bench(spec, out=path)
 
 
 def test_a_sweep_stops_where_the_server_is_full(tmp_path: Path):
     told: list[float] = []
+
+    def one(path: Path) -> Sweep:
+        told.clear()
+        return sweep(spec, axis, path, measure, on_point=lambda point: told.append(point.value), rest_s=0.1)
+
     with serving(RawServer(OneAtATime())) as server:
         spec = spec_for(server.url, kind=ArrivalKind.POISSON, rate=1.0, requests=None, duration_ns=2 * S)
-        done = sweep(spec, Axis("rate", (10.0, 25.0, 90.0, 180.0)), tmp_path, measure,
-                     on_point=lambda point: told.append(point.value), rest_s=0.1)  # fmt: skip
-    if "load generator" in done.stopped:
-        pytest.skip(done.stopped)  # a starved machine: the sweep says so and stops, which is right
+        axis = Axis("rate", (10.0, 25.0, 90.0, 180.0))
+        done = unlimited(one, tmp_path)
     assert told == [10.0, 25.0, 90.0]
     assert done.stopped.startswith("saturated at 90: the ")
-    assert read_sweep(tmp_path) == done
+    folder = next(one for one in sorted(tmp_path.iterdir(), reverse=True) if is_sweep(one))
+    assert read_sweep(folder) == done
     assert [one.run for one in done.runs] == ["01-rate-10.run", "02-rate-25.run", "03-rate-90.run"]
     for one in done.runs:
-        run = read_run(tmp_path / one.run)
+        run = read_run(folder / one.run)
         assert run.header.arrival.rate == one.value
         assert run.trailer is not None
         assert run.trailer.counters["warm_up"] > 0  # each point has a warm-up of its own
@@ -63,9 +77,8 @@ def test_a_sweep_stops_where_the_server_is_full(tmp_path: Path):
 def test_a_closed_sweep_stops_where_more_workers_get_no_more_done(tmp_path: Path):
     with serving(RawServer(OneAtATime())) as server:
         spec = spec_for(server.url, requests=None, duration_ns=S)
-        done = sweep(spec, Axis("concurrency", (1.0, 2.0, 4.0, 8.0, 16.0)), tmp_path, measure, rest_s=0.1)
-    if "load generator" in done.stopped:
-        pytest.skip(done.stopped)
+        axis = Axis("concurrency", (1.0, 2.0, 4.0, 8.0, 16.0))
+        done = unlimited(lambda path: sweep(spec, axis, path, measure, rest_s=0.1), tmp_path)
     assert "at once completed no more a second than" in done.stopped
     assert len(done.runs) < 5
     assert all(40 < one.summary.requests_per_s < 52 for one in done.runs)
@@ -79,9 +92,7 @@ def test_a_search_finds_what_the_server_can_do(tmp_path: Path):
         spec = spec_for(server.url, kind=ArrivalKind.POISSON, rate=1.0, requests=None, duration_ns=S,
                         objectives=objectives)  # fmt: skip
         plan = SearchPlan(start=16.0, budget_s=45.0)
-        done = search(spec, plan, tmp_path, measure, rest_s=0.1)
-    if "load generator" in done.stopped:
-        pytest.skip(done.stopped)
+        done = unlimited(lambda path: search(spec, plan, path, measure, rest_s=0.1), tmp_path, rounds=1)
     found = done.found
     # M/D/1 with 50/s: half of the requests are within 200 ms up to about 46/s, and none for long beyond 50/s.
     assert found["low"] is None or found["low"] < 48

@@ -310,7 +310,8 @@ class RateSearch:
         """How long the trial is: short while the load is doubled, then long enough for a proof of this load."""
         per_s = self._expected_per_s(value)
         if all(self.looks_met(one) for one in self._loads) and value not in self._loads:
-            return max(_DOUBLING_S, _FEWEST / 2 / per_s)
+            wanted = _DOUBLING_S if self.whole else max(_DOUBLING_S, _FEWEST / 2 / per_s)
+            return min(wanted, max(_DOUBLING_S / 2, self.left_s / 6))
         # Misses come in bursts, and a burst proves little more than one of them: what is known of bursts nearby says
         # how many requests a proof takes.
         nearest = min(self._loads, key=lambda other: abs(math.log(other / value)))

@@ -69,6 +69,10 @@ def sweep(
         if number:
             time.sleep(rest_s)
         point, result = _point(one, axis.name, value, directory, measure, number)
+        if point is not None and point.summary.client.limited and not result.interrupted:
+            # A busy moment of this machine is no reason to end a sweep; two in a row are.
+            time.sleep(rest_s)
+            point, result = _point(one, axis.name, value, directory, measure, number)
         if point is None:
             return _stop(done, directory, "interrupted")
         why = _beyond(point, done.runs, axis.name)

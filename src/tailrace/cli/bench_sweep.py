@@ -173,7 +173,7 @@ def print_sweep(done: Sweep, directory: Path, knee: str) -> None:
             str(sum(summary.errors.values()) or ""),
             *(number(getattr(ttft, name, None)) for name in ("p50", "p95", "p99")),
             number(getattr(tpot, "p50", None)),
-            point.standing or ("saturated" if point.saturated else ""),
+            "client limited" if summary.client.limited else point.standing or ("saturated" if point.saturated else ""),
         )
     console.print(table)
     if done.axis == "rate":
