@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "decode",
     "documents",
     "finite",
+    "gaps_of",
     "lines",
     "ns",
     "opened",
@@ -32,9 +34,8 @@ __all__ = [
 ]
 
 MOST_BYTES: Final = 2 << 30
-"""A decoded result takes up to four times its file: 2 GiB is what 8 GiB of memory can hold."""
+"""A decoded result takes about four times its file: 2 GiB is what 8 GiB of memory can hold."""
 LONGEST_LINE: Final = 64 << 20
-_UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _NOT_JSON: Final = re.compile(rb"(?<=[:,\[\s])(?:NaN|-?Infinity)(?=\s*[,\]}])")
 """What Python's `json` writes where there is no number; no JSON, and so `null` to everybody else."""
 _MOST_COUNT: Final = 2**53
@@ -132,22 +133,27 @@ def decode(data: Any, type_: type[T], *, place: str, tool: str, remedy: str = ""
     `NaN` and `Infinity`, which some tools write where there is no number, are read as absent.
     """
     try:
-        try:
-            return msgspec.json.decode(data, type=type_, strict=False)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            raw = bytes(data)
-            mended = _NOT_JSON.sub(b"null", raw)
-            if mended == raw:
-                raise
+        return msgspec.json.decode(data, type=type_, strict=False)
+    except UNREADABLE as error:
+        first: Exception = error
+    if not isinstance(first, msgspec.ValidationError):
+        raw = bytes(data)
+        mended = _NOT_JSON.sub(b"null", raw)
+        if mended != raw:
             del raw
-            return msgspec.json.decode(mended, type=type_, strict=False)
-    except _UNREADABLE as error:
-        what = "is cut" if "truncated" in str(error) else f"is no result of {tool}"
-        raise InputError(
-            f"{what}: {error}", place=place, remedy=remedy or "Give the file as the tool wrote it, whole."
-        ) from None
+            try:
+                return msgspec.json.decode(mended, type=type_, strict=False)
+            except UNREADABLE as error:
+                first = error
+    what = "is cut" if "truncated" in str(first) else f"is no result of {tool}"
+    raise InputError(
+        f"{what}: {first}", place=place, remedy=remedy or "Give the file as the tool wrote it, whole."
+    ) from None
+
+
+def gaps_of(raw: msgspec.Raw, index: int, *, place: str, tool: str) -> list[float | None]:
+    """The gaps of one stream. Streams are decoded one by one: floats of all of them at once are twice the file."""
+    return decode(raw, list[float | None], place=f"{place}: itls[{index}]", tool=tool)
 
 
 def finite(value: float | None) -> float | None:
