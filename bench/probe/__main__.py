@@ -28,6 +28,9 @@ import truth_server
 import windows
 from truth_server import ROOT, TruthAbsentError
 
+QUIET_MS = 20.0
+"""The server is never this late (p99) against its own plan while a light tool loads it on a machine of its own."""
+
 
 def say(text: str) -> None:
     """Progress, on stderr."""
@@ -98,10 +101,14 @@ def conditions(args: argparse.Namespace, rows: list[dict[str, Any]], started: dt
     text = f"Load average {min(load):.1f} to {max(load):.1f} when the windows began"
     if late:
         text += f"; the server was at most {max(late):.1f} ms late at p99 against its own plan"
+    ours = [row["server_late_p99_ms"] for row in rows if row["tool"] == "tailrace" and "server_late_p99_ms" in row]
+    if ours and max(ours) > QUIET_MS:
+        text += ". **Something else kept this machine busy: measure again when it is quiet**"
     return {
         "date": f"{started:%Y-%m-%d %H:%M} UTC",
         "machine": machine(),
-        "rounds": f"{args.rounds} rounds, in each every tool under every load once, in a new random order",
+        "rounds": f"{args.rounds} round{'s' * (args.rounds > 1)}, in each every tool under every load once, in a new "
+        "random order",
         "load": text,
         "note": "Server and tool share this one machine. Truth is the server's own stamp right before each write, "
         "counted from the arrival of the request's last byte, so a tool's error holds its own way of sending. Scenario "

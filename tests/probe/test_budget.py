@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -25,6 +26,8 @@ pytestmark = [pytest.mark.needs("shared"), pytest.mark.tier("ci")]
 
 STREAMS, TOKENS = 128, 100
 RUNS, ENOUGH = 15, 5
+PATIENCE_S = 180.0
+"""A machine on which fifteen runs take longer than this has no five healthy ones to give."""
 TTFT_SHARE, TTFT_MS, GAP_SHARE = 0.03, 3.0, 0.02
 
 
@@ -88,7 +91,8 @@ def one_run(truth: TruthServer, folder: Path) -> Outcome:
 def test_128_streams_of_50_tokens_a_second_are_measured_as_they_were(truth: TruthServer, tmp_path: Path):
     outcomes: list[Outcome] = []
     healthy: list[Outcome] = []
-    while len(outcomes) < RUNS:
+    began = time.monotonic()
+    while len(outcomes) < RUNS and time.monotonic() - began < PATIENCE_S:
         outcomes.append(one_run(truth, tmp_path))
         healthy = [one for one in outcomes if not one.limited]
         if len(healthy) >= ENOUGH and kept(healthy[-ENOUGH:]):
@@ -98,7 +102,7 @@ def test_128_streams_of_50_tokens_a_second_are_measured_as_they_were(truth: Trut
     unsaid = [one for one in healthy if not one.within]
     assert not unsaid, f"off, and it did not say that the client was the limit:\n{told}"
     if TIER == "test":
-        pytest.skip(f"only {len(healthy)} of {RUNS} runs found the machine free enough to be judged")
+        pytest.skip(f"only {len(healthy)} of {len(outcomes)} runs found the machine free enough to be judged")
 
 
 @pytest.mark.long("six runs of four seconds at most", timeout=120)

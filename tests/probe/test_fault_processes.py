@@ -229,6 +229,80 @@ def test_after_kill_9_the_file_is_readable_to_its_last_block(tmp_path: Path):
     assert all(record.timeline is not None and len(record.timeline.token_stamps()) > 1 for record in kept.records)
 
 
+# -- several processes
+
+
+TWO = ("--processes", "2", "--concurrency", "4", "--output-tokens", "4")
+
+
+@pytest.mark.parametrize(("number", "burst"), [(signal.SIGINT, 40), (signal.SIGTERM, 1)])
+def test_a_signal_ends_several_processes_with_one_file(number: signal.Signals, burst: int, tmp_path: Path):
+    server = RawServer(some_then_forever)
+    with serving(server), started(server, *TWO, "--duration", "60", folder=tmp_path) as child:
+        wait_for(child, lambda: len(server.calls) >= 12)
+        began = time.monotonic()
+        for _ in range(burst):
+            if child.poll() is not None:
+                break
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, number)
+            time.sleep(0.01)
+        _, err = child.communicate(timeout=15)
+        took = time.monotonic() - began
+        with pytest.raises(ProcessLookupError):
+            os.killpg(child.pid, 0)
+    assert child.returncode == 130, err
+    assert "Traceback" not in err
+    assert took < 8
+    assert [path.name for path in tmp_path.iterdir()] == ["a.run"]
+    kept = sound(read_run(tmp_path / "a.run"))
+    assert kept.trailer is not None
+    assert kept.trailer.interrupted
+    assert sum(record.outcome is OutcomeKind.COMPLETED for record in kept.records) == 8
+    assert {record.reason for record in kept.records if record.reason} == {Reason.OPERATOR}
+
+
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(one) for one in text.split()]
+
+
+def test_a_killed_parent_leaves_no_load_behind_and_readable_parts(tmp_path: Path):
+    server = RawServer(lambda call: call.answer(gap_s=0.005))
+    with serving(server), started(server, *TWO, "--duration", "60", folder=tmp_path) as child:
+        wait_for(child, lambda: len(server.calls) > 300)
+        workers = children(child.pid)
+        assert len(workers) == 2
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait(10)
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{one}").exists() for one in workers):
+            assert time.monotonic() < deadline, "a worker goes on without its parent"
+            time.sleep(0.05)
+    parts = sorted(tmp_path.glob("a.run*"))
+    records = [record for part in parts for record in sound(read_run(part, allow_partial=True)).records]
+    assert len(records) > 200
+    assert len({record.request_id for record in records}) == len(records)
+
+
+def test_a_killed_worker_leaves_the_others_at_work_and_the_run_says_so(tmp_path: Path):
+    server = RawServer(lambda call: call.answer(gap_s=0.005))
+    with serving(server), started(server, *TWO, "--duration", "5", folder=tmp_path) as child:
+        wait_for(child, lambda: len(server.calls) > 50)
+        os.kill(children(child.pid)[0], signal.SIGKILL)
+        out, err = child.communicate(timeout=25)
+        with pytest.raises(ProcessLookupError):
+            os.killpg(child.pid, 0)
+    assert child.returncode == 3, err
+    assert "Traceback" not in err
+    summary = json.loads(out)
+    assert summary["client"]["limited"]
+    assert "killed by signal 9" in summary["client"]["why"]
+    kept = sound(read_run(tmp_path / "a.run"))
+    assert summary["n"] == len(kept.records) > 50
+    assert max(record.run_offset_ns or 0 for record in kept.records) > 3 * S, "the others went on"
+
+
 # -- the server
 
 

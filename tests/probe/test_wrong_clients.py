@@ -14,21 +14,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import uvloop
 
 from tailrace.analyze.compare import compare
-from tailrace.model.measurement import ClientHealth, Verdict
+from tailrace.model.measurement import Verdict
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.thresholds import MS, S
 from tailrace.probe.run import run_bench
-from tailrace.store.run_file import Run, read_run
+from tailrace.store.run_file import read_run
 from tailrace.workload.arrivals import ArrivalKind
 from tests.children import run_tailrace
 from tests.probe.raw_server import END, HEAD, Call, RawServer, chunk, last, serving, token
-from tests.probe.running import Result, run, spec_for
+from tests.probe.running import run, spec_for
 from tests.probe.truth_server import TruthServer, true_metrics
 
 shared = pytest.mark.needs("shared")
@@ -66,31 +65,6 @@ def test_c14_latency_from_the_schedule_is_the_headline(tmp_path: Path):
     # The wait for a place that was asked for is the user's, and no fault of the client.
     assert result.summary.from_schedule["late_send_ms"].max == pytest.approx(2830, rel=0.08)
     assert said.stdout.index("From schedule") < said.stdout.index("From send"), said.stdout
-
-
-def on_a_quiet_machine(read: Run) -> Run:
-    """The run as if nothing else had wanted the processor: of a limited client no verdict is given, another case."""
-    assert read.trailer is not None
-    return msgspec.structs.replace(read, trailer=msgspec.structs.replace(read.trailer, client=ClientHealth()))
-
-
-@pytest.mark.long("two runs of five seconds each, with a queue that grows", timeout=60)
-def test_c14_a_comparison_does_not_hide_it(tmp_path: Path):
-    """The same server, the same schedule: with one place instead of eight every answer takes as long from its send, and
-    users wait for seconds. A comparison that looks at the send alone would call it no difference.
-    """
-    spec: dict[str, Any] = {"rate": 40, "requests": 200, "mix": "a=10/1"}
-    folders = [tmp_path / name for name in ("eight", "one")]
-    runs: list[Result] = []
-    for folder, places in zip(folders, (8, 1), strict=True):
-        folder.mkdir()
-        with serving(RawServer(OneAtATime(0.03))) as server:
-            runs.append(run(spec_for(server.url, concurrency=places, **spec), folder))
-    eight, one = (each.summary for each in runs)
-    assert one.metrics["e2e_ms"].mean == pytest.approx(eight.metrics["e2e_ms"].mean, rel=0.15)
-    assert (one.from_schedule["e2e_ms"].mean or 0) > 5 * (eight.from_schedule["e2e_ms"].mean or 1e9)
-    judged = compare(*(on_a_quiet_machine(read_run(folder / "probe.run")) for folder in folders))
-    assert judged.verdict is Verdict.REGRESSED, judged.summary
 
 
 # -- the schedule
@@ -170,8 +144,9 @@ def test_c16_a_long_prompt_is_not_the_servers_time(truth: TruthServer, tmp_path:
     """A prompt of 50,000 tokens through a small buffer and a shared session made a TTFT of 134 s of one of 1.3 s."""
     for _ in range(3):
         truth.reset()
-        # Two waves of sixteen: the second one's prompts are made and sent while the first one's tokens are read.
-        run(spec_for(truth.url, requests=32, concurrency=16, mix="a=50000/20", model="plain"), tmp_path)
+        # Three waves of four: later prompts are made and sent while tokens are read. More at once, and the time that
+        # the server takes to read each prompt before its clock starts would be the larger part of the difference.
+        run(spec_for(truth.url, requests=12, concurrency=4, mix="a=50000/20", model="plain"), tmp_path)
         records = {record.request_id: record for record in read_run(tmp_path / "probe.run").records}
         rows = truth.sent()
         assert {record.outcome for record in records.values()} == {OutcomeKind.COMPLETED}

@@ -86,7 +86,7 @@ class Driver:
         self._sending = True
         self._empty: asyncio.Future[None] = self._loop.create_future()
         self._broken: Exception | None = None
-        pool.inbox.on_error = self._fail
+        pool.inbox.on_error = self.fail
         self._open_loop = spec.workload.arrivals.open_loop
         self._plans = {phase: self._requests(phase) for phase in (MEASURED, WARM_UP)}
         self._warms_up = bool(spec.warmup_requests or spec.warmup_ns)
@@ -165,7 +165,7 @@ class Driver:
                 self._flying.discard(exchange)
         self._settle()
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """A fault of our own: end the run with it."""
         self._broken = self._broken or error
         self._abort("the load generator failed")
@@ -428,7 +428,7 @@ class Driver:
         try:
             self._submit(exchange)
         except Exception as error:  # noqa: BLE001  (a timer's error would vanish in the loop's log)
-            self._fail(error)
+            self.fail(error)
 
     def _end_of(self, *, measured: bool) -> int | None:
         """When sending ends in the measured part, or in the warm-up."""
@@ -446,7 +446,7 @@ class Driver:
             for exchange in list(self._flying):
                 exchange.check(now)
         except Exception as error:  # noqa: BLE001  (a timer's error would vanish in the loop's log)
-            self._fail(error)
+            self.fail(error)
         if now - self._progressed >= PROGRESS_NS:
             self._report()
 

@@ -124,6 +124,7 @@ def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHea
         origin = "assumed; the simulated engine is told the planned number"
     notes = [
         *spec.notes,
+        *spec.workload.trace_notes,
         *target.notes,
         f"prompts: {chars_per_token:.2f} characters a token and {overhead:.0f} tokens of overhead ({origin})",
     ]
