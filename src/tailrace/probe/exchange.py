@@ -194,14 +194,16 @@ class Exchange:
 
     def check(self, now: int) -> None:
         """Enforce the bounds; called about ten times a second."""
-        sent = self.sent
-        if sent is None or self.ending is not None:
+        if self.sent is None or self.ending is not None:
             return
-        limits = self.desk.limits
         meter = self._settled()
         if pointless := self._pointless():
             self.stop(now, pointless)
-            return
+        else:
+            self._check_limits(now, self.sent, meter)
+
+    def _check_limits(self, now: int, sent: int, meter: StreamMeter | None) -> None:
+        limits = self.desk.limits
         first = None if meter is None else meter.first_token_ns
         if meter is not None and meter.done_at is not None:
             if now - meter.done_at > limits.done_grace_ns:
