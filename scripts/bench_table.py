@@ -46,6 +46,7 @@ def main(names: list[str]) -> int:
     apart = ("__init__", "verdicts")
     known = {path.stem: path for path in sorted((ROOT / "bench").glob("*.py")) if path.stem not in apart}
     known["decision"] = ROOT / "bench" / "govern" / "decision.py"
+    known["probe-cost"] = ROOT / "bench" / "probe" / "cost.py"
     unknown = [name for name in names if name not in known]
     if unknown:
         print(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(known) or 'none'}", file=sys.stderr)

@@ -356,6 +356,9 @@ def schemas() -> dict[str, str]:
         if found is not None:
             kinds[name] = getattr(found, kind)
     made = {name: schema_of(kind) for name, kind in kinds.items()}
+    workload = module("tailrace.cli.workload_file")
+    if workload is not None:
+        made["workload"] = workload.schema()
     rules = module("tailrace.model.rules")
     if rules is not None:
         made["compare-rules"] = rules.rules_schema()

@@ -11,6 +11,7 @@ import yaml
 
 from tailrace.app.check_config import judge_config
 from tailrace.cli.catalogue import COMMANDS
+from tailrace.cli.workload_file import read_workload
 from tailrace.gateway.config import config_from
 from tailrace.model.check import Weight
 from tailrace.model.rules import rules_from
@@ -79,6 +80,10 @@ FILES = {
     for block in re.finditer(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 }
 """Place -> each configuration, or part of one, that a page shows."""
+WORKLOADS = {
+    place: FILES.pop(place) for place in [place for place, text in FILES.items() if text.startswith("classes:")]
+}
+"""Place -> each workload that a page shows."""
 ENGINES = [{"name": name, "url": f"http://10.0.0.{at}:8000"} for at, name in enumerate(["today", "next"])]
 
 
@@ -96,3 +101,14 @@ def test_a_configuration_that_a_page_shows_is_valid_and_does_what_it_says(place,
         one.pop("tls", None)  # its files are the reader's
     config = config_from({"backends": ENGINES, **shown})
     assert [one.statement for one in judge_config(config, place) if one.weight in (Weight.ERROR, Weight.WARNING)] == []
+
+
+@pytest.mark.parametrize("place", WORKLOADS)
+def test_a_workload_that_a_page_shows_is_understood(place, tmp_path):
+    file = tmp_path / "work.yaml"
+    file.write_text(WORKLOADS[place])
+    assert read_workload(str(file)).classes
+
+
+def test_a_workload_is_found_in_the_docs():
+    assert WORKLOADS

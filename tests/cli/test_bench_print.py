@@ -55,7 +55,7 @@ def test_the_headline_stands_first_and_everything_fits(capsys, tmp_path):
 
 def test_a_client_that_was_the_limit_is_said_first_and_gets_other_advice(capsys, tmp_path):
     text = printed(capsys, tmp_path / "a.run", a_run(limited=True))
-    assert text.startswith("Client limited: these numbers are not the server's.")
+    assert text.startswith("Client-limited: these numbers are not the server's.")
     assert "Next: lower the load" in text
     assert "tailrace compare" not in text
 

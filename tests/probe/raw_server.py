@@ -56,6 +56,8 @@ class Call:
     path: str
     headers: dict[str, str]
     body: dict[str, Any] = field(default_factory=dict)
+    """Of a JSON request."""
+    content: bytes = b""
 
     async def send(self, *parts: bytes) -> None:
         for part in parts:
@@ -117,8 +119,8 @@ class RawServer:
             method, path, _ = head[0].split(" ", 2)
             headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
             content = await reader.readexactly(int(headers.get("content-length", 0)))
-            body = json.loads(content) if content else {}
-            call = Call(writer, connection, 0, method, path, headers, body)
+            body = json.loads(content) if content[:1] == b"{" else {}
+            call = Call(writer, connection, 0, method, path, headers, body, content)
             if method == "GET":
                 self.gets.append(path)
                 if self.on_get is not None:

@@ -28,6 +28,8 @@ class Home:
 
 
 class Log:
+    known = None
+
     def __init__(self) -> None:
         self.events: list[tuple] = []
         self.body = b""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.analyze.conditions import condition_rows
+from tailrace.analyze.conditions import condition_rows, conditions_line
 from tailrace.model.conditions import Conditions
 from tailrace.probe.command import MASK, masked
 from tailrace.probe.conditions import host, prompts_of, warmup_of
@@ -36,6 +36,8 @@ SECRET = "sk-very-secret-99"
         ["tailrace", "bench", "http://h", f'--extra-body={{"a": {{"client_secret": "{SECRET}"}}}}'],
         ["tailrace", "bench", "http://h", "--extra-body", json.dumps({"keys": [SECRET, SECRET]})],
         ["tailrace", "bench", "http://h", "--metrics-url", f"http://h:8002/metrics?token={SECRET}"],
+        ["tailrace", "bench", "http://h", "--prompt", f"Summarise: {SECRET}"],
+        ["tailrace", "bench", "http://h", f"--prompt={SECRET}"],
     ],
 )
 def test_secrets_are_masked_wherever_they_stand(words):
@@ -114,6 +116,7 @@ def test_a_server_that_says_nothing_leaves_conditions_unknown(tmp_path):
     rows = dict(condition_rows(told))
     assert rows["engine"] == rows["dtype"] == rows["engine flags"] == "unknown"
     assert rows["model"] == "m"
+    assert conditions_line(told).startswith("engine unknown, dtype unknown, quantization unknown, GPU ")
     assert {name.replace(" ", "_") for name in rows} == {info.name for info in msgspec.structs.fields(Conditions)}
 
 
@@ -148,6 +151,8 @@ def test_this_machine_is_told_without_its_name():
 def test_the_words_for_prompts_and_warm_up():
     spec = spec_for("http://h", mix="a=10/3", shared_prefix=64, warmup_ns=5_000_000_000)
     assert prompts_of(spec).endswith("all beginning with the same 64 tokens")
+    assert SECRET not in prompts_of(spec_for("http://h", prompt=SECRET))
+    assert prompts_of(spec_for("http://h", prompt="hello")).startswith("one prompt of 5 characters")
     assert warmup_of(spec) == "5 s"
     assert warmup_of(spec_for("http://h")) == "none"
 

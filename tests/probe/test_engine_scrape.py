@@ -159,3 +159,17 @@ def test_only_the_adapters_lines_of_a_long_page_are_read():
     assert state.running == 7
     assert state.at_ns == 5
     assert took < 0.05
+
+
+def test_several_processes_have_one_scraper(tmp_path):
+    async def metrics(call):
+        await call.send(whole(200, page(3), "text/plain"))
+
+    with serving(stand(slow, metrics)) as server:
+        spec = spec_for(server.url, requests=8, concurrency=2, scrape_ns=100 * MS)
+        result = run(spec, tmp_path, processes=2)
+        # One more in the look, and one for the facts of the engine.
+        assert server.gets.count("/metrics") <= result.counters["engine_scrapes"] + 4
+    assert len(result.run.states) >= 4
+    assert result.run.states[0].at_ns < result.run.states[-1].at_ns
+    assert result.run.header.conditions.engine == "vllm"

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model.errors import InputError, TargetError
-from tailrace.probe.target import Target, find_target, parse_url
+from tailrace.probe.target import Target, find_target
+from tailrace.probe.url import parse_url
 from tests.probe.raw_server import END, HEAD, Call, RawServer, chunk, error, last, serving, token, whole
 from tests.probe.running import run, spec_for
 

@@ -335,7 +335,7 @@ def test_a_disk_that_fills_up_keeps_what_fitted_and_says_so(tmp_path):
         "resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))\n"
         "try:\n"
         "    with RunWriter(sys.argv[1], RunHeader()) as writer:\n"
-        "        for record in realistic(100_000, kept=0):\n"
+        "        for record in realistic(3_000, kept=0):\n"
         "            writer.write(record)\n"
         "except StoreError as error:\n"
         "    print(error)\n"
@@ -380,7 +380,7 @@ def test_a_killed_process_keeps_all_but_the_last_half_second(tmp_path, how):
         "from tailrace.store.run_file import RunHeader, RunWriter\n"
         "from tests.store.samples import realistic\n"
         "with RunWriter(sys.argv[1], RunHeader()) as writer:\n"
-        "    for n, record in enumerate(realistic(20_000, kept=0)):\n"
+        "    for n, record in enumerate(realistic(2_500, kept=0)):\n"
         "        writer.write(record)\n"
         "        print(n, time.monotonic(), flush=True)\n"
         "        time.sleep(0.002)\n"
@@ -409,3 +409,36 @@ def test_a_killed_process_keeps_all_but_the_last_half_second(tmp_path, how):
         assert stamps[last] - lost < 1.5
     else:
         assert len(run.records) > last
+
+
+def test_a_file_made_to_be_slow_is_given_up(tmp_path):
+    """A million places that look like the beginning of a long block."""
+    path = write(tmp_path / "a.run", realistic(3), block=3)
+    content, found = path.read_bytes(), frames_of(path)
+    # Each says that it reaches almost to the end of the file, so that each would be summed to it.
+    bait = content[found[1].at : found[1].at + 24]
+    fake = bait[:16] + (1_000_000).to_bytes(4, "little") + b"\0\0\0\0"
+    path.write_bytes(content[: found[1].end] + fake * 100_000)
+    began = time.process_time()
+    run = read_run(path, allow_partial=True)
+    assert time.process_time() - began < 5
+    assert len(run.records) == 3
+    assert "block 2 is damaged" in run.problem or "block 2 is cut" in run.problem
+
+
+def test_a_value_that_no_file_can_hold_is_told_to_whoever_writes_next(tmp_path):
+    (one,) = realistic(1)
+    path = tmp_path / "a.run"
+    writer = RunWriter(path, HEADER)
+    writer.write(msgspec.structs.replace(one, e2e_ns=2**70))
+
+    def insist():
+        began = time.monotonic()
+        while time.monotonic() - began < 5:
+            time.sleep(0.05)
+            writer.write_sample(ClientSample(at_ns=1, span_ns=1))
+
+    with pytest.raises(OverflowError):
+        insist()
+    writer.close()
+    assert read_run(path, allow_partial=True).records == []

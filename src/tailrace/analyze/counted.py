@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.work_done import left_as_planned
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.store.table import RecordTable
 
@@ -18,15 +19,18 @@ _LOADS_CHOICE: Final = (*_CLIENTS_CHOICE, Reason.OPERATOR.value, Reason.SHUTDOWN
 
 
 def measured_rows(table: RecordTable) -> NDArray[np.bool_]:
-    """Which rows are not of the warm-up."""
+    """Which rows count: not the warm-up's, nor those of clients who left because the plan said so.
+
+    The latter neither completed nor failed: they are counted apart (`work_done`).
+    """
     warm = table.column("lane") == "warmup"
     early = table.column("run_offset_ns") < 0
-    mask: NDArray[np.bool_] = ~(warm | early).astype(bool)
+    mask: NDArray[np.bool_] = ~((warm | early).astype(bool) | left_as_planned(table))
     return mask
 
 
 def measured(table: RecordTable) -> RecordTable:
-    """The table without its warm-up."""
+    """The table of the rows that count."""
     mask = measured_rows(table)
     return table if mask.all() else table.where(mask)
 
@@ -38,7 +42,7 @@ def completed(table: RecordTable) -> NDArray[np.bool_]:
 
 
 def left_by_plan(table: RecordTable) -> NDArray[np.bool_]:
-    """Which requests a load generator itself gave up: by its plan (a cancellation test), or because the run ended."""
+    """Which requests a load generator itself gave up, the end of the run included."""
     mask: NDArray[np.bool_] = (table.column("vantage") == "client").astype(bool) & np.isin(
         table.column("reason").astype(str), _LOADS_CHOICE
     )

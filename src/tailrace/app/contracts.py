@@ -6,12 +6,14 @@ from typing import Any
 
 import msgspec
 
+from tailrace.app.repeat import RepeatResult
 from tailrace.model.check import CheckReport
 from tailrace.model.finding import Diagnosis
 from tailrace.model.measurement import BenchSummary, Comparison, ComparisonSet, EngineView
 
 PUBLISHED: dict[str, type] = {
     "bench": BenchSummary,
+    "bench-repeat": RepeatResult,
     "check": CheckReport,
     "compare": Comparison,
     "compare-set": ComparisonSet,

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tailrace.app.report_markup import Cell, card, text
+from tailrace.app.report_markup import Cell, card, facts, text
 from tailrace.model.conditions import Conditions
 from tailrace.model.measurement import ClientHealth
 from tailrace.store.run_file import Run
@@ -39,10 +39,10 @@ def client_banner(run: Run, client: ClientHealth) -> Cell:
     if run.header.kind == "gateway":
         return Cell("")
     if client.limited:
+        why = text(client.why[:1].upper() + client.why[1:])
         return Cell(
             '<div class="lost" role="alert">Client limited: these numbers are the load generator\'s, not the '
-            f"server's, and no verdict may rest on them. {text(client.why)}. Give it more cores or processes, or "
-            "less load.</div>"
+            f"server's, and no verdict may rest on them. {why}. Give it more cores or processes, or less load.</div>"
         )
     if run.header.kind == "simulate":
         return Cell('<p class="banner">Simulated in virtual time: no client and no network took part.</p>')
@@ -104,19 +104,18 @@ def conditions_card(run: Run) -> Cell:
         rows.append(("granularity", _GRANULARITY.get(header.granularity, header.granularity)))
     if header.absent:
         rows.append(("absent", f"not in the results of {header.source}: {', '.join(header.absent)}"))
-    body = "".join(
-        f"<dt>{text(name)}</dt><dd>{UNKNOWN if value is None else text(value, 600)}</dd>" for name, value in rows
-    )
+    body = facts((name, UNKNOWN if value is None else value) for name, value in rows)
+    notes = [*header.notes, *(run.trailer.notes if run.trailer else ())]
     flags = {**header.knobs, **known.engine_flags}
-    return card("Conditions", "What was run", f'<dl class="facts">{body}</dl>{_flags(flags)}{_notes(header.notes)}')
+    return card("Conditions", "What was run", f"{body}{_flags(flags)}{_notes(notes)}")
 
 
 def _flags(flags: Mapping[str, Any]) -> str:
     if not flags:
         return f'<p class="aside">Engine settings: {UNKNOWN}</p>'
-    body = "".join(f"<dt>{text(name, 80)}</dt><dd>{text(value, 200)}</dd>" for name, value in sorted(flags.items()))
+    body = facts(sorted(flags.items()), 200)
     opened = " open" if len(flags) <= _FEW_FLAGS else ""
-    return f'<details{opened}><summary>Engine settings ({len(flags)})</summary><dl class="facts">{body}</dl></details>'
+    return f"<details{opened}><summary>Engine settings ({len(flags)})</summary>{body}</details>"
 
 
 def _notes(notes: list[str]) -> str:
@@ -146,13 +145,20 @@ def _pairs(facts: Mapping[str, Any]) -> str | None:
 
 def _classes(classes: Mapping[str, Any]) -> str | None:
     out = []
-    for name, facts in classes.items():
-        if isinstance(facts, Mapping):
-            shown = ", ".join(f"{key} {value}" for key, value in facts.items() if value not in (None, "", 0.0))
+    for name, known in classes.items():
+        if isinstance(known, Mapping):
+            shown = ", ".join(f"{key} {_plain(value)}" for key, value in known.items() if value not in (None, "", 0.0))
             out.append(f"{name} ({shown})")
         else:
             out.append(str(name))
     return "; ".join(out) or None
+
+
+def _plain(value: object) -> str:
+    """`{"type": "fixed", "tokens": 300}` -> `fixed 300`."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    return " ".join(str(one) for one in value.values() if one not in (None, ""))
 
 
 def _moment(unix_ns: int) -> str | None:

@@ -10,7 +10,7 @@ import msgspec
 
 from tailrace.figures.picture import Picture
 
-__all__ = ["ABSENT", "Cell", "Section", "card", "cell", "figure", "ms", "row", "table", "text"]
+__all__ = ["ABSENT", "Cell", "Section", "card", "cell", "facts", "figure", "ms", "row", "table", "text"]
 
 ABSENT: Final = "\N{EN DASH}"
 _LIMIT: Final = 400
@@ -79,6 +79,15 @@ def table(heads: Sequence[str], rows: Iterable[Cell], *, caption: str, words: Co
         f'<caption class="hidden">{text(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def facts(pairs: Iterable[tuple[str, object]], limit: int = 600) -> Cell:
+    """Names with what is known of each, as text; each pair stays together where the list is set in columns."""
+    body = "".join(
+        f"<div><dt>{text(name, 80)}</dt><dd>{value if isinstance(value, Cell) else text(value, limit)}</dd></div>"
+        for name, value in pairs
+    )
+    return Cell(f'<dl class="facts">{body}</dl>')
 
 
 def card(kicker: str, title: str, inside: str, *, note: str = "", name: str = "") -> Cell:

@@ -15,7 +15,7 @@ from tailrace.analyze.gaps import longest_wait_ms, pooled_gaps
 from tailrace.analyze.stage_groups import stage_groups
 from tailrace.analyze.steady import Trim, window_of
 from tailrace.app.report_conditions import client_banner, conditions_card, problem_banner
-from tailrace.app.report_markup import ABSENT, Cell, Section, card, figure, ms, text
+from tailrace.app.report_markup import ABSENT, Cell, Section, card, facts, figure, ms, text
 from tailrace.app.report_slowest import slowest_section
 from tailrace.app.report_tables import attainment_table, bucket_table, class_table, metric_table, rate_table
 from tailrace.app.report_time import time_section
@@ -127,8 +127,9 @@ def _answer(seen: Looked) -> Section:
     if reached is not None and reached.share is not None and reached.ci is not None:
         ends = f"{percent(reached.ci[0])} to {percent(reached.ci[1])}"
         tiles.append(_tile("Met their objectives", percent(reached.share), f"95 %: {ends}"))
-    if summary.rtf is not None and summary.rtf.p50 is not None:
-        tiles.append(_tile("Real-time factor", f"{summary.rtf.p50:.3f}", f"median of {count(summary.rtf.n)}"))
+    factor = summary.metrics.get("rtf")
+    if factor is not None and factor.p50 is not None:
+        tiles.append(_tile("Real-time factor", f"{factor.p50:.3f}", f"median of {count(factor.n)}"))
     return Section(markup=f'<section class="tiles" aria-label="The answer">{"".join(tiles)}</section>')
 
 
@@ -200,9 +201,12 @@ def _headline(seen: Looked) -> Section:
     )
     if summary.user_tokens_per_s is not None and summary.user_tokens_per_s.n:
         parts.append(card("Speed", _speed(summary), rate_table(summary.user_tokens_per_s)))
-    if summary.rtf is not None:
-        aside = f"{summary.audio_seconds_per_s or 0.0:,.1f} s of audio worked off a second"
-        parts.append(card("Audio", aside, metric_table({"rtf": summary.rtf}, "Real-time factor")))
+    factor = summary.metrics.get("rtf")
+    if factor is not None:
+        audio = None if summary.work is None else summary.work.audio
+        speed = None if audio is None else audio.audio_seconds_per_s
+        aside = "Audio" if speed is None else f"{speed:,.1f} s of audio worked off a second"
+        parts.append(card("Audio", aside, metric_table({"rtf": factor}, "Real-time factor", unit="")))
     return Section(markup="".join(parts))
 
 
@@ -330,12 +334,8 @@ def _failures(seen: Looked) -> Section:
     for record in seen.records:
         if record.error and record.reason.value not in said:
             said[record.reason.value] = record.error
-    lines = "".join(
-        f"<dt>{text(reason.replace('_', ' '))}</dt><dd>{text(error)}</dd>" for reason, error in said.items()
-    )
-    words = (
-        card("What was said", "The first error of each kind", f'<dl class="facts">{lines}</dl>') if said else Cell("")
-    )
+    lines = facts((reason.replace("_", " "), error) for reason, error in said.items())
+    words = card("What was said", "The first error of each kind", lines) if said else Cell("")
     return Section(markup=f"{figure('Failures', picture)}{words}", pictures=[picture])
 
 

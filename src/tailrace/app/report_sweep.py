@@ -8,7 +8,7 @@ import msgspec
 
 from tailrace.analyze.knee import knee_of
 from tailrace.analyze.sweep import LATENCIES, SweepPoint, sweep_points
-from tailrace.app.report_markup import ABSENT, Cell, Section, card, cell, figure, ms, row, table, text
+from tailrace.app.report_markup import ABSENT, Cell, Section, card, cell, facts, figure, ms, row, table, text
 from tailrace.figures.throughput_latency import throughput_latency
 from tailrace.figures.wording import count, percent
 from tailrace.model.measurement import MetricSummary
@@ -17,6 +17,7 @@ from tailrace.store.sweep import Sweep
 __all__ = ["sweep_sections"]
 
 _AXIS: Final = {"rate": "offered, requests/s", "concurrency": "requests at once"}
+_UNKNOWN: Final = Cell('<span class="unknown">unknown</span>')
 _SHOWN: Final = (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("e2e_ms", "E2E"))
 
 
@@ -51,10 +52,8 @@ def _banner(sweep: Sweep, points: list[SweepPoint]) -> Cell:
 def _answer(sweep: Sweep) -> Section:
     if not sweep.found:
         return Section(markup="")
-    body = "".join(
-        f"<dt>{text(_words(name))}</dt><dd>{text(_value(value))}</dd>" for name, value in sweep.found.items()
-    )
-    return Section(markup=card("What was searched for", _found(sweep), f'<dl class="facts">{body}</dl>'))
+    body = facts((_words(name), _value(value)) for name, value in sweep.found.items())
+    return Section(markup=card("What was searched for", _found(sweep), body))
 
 
 def _found(sweep: Sweep) -> str:
@@ -124,16 +123,13 @@ def _percentile(metric: MetricSummary | None, p: str) -> Cell:
 
 
 def _about(sweep: Sweep) -> Section:
-    facts = [
+    known = [
         ("target", sweep.target),
         ("model", sweep.model),
         ("asked for", ", ".join(f"{value:g}" for value in sweep.asked)),
         ("run files", ", ".join(one.run for one in sweep.runs)),
         ("measured by", f"tailrace {sweep.version}".strip()),
     ]
-    body = "".join(
-        f"<dt>{text(name)}</dt><dd>{text(value, 800) if value else '<span class=unknown>unknown</span>'}</dd>"
-        for name, value in facts
-    )
+    body = facts((name, value or _UNKNOWN) for name, value in known)
     note = "Each point is a run of its own: `tailrace report RUN` shows it whole, its conditions included."
-    return Section(markup=card("Conditions", "What was run", f'<dl class="facts">{body}</dl>', note=note))
+    return Section(markup=card("Conditions", "What was run", body, note=note))

@@ -30,7 +30,9 @@ _MOST_CLASSES: Final = 24
 _SAME: Final = {"ttft_content_ms": "ttft_ms", "itl_ms": "chunk_gap_ms", "e2e_last_token_ms": "e2e_ms"}
 
 
-def metric_table(metrics: Mapping[str, MetricSummary], caption: str, *, worst: Collection[str] = ()) -> Cell:
+def metric_table(
+    metrics: Mapping[str, MetricSummary], caption: str, *, worst: Collection[str] = (), unit: str = "ms"
+) -> Cell:
     """One row a metric that is known, a second one with the failures for those of `worst`; the unknown is said below.
 
     A metric that is another one in this run (each chunk a token, the last token with the last byte) is not repeated.
@@ -38,6 +40,8 @@ def metric_table(metrics: Mapping[str, MetricSummary], caption: str, *, worst: C
     rows: list[Cell] = []
     unknown: list[str] = []
     for key, metric in metrics.items():
+        if unit == "ms" and not key.endswith("_ms"):
+            continue
         name, words = NAMES.get(key, (key.removesuffix("_ms"), "stage"))
         if not metric.n:
             unknown.append(f"{name}: {metric.reason}")
@@ -48,7 +52,7 @@ def metric_table(metrics: Mapping[str, MetricSummary], caption: str, *, worst: C
         name = f"{name} = {', '.join(same)}" if same else name
         rows += _metric_rows(Cell(f"{text(name)}<small>{text(words)}</small>"), metric, worst=key in worst)
     below = f'<p class="aside">Not known: {text("; ".join(unknown), 2000)}.</p>' if unknown else ""
-    return Cell(table(_HEADS, rows, caption=caption) + below)
+    return Cell(table((unit, *_HEADS[1:]), rows, caption=caption) + below)
 
 
 _HEADS: Final = ("ms", "n", "failed", "mean", *(name for name, _ in PERCENTILES.values()), "longest")

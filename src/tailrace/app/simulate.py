@@ -25,7 +25,8 @@ from tailrace.simulate.records import Keep
 from tailrace.simulate.request import SimRequest
 from tailrace.simulate.run import VirtualRun, from_plan, from_trace
 from tailrace.simulate.tries import DecisionNote
-from tailrace.store.run_file import Arrival, RunHeader, RunTrailer, RunWriter
+from tailrace.store.run_arrival import arrival_of
+from tailrace.store.run_file import RunHeader, RunTrailer, RunWriter
 from tailrace.store.table import RecordTable
 from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.length import describe
@@ -212,7 +213,7 @@ def _header(spec: SimulationSpec) -> RunHeader:
         target=spec.preset.name,
         model=spec.preset.model_name,
         started_unix_ns=time.time_ns(),
-        arrival=Arrival(kind=arrivals.kind.value, rate=arrivals.rate, seed=spec.seed),
+        arrival=arrival_of(arrivals, spec.seed),
         mix=spec.mix_text or (render_mix(spec.workload.mix) if spec.workload.mix else ""),
         classes={
             one.name: {

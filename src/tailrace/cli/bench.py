@@ -6,34 +6,46 @@ from typing import Annotated
 
 import typer
 
+from tailrace.cli import bench_work_options as work_options
 from tailrace.cli.bench_load import DEFAULT_CONCURRENCY, DEFAULT_DURATION, Load
 from tailrace.cli.bench_result import Results, interruptible, run
 from tailrace.cli.bench_server import Server
+from tailrace.cli.bench_sweep import Sweeping, run_many
+from tailrace.cli.bench_traits import TraitOptions
 from tailrace.cli.bench_work import Work
 from tailrace.cli.command_app import CommandApp
+from tailrace.cli.trace_workload import TraceOptions
 from tailrace.cli.trim import HELP as TRIM_HELP
 
 app = CommandApp()
 
 _LOAD, _WORK, _SERVER, _RESULT = "How much", "Which requests", "Whom to ask", "Results"
+_MANY = "Many loads"
 
 
 @app.command()
 def bench(
     url: Annotated[str, typer.Argument(help="Base URL (with or without /v1), or the whole URL of an endpoint.")],
     rate: Annotated[
-        float | None,
-        typer.Option(help="Open loop: requests a second, at absolute times.", rich_help_panel=_LOAD),
-    ] = None,
-    concurrency: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help=f"Closed loop: so many at once (default {DEFAULT_CONCURRENCY} without --rate). "
-            "With --rate: the most that may be in flight.",
+            help="Open loop: requests a second, at absolute times: 5, '2..20 over 60s', '5 for 30s, 20 for 10s, 5', "
+            "'5, spike 50 for 2s every 30s', or @FILE with rows of seconds,rate.",
             rich_help_panel=_LOAD,
         ),
     ] = None,
-    requests: Annotated[int | None, typer.Option(help="End after so many.", rich_help_panel=_LOAD)] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Closed loop: so many at once (default {DEFAULT_CONCURRENCY} without --rate); '1..32 over 60s': they "
+            "come in over time. With --rate: the most that may be in flight.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option("--requests", "--total", help="End after so many; every turn counts.", rich_help_panel=_LOAD),
+    ] = None,
     duration: Annotated[
         str | None,
         typer.Option(
@@ -43,7 +55,11 @@ def bench(
     ] = None,
     arrival: Annotated[
         str | None,
-        typer.Option(help="poisson (default with --rate), constant or gamma.", rich_help_panel=_LOAD),
+        typer.Option(
+            help="poisson (default with --rate), constant, 'gamma 0.3' (burstiness), or the sum of many clients: "
+            "'50 clients zipf 1.1, gamma 0.3'.",
+            rich_help_panel=_LOAD,
+        ),
     ] = None,
     burstiness: Annotated[
         float | None,
@@ -78,14 +94,26 @@ def bench(
     trace: Annotated[
         str | None,
         typer.Option(
-            help="A recorded trace (Azure CSV, Mooncake JSON lines, CSV): its times, or its lengths under --rate or "
-            "--concurrency.",
+            help="A recorded trace (Azure, BurstGPT, ServeGen or any CSV, Mooncake JSON lines, nginx access log, run "
+            "file, records, data directory): its times, or its lengths under --rate or --concurrency.",
             rich_help_panel=_WORK,
         ),
     ] = None,
     trace_speed: Annotated[
         float, typer.Option(help="Play the trace's times so many times faster.", rich_help_panel=_WORK)
     ] = 1.0,
+    trace_from: Annotated[
+        str | None, typer.Option(help="Leave out what came before this time of the trace (5m).", rich_help_panel=_WORK)
+    ] = None,
+    trace_to: Annotated[
+        str | None, typer.Option(help="And what came from this time on.", rich_help_panel=_WORK)
+    ] = None,
+    trace_columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Which columns of a CSV: time=arrived_ms,prompt=in_tok,output=out_tok.", rich_help_panel=_WORK
+        ),
+    ] = None,
     shared_prefix: Annotated[
         int,
         typer.Option(
@@ -105,6 +133,26 @@ def bench(
         float | None,
         typer.Option(help="Instead of calibrating by what the server counts.", rich_help_panel=_WORK),
     ] = None,
+    endpoint: work_options.Endpoint = "",
+    template: work_options.TemplateFile = None,
+    dialect: work_options.DialectName = "",
+    prompt: work_options.Prompt = None,
+    max_tokens: work_options.MaxTokens = None,
+    natural: work_options.Natural = False,
+    tokenizer: work_options.TokenizerPath = "",
+    turns: work_options.TurnCount = None,
+    think: work_options.ThinkTime = None,
+    conversations: work_options.Conversations = None,
+    prefix_pool: work_options.PrefixPool = None,
+    prefix_hit: work_options.PrefixHit = None,
+    prefix_zipf: work_options.PrefixZipf = 0.0,
+    cancel: work_options.Cancel = None,
+    audio: work_options.AudioLength = None,
+    audio_file: work_options.AudioFile = None,
+    batch: work_options.Batch = 1,
+    workload: work_options.WorkloadFile = None,
+    repeat: work_options.Repeat = False,
+    records: work_options.Records = None,
     model: Annotated[
         str | None, typer.Option(help="Default: the first that /v1/models lists.", rich_help_panel=_SERVER)
     ] = None,
@@ -138,6 +186,34 @@ def bench(
     metrics_url: Annotated[
         str, typer.Option(help="Where they are, when not at the server's /metrics.", rich_help_panel=_SERVER)
     ] = "",
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            help="One run after the other: 'rate=1,2,4,8', 'concurrency=1..32' (doubling), 'rate=1..32 in 8'. --out is "
+            "a new directory.",
+            rich_help_panel=_MANY,
+        ),
+    ] = None,
+    find_rate: Annotated[
+        bool,
+        typer.Option(
+            "--find-rate",
+            help="Search the highest rate that meets every --objective, with its interval.",
+            rich_help_panel=_MANY,
+        ),
+    ] = False,
+    find_concurrency: Annotated[
+        bool, typer.Option("--find-concurrency", help="The same for requests at once.", rich_help_panel=_MANY)
+    ] = False,
+    search_time: Annotated[
+        str, typer.Option(help="How long the search may take in all.", rich_help_panel=_MANY)
+    ] = "10m",
+    search_from: Annotated[
+        float | None, typer.Option(help="The first load of a search (default 1).", rich_help_panel=_MANY)
+    ] = None,
+    search_most: Annotated[
+        float | None, typer.Option(help="The highest load that a search may try.", rich_help_panel=_MANY)
+    ] = None,
     objective: Annotated[
         list[str] | None,
         typer.Option(
@@ -178,6 +254,10 @@ def bench(
     with interruptible():
         from tailrace.cli.bench_spec import spec_of
 
+        if records is not None and rate is None and concurrency is None and trace is None:
+            from tailrace.cli.bench_records import suggested_concurrency
+
+            concurrency = str(suggested_concurrency(records))
         load = Load(
             rate=rate,
             concurrency=concurrency,
@@ -192,14 +272,33 @@ def bench(
         work = Work(
             mix=mix,
             prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            trace=trace,
-            trace_speed=trace_speed,
+            output_tokens=output_tokens or max_tokens,
+            trace=None if trace is None else TraceOptions(trace, trace_speed, trace_from, trace_to, trace_columns),
             shared_prefix=shared_prefix,
             stream=stream,
-            ignore_eos=ignore_eos,
+            ignore_eos=ignore_eos and not natural,
             extra_body=extra_body,
             chars_per_token=chars_per_token,
+            traits=TraitOptions(
+                turns=turns,
+                think=think,
+                conversations=conversations is not None,
+                shared_prefix=shared_prefix,
+                prefix_pool=prefix_pool,
+                prefix_hit=prefix_hit,
+                prefix_zipf=prefix_zipf,
+                cancel=tuple(cancel or ()),
+                audio=audio,
+                batch=batch,
+            ),
+            endpoint=endpoint,
+            template=template,
+            dialect=dialect,
+            prompt=prompt,
+            conversations=conversations,
+            tokenizer=tokenizer,
+            audio_files=tuple(audio_file or ()),
+            file=workload,
         )
         server = Server(
             url=url,
@@ -219,4 +318,13 @@ def bench(
             objective=objective or [], out=out, fail_on=fail_on, as_json=as_json, as_tool=as_tool, trim=trim
         )
         results.check()
-        run(spec_of(load, work, server, results), results, processes=load.process_count())
+        spec = spec_of(load, work, server, results)
+        sweeping = Sweeping(sweep, find_rate, find_concurrency, search_time, search_from, search_most)
+        if sweeping.asked():
+            run_many(spec, sweeping, results, processes=load.process_count())
+        elif repeat:
+            from tailrace.cli.bench_repeat import run_repeat
+
+            run_repeat(spec, results)
+        else:
+            run(spec, results, processes=load.process_count())

@@ -16,8 +16,8 @@ DEFAULT_DURATION: Final = "30s"
 class Load(NamedTuple):
     """The options under `How much`, as they were typed."""
 
-    rate: float | None
-    concurrency: int | None
+    rate: str | None
+    concurrency: str | None
     requests: int | None
     duration: str | None
     arrival: str | None
@@ -34,6 +34,11 @@ class Load(NamedTuple):
             and self.requests is None
             and not (trace and self.rate is None and self.concurrency is None)
         ):
+            from tailrace.cli.arrivals_from import natural_span_ns
+
+            whole = natural_span_ns(self.rate, self.concurrency)
+            if whole is not None:
+                return whole
             duration = DEFAULT_DURATION
         return None if duration is None else parse_span(duration, place="--duration")
 
@@ -58,24 +63,13 @@ class Load(NamedTuple):
 
         Raises `InputError` for a name that there is not, and where options contradict each other.
         """
-        from tailrace.model.errors import InputError
-        from tailrace.workload.arrivals import ArrivalKind, Arrivals
+        from tailrace.cli.arrivals_from import arrivals_from
 
-        concurrency = self.concurrency
-        if self.rate is not None:
-            names = [one.value for one in (ArrivalKind.POISSON, ArrivalKind.CONSTANT, ArrivalKind.GAMMA)]
-            name = self.arrival or ("gamma" if self.burstiness is not None else "poisson")
-            if name not in names:
-                raise InputError(
-                    f"there are no {name!r} arrivals", place="--arrival", remedy=f"Choose {', '.join(names)}"
-                )
-            kind = ArrivalKind(name)
-        elif self.arrival is not None or self.burstiness is not None:
-            raise InputError("arrivals need a rate", place="--arrival", remedy="Add --rate, for example --rate 5")
-        else:
-            kind = ArrivalKind.TRACE if trace and concurrency is None else ArrivalKind.CLOSED
-            if kind is ArrivalKind.CLOSED and concurrency is None:
-                concurrency = DEFAULT_CONCURRENCY
-        if self.burstiness is not None and kind is not ArrivalKind.GAMMA:
-            raise InputError(f"means nothing for {kind} arrivals", place="--burstiness", remedy="Use --arrival gamma")
-        return Arrivals(kind=kind, rate=self.rate, burstiness=self.burstiness or 1.0, concurrency=concurrency)
+        return arrivals_from(
+            rate=self.rate,
+            concurrency=self.concurrency,
+            arrival=self.arrival,
+            burstiness=self.burstiness,
+            trace=trace,
+            default_concurrency=DEFAULT_CONCURRENCY,
+        )

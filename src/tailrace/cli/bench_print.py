@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tailrace.cli.bench_print_work import work_lines
 from tailrace.cli.metric_rows import adjusted_lines, metric_name, metric_rows, number
 from tailrace.model.measurement import BenchSummary, MetricSummary
 from tailrace.model.record import RequestRecord
@@ -31,9 +32,6 @@ _WIDTH = 100
 """Where nobody says how wide the paper is."""
 _WAITS = ("ttft_ms", "e2e_ms")
 _CLASSES = 6
-
-_LENGTH_TOLERANCE = 0.02
-"""Prompts off by more than this share are worth a line."""
 
 
 class LiveProgress:
@@ -99,21 +97,16 @@ class LiveProgress:
 def announcement(spec: BenchSpec) -> str:
     """What is about to happen to the target, in one line."""
     arrivals = spec.workload.arrivals
-    if arrivals.rate:
-        how = f"{arrivals.rate:g} requests/s"
-    elif arrivals.concurrency:
-        how = f"{arrivals.concurrency} requests at once"
-    else:
-        how = "a recorded trace"
     long = f" for {spec.duration_ns / 1e9:g} s" if spec.duration_ns else ""
     many = f", {spec.requests} in all" if spec.requests else ""
-    return f"Sending real load to {spec.url}: {how}{long}{many}. Ctrl-C ends it and keeps what was measured."
+    return f"Sending real load to {spec.url}: {arrivals}{long}{many}. Ctrl-C ends it and keeps what was measured."
 
 
 def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interrupted: bool) -> None:
     """Print the whole result for a person: the headline first, what to do next last."""
     from rich.console import Console
 
+    from tailrace.analyze.conditions import conditions_line
     from tailrace.store.run_file import read_run
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
@@ -122,31 +115,32 @@ def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interru
         console.print("[bold yellow]Interrupted: this is what had been measured.[/]")
     if summary.client.limited:
         _print_health(console, summary)
-    _line(console, f"{run.header.target}  model {run.header.model}  {_load(spec)}  seed {spec.seed}")
+    _line(console, f"{run.header.target}  model {run.header.model}  {spec.workload.arrivals}  seed {spec.seed}")
     for line in _headline(summary):
         _line(console, line, style="bold")
     for line in _counts(summary, spec):
         _line(console, line)
     if summary.window:
         _line(console, f"Steady part only: {summary.window}.")
-    if summary.from_schedule:
-        _table(console, "From the intended time: what a user waits (ms)", summary.from_schedule, adjusted=_WAITS)
-    _table(console, "From the send (ms)", summary.metrics, adjusted=() if summary.from_schedule else _WAITS)
-    _print_classes(console, summary)
+    _print_tables(console, summary)
     console.print()
-    for line in (*_failures(summary, run), *_notes(run)):
+    for line in _failures(summary, run):
         _line(console, line)
     if not summary.client.limited:
         _print_health(console, summary)
+    _line(console, f"Conditions: {conditions_line(run.header.conditions)}")
+    for line in (*work_lines(summary), *_notes(run)):
+        _line(console, line)
     console.print(f"Run file: {path}", soft_wrap=True, markup=False)
     for line in _next(summary, path):
         console.print(line, soft_wrap=True, markup=False)
 
 
-def _load(spec: BenchSpec) -> str:
-    arrivals = spec.workload.arrivals
-    capped = f", at most {arrivals.concurrency} in flight" if arrivals.concurrency else ""
-    return f"{arrivals.kind} arrivals at {arrivals.rate:g}/s{capped}" if arrivals.rate else f"closed loop{capped}"
+def _print_tables(console: Console, summary: BenchSummary) -> None:
+    if summary.from_schedule:
+        _table(console, "From the intended time: what a user waits (ms)", summary.from_schedule, adjusted=_WAITS)
+    _table(console, "From the send (ms)", summary.metrics, adjusted=() if summary.from_schedule else _WAITS)
+    _print_classes(console, summary)
 
 
 def _failures(summary: BenchSummary, run: Run) -> list[str]:
@@ -157,13 +151,7 @@ def _failures(summary: BenchSummary, run: Run) -> list[str]:
 
 
 def _notes(run: Run) -> list[str]:
-    notes = [f"Note: {note}" for note in (*run.header.notes, *(run.trailer.notes if run.trailer else ()))]
-    counters = run.trailer.counters if run.trailer else {}
-    if counters.get("counted_prompt_tokens"):
-        share = counters["counted_prompt_tokens"] / counters["planned_prompt_tokens"]
-        if abs(share - 1) > _LENGTH_TOLERANCE:
-            notes.append(f"Note: prompts had {share:.1%} of the planned tokens, as the server counts")
-    return notes
+    return [f"Note: {note}" for note in (*run.header.notes, *(run.trailer.notes if run.trailer else ()))]
 
 
 def _line(console: Console, text: str, style: str | None = None) -> None:
@@ -199,11 +187,10 @@ def _counts(summary: BenchSummary, spec: BenchSpec) -> list[str]:
     share = f" ({summary.failed / summary.n:.1%})" if summary.n and summary.failed else ""
     user = summary.user_tokens_per_s
     reader = f", {user.p50:.1f} to the reader of one (p50)" if user is not None and user.p50 is not None else ""
-    heard = f", {summary.audio_seconds_per_s:.1f} s of audio/s" if summary.audio_seconds_per_s else ""
     done = (
         f"{summary.n:,} requests in {summary.duration_s or 0.0:.1f} s: {summary.completed:,} completed, "
         f"{summary.failed:,} failed{share}{left}; {summary.requests_per_s:.2f} requests/s, "
-        f"{summary.tokens_per_s:.1f} tokens/s in all{reader}{heard}"
+        f"{summary.tokens_per_s:.1f} tokens/s in all{reader}"
     )
     lines = [done]
     reached = summary.attainment.get("all")
@@ -241,7 +228,8 @@ def _objectives(spec: BenchSpec) -> str:
 def _table(console: Console, title: str, metrics: dict[str, MetricSummary], adjusted: Sequence[str] = ()) -> None:
     console.print()
     console.print(title, style="bold", markup=False)
-    for row in (*metric_rows(metrics, console.width), *adjusted_lines(metrics, console.width, adjusted)):
+    shown = {key: one for key, one in metrics.items() if key.endswith("_ms")}
+    for row in (*metric_rows(shown, console.width), *adjusted_lines(metrics, console.width, adjusted)):
         console.print(row, markup=False, soft_wrap=True)
 
 
@@ -291,6 +279,6 @@ def _print_health(console: Console, summary: BenchSummary) -> None:
     ]
     text = ", ".join(part for part in parts if part)
     if client.limited:
-        _line(console, f"Client limited: these numbers are not the server's. {client.why} ({text})", style="bold red")
+        _line(console, f"Client-limited: these numbers are not the server's. {client.why} ({text})", style="bold red")
     else:
         _line(console, f"Client healthy: {text}")

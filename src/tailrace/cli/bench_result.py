@@ -57,13 +57,22 @@ class Results(NamedTuple):
         return path
 
 
+def _interrupted() -> typer.Exit:
+    """The end of an interrupted run. While Python itself goes down, another Ctrl-C would kill it, with another code."""
+    import signal
+
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_IGN)
+    return typer.Exit(_EXIT_INTERRUPTED)
+
+
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Ctrl-C before or after the run itself, which has its own way to end: no traceback, the same exit code."""
     try:
         yield
     except KeyboardInterrupt:
-        raise typer.Exit(_EXIT_INTERRUPTED) from None
+        raise _interrupted() from None
 
 
 def run(spec: BenchSpec, results: Results, *, processes: int = 1) -> None:
@@ -80,7 +89,7 @@ def run(spec: BenchSpec, results: Results, *, processes: int = 1) -> None:
             result = bench(spec, out=path, on_progress=progress.show, processes=processes)
         except Interrupted as error:
             sys.stderr.write(f"tailrace bench: {error}\n")
-            raise typer.Exit(_EXIT_INTERRUPTED) from None
+            raise _interrupted() from None
     summary = result.summary
     if trim is not None:
         from tailrace.analyze.bench_summary import summarise_run
@@ -99,7 +108,7 @@ def run(spec: BenchSpec, results: Results, *, processes: int = 1) -> None:
 
             print_view(_view(results.as_tool, path))
     if result.interrupted:
-        raise typer.Exit(_EXIT_INTERRUPTED)
+        raise _interrupted()
     if summary.client.limited:
         raise typer.Exit(_EXIT_LIMITED)
     if results.fail_on == "errors" and summary.errors:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def spec_of(load: Load, work: Work, server: Server, results: Results) -> BenchSpec:
     """The spec. Raises `InputError` that names the option which cannot be read or contradicts another."""
-    workload = work.workload(load)
+    workload, described = work.workload(load)
+    chosen = parse_objectives(results.objective)
     warmup_requests, warmup_ns = load.warm_up()
     return BenchSpec(
         url=server.url,
@@ -38,10 +39,16 @@ def spec_of(load: Load, work: Work, server: Server, results: Results) -> BenchSp
         limits=server.limits(),
         new_connections=server.new_connections(),
         verify_tls=not server.insecure,
-        shared_prefix=work.shared_prefix,
+        shared_prefix=0 if work.prefixed else work.shared_prefix,
         chars_per_token=work.chars_per_token,
-        mix_text=work.mix or "",
-        objectives=parse_objectives(results.objective) or Objectives(),
+        endpoint=work.endpoint,
+        template=work.template_text(),
+        dialect=work.dialect,
+        prompt=work.prompt,
+        tokenizer=work.tokenizer,
+        audio_files=list(work.audio_files),
+        mix_text=work.mix or work.file or "",
+        objectives=chosen or described or Objectives(),
         scrape_ns=server.scrape_ns(),
         metrics_url=server.metrics_url,
         command=masked(["tailrace", *sys.argv[1:]]),

@@ -24,7 +24,14 @@ _DEFAULT_REQUESTS = 2000
 
 @app.command()
 def simulate(
-    rate: Annotated[float | None, typer.Option(help="Requests a second.", rich_help_panel=_WORK)] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            help="Requests a second: 5, '2..20 over 60s', '5 for 30s, 20 for 10s, 5', '5, spike 50 for 2s every 30s', "
+            "or @FILE with rows of seconds,rate.",
+            rich_help_panel=_WORK,
+        ),
+    ] = None,
     requests: Annotated[
         int | None,
         typer.Option(help=f"End after so many (default {_DEFAULT_REQUESTS} with --rate).", rich_help_panel=_WORK),
@@ -32,7 +39,14 @@ def simulate(
     duration: Annotated[
         float | None, typer.Option(help="Simulated seconds of arrivals.", rich_help_panel=_WORK)
     ] = None,
-    arrival: Annotated[str, typer.Option(help="poisson or constant, with --rate.", rich_help_panel=_WORK)] = "poisson",
+    arrival: Annotated[
+        str | None,
+        typer.Option(
+            help="With --rate: poisson (default), constant, 'gamma 0.3' (burstiness), or the sum of many clients: "
+            "'50 clients zipf 1.1, gamma 0.3'.",
+            rich_help_panel=_WORK,
+        ),
+    ] = None,
     mix: Annotated[
         str | None,
         typer.Option(
@@ -59,6 +73,12 @@ def simulate(
     trace_speed: Annotated[
         float, typer.Option(help="Play the trace's times so many times faster.", rich_help_panel=_WORK)
     ] = 1.0,
+    trace_from: Annotated[
+        str | None, typer.Option(help="Leave out what came before this time of the trace (5m).", rich_help_panel=_WORK)
+    ] = None,
+    trace_to: Annotated[
+        str | None, typer.Option(help="And what came from this time on.", rich_help_panel=_WORK)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same result.", rich_help_panel=_WORK, min=0)] = 0,
     preset: Annotated[
         str, typer.Option(help="a100-llama3-8b or h100-llama3-8b.", rich_help_panel=_ENGINE)
@@ -184,6 +204,7 @@ def simulate(
     from tailrace.cli.traffic import trace_file
     from tailrace.simulate.knobs import knobs_from
     from tailrace.simulate.presets import preset as find_preset
+    from tailrace.workload.process import ArrivalKind
 
     _check_numbers(
         timelines=timelines,
@@ -197,7 +218,7 @@ def simulate(
         mix=mix,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        rows=trace_file(trace, speed=trace_speed, seed=seed) if trace else [],
+        rows=trace_file(trace, speed=trace_speed, seed=seed, begin=trace_from, end=trace_to).rows if trace else [],
     )
     chosen = find_preset(preset)
     if max_model_len is None and workload.trace:
@@ -221,15 +242,17 @@ def simulate(
         "retries": retries,
         "obeys": not ignore_retry_after,
     }
-    if requests is None and duration is None and rate is not None:
-        requests = _DEFAULT_REQUESTS
+    span = workload.arrivals.shape.span_ns if workload.arrivals.shape is not None else None
+    duration_ns = None if duration is None else round(duration * 1e9)
+    if requests is None and duration is None and workload.arrivals.kind is not ArrivalKind.TRACE:
+        requests, duration_ns = (_DEFAULT_REQUESTS, None) if span is None else (None, span)
     spec = SimulationSpec(
         preset=chosen,
         knobs=knobs_from(chosen.knobs, given),
         workload=workload,
         seed=seed,
         requests=requests,
-        duration_ns=None if duration is None else round(duration * 1e9),
+        duration_ns=duration_ns,
         time_scale=time_scale,
         step_overhead_ms=step_overhead_ms,
         prefill_overhead_ms=prefill_overhead_ms,
@@ -284,27 +307,25 @@ def _check_numbers(
 
 def _workload(
     *,
-    rate: float | None,
-    arrival: str,
+    rate: str | None,
+    arrival: str | None,
     mix: str | None,
     prompt_tokens: str | None,
     output_tokens: str | None,
     rows: list[TraceRow],
 ) -> Workload:
+    from tailrace.cli.arrivals_from import arrivals_from
     from tailrace.cli.traffic import classes_from
     from tailrace.model.errors import InputError
-    from tailrace.workload.arrivals import ArrivalKind, Arrivals
     from tailrace.workload.plan import Workload
 
-    if rate is None and not rows:
+    if rate is None and not rows and "every" not in (arrival or ""):
         raise InputError("a simulation needs arrivals", place="--rate", remedy="Give --rate 5, or --trace FILE.")
-    if arrival not in ("poisson", "constant"):
-        raise InputError(f"there are no {arrival!r} arrivals", place="--arrival", remedy="Choose poisson or constant.")
     classes = classes_from(
         mix=mix, prompt_tokens=prompt_tokens, output_tokens=output_tokens, trace=bool(rows), default="chat"
     )
-    kind = ArrivalKind.TRACE if rate is None else ArrivalKind(arrival)
-    return Workload(arrivals=Arrivals(kind=kind, rate=rate), mix=classes, trace=rows)
+    arrivals = arrivals_from(rate=rate, arrival=arrival, burstiness=None, trace=bool(rows))
+    return Workload(arrivals=arrivals, mix=classes, trace=rows)
 
 
 def _governance(

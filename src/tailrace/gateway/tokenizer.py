@@ -1,64 +1,30 @@
-"""Models' own tokenizers, through the package `tokenizers`; loaded only where the configuration names one.
-
-Texts are counted with `encode_batch_fast`: unlike `encode` it lets other threads run meanwhile (measured on 100,000
-tokens: the longest pause of another thread 0.7 ms against 170 ms) and takes half the time.
-"""
+"""Models' own tokenizers, loaded only where the configuration names one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
 
 from tailrace.gateway.token_keys import ANY, tokenizer_file
+from tailrace.measure.token_counter import TokenCounter
 from tailrace.model.errors import ConfigError
 
-_PIECE: Final = 16_384
-"""Characters: a longer text is counted in pieces, cut before a space, so that no single call is long."""
 
-
-class Tokenizer:
+class Tokenizer(TokenCounter):
     """Counts one model's tokens. Special tokens are the template's, and not counted here."""
 
     def __init__(self, path: str, *, place: str = "") -> None:
         """Read it. ConfigError for a file that is none."""
         # Its own threads would take the cores from the relay, and warn in every process that was forked.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        from tokenizers import Tokenizer as Model  # noqa: PLC0415  (an extra)
-
         try:
-            self._model: Any = Model.from_file(str(tokenizer_file(path)))
-        except Exception as error:  # noqa: BLE001  (what the library raises has no class of its own)
+            super().__init__(tokenizer_file(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise ConfigError(
                 f"the tokenizer at {path} cannot be read: {error}",
                 place=place or path,
                 remedy="Give the tokenizer.json that belongs to the model.",
             ) from None
-        self._model.no_truncation()
-        self._model.no_padding()
-
-    def count(self, texts: Sequence[str]) -> list[float]:
-        """Tokens of each text."""
-        pieces: list[str] = []
-        parts: list[int] = []
-        for text in texts:
-            mine = [text] if len(text) <= _PIECE else _pieces(text)
-            parts.append(len(mine))
-            pieces += mine
-        sizes = iter([len(found) for found in self._model.encode_batch_fast(pieces, add_special_tokens=False)])
-        return [float(sum(next(sizes) for _ in range(n))) for n in parts]
-
-
-def _pieces(text: str) -> list[str]:
-    out: list[str] = []
-    start = 0
-    while len(text) - start > _PIECE:
-        space = text.rfind(" ", start + _PIECE // 2, start + _PIECE)
-        end = space if space > start else start + _PIECE
-        out.append(text[start:end])
-        start = end
-    out.append(text[start:])
-    return out
 
 
 class Tokenizers:

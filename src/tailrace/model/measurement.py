@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from tailrace.model.work_done import WorkDone
+
 
 class MetricSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One metric over a run, milliseconds (`rtf`: no unit). Percentiles that `n` cannot support are `None`."""
@@ -134,7 +136,7 @@ class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     """Failed, refused, timed out, or cancelled by the server."""
     left: int = 0
-    """Cancelled by the load's own client on purpose: neither completed nor failed."""
+    """Given up by their client: neither completed nor failed. Those that the plan let leave are not in `n`: `work`."""
     window: str = ""
     """The part of the run that this summarises, in words; empty for all of it."""
     classes: dict[str, dict[str, MetricSummary]] = {}
@@ -147,10 +149,8 @@ class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
     """By length, from the headline's origin; only where there are requests."""
     user_tokens_per_s: RateSummary | None = None
     """Output tokens a second that the reader of one request saw, after its first token: 1 / TPOT."""
-    rtf: MetricSummary | None = None
-    """Real-time factor of requests with audio: end to end / length of the audio. Below 1 is faster than speech."""
-    audio_seconds_per_s: float | None = None
-    """Seconds of audio that were worked off in a second."""
+    work: WorkDone | None = None
+    """Of a load test: lengths as planned and as counted, sessions, prefixes, recordings, leaving clients."""
 
 
 class Verdict(StrEnum):

@@ -27,6 +27,8 @@ class Reason(StrEnum):
     EVICTED = "evicted"
     OPERATOR = "operator"
     SHUTDOWN = "shutdown"
+    LEFT_AS_PLANNED = "left_as_planned"
+    """A load test's client left in mid-answer because its plan said so; no error, and counted apart."""
     # timed out
     QUEUE_TIMEOUT = "queue_timeout"
     ENGINE_QUEUE_TIMEOUT = "engine_queue_timeout"
@@ -79,6 +81,7 @@ REASON_KIND: dict[Reason, OutcomeKind] = {
             Reason.EVICTED,
             Reason.OPERATOR,
             Reason.SHUTDOWN,
+            Reason.LEFT_AS_PLANNED,
         ),
         OutcomeKind.CANCELLED,
     ),

@@ -37,6 +37,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     span_id: str = ""
     """Our span in the trace: the parent of what the engine (an application: of what the gateway) reports."""
     session_id: str = ""
+    turn: int | None = None
+    """Its place in its session, from 0; absent where it belongs to none or nobody counted."""
     parent_id: str = ""
     """The caller's span: the `span_id` of the hop before us, where that hop has a record."""
     tenant: str = ""
@@ -201,6 +203,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """What the engine said, shortened to 300 characters."""
     http_status: int | None = None
     finish_reason: str = ""
+    answer_hash: str = ""
+    """Of the answer's text (64 bits of BLAKE2b, hexadecimal), where a load test looks whether answers are the same."""
     retries: int = 0
     """Attempts after the first; `backend` is the one of the last."""
     retry_wait_ns: int = 0

@@ -18,6 +18,9 @@ _HARMLESS: Final = re.compile(
 )
 _SECRET_OPTIONS: Final = ("--api-key", "--token", "--admin-token")
 _HEADER_OPTION: Final = "--header"
+_TEXT_OPTION: Final = "--prompt"
+"""Prompts are stored nowhere that nobody asked for it."""
+_HIDING: Final = (*_SECRET_OPTIONS, _HEADER_OPTION, _TEXT_OPTION)
 _URL: Final = re.compile(r"(\w[\w+.-]*://)[^/@\s]*@")
 _QUERY: Final = re.compile(r"([?&;])([^=&;#\s]+)=([^&;#\s]*)")
 _MEMBER: Final = re.compile(r'("((?:[^"\\]|\\.)*)"\s*:\s*)("(?:[^"\\]|\\.)*"?|\[[^\]]*\]?|[^\s,}{\]"]+)')
@@ -33,15 +36,17 @@ def masked(words: Sequence[str]) -> str:
             hide = ""
             continue
         name, equals, value = word.partition("=")
-        if name in (*_SECRET_OPTIONS, _HEADER_OPTION) and equals:
+        if name in _HIDING and equals:
             out.append(f"{name}={_value(name, value)}")
         else:
-            hide = name if name in (*_SECRET_OPTIONS, _HEADER_OPTION) else ""
+            hide = name if name in _HIDING else ""
             out.append(_free(word))
     return shlex.join(out)
 
 
 def _value(option: str, value: str) -> str:
+    if option == _TEXT_OPTION:
+        return f"{MASK} ({len(value)} characters)"
     if option != _HEADER_OPTION:
         return MASK
     name, colon, _ = value.partition(":")

@@ -80,14 +80,22 @@ def _total(gpus: list[tuple[str, int | None]] | None) -> int | None:
 
 
 def prompts_of(spec: BenchSpec) -> str:
-    """What the prompts are, in words."""
+    """What the prompts are, in words; never their text."""
     work = spec.workload
-    if work.trace:
-        lengths = f"lengths of a trace of {len(work.trace):,} requests"
-        return lengths if work.arrivals.kind is not ArrivalKind.TRACE else f"{lengths}, at its times"
-    drawn = spec.mix_text or (render_mix(work.mix) if work.mix else "")
+    if spec.prompt is not None:
+        return f"one prompt of {len(spec.prompt):,} characters, the same in every request"
+    if spec.audio_files:
+        return f"recordings: {', '.join(spec.audio_files[:4])}"
     prefix = f", all beginning with the same {spec.shared_prefix} tokens" if spec.shared_prefix else ""
-    return f"made of words, lengths drawn from {drawn}{prefix}"
+    exact = ", exact by the model's tokenizer" if spec.tokenizer else ""
+    if work.conversations:
+        return f"{len(work.conversations):,} recorded conversations{exact}"
+    if work.trace:
+        times = ", at its times" if work.arrivals.kind is ArrivalKind.TRACE else ""
+        return f"lengths of a trace of {len(work.trace):,} requests{times}{exact}{prefix}"
+    drawn = spec.mix_text or (render_mix(work.mix) if work.mix else "")
+    body = ", in a body of the user's own" if spec.template else ""
+    return f"made of words, lengths drawn from {drawn}{body}{exact}{prefix}"
 
 
 def warmup_of(spec: BenchSpec) -> str:

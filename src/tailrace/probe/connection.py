@@ -15,12 +15,18 @@ from typing import Final, Protocol, cast
 
 import httptools
 
+from tailrace.probe.known import KnownEvents
+
 MAX_HEAD: Final = 64 << 10
 """Bytes of reply headers that are accepted; more is a broken server."""
 
 
 class Receiver(Protocol):
     """Whoever waits for a reply. `stamp` is the monotonic time (ns) of the read in which the event was complete."""
+
+    @property
+    def known(self) -> KnownEvents | None:
+        """Takes the reads that are one known event; those come by no other call."""
 
     def on_first_byte(self, stamp: int) -> None:
         """Something of the reply has arrived."""
@@ -82,6 +88,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_body",
+        "_boundary",
         "_complete",
         "_extra",
         "_fd",
@@ -90,6 +97,7 @@ class Connection(asyncio.Protocol):
         "_home",
         "_inbox",
         "_keep",
+        "_known",
         "_ours",
         "_parser",
         "_receiver",
@@ -97,6 +105,7 @@ class Connection(asyncio.Protocol):
         "_saw_head",
         "_stamp",
         "_transport",
+        "_unread_head",
         "_until_eof",
         "lost",
         "requests",
@@ -111,12 +120,16 @@ class Connection(asyncio.Protocol):
         self._receiver: Receiver | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[str, str] = {}
-        self._head_bytes = 0
+        self._head_bytes = self._unread_head = 0
         self._body: list[bytes] = []
         self._saw_byte = self._saw_head = self._complete = self._until_eof = self._ours = self._extra = self._keep = (
             False
         )
         self._stamp = 0
+        self._boundary = False
+        """The parser stands between two chunks."""
+        self._known: KnownEvents | None = None
+        """Active: everything before has been parsed, and the next read may be a known event."""
         self.lost = False
         self.why = "the server closed the connection"
         self.requests = 0
@@ -131,12 +144,24 @@ class Connection(asyncio.Protocol):
             self._fd = sock.fileno()
 
     def data_received(self, data: bytes) -> None:
-        """Stamp; everything else happens when the loop's turn is over."""
-        self._inbox.put(self, monotonic_ns(), data)
+        """Stamp; what is no known event is parsed when the loop's turn is over."""
+        now = monotonic_ns()
+        known = self._known
+        if known is not None:
+            if known.take(data, now):
+                return
+            self._leave_known(known)
+        self._inbox.put(self, now, data)
+
+    def _leave_known(self, known: KnownEvents) -> None:
+        known.leave()
+        self._known = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stamp the end; what was read before it is parsed first."""
         self.lost = True
+        if self._known is not None:
+            self._leave_known(self._known)
         if exc is not None and not self._ours:
             self.why = f"the connection broke: {exc}"
         self._inbox.put(self, monotonic_ns(), None)
@@ -156,8 +181,8 @@ class Connection(asyncio.Protocol):
         self._receiver = receiver
         self.requests += 1
         self._headers = {}
-        self._head_bytes = 0
-        self._saw_byte = self._saw_head = self._complete = self._until_eof = False
+        self._head_bytes = self._unread_head = 0
+        self._saw_byte = self._saw_head = self._complete = self._until_eof = self._boundary = False
         stamp = monotonic_ns()
         if self._fd >= 0 and not transport.is_closing() and transport.get_write_buffer_size() == 0:
             # The transport would hold the bytes until the end of the loop's turn, behind other callbacks.
@@ -175,7 +200,7 @@ class Connection(asyncio.Protocol):
 
     def abandon(self, why: str = "") -> None:
         """Close at once, without telling the receiver."""
-        self._receiver = None
+        self._receiver = self._known = None
         self._close(why)
 
     def close(self) -> None:
@@ -194,6 +219,16 @@ class Connection(asyncio.Protocol):
 
     def parse(self, stamp: int, data: bytes) -> None:
         """Parse one read that arrived at `stamp`."""
+        if self._known is not None:
+            self._leave_known(self._known)
+        self._parse(stamp, data)
+        receiver = self._receiver
+        if self._boundary and receiver is not None and not self.lost:
+            known = receiver.known
+            if known is not None and known.begin():
+                self._known = known
+
+    def _parse(self, stamp: int, data: bytes) -> None:
         receiver = self._receiver
         if receiver is None:
             if not self._ours:
@@ -217,9 +252,12 @@ class Connection(asyncio.Protocol):
                 self._break(stamp, f"the answer is no HTTP ({error})")
             return
         self._flush(stamp)
+        if not self._saw_head:
+            # A line without an end reaches no callback, but the parser keeps it.
+            self._unread_head += len(data)
         if self._complete:
             self._finish(stamp, keep=self._keep and not self._extra)
-        elif self._head_bytes > MAX_HEAD:
+        elif max(self._head_bytes, self._unread_head) > MAX_HEAD:
             self._break(stamp, f"the reply headers are longer than {MAX_HEAD} bytes")
 
     def ended(self, stamp: int) -> None:
@@ -287,6 +325,14 @@ class Connection(asyncio.Protocol):
         """A piece of the body; the pieces of one read are handed on together."""
         if not self._complete:
             self._body.append(data)
+
+    def on_chunk_header(self) -> None:
+        """The size of a chunk was read."""
+        self._boundary = False
+
+    def on_chunk_complete(self) -> None:
+        """A chunk and the line end behind it were read."""
+        self._boundary = True
 
     def on_message_complete(self) -> None:
         """The reply has ended (not an interim one)."""

@@ -1,7 +1,9 @@
 """The driver of one run: sends what the plan says when it says so, and takes in what ends.
 
 Open loop: each request has its absolute time, and no answer is waited for. Closed loop: each worker sends its next
-request when its last has ended. No task and no timer per request: replies arrive as calls, one sweep enforces every
+request when its last has ended. A session is one entry of the plan: in the open loop it arrives by the schedule, in the
+closed loop a worker is one session after the other; a later turn is due when its user has thought about the answer
+before it, and counts from then. No task and no timer per request: replies arrive as calls, one sweep enforces every
 bound, and only the opening of a connection takes a task.
 """
 
@@ -10,25 +12,25 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import islice
+from functools import partial
 from time import monotonic_ns
 from typing import Final
 
 from tailrace.engines.base import EngineAdapter
-from tailrace.measure.dialect import Dialect
 from tailrace.model.outcome import Reason
 from tailrace.model.thresholds import MS, S
 from tailrace.probe.connection import Connection
 from tailrace.probe.exchange import Ending, Exchange
-from tailrace.probe.pacing import Pacer
+from tailrace.probe.line import Line, number_of
+from tailrace.probe.pacing import SHORT_NS, Pacer
 from tailrace.probe.pool import ConnectError, ConnectionPool
 from tailrace.probe.progress import OnProgress, Progress
-from tailrace.probe.request import body
 from tailrace.probe.spec import BenchSpec
-from tailrace.probe.target import Target
+from tailrace.probe.talk import Talk
+from tailrace.probe.watched import WatchedExchange, text_hash
 from tailrace.stats.histogram import ExponentialHistogram
-from tailrace.workload.plan import PlannedRequest, generators, part, plan
-from tailrace.workload.text import PromptWriter
+from tailrace.workload.arrivals import worker_starts
+from tailrace.workload.plan import PlannedRequest, first, generators, part, plan
 
 SWEEP_S: Final = 0.1
 PROGRESS_NS: Final = 500 * MS
@@ -44,32 +46,30 @@ class Driver:
     def __init__(
         self,
         spec: BenchSpec,
-        target: Target,
         pool: ConnectionPool,
         *,
         adapter: EngineAdapter,
-        writer: PromptWriter,
+        lines: dict[str, Line],
         on_end: Callable[[Exchange], None],
         on_progress: OnProgress | None = None,
         max_connections: int,
     ) -> None:
         self.spec = spec
-        self.target = target
         self.adapter = adapter
-        self.path = target.path
-        self.dialect: Dialect = adapter.dialect(target.path)
         self.limits = spec.limits
-        self.stream = spec.stream
         self.thresholds = spec.thresholds
         self.began = 0
         """When the measured part began (monotonic ns)."""
         self.last_end = 0
-        self.sent = self.done = self.errors = self.tokens = self.not_sent = self.warmed_up = 0
+        self.sent = self.done = self.errors = self.tokens = self.not_sent = self.warmed_up = self.left = 0
+        self.turns_lost = 0
+        """Turns that were not sent, because one before them failed or the run's time was over."""
         self.late_ns: list[int] = []
         self.interrupted = False
         self.ttft = ExponentialHistogram()
         self._pool = pool
-        self._writer = writer
+        self._lines = lines
+        self._line = lines[""]
         self._on_end = on_end
         self._on_progress = on_progress
         self._max_connections = max_connections
@@ -77,6 +77,8 @@ class Driver:
         self._pacer = Pacer()
         self._flying: set[Exchange] = set()
         self._waiting: deque[Exchange] = deque()
+        self._thinking: dict[Exchange, asyncio.Handle] = {}
+        """Turns whose time has not come."""
         self._connecting: set[asyncio.Task[None]] = set()
         self._tasks: asyncio.TaskGroup | None = None
         self._sweep_handle: asyncio.TimerHandle | None = None
@@ -85,7 +87,7 @@ class Driver:
         self._sending = True
         self._empty: asyncio.Future[None] = self._loop.create_future()
         self._broken: Exception | None = None
-        pool.inbox.on_error = self._fail
+        pool.inbox.on_error = self.fail
         self._open_loop = spec.workload.arrivals.open_loop
         self._plans = {phase: self._requests(phase) for phase in (MEASURED, WARM_UP)}
         self._warms_up = bool(spec.warmup_requests or spec.warmup_ns)
@@ -107,7 +109,7 @@ class Driver:
         spec = self.spec
         whole = plan(spec.workload, generators(spec.seed, phase))
         limit = spec.requests if phase == MEASURED else (spec.warmup_requests or None)
-        return part(islice(whole, limit), *spec.part)
+        return part(first(whole, limit), *spec.part)
 
     # -- the run
 
@@ -132,7 +134,7 @@ class Driver:
                     await self._pacer.until(None)
                 self._sending = False
                 self._phase = "draining"
-                if self._flying or self._waiting:
+                if self._flying or self._waiting or self._thinking:
                     await self._empty
             finally:
                 self._sweep_handle.cancel()
@@ -153,11 +155,18 @@ class Driver:
         self._pacer.stop()
         now = monotonic_ns()
         self._waiting.clear()
+        for timer in self._thinking.values():
+            timer.cancel()
+        self._thinking.clear()
         for exchange in list(self._flying):
-            exchange.stop(now, Ending(Reason.OPERATOR, why))
+            try:
+                exchange.stop(now, Ending(Reason.OPERATOR, why))
+            except Exception as error:  # noqa: BLE001  (what broke once breaks again; the run has to end all the same)
+                self._broken = self._broken or error
+                self._flying.discard(exchange)
         self._settle()
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """A fault of our own: end the run with it."""
         self._broken = self._broken or error
         self._abort("the load generator failed")
@@ -184,7 +193,7 @@ class Driver:
 
     def _last_warm_up(self, start: int) -> int:
         """When the last request of the whole warm-up is due, whichever process sends it: all begin to measure then."""
-        whole = islice(plan(self.spec.workload, generators(self.spec.seed, WARM_UP)), self.spec.warmup_requests)
+        whole = first(plan(self.spec.workload, generators(self.spec.seed, WARM_UP)), self.spec.warmup_requests)
         due = 0
         for planned in whole:
             due = planned.at_ns or 0
@@ -208,20 +217,27 @@ class Driver:
                 if not self._first_due:
                     self._first_due, self._first_taken = due, now
                 self._last_due, self._last_taken = due, now
-            cap = self.spec.workers
-            if cap is not None and len(self._flying) >= cap:
-                self._waiting.append(exchange)
-                continue
-            self._launch(exchange)
+            self._submit(exchange)
+
+    def _submit(self, exchange: Exchange) -> None:
+        """Its time has come: send it, unless as many are in flight as may be."""
+        cap = self.spec.workers
+        if self._open_loop and cap is not None and len(self._flying) >= cap:
+            self._waiting.append(exchange)
+            return
+        self._launch(exchange)
 
     # -- closed loop
 
     def _run_closed(self) -> None:
-        workers = self.spec.workers or 0
         if not self._warms_up:
             self._begin(self._start)
-        for _ in range(workers):
-            self._next()
+        index, count = self.spec.part
+        for at in worker_starts(self.spec.workload.arrivals)[index::count]:
+            if at:
+                self._loop.call_later(at / S, self._next)
+            else:
+                self._next()
 
     def _next(self) -> None:
         """A worker is free: send the next request, or let the worker rest."""
@@ -248,23 +264,47 @@ class Driver:
 
     # -- one request
 
-    def _prepare(self, planned: PlannedRequest, *, measured: bool) -> Exchange:
-        target = self.target
-        number = planned.number if measured else -1 - planned.number
-        text = self._writer.write(number, planned.prompt_tokens)
-        content = body(
-            target.api, target.options, text, prompt_tokens=planned.prompt_tokens, output_tokens=planned.output_tokens
-        )
-        phase = "" if measured else "w"
-        request_id = f"{self._writer.nonce}-{phase}{planned.number}"
-        return Exchange(
-            self,
-            planned,
-            request_id=request_id,
-            payload=target.envelope.post(content, request_id),
-            prompt_bytes=len(content),
-            measured=measured,
-        )
+    def _prepare(self, planned: PlannedRequest, *, measured: bool, talk: Talk | None = None) -> Exchange:
+        line = self._lines.get(planned.name, self._line)
+        target = line.target
+        number = number_of(planned, measured=measured)
+        request_id = f"{self.spec.nonce}-{'' if measured else 'w'}{planned.number}"
+        session_id = ""
+        if planned.turn is not None:
+            talk = talk or Talk(planned, f"{request_id}-session", measured=measured)
+            request_id, session_id = f"{request_id}.{planned.turn}", talk.session_id
+        ask = line.ask(planned, number, request_id, session_id, None if talk is None else talk.history)
+        content = line.compose(ask)
+        payload = target.envelope.post(content, request_id, session_id)
+        exchange: Exchange
+        if talk is None and planned.leave is None and not self.spec.hash_answers:
+            exchange = Exchange(
+                self,
+                planned,
+                target=target,
+                request_id=request_id,
+                payload=payload,
+                prompt_bytes=len(content),
+                measured=measured,
+            )
+        else:
+            exchange = WatchedExchange(
+                self,
+                planned,
+                target=target,
+                request_id=request_id,
+                payload=payload,
+                prompt_bytes=len(content),
+                measured=measured,
+                keeps_text=self.spec.hash_answers or (talk is not None and talk.left > 0),
+            )
+            exchange.talk = talk
+            exchange.text = ask.text
+        exchange.planned_tokens = line.planned_tokens(planned)
+        if talk is not None and exchange.planned_tokens is not None:
+            exchange.planned_tokens += talk.tokens
+        exchange.audio_seconds = line.audio_seconds(ask)
+        return exchange
 
     def _launch(self, exchange: Exchange) -> None:
         self._flying.add(exchange)
@@ -308,32 +348,105 @@ class Driver:
         self._flying.discard(exchange)
         ending = exchange.ending
         assert ending is not None
+        goes_on = isinstance(exchange, WatchedExchange) and self._go_on(exchange, ending)
         if not self._open_loop:
-            if ending.reason is Reason.ENGINE_UNREACHABLE and self._sending:
+            if goes_on:
+                pass  # the worker is this session until its end
+            elif ending.reason is Reason.ENGINE_UNREACHABLE and self._sending:
                 self._loop.call_later(BACK_OFF_S, self._next)
             else:
                 self._next()
         elif self._waiting and not self.interrupted:
             self._launch(self._waiting.popleft())
         if exchange.measured:
-            self.done += 1
-            self.last_end = max(self.last_end, exchange.ended_at)
-            summary = exchange.summary
-            if ending.reason:
-                self.errors += 1
-            elif summary is not None:
-                self.tokens += summary.output_tokens or 0
-                if summary.ttft_ns is not None:
-                    self.ttft.add(summary.ttft_ns / MS)
+            self._count(exchange, ending.reason)
             if self._broken is None:
                 self._on_end(exchange)
         else:
             self.warmed_up += 1
         self._settle()
 
+    def _count(self, exchange: Exchange, reason: Reason) -> None:
+        self.done += 1
+        self.last_end = max(self.last_end, exchange.ended_at)
+        summary = exchange.summary
+        if reason is Reason.LEFT_AS_PLANNED:
+            self.left += 1
+        elif reason:
+            self.errors += 1
+        elif summary is not None:
+            self.tokens += summary.output_tokens or 0
+            if summary.ttft_ns is not None:
+                self.ttft.add(summary.ttft_ns / MS)
+
     def _settle(self) -> None:
-        if not self._sending and not self._flying and not self._waiting and not self._empty.done():
+        idle = not (self._flying or self._waiting or self._thinking)
+        if not self._sending and idle and not self._empty.done():
             self._empty.set_result(None)
+
+    # -- sessions
+
+    def _go_on(self, exchange: WatchedExchange, ending: Ending) -> bool:
+        """Plan the session's next turn; False where there is none, or nobody to ask it."""
+        text = exchange.take_text()
+        if self.spec.hash_answers and ending.reason is Reason.NONE:
+            exchange.answer_hash = text_hash(text)
+        talk = exchange.talk
+        if talk is None or not talk.left:
+            return False
+        if ending.reason not in (Reason.NONE, Reason.LEFT_AS_PLANNED) or self.interrupted or self._broken is not None:
+            self.turns_lost += talk.left * talk.measured
+            return False
+        summary, planned = exchange.summary, exchange.planned
+        prompt, output = (None, None) if summary is None else (summary.prompt_tokens, summary.output_tokens)
+        talk.said(
+            exchange.text,
+            text,
+            prompt_tokens=exchange.planned_tokens or 0 if prompt is None else prompt,
+            output_tokens=planned.output_tokens if output is None else output,
+        )
+        turn = talk.next()
+        assert turn is not None
+        due = exchange.ended_at + turn.think_ns
+        end = self._end_of(measured=talk.measured)
+        if end is not None and due >= end:
+            self.turns_lost += (talk.left + 1) * talk.measured
+            return False
+        following = self._prepare(talk.as_planned(turn), measured=talk.measured, talk=talk)
+        following.intended = due
+        # Also without a pause: what else ended in this turn of the loop is taken in first.
+        self._wait_to_send(following)
+        return True
+
+    def _wait_to_send(self, exchange: Exchange) -> None:
+        """Have `_thought` called when its time has come, or a little before. Never at once: what else ended in this
+        turn of the loop is taken in first.
+        """
+        left = exchange.intended - monotonic_ns()
+        wait = self._loop.call_soon if left < SHORT_NS else partial(self._loop.call_later, left / S)
+        self._thinking[exchange] = wait(self._thought, exchange)
+
+    def _thought(self, exchange: Exchange) -> None:
+        """The user of a session has thought long enough."""
+        del self._thinking[exchange]
+        if monotonic_ns() < exchange.intended:
+            # The loop's timers count in milliseconds, and round.
+            self._wait_to_send(exchange)
+            return
+        exchange.queued = monotonic_ns()
+        if exchange.measured:
+            self.late_ns.append(exchange.queued - exchange.intended)
+        try:
+            self._submit(exchange)
+        except Exception as error:  # noqa: BLE001  (a timer's error would vanish in the loop's log)
+            self.fail(error)
+
+    def _end_of(self, *, measured: bool) -> int | None:
+        """When sending ends in the measured part, or in the warm-up."""
+        spec = self.spec
+        if measured:
+            return None if spec.duration_ns is None else self.began + spec.duration_ns
+        return self._start + spec.warmup_ns if spec.warmup_ns else None
 
     # -- the sweep
 
@@ -344,7 +457,7 @@ class Driver:
             for exchange in list(self._flying):
                 exchange.check(now)
         except Exception as error:  # noqa: BLE001  (a timer's error would vanish in the loop's log)
-            self._fail(error)
+            self.fail(error)
         if now - self._progressed >= PROGRESS_NS:
             self._report()
 

@@ -25,7 +25,8 @@ from tailrace.probe.pool import ConnectError, ConnectionPool, ask, resolve
 from tailrace.probe.progress import OnProgress, Progress
 from tailrace.probe.request import Envelope
 from tailrace.probe.spec import BenchSpec
-from tailrace.probe.target import Target, parse_url, tls_for
+from tailrace.probe.target import Target, tls_for
+from tailrace.probe.url import parse_url
 
 _TIMEOUT_S: Final = 2.0
 _MOST_BYTES: Final = 8 << 20

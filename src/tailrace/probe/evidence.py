@@ -11,7 +11,7 @@ import msgspec
 from tailrace.model.errors import TargetError
 from tailrace.probe.pool import Answer, ConnectError, ConnectionPool, ask, resolve
 from tailrace.probe.request import Envelope
-from tailrace.probe.target import Url, parse_url
+from tailrace.probe.url import Url, parse_url
 
 MAX_BYTES = 256 << 20
 """Of one answer; some 100,000 records as JSON lines."""

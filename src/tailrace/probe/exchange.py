@@ -7,14 +7,16 @@ from time import monotonic_ns
 from typing import Final, NamedTuple, Protocol
 
 from tailrace.engines.base import EngineAdapter
-from tailrace.measure.dialect import Dialect
 from tailrace.measure.meter import StreamMeter, summarise_body
 from tailrace.measure.summary import StreamSummary
 from tailrace.model.outcome import Reason
 from tailrace.model.thresholds import S, SlowThresholds
 from tailrace.model.timeline import EventKind
 from tailrace.probe.connection import Connection
+from tailrace.probe.known import KnownEvents
 from tailrace.probe.spec import Limits
+from tailrace.probe.talk import Talk
+from tailrace.probe.target import Target
 from tailrace.workload.plan import PlannedRequest
 
 MAX_ERROR_BODY: Final = 64 << 10
@@ -37,11 +39,8 @@ class Ending(NamedTuple):
 class Desk(Protocol):
     """What an exchange needs of the run it belongs to."""
 
-    dialect: Dialect
     adapter: EngineAdapter
-    path: str
     limits: Limits
-    stream: bool
     thresholds: SlowThresholds
 
     def ended(self, exchange: Exchange) -> None:
@@ -60,21 +59,38 @@ class Exchange:
     """
 
     __slots__ = (
-        "_body", "_body_size", "_mode", "attempts", "connect_start", "connected", "connection", "content_type",
-        "desk", "ended_at", "ending", "first_byte", "headers", "intended", "measured", "meter", "payload", "planned",
-        "prompt_bytes", "queued", "reply_headers", "request_id", "reused", "sent", "sent_unix_ns", "status", "summary",
+        "_body", "_body_size", "_mode", "answer_hash", "attempts", "audio_seconds", "connect_start", "connected",
+        "connection", "content_type", "desk", "ended_at", "ending", "first_byte", "headers", "intended", "known",
+        "measured", "meter", "payload", "planned", "planned_tokens", "prompt_bytes", "queued", "reply_headers",
+        "request_id", "reused", "sent", "sent_unix_ns", "status", "summary", "talk", "target", "text",
     )  # fmt: skip
 
     def __init__(
-        self, desk: Desk, planned: PlannedRequest, *, request_id: str, payload: bytes, prompt_bytes: int, measured: bool
+        self,
+        desk: Desk,
+        planned: PlannedRequest,
+        *,
+        target: Target,
+        request_id: str,
+        payload: bytes,
+        prompt_bytes: int,
+        measured: bool,
     ) -> None:
         self.desk = desk
         self.planned = planned
+        self.target = target
         self.request_id = request_id
         self.payload = payload
         self.prompt_bytes = prompt_bytes
         self.measured = measured
         """Outside the warm-up."""
+        self.planned_tokens: int | None = planned.prompt_tokens
+        self.audio_seconds: float | None = None
+        self.talk: Talk | None = None
+        """The session that it is a turn of."""
+        self.text = ""
+        """Its message, where the session's history will need it."""
+        self.answer_hash = ""
         self.intended: int = 0
         self.queued: int = 0
         self.connect_start: int | None = None
@@ -91,6 +107,7 @@ class Exchange:
         self.reply_headers: dict[str, str] = {}
         self.content_type = ""
         self.meter: StreamMeter | None = None
+        self.known: KnownEvents | None = None
         self.summary: StreamSummary | None = None
         self.ending: Ending | None = None
         self._mode = ""
@@ -119,7 +136,7 @@ class Exchange:
         self.status = status
         self.reply_headers = headers
         self.content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if status != 200 or not self.desk.stream:
+        if status != 200 or not self.target.stream:
             self._mode = "body"
         elif self.content_type == "text/event-stream":
             self._begin_stream()
@@ -128,8 +145,9 @@ class Exchange:
         assert self.sent is not None
         self._mode = "stream"
         self.meter = StreamMeter(
-            self.desk.dialect, origin_ns=self.sent, thresholds=self.desk.thresholds, timeline_limit=TIMELINE_LIMIT
+            self.target.dialect, origin_ns=self.sent, thresholds=self.desk.thresholds, timeline_limit=TIMELINE_LIMIT
         )
+        self.known = KnownEvents(self.meter)
 
     def on_body(self, data: bytes, stamp: int) -> None:
         """Feed the meter, or keep the body."""
@@ -144,9 +162,11 @@ class Exchange:
                 self.on_body(data, stamp)
                 return
             self._mode = "body"
+        whole_asked = self.status == 200 and not self.target.stream
+        room = (MAX_BODY if whole_asked else MAX_ERROR_BODY) - self._body_size
         self._body_size += len(data)
-        if self._body_size <= (MAX_ERROR_BODY if self.status != 200 else MAX_BODY):
-            self._body.append(data)
+        if room > 0:
+            self._body.append(data[:room])
 
     def on_end(self, stamp: int) -> None:
         """The reply is whole."""
@@ -166,13 +186,24 @@ class Exchange:
 
     # -- the run's side
 
+    def _settled(self) -> StreamMeter | None:
+        """The meter, with what was taken beside it."""
+        if self.known is not None:
+            self.known.settle()
+        return self.meter
+
     def check(self, now: int) -> None:
         """Enforce the bounds; called about ten times a second."""
-        sent = self.sent
-        if sent is None or self.ending is not None:
+        if self.sent is None or self.ending is not None:
             return
+        meter = self._settled()
+        if pointless := self._pointless():
+            self.stop(now, pointless)
+        else:
+            self._check_limits(now, self.sent, meter)
+
+    def _check_limits(self, now: int, sent: int, meter: StreamMeter | None) -> None:
         limits = self.desk.limits
-        meter = self.meter
         first = None if meter is None else meter.first_token_ns
         if meter is not None and meter.done_at is not None:
             if now - meter.done_at > limits.done_grace_ns:
@@ -181,12 +212,23 @@ class Exchange:
             self.stop(now, Ending(Reason.TOTAL_TIMEOUT, f"not done after {limits.total_ns / S:g} s", "total"))
         elif first is None:
             bound = limits.first_token_ns
-            if bound is not None and self.desk.stream and now - sent > bound:
+            if bound is not None and self.target.stream and now - sent > bound:
                 self.stop(now, Ending(Reason.FIRST_TOKEN_TIMEOUT, f"no token after {bound / S:g} s", "first_token"))
         elif limits.idle_ns is not None and meter is not None:
             last = meter.last_progress_ns or first
             if now - last > limits.idle_ns:
                 self.stop(now, Ending(Reason.IDLE_TIMEOUT, f"nothing new for {limits.idle_ns / S:g} s", "idle"))
+
+    def _pointless(self) -> Ending | None:
+        """Why nothing more of the reply would be read: an answer without an end must not hold its place until then."""
+        if self.meter is not None:
+            fault = self.meter.protocol_fault
+            return Ending(Reason.PROTOCOL_ERROR, fault) if fault else None
+        if self._body_size <= MAX_BODY:
+            return None
+        if self.status is not None and self.status != 200:
+            return self._judge_error(self.status, b"".join(self._body))
+        return Ending(Reason.PROTOCOL_ERROR, f"the answer is longer than {MAX_BODY >> 20} MiB")
 
     def stop(self, now: int, ending: Ending) -> None:
         """End it from our side, closing its connection."""
@@ -210,6 +252,8 @@ class Exchange:
         self.ended_at = stamp
         meter = self.meter
         if meter is not None:
+            if self.known is not None:
+                self.known.leave()
             meter.end(stamp, clean=False)  # without effect where the reply's own end was judged
             if self.summary is None:
                 self.summary = meter.summary()
@@ -227,15 +271,15 @@ class Exchange:
             return self._judge_error(self.status, whole)
         if not clean:
             return Ending(Reason.STREAM_CUT, why)
-        if self.desk.stream and self.desk.dialect.read_body(whole).fault is None:
+        if self.target.stream and self.target.dialect.read_body(whole).fault is None:
             kind = self.content_type or "no content type"
             return Ending(Reason.PROTOCOL_ERROR, f"asked for a stream, answered with {kind}")
         return self._judge_whole(whole, stamp)
 
     def _judge_error(self, status: int, whole: bytes) -> Ending:
         desk = self.desk
-        found = desk.adapter.error(status, whole, path=desk.path)
-        fault = desk.dialect.read_body(whole).fault
+        found = desk.adapter.error(status, whole, path=self.target.path)
+        fault = self.target.dialect.read_body(whole).fault
         said = fault.message if fault is not None else whole[:300].decode("utf-8", "replace")
         reason = found.reason
         if 300 <= status < 400:
@@ -254,12 +298,14 @@ class Exchange:
             return Ending(found.reason, _said(summary), stage=found.stage)
         if clean and summary.malformed == summary.events:
             what = "no event of the stream could be read" if summary.events else "the stream ended without an event"
+            if (coding := self.reply_headers.get("content-encoding", "identity")) != "identity":
+                what = f"the stream is compressed ({coding}), which nobody asked for"
             return Ending(Reason.PROTOCOL_ERROR, what, stage=found.stage)
         why = why or "the stream ended without an end marker and without a finish reason"
         return Ending(Reason.STREAM_CUT, why, stage=found.stage)
 
     def _judge_whole(self, whole: bytes, stamp: int) -> Ending:
-        meaning = self.desk.dialect.read_body(whole)
+        meaning = self.target.dialect.read_body(whole)
         assert self.sent is not None
         self.summary = summarise_body(meaning, origin_ns=self.sent, now=stamp)
         if meaning.kind is EventKind.OTHER:

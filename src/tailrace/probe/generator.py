@@ -13,16 +13,18 @@ import msgspec
 from tailrace.engines.registry import adapter, detect
 from tailrace.model.measurement import ClientHealth
 from tailrace.model.thresholds import S
+from tailrace.probe.afterwards import Afterwards
 from tailrace.probe.driver import Driver
 from tailrace.probe.exchange import Exchange
 from tailrace.probe.health import Counts, HealthSampler
+from tailrace.probe.line import lines_of
 from tailrace.probe.pool import ConnectionPool
 from tailrace.probe.progress import OnProgress
 from tailrace.probe.record import record_of
 from tailrace.probe.spec import BenchSpec
+from tailrace.probe.tally import Tally
 from tailrace.probe.target import Target
 from tailrace.store.run_file import RunTrailer, RunWriter
-from tailrace.workload.text import PromptWriter
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,29 +68,17 @@ async def generate(
     found = detect(target.headers, target.metric_names)
     engine = adapter(found.name)
     pool = ConnectionPool(target.address, connect_timeout_s=spec.limits.connect_ns / S, reuse=not spec.new_connections)
-    chars_per_token, overhead = target.calibration
-    writer = PromptWriter(
-        seed=spec.seed,
-        nonce=spec.nonce,
-        chars_per_token=chars_per_token,
-        overhead_tokens=overhead,
-        shared_prefix=spec.shared_prefix,
-    )
-    planned = counted = 0
+    tally = Tally()
 
     def on_end(exchange: Exchange) -> None:
-        nonlocal planned, counted
         record = record_of(
             exchange,
-            target=target,
             adapter=engine,
             engine_version=found.version,
             began=driver.began,
             open_loop=spec.workload.arrivals.open_loop,
         )
-        if record.prompt_tokens_source == "usage" and record.prompt_tokens is not None:
-            planned += exchange.planned.prompt_tokens
-            counted += record.prompt_tokens
+        tally.note(exchange.planned, exchange.planned_tokens, record)
         if exchange.sent is not None and not record.reason:
             if record.ttft_ns is not None:
                 health.note_latency(record.ttft_ns, exchange.sent + record.ttft_ns)
@@ -96,13 +86,16 @@ async def generate(
                 health.note_latency(record.e2e_ns, exchange.ended_at)
         file.write(record)
 
+    def on_error(error: Exception) -> None:
+        driver.fail(error)
+
+    afterwards = Afterwards(on_end, on_error, asyncio.get_running_loop())
     driver = Driver(
         spec,
-        target,
         pool,
         adapter=engine,
-        writer=writer,
-        on_end=on_end,
+        lines=lines_of(spec, target),
+        on_end=afterwards.put,
         on_progress=on_progress,
         max_connections=room,
     )
@@ -116,6 +109,11 @@ async def generate(
         health.start()
         try:
             await driver.run(stop, start_ns=start_ns)
+            afterwards.finish()
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is the one to tell
+                afterwards.finish()
+            raise
         finally:
             health.stop()
             pool.close()
@@ -133,8 +131,9 @@ async def generate(
         "sent": driver.sent,
         "warm_up": driver.warmed_up,
         "not_sent": driver.not_sent,
-        "planned_prompt_tokens": planned,
-        "counted_prompt_tokens": counted,
+        "left_as_planned": driver.left,
+        "turns_not_sent": driver.turns_lost,
+        **tally.counters(),
     }
     return Share(
         n=driver.done,

@@ -127,6 +127,8 @@ class Answer(NamedTuple):
 
 
 class _Collector:
+    known = None
+
     def __init__(self, limit: int) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from tailrace.engines.base import EngineAdapter, TimingFacts
 from tailrace.engines.registry import ADAPTERS
 from tailrace.measure.engine_timings import NO_TIMINGS, EngineTimings
@@ -9,11 +11,11 @@ from tailrace.measure.ledger import RequestLedger
 from tailrace.model.outcome import REASON_KIND
 from tailrace.model.record import RequestRecord
 from tailrace.probe.exchange import Exchange
-from tailrace.probe.target import Target
+from tailrace.probe.request import GENERATING
 
 
 def record_of(
-    exchange: Exchange, *, target: Target, adapter: EngineAdapter, engine_version: str, began: int, open_loop: bool
+    exchange: Exchange, *, adapter: EngineAdapter, engine_version: str, began: int, open_loop: bool
 ) -> RequestRecord:
     """The record of `exchange`, counted from its send; `began` is the start of the run's measured part (ns).
 
@@ -21,7 +23,7 @@ def record_of(
     from the send and from the schedule can both be told. A request that was never sent counts from when it was
     taken up.
     """
-    ending, planned = exchange.ending, exchange.planned
+    ending, planned, target = exchange.ending, exchange.planned, exchange.target
     assert ending is not None
     origin = exchange.sent if exchange.sent is not None else exchange.queued
     summary = exchange.summary
@@ -42,11 +44,13 @@ def record_of(
         engine=adapter.name,
         engine_version=engine_version,
         attempts=exchange.attempts,
-        prompt_tokens=planned.prompt_tokens,
-        prompt_tokens_source="estimate",
+        prompt_tokens=exchange.planned_tokens,
+        prompt_tokens_source="" if exchange.planned_tokens is None else "estimate",
         prompt_bytes=exchange.prompt_bytes,
-        max_tokens=planned.output_tokens,
-        stream=exchange.desk.stream,
+        max_tokens=planned.output_tokens if target.api is None or target.api in GENERATING else None,
+        audio_seconds=exchange.audio_seconds,
+        session_id="" if exchange.talk is None else exchange.talk.session_id,
+        stream=target.stream,
         connection_reused=exchange.reused,
         intended_to_queued_ns=max(0, exchange.queued - exchange.intended) if open_loop else None,
         intended_to_sent_ns=max(0, origin - exchange.intended) if open_loop else None,
@@ -56,7 +60,7 @@ def record_of(
     )
     if exchange.sent is not None:
         ledger.passages = adapter.passages(exchange.sent, exchange.headers)
-    return ledger.close(
+    record = ledger.close(
         exchange.ended_at,
         REASON_KIND[ending.reason],
         ending.reason,
@@ -68,6 +72,9 @@ def record_of(
         thresholds=exchange.desk.thresholds,
         sample_rate=1.0,
     )
+    if planned.turn is None and not exchange.answer_hash:
+        return record
+    return msgspec.structs.replace(record, turn=planned.turn, answer_hash=exchange.answer_hash)
 
 
 def _timings(exchange: Exchange, adapter: EngineAdapter) -> EngineTimings:
@@ -80,7 +87,7 @@ def _timings(exchange: Exchange, adapter: EngineAdapter) -> EngineTimings:
         headers=exchange.headers,
         first_token=summary.first_token_at,
         end=exchange.ended_at,
-        stream=exchange.desk.stream,
+        stream=exchange.target.stream,
     )
     for one in (adapter, *ADAPTERS.values()):
         found = one.timings(facts, summary.timings)

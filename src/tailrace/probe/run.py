@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from tailrace import __version__
-from tailrace.analyze.bench_summary import summarise_run
 from tailrace.model.conditions import Conditions
 from tailrace.model.errors import TailraceError
 from tailrace.model.measurement import BenchSummary
@@ -19,16 +18,16 @@ from tailrace.probe.conditions import conditions_of
 from tailrace.probe.engine_scrape import Scraping, scraping
 from tailrace.probe.generator import generate
 from tailrace.probe.health import check_open_files
-from tailrace.probe.merge import merge, remove
-from tailrace.probe.processes import Processes
 from tailrace.probe.progress import OnProgress, Progress
 from tailrace.probe.shares import processes_for
 from tailrace.probe.spec import BenchSpec
 from tailrace.probe.target import Target, find_target
-from tailrace.store.run_file import Arrival, RunHeader, RunTrailer, RunWriter, read_run
+from tailrace.store.run_arrival import arrival_of
+from tailrace.store.run_file import RunHeader, RunTrailer, RunWriter, read_run
 from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.length import describe
 from tailrace.workload.mix import render_mix
+from tailrace.workload.traits import PLAIN
 
 
 class Interrupted(TailraceError):  # noqa: N818  (named for what happened)
@@ -67,7 +66,10 @@ async def run_bench(
             async with scraping(spec, target, file.write_state, on_progress) as (scrapes, watch):
                 share = await generate(spec, target, file, room=room, stop=stop, on_progress=watch)
             file.close(_trailer(share.trailer(), scrapes))
-        return summarise_run(read_run(out))
+        return _summary(out)
+    from tailrace.probe.merge import merge, remove  # noqa: PLC0415  (one process is on its way without them)
+    from tailrace.probe.processes import Processes  # noqa: PLC0415
+
     async with Processes(count) as workers:
         target, conditions = await _look(spec, stop)
         header = header_of(spec, target, conditions)
@@ -78,6 +80,13 @@ async def run_bench(
                 parts = await workers.run(spec, target, header, paths, stop=stop, on_progress=watch)
             file.close(_trailer(merge(parts, file), scrapes))
         remove(parts)
+    return _summary(out)
+
+
+def _summary(out: Path) -> BenchSummary:
+    # Now, and not on the way to the first request.
+    from tailrace.analyze.bench_summary import summarise_run  # noqa: PLC0415
+
     return summarise_run(read_run(out))
 
 
@@ -115,12 +124,13 @@ def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHea
         origin = "assumed; the simulated engine is told the planned number"
     notes = [
         *spec.notes,
+        *spec.workload.trace_notes,
         *target.notes,
         f"prompts: {chars_per_token:.2f} characters a token and {overhead:.0f} tokens of overhead ({origin})",
     ]
     notes += _too_long(spec, target)
-    if arrivals.kind is ArrivalKind.GAMMA:
-        notes.append(f"gamma arrivals with burstiness {arrivals.burstiness:g}")
+    if arrivals.kind is ArrivalKind.GAMMA or arrivals.shape is not None or arrivals.clients is not None:
+        notes.append(str(arrivals))
     if spec.part != (0, 1):
         notes.append(f"part {spec.part[0] + 1} of {spec.part[1]}")
     return RunHeader(
@@ -129,7 +139,7 @@ def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHea
         target=target.url,
         model=target.options.model,
         started_unix_ns=time.time_ns(),
-        arrival=Arrival(kind=arrivals.kind.value, rate=arrivals.rate, concurrency=arrivals.concurrency, seed=spec.seed),
+        arrival=arrival_of(arrivals, spec.seed),
         mix=spec.mix_text or (render_mix(spec.workload.mix) if spec.workload.mix else ""),
         classes={
             one.name: {
@@ -137,6 +147,7 @@ def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHea
                 "prompt": describe(one.prompt),
                 "output": describe(one.output),
                 "correlation": one.correlation,
+                **({} if one.traits == PLAIN else {"traits": msgspec.to_builtins(one.traits)}),
             }
             for one in spec.workload.mix
         },

@@ -30,6 +30,12 @@ class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     """A base URL, with or without `/v1`, or the whole URL of an endpoint."""
+    endpoint: str = ""
+    """The API by its short name (`chat`, `embeddings`, ...) or its path; empty: what the URL's end says, else chat."""
+    template: str = ""
+    """The text of a request body with places (`workload.template`); it goes to the URL as that is."""
+    dialect: str = ""
+    """How answers are read, by name (`probe.reading`); empty: as the path says."""
     workload: Workload
     model: str | None = None
     """`None`: the first that `/v1/models` lists."""
@@ -47,12 +53,20 @@ class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Merged into each request's body last."""
     ignore_eos: bool = True
     """Ask engines that know it to answer with exactly the planned number of tokens; dropped where refused."""
+    prompt: str | None = None
+    """The text of every prompt, instead of drawn ones."""
+    audio_files: list[str] = []
+    """WAV files, or folders of them, to be transcribed in turn; none: synthetic ones."""
+    tokenizer: str = ""
+    """The model's `tokenizer.json`, or the folder that holds it: prompts are then exact in tokens."""
+    hash_answers: bool = False
+    """Whether records tell answers apart by a hash of their text."""
     limits: Limits = Limits()
     verify_tls: bool = True
     new_connections: bool = False
     """Open one for each request, instead of keeping them alive."""
     shared_prefix: int = 0
-    """Tokens at the beginning that all prompts share (0: none, so that prefix caches cannot answer)."""
+    """Tokens at the beginning that all prompts of the run share (0: none, so that prefix caches cannot answer)."""
     chars_per_token: float | None = None
     """`None`: calibrated by what the server counts in two small requests before the run."""
     nonce: str = ""
@@ -86,6 +100,15 @@ class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
                 raise InputError(f"{name!r} is no header name or its value has a line end", place="--header")
             if name.lower() in _OWN_HEADERS:
                 raise InputError(f"{name} is set by the load generator itself", place="--header")
+
+    @property
+    def plain_prompts(self) -> bool:
+        """Whether every prompt is unlike all others, so that nothing of it can be in a prefix cache."""
+        workload = self.workload
+        sessions = [one.traits.sessions or one.traits.prefixes for one in workload.mix]
+        blocks = any(row.blocks for row in workload.trace)
+        shares = self.shared_prefix or blocks or workload.conversations or workload.traits.prefixes
+        return self.prompt is None and not shares and not any(sessions)
 
     @property
     def workers(self) -> int | None:

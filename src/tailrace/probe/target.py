@@ -9,70 +9,38 @@ counts.
 from __future__ import annotations
 
 import ssl
-from typing import Any, Final, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from typing import Any, Final
 
 import msgspec
 
-from tailrace.measure.dialect import UNREADABLE, Meaning
-from tailrace.measure.dialects import dialect_for
+from tailrace.engines.registry import adapter
+from tailrace.measure.dialect import UNREADABLE, Dialect, Meaning
+from tailrace.measure.dialects import ANY, CHAT
 from tailrace.measure.sse import SseFramer
-from tailrace.model.errors import InputError, TargetError
+from tailrace.model.errors import TargetError
 from tailrace.model.thresholds import S
 from tailrace.model.timeline import EventKind
+from tailrace.probe.compose import composer
 from tailrace.probe.connection import MAX_HEAD
 from tailrace.probe.pool import Address, Answer, ConnectError, ConnectionPool, ask, resolve
-from tailrace.probe.request import Api, Envelope, Options, api_of, body
+from tailrace.probe.reading import DIALECTS, dialect_named, name_of
+from tailrace.probe.request import GENERATING, Api, Ask, Envelope, Options, api_of
 from tailrace.probe.spec import BenchSpec
-from tailrace.workload.text import Calibration, PromptWriter
+from tailrace.probe.tokenizer import load_tokenizer
+from tailrace.probe.upload import CONTENT_TYPE
+from tailrace.probe.url import Url, parse_url
+from tailrace.workload.call import Call
+from tailrace.workload.exact_text import ExactWriter
+from tailrace.workload.template import Template
+from tailrace.workload.text import Calibration, FixedPrompt, Prompts, PromptWriter
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 _LOOK_TOKENS = (48, 384)
 """Prompts of the look: two lengths tell characters per token and the template's overhead apart."""
+_LOOK_AUDIO_MS = 1000
+_SAME_OVERHEAD = 1
+"""Tokens: a word at the seam of template and text may be cut in another way."""
 _BUSY = (408, 429, 500, 502, 503, 504, 529)
 """The server is there but would not or could not serve this one; the run will measure how often."""
-
-
-class Url(NamedTuple):
-    """A target URL taken apart. `paths` are the endpoint paths it may stand for, likeliest first."""
-
-    tls: bool
-    host: str
-    port: int
-    host_header: str
-    paths: tuple[str, ...]
-
-    @property
-    def origin(self) -> str:
-        """Scheme, host and port."""
-        return f"{'https' if self.tls else 'http'}://{self.host_header}"
-
-
-def parse_url(text: str) -> Url:
-    """Read a base URL, with or without `/v1`, or the whole URL of an endpoint. A missing scheme is `http://`."""
-    remedy = "Give the server's base URL, for example http://localhost:8000"
-    whole = text if "://" in text else f"http://{text}"
-    try:
-        parts: SplitResult = urlsplit(whole)
-        port = parts.port
-    except ValueError as error:
-        raise InputError(f"{text!r} is no URL ({error})", place="URL", remedy=remedy) from None
-    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.username is not None:
-        raise InputError(f"{text!r} is no http:// or https:// URL of a server", place="URL", remedy=remedy)
-    if any(c <= " " or c > "~" for c in parts.path + parts.query):
-        raise InputError(f"the path of {text!r} has characters that must be percent-encoded", place="URL")
-    default = _DEFAULT_PORTS[parts.scheme]
-    path, query = parts.path.rstrip("/"), f"?{parts.query}" if parts.query else ""
-    if api_of(path):
-        paths: tuple[str, ...] = (path + query,)
-    elif path.rpartition("/")[2] in ("v1", "v2", "v3", "openai"):
-        paths = (path + Api.CHAT + query,)
-    else:
-        paths = (path + "/v1" + Api.CHAT + query, path + Api.CHAT + query)
-    host = parts.hostname
-    shown = f"[{host}]" if ":" in host else host
-    header = shown if port in (None, default) else f"{shown}:{port}"
-    return Url(parts.scheme == "https", host, port or default, header, paths)
 
 
 class Target(msgspec.Struct, kw_only=True):
@@ -80,10 +48,13 @@ class Target(msgspec.Struct, kw_only=True):
 
     url: str
     path: str
-    api: Api
+    api: Api | None
+    """`None`: whatever its template makes of it."""
     address: Address
     envelope: Envelope
     options: Options
+    reads: str = "chat"
+    """The dialect in which its answers are read, by name. A target is plain data: it goes to other processes."""
     server: str = ""
     """Its `Server` header."""
     headers: dict[str, str] = {}
@@ -96,24 +67,64 @@ class Target(msgspec.Struct, kw_only=True):
     models: list[str] = []
     max_model_len: int | None = None
     notes: list[str] = []
+    others: dict[str, Target] = {}
+    """Targets of the classes that are asked in another way than the rest, by class."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """In which its answers are read."""
+        return DIALECTS[self.reads]
+
+    @property
+    def stream(self) -> bool:
+        """Whether its answers are asked for as streams."""
+        return self.options.stream
 
 
 async def find_target(spec: BenchSpec) -> Target:
     """Look at the target of `spec`. Raises `TargetError` (or `InputError` for a bad URL) with the remedy."""
-    url = parse_url(spec.url)
+    url = parse_url(spec.url, spec.endpoint, verbatim=bool(spec.template))
     pool = ConnectionPool(
         await resolve(url.host, url.port, tls_for(spec) if url.tls else None),
         connect_timeout_s=spec.limits.connect_ns / S,
     )
     try:
-        return await _Look(spec, url, pool).run()
+        calls = {one.name: one.traits.call for one in spec.workload.mix}
+        target: Target | None = None
+        if not calls or any(call.plain for call in calls.values()):
+            target = await _Look(spec, url, pool).run()
+        others: dict[str, Target] = {}
+        for name, call in calls.items():
+            if not call.plain:
+                mine = spec_of_call(spec, call)
+                others[name] = await _Look(mine, parse_url(mine.url, mine.endpoint), pool).run()
+                others[name].notes[:] = [f"class {name}: {note}" for note in others[name].notes]
+        if target is None:
+            target = next(iter(others.values()))
+        target.others = others
+        target.notes += [note for one in others.values() if one is not target for note in one.notes]
     except ConnectError as error:
         raise TargetError(
             f"no answer from {url.origin} ({error})",
             remedy="Is the server running, and are host and port right?",
         ) from None
+    else:
+        return target
     finally:
         pool.close()
+
+
+def spec_of_call(spec: BenchSpec, call: Call) -> BenchSpec:
+    """The spec under which a class with a call of its own is looked at."""
+    return msgspec.structs.replace(
+        spec,
+        endpoint=call.endpoint or spec.endpoint,
+        template="" if call.endpoint else spec.template,
+        model=call.model or spec.model,
+        stream=spec.stream if call.stream is None else call.stream,
+        ignore_eos=spec.ignore_eos if call.natural is None else not call.natural,
+        extra_body=spec.extra_body | call.extra_body,
+    )
 
 
 def tls_for(spec: BenchSpec) -> ssl.SSLContext:
@@ -135,34 +146,49 @@ class _Look:
         self.url = url
         self.pool = pool
         self.timeout_s = spec.limits.total_ns / S
-        self.writer = PromptWriter(seed=spec.seed, nonce=f"look-{spec.nonce}")
+        self.api = None if spec.template else api_of(url.paths[0])
+        # Vectors come in one piece, whatever else of the run streams.
+        self.stream = spec.stream and self.api is not Api.EMBEDDINGS
+        self.dialect: Dialect = CHAT
+        self.writer: Prompts = PromptWriter(seed=spec.seed, nonce=f"look-{spec.nonce}")
+        if spec.prompt is not None:
+            self.writer = FixedPrompt(spec.prompt)
+        elif spec.tokenizer:
+            self.writer = ExactWriter(load_tokenizer(spec.tokenizer).count, seed=spec.seed, nonce=f"look-{spec.nonce}")
         self.notes: list[str] = []
         self.models: list[str] = []
         self.max_model_len: int | None = None
 
     def envelope(self, path: str) -> Envelope:
-        return Envelope(self.url.host_header, path, api_key=self.spec.api_key, headers=self.spec.headers)
+        kind = CONTENT_TYPE if self.api is Api.TRANSCRIPTIONS else "application/json"
+        return Envelope(
+            self.url.host_header, path, api_key=self.spec.api_key, headers=self.spec.headers, content_type=kind
+        )
 
     async def run(self) -> Target:
         model = self.spec.model
         if model is None:
-            model = await self.first_model()
+            named = not self.spec.template or "model" in Template(self.spec.template).names
+            model = await self.first_model() if named else ""
         options = Options(
-            model=model, stream=self.spec.stream, ignore_eos=self.spec.ignore_eos, extra_body=self.spec.extra_body
+            model=model,
+            stream=self.stream,
+            ignore_eos=self.spec.ignore_eos and self.api in GENERATING,
+            extra_body=self.spec.extra_body,
         )
         answer, path = await self.find_path(options)
-        api = api_of(path)
-        assert api is not None
         envelope = self.envelope(path)
-        answer, options = await self.settle(answer, envelope, api, options)
+        answer, options = await self.settle(answer, envelope, options)
         simulated = "tailrace-simulated" in answer.headers.get("server", "")
+        options = msgspec.structs.replace(options, state_prompt_tokens=simulated and self.spec.plain_prompts)
         target = Target(
             url=f"{self.url.origin}{path}",
             path=path,
-            api=api,
+            api=self.api,
             address=self.pool.address,
             envelope=envelope,
-            options=msgspec.structs.replace(options, state_prompt_tokens=simulated),
+            options=options,
+            reads=name_of(self.dialect),
             server=answer.headers.get("server", ""),
             headers=answer.headers,
             calibration=Calibration().estimate(),
@@ -172,7 +198,7 @@ class _Look:
         )
         if self.spec.chars_per_token is not None:
             target.calibration = (self.spec.chars_per_token, 0.0)
-        elif answer.status == 200:
+        elif answer.status == 200 and self.api is not Api.TRANSCRIPTIONS:
             await self.calibrate(target, answer)
         if _GATEWAY_HEADER not in answer.headers:
             target.metric_names = await self.metric_names(envelope)
@@ -195,10 +221,8 @@ class _Look:
         """The first model that the server lists."""
         tried: list[str] = []
         for path in self.url.paths:
-            api = api_of(path)
-            assert api is not None
-            base = path.partition("?")[0].rstrip("/").removesuffix(api)
-            listing = f"{base}/models"
+            base = path.partition("?")[0].rstrip("/")
+            listing = f"{base.removesuffix(self.api)}/models" if self.api else "/v1/models"
             answer = await ask(self.pool, self.envelope(path).get(listing), timeout_s=min(self.timeout_s, 30.0))
             if answer.status in (401, 403):
                 raise self.unauthorized(answer)
@@ -230,19 +254,19 @@ class _Look:
 
     # -- the path
 
-    def payload(self, envelope: Envelope, api: Api, options: Options, tokens: int) -> tuple[bytes, int]:
+    def payload(self, envelope: Envelope, options: Options, tokens: int) -> tuple[bytes, int]:
         """A look request and the characters of its prompt."""
         text = self.writer.write(tokens, tokens)
-        content = body(api, options, text, prompt_tokens=tokens, output_tokens=1)
-        return envelope.post(content, f"tailrace-look-{tokens}"), len(text)
+        request_id = f"tailrace-look-{tokens}"
+        content = composer(self.spec, self.api, options)(Ask(text, tokens, 1, request_id, audio_ms=_LOOK_AUDIO_MS))
+        return envelope.post(content, request_id), len(text)
 
     async def find_path(self, options: Options) -> tuple[Answer, str]:
         """The first of the candidate paths that exists, with its answer."""
         missing: list[str] = []
         for path in self.url.paths:
-            api = api_of(path)
-            assert api is not None
-            payload, _ = self.payload(self.envelope(path), api, options, _LOOK_TOKENS[0])
+            self.dialect = self.dialect_of(path)
+            payload, _ = self.payload(self.envelope(path), options, _LOOK_TOKENS[0])
             answer = await ask(self.pool, payload, timeout_s=self.timeout_s)
             if answer.status in (404, 405) and not _is_about_model(answer, options.model):
                 missing.append(path)
@@ -253,25 +277,37 @@ class _Look:
             remedy="Give the base URL of an OpenAI-compatible server, or the whole URL of the endpoint",
         )
 
+    def dialect_of(self, path: str) -> Dialect:
+        """How answers of `path` are read: as the user says, else as the path says."""
+        if self.spec.dialect:
+            return dialect_named(self.spec.dialect)
+        found = adapter("openai_compatible").dialect(path)
+        # A path that names nothing known falls back to chat; of a template's answers that would be a guess.
+        return ANY if self.spec.template and found is CHAT and api_of(path) is not Api.CHAT else found
+
     # -- the answer
 
-    async def settle(self, answer: Answer, envelope: Envelope, api: Api, options: Options) -> tuple[Answer, Options]:
+    async def settle(self, answer: Answer, envelope: Envelope, options: Options) -> tuple[Answer, Options]:
         """Drop optional fields that the server refuses, then judge what it answers."""
-        for change in ({"ignore_eos": False}, {"include_usage": False}):
-            if answer.status not in (400, 422):
+        changes: list[tuple[str, dict[str, bool]]] = []
+        if options.ignore_eos:
+            fixed = self.api in (Api.CHAT, Api.COMPLETIONS)
+            if fixed:
+                changes.append(("ignore_eos; min_tokens in its place", {"ignore_eos": False, "min_tokens": True}))
+            changes.append(("ignore_eos" + fixed * " and min_tokens", {"ignore_eos": False, "min_tokens": False}))
+        changes.append(("include_usage", {"include_usage": False}))
+        for what, change in changes:
+            if answer.status not in (400, 422) or self.spec.template:
                 break
-            (name,) = change
-            if not getattr(options, name):
-                continue
             options = msgspec.structs.replace(options, **change)
-            payload, _ = self.payload(envelope, api, options, _LOOK_TOKENS[0])
+            payload, _ = self.payload(envelope, options, _LOOK_TOKENS[0])
             answer = await ask(self.pool, payload, timeout_s=self.timeout_s)
             if answer.status not in (400, 422):
-                self.notes.append(f"the server refuses {name}; sent without it")
-        await self.judge(answer, api, options)
+                self.notes.append(f"the server refuses {what}" + "; sent without it" * (";" not in what))
+        await self.judge(answer, options)
         return answer, options
 
-    async def judge(self, answer: Answer, api: Api, options: Options) -> None:
+    async def judge(self, answer: Answer, options: Options) -> None:
         status = answer.status
         if status == 200:
             if _is_page(answer):
@@ -279,7 +315,7 @@ class _Look:
             if answer.cut:
                 self.notes.append(f"the answer to the look before the run was cut ({answer.cut})")
             else:
-                self.judge_content(answer, api)
+                self.judge_content(answer)
         elif status in (401, 403):
             raise self.unauthorized(answer)
         elif 300 <= status < 400:
@@ -303,22 +339,30 @@ class _Look:
                 remedy="Change the request with --extra-body or --header as that text says",
             )
 
-    def judge_content(self, answer: Answer, api: Api) -> None:
+    def judge_content(self, answer: Answer) -> None:
         kind = answer.headers.get("content-type", "no content type").partition(";")[0]
-        if not self.spec.stream:
-            if dialect_for(api).read_body(answer.body).kind is EventKind.OTHER:
-                raise TargetError(f"{self.url.origin} does not answer as {api} does ({kind})", remedy=_NOT_OPENAI)
+        dialect, shape = self.dialect, self.api or f"the dialect {self.dialect.name}"
+        remedy = _NOT_OPENAI if self.api else "Name the shape of its answers with --dialect; `any` takes every shape"
+        if not self.stream:
+            if dialect.read_body(answer.body).kind is EventKind.OTHER:
+                raise TargetError(f"{self.url.origin} does not answer as {shape} does ({kind})", remedy=remedy)
             return
         if kind != "text/event-stream" and answer.body.lstrip()[:1] in (b"{", b"["):
-            if dialect_for(api).read_body(answer.body).fault is None and b'"choices"' in answer.body:
+            whole = dialect.read_body(answer.body)
+            if whole.fault is None and whole.kind is not EventKind.OTHER:
                 raise TargetError(
                     f"{self.url.origin} does not stream: it answers stream=true with {kind}",
                     remedy="Measure whole answers with --no-stream",
                 )
-            raise TargetError(f"{self.url.origin} answers stream=true with {kind}", remedy=_NOT_OPENAI)
-        meanings = read_events(api, answer.body)
+            raise TargetError(f"{self.url.origin} answers stream=true with {kind}", remedy=remedy)
+        if (coding := answer.headers.get("content-encoding", "identity")) != "identity":
+            raise TargetError(
+                f"{self.url.origin} compresses its streams ({coding}), though nobody asked for it",
+                remedy="Switch compression off for event streams, in the server or in the proxy before it",
+            )
+        meanings = read_events(dialect, answer.body)
         if not any(one.kind not in (EventKind.OTHER, EventKind.COMMENT) for one in meanings):
-            raise TargetError(f"{self.url.origin} answers with {kind} that has no event of {api}", remedy=_NOT_OPENAI)
+            raise TargetError(f"{self.url.origin} answers with {kind} that has no event of {shape}", remedy=remedy)
 
     def web_page(self, answer: Answer) -> TargetError:
         return TargetError(
@@ -337,32 +381,49 @@ class _Look:
     async def calibrate(self, target: Target, first: Answer) -> None:
         """Two answers' counts of prompt tokens give characters per token and the template's overhead."""
         calibration = Calibration()
+        overheads: list[int] = []
         answer = first
         for tokens in _LOOK_TOKENS:
-            payload, chars = self.payload(target.envelope, target.api, target.options, tokens)
+            payload, chars = self.payload(target.envelope, target.options, tokens)
             if tokens != _LOOK_TOKENS[0]:
                 answer = await ask(self.pool, payload, timeout_s=self.timeout_s)
-            counted = _prompt_tokens(target.api, answer, stream=self.spec.stream)
+            counted = _prompt_tokens(self.dialect, answer, stream=self.stream)
             if answer.status != 200 or counted is None:
                 break
             calibration.observe(chars, counted)
-        if calibration.n and not target.options.state_prompt_tokens:
+            overheads.append(counted - tokens)
+        if self.spec.tokenizer and self.spec.prompt is None:
+            self.note_overhead(target, overheads)
+        elif calibration.n and not target.options.state_prompt_tokens:
             target.calibration = calibration.estimate()
             target.calibrated = True
+
+    def note_overhead(self, target: Target, overheads: list[int]) -> None:
+        """What the server adds to a text that is exact in tokens: the same for every length, if they are its tokens."""
+        target.options = msgspec.structs.replace(target.options, state_prompt_tokens=False)
+        if not overheads:
+            self.notes.append("the server does not count prompt tokens: what its template adds to them is unknown")
+            return
+        target.calibrated = True
+        target.calibration = (target.calibration[0], float(min(overheads)))
+        if max(overheads) - min(overheads) > _SAME_OVERHEAD:
+            off = (overheads[-1] - overheads[0]) / (_LOOK_TOKENS[1] - _LOOK_TOKENS[0])
+            self.notes.append(
+                f"the server counts {off:+.1%} tokens beside the tokenizer: is it the one of {target.options.model}?"
+            )
 
 
 _NOT_OPENAI = "Give the URL of an OpenAI-compatible server"
 
 
-def read_events(api: Api, content: bytes) -> list[Meaning]:
+def read_events(dialect: Dialect, content: bytes) -> list[Meaning]:
     """The meanings of all events in a whole streamed body."""
-    dialect = dialect_for(api)
     events = SseFramer().feed(content)
     return [dialect.read(one.event, one.data) for one in events if one.data is not None]
 
 
-def _prompt_tokens(api: Api, answer: Answer, *, stream: bool) -> int | None:
-    meanings = read_events(api, answer.body) if stream else [dialect_for(api).read_body(answer.body)]
+def _prompt_tokens(dialect: Dialect, answer: Answer, *, stream: bool) -> int | None:
+    meanings = read_events(dialect, answer.body) if stream else [dialect.read_body(answer.body)]
     counts = [one.usage.prompt for one in meanings if one.usage is not None and one.usage.prompt]
     return counts[-1] if counts else None
 
@@ -382,7 +443,7 @@ def _json(answer: Answer) -> Any:
 
 def _said(answer: Answer) -> str:
     """What the server said, in one line of at most 200 characters."""
-    fault = dialect_for("/chat/completions").read_body(answer.body).fault
+    fault = CHAT.read_body(answer.body).fault
     if fault is not None:
         text = fault.message
     elif _is_page(answer):

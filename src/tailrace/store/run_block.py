@@ -4,9 +4,10 @@ A payload is `msgpack([numbers, texts, width, low, high])`:
 
 * `numbers`, the first part of `texts`: columns. One is a field of the record, in the order that the file's header
   names; a column of one value stands for all rows, as in the hot tier (`store.batch`).
-* `texts`: zlib of `msgpack([columns, streams])`. `streams` is `[lengths, firsts, kinds, tokens, thinned, merged]`,
-  with length -1 for a record without timeline. Text, kinds and tokens repeat themselves so much that they take next
-  to nothing here; numbers do not, and to try costs more than anything else.
+* `texts`: `msgpack([columns, streams])`, as zlib where that is long. `streams` is
+  `[lengths, firsts, kinds, tokens, thinned, merged]`, with length -1 for a record without timeline. Text, kinds and
+  tokens repeat themselves so much that they take next to nothing here; numbers do not, and to try costs more than
+  anything else.
 * `low`, `high`: the gaps between the events of each stream, all after one another, as integers of `width` bytes in
   nanoseconds, laid out plane by plane (all lowest bytes, then all second ones, …). Of real stamps the three lowest
   planes are mostly noise and stay as they are; the others go through zlib's run-length mode.
@@ -56,6 +57,10 @@ _DEFAULTS: Final[dict[str, Any]] = {
     if info.default is not msgspec.NODEFAULT and info.name != "timeline"
 }
 _RAW_PLANES: Final = 3
+_SMALL: Final = 64
+"""Bytes of text a record that are not worth the time to compress."""
+_ARRAY: Final = b"\x92"
+"""How the msgpack of a pair begins, and no stream of zlib's."""
 _WINDOW: Final = -15
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder().decode
@@ -85,7 +90,10 @@ def encode_records(records: Sequence[RequestRecord]) -> bytes:
         (one[0],) if one[0] == one[-1] and one.count(one[0]) == len(one) else one
         for one in [columns[place] for place in _TEXT_PLACES]
     ]
-    return _encode([numbers, zlib.compress(_encode([texts, streams]), 1), width, low, high])
+    second = _encode([texts, streams])
+    if len(second) > _SMALL * len(records):
+        second = zlib.compress(second, 1)
+    return _encode([numbers, second, width, low, high])
 
 
 def _once(values: list[Any]) -> list[Any]:
@@ -136,7 +144,7 @@ def decode_records(
     """
     try:
         first, packed, width, low, high = _decode(payload)
-        second, streams = _decode(inflate(packed))
+        second, streams = _decode(packed if packed[:1] == _ARRAY else inflate(packed))
         lines = _timelines(streams, width, low, high)
         _must_be(rows, len(lines))
         fields = {

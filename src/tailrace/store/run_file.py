@@ -42,7 +42,7 @@ __all__ = ["Arrival", "Run", "RunHeader", "RunTrailer", "RunWriter", "is_run_fil
 RUN_SCHEMA: Final = FORMAT
 _BATCH_RECORDS: Final = 128
 _BATCH_EVENTS: Final = 16_384
-"""Laying out a block holds the event loop: 16,384 events are some 0.9 ms of it."""
+"""Laying out a block holds the event loop: 16,384 events are 1.0 to 1.5 ms of it."""
 _LINGER_S: Final = 0.25
 """A record waits at most twice this long for its block to be written."""
 _MOST_WAITING: Final = 256
@@ -54,7 +54,11 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: str = "closed"
     rate: float | None = None
-    """Requests per second of an open schedule."""
+    """Requests per second of an open schedule, where that is one number."""
+    shape: str = ""
+    """A rate (or, closed, a number of workers) that changes with time, as it is typed: `2..20 over 60s`."""
+    clients: str = ""
+    """Who sends, where many do, as it is typed: `50 clients zipf 1.1`."""
     concurrency: int | None = None
     """Requests in flight of a closed loop."""
     seed: int | None = None
@@ -184,6 +188,8 @@ class RunWriter:
         self._error: OSError | None = None
         self._stopped = False
         """Closed, or the disk has refused."""
+        self._fault: Exception | None = None
+        """What was wrong with a record that the writer's thread could not lay out."""
         self._told = False
         self._lock = threading.Lock()
         self._turn = threading.Condition(self._lock)
@@ -293,6 +299,8 @@ class RunWriter:
     def _check(self) -> None:
         if self._file is None:
             raise ValueError("this run file is closed")
+        if self._fault is not None:
+            raise self._fault
         if self._error is not None:
             raise self._failure()
 
@@ -333,7 +341,7 @@ class RunWriter:
                 while not self._blocks and not self._closing:
                     self._turn.wait(_LINGER_S)
                     if self._since and time.monotonic() - self._since >= _LINGER_S:
-                        self._lay_out()
+                        self._lay_out_here()
                 if not self._blocks:
                     return
                 blocks, self._blocks = self._blocks, []
@@ -342,6 +350,13 @@ class RunWriter:
             with self._turn:
                 self._busy = False
                 self._turn.notify_all()
+
+    def _lay_out_here(self) -> None:
+        """For the writer's own thread, which must go on: whoever writes next is told what was wrong with a record."""
+        try:
+            self._lay_out()
+        except Exception as error:  # noqa: BLE001  (whatever a value that cannot be laid out raises)
+            self._fault, self._stopped = error, True
 
     def _append(self, data: bytes, records: int = 0) -> bool:
         """Write whole blocks, or nothing of them: a block that a full disk has torn is taken back."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from tailrace.model.errors import InputError
 from tailrace.workload.length import Fixed, Length, LogNormal, Uniform, parse_length
+from tailrace.workload.traits import PLAIN, Traits
 
 _BLOCK = 1024
 """Draws a block. Fixed, so that the sequence does not depend on how much of it is consumed at a time."""
@@ -25,6 +26,7 @@ class TrafficClass(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Length
     output: Length
     correlation: float = 0.0
+    traits: Traits = PLAIN
 
 
 class Drawn(NamedTuple):

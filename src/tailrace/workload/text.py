@@ -5,16 +5,21 @@ a number of characters: `chars_per_token` says how many make a token. `Calibrati
 what the server itself counted (its `usage`), so that no tokenizer and no download is needed.
 
 Prefix caches: every prompt begins with words of its own, which differ between requests and between runs
-(`nonce`), so that a cache cannot answer for the engine. A shared prefix has to be asked for.
+(`nonce`), so that a cache cannot answer for the engine. A shared prefix has to be asked for; it is the run's own, too,
+so that no earlier run has it cached.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
+
+from tailrace.workload.prefix import Piece
 
 _VOCABULARY: Final = """
 time year people way day man thing woman life child world school state family student group country problem
@@ -83,11 +88,42 @@ class Calibration(msgspec.Struct):
         return self.sum_chars / self.sum_tokens, 0.0
 
 
+class Prompts(Protocol):
+    """Writes the text of prompts."""
+
+    nonce: str
+
+    def write(self, index: int, tokens: int, pieces: Sequence[Piece] = ()) -> str:
+        """The prompt of request `index`: `tokens` long, the pieces at its beginning."""
+
+
+@lru_cache(maxsize=4)
+def pool_words(seed: int) -> tuple[str, ...]:
+    """The words from which the prompts of a seed are cut."""
+    rng = np.random.default_rng(np.random.SeedSequence([seed, 0x7E87]))
+    return tuple(_WORDS[i] for i in rng.integers(0, len(_WORDS), _POOL_WORDS).tolist())
+
+
+@lru_cache(maxsize=4)
+def _pool(seed: int) -> str:
+    return " ".join(pool_words(seed))
+
+
+def digest(seed: int, nonce: str, name: int | str) -> bytes:
+    """16 bytes that tell one text of a run from all others; `name` is a request's number, or a piece's key."""
+    return hashlib.blake2b(f"{seed}/{nonce}/{name}".encode(), digest_size=16).digest()
+
+
+def head_words(mark: bytes) -> list[str]:
+    """The words of its own with which a prompt begins."""
+    return [_WORDS[int.from_bytes(mark[2 * i : 2 * i + 2], "big") % len(_WORDS)] for i in range(_HEAD_WORDS)]
+
+
 class PromptWriter:
     """Writes prompts of about a given number of tokens.
 
-    The text is a pure function of `(seed, nonce, index, tokens, calibration)`. `shared_prefix` tokens at the
-    beginning are the same for every prompt with the same seed (never longer than the prompt).
+    The text is a pure function of `(seed, nonce, index, tokens, pieces, calibration)`. `shared_prefix` tokens at the
+    beginning are the same for every prompt of a run that has no pieces of its own (never longer than the prompt).
     """
 
     def __init__(
@@ -104,28 +140,39 @@ class PromptWriter:
         self.chars_per_token = chars_per_token
         self.overhead_tokens = overhead_tokens
         self.shared_prefix = shared_prefix
-        rng = np.random.default_rng(np.random.SeedSequence([seed, 0x7E87]))
-        words = [_WORDS[i] for i in rng.integers(0, len(_WORDS), _POOL_WORDS).tolist()]
-        self._pool = " ".join(words)
+        self._pool = _pool(seed)
 
-    def write(self, index: int, tokens: int) -> str:
+    def write(self, index: int, tokens: int, pieces: Sequence[Piece] = ()) -> str:
         """The prompt of request `index`: ASCII words and spaces, safe inside a JSON string without escaping."""
         wanted = max(1, round((tokens - self.overhead_tokens) * self.chars_per_token))
-        shared = ""
-        if self.shared_prefix:
-            shared = self._cut(0, min(wanted, round(self.shared_prefix * self.chars_per_token)))
+        if self.shared_prefix and not pieces:
+            pieces = (Piece("all", self.shared_prefix),)
+        shared = self._shared(pieces, wanted) if pieces else ""
         own = wanted - len(shared)
         if own <= 0:
             return shared
-        digest = hashlib.blake2b(f"{self.seed}/{self.nonce}/{index}".encode(), digest_size=16).digest()
-        head = " ".join(
-            _WORDS[int.from_bytes(digest[2 * i : 2 * i + 2], "big") % len(_WORDS)] for i in range(_HEAD_WORDS)
-        )
+        mark = digest(self.seed, self.nonce, index)
+        head = " ".join(head_words(mark))
         tail = _INSTRUCTION if own > len(head) + 2 * len(_INSTRUCTION) else ""
-        start = int.from_bytes(digest[8:], "big") % len(self._pool)
+        start = int.from_bytes(mark[8:], "big") % len(self._pool)
         rest = own - len(head) - len(tail) - 1
-        body = f"{head} {self._cut(start, rest)}{tail}" if rest > 0 else head[:own]
-        return f"{shared} {body[: own - 1]}" if shared and own > 1 else shared + body
+        body = f"{head} {self._cut(start, rest)}{tail}" if rest > 0 else f"{head} "[:own]
+        return shared + body
+
+    def _shared(self, pieces: Sequence[Piece], most: int) -> str:
+        """The text of the pieces, up to `most` characters. A piece cut shorter is the beginning of the longer one."""
+        out: list[str] = []
+        tokens = done = 0
+        for piece in pieces:
+            tokens += piece.tokens
+            length = min(most, round(tokens * self.chars_per_token)) - done
+            if length <= 0:
+                break
+            done += length
+            start = int.from_bytes(digest(self.seed, self.nonce, piece.key)[8:], "big") % len(self._pool)
+            text = self._cut(start, length)
+            out.append(text[:-1] + " ")
+        return "".join(out)
 
     def _cut(self, start: int, length: int) -> str:
         """`length` characters of the pool from the first word after `start`, around its end as often as needed."""
@@ -134,3 +181,16 @@ class PromptWriter:
         while len(out) < length:
             out += " " + self._pool[: length - len(out) - 1]
         return out
+
+
+class FixedPrompt:
+    """One text for every request, as it was given."""
+
+    def __init__(self, text: str, *, nonce: str = "") -> None:
+        self.text = text
+        self.nonce = nonce
+
+    def write(self, index: int, tokens: int, pieces: Sequence[Piece] = ()) -> str:
+        """See `Prompts.write`."""
+        del index, tokens, pieces
+        return self.text
