@@ -202,7 +202,7 @@ class Judged:
                     continue
                 break
         top = f"{prefix}{metric}.p{_LADDER[0] * 100:g}"
-        if top in self._doubtless and out and out[-1].name.startswith(f"{prefix}{metric}."):
+        if interactive and top in self._doubtless and out and out[-1].name.startswith(f"{prefix}{metric}."):
             out.append(Headline(top, interactive, decisive=False, delta=self.metrics[top], change=self.changes[top]))
 
 
