@@ -170,8 +170,8 @@ server_program() {
   PATH="$PATH:/usr/sbin" command -v "$1" >/dev/null 2>&1 || system_packages "$package"
 }
 
-# vLLM's own request functions, the ones that `vllm bench serve` measures with: one file out of its wheel, which
-# is fetched without its gigabytes of dependencies and thrown away again.
+# vLLM's own benchmark functions, the ones that `vllm bench serve` measures and counts with: two files out of its wheel,
+# which is fetched without its gigabytes of dependencies and thrown away again.
 vllm_functions() {
   local home="$ROOT/.cache/peers/vllm-functions" stamp wheel
   stamp="$(stamp_of requirements/peers/vllm-functions.txt requirements/peers/vllm-wheel.txt)"
@@ -184,8 +184,9 @@ vllm_functions() {
     --require-hashes --dest "$wheel" -r requirements/peers/vllm-wheel.txt || fail "the wheel of vLLM cannot be fetched"
   "$home/bin/python" -c 'import sys, zipfile
 with zipfile.ZipFile(sys.argv[1]) as wheel:
-    open(sys.argv[3], "wb").write(wheel.read(sys.argv[2]))' \
-    "$wheel"/*.whl vllm/benchmarks/lib/endpoint_request_func.py "$home/endpoint_request_func.py"
+    for name in sys.argv[3:]:
+        open(sys.argv[2] + "/" + name.rpartition("/")[2], "wb").write(wheel.read(name))' \
+    "$wheel"/*.whl "$home" vllm/benchmarks/lib/endpoint_request_func.py vllm/benchmarks/serve.py
   rm -r "$wheel"
   printf '%s\n' "$stamp" > "$home/ready"
 }

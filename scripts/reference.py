@@ -153,7 +153,7 @@ def record() -> str:
 
 
 def results() -> str:
-    names = ("bench", "check", "compare", "demo", "diagnose", "selftest")
+    names = ("bench", "check", "compare", "compare-set", "engine-view", "demo", "diagnose", "selftest")
     head = "# Results\n\nWhat commands print with `--json`. Durations are milliseconds and say so in their name.\n"
     out = [head, "JSON Schemas: " + ", ".join(f"[{name}](schemas/{name}.json)" for name in names) + ".\n"]
     for path, structs in (
@@ -359,6 +359,9 @@ def schemas() -> dict[str, str]:
     workload = module("tailrace.cli.workload_file")
     if workload is not None:
         made["workload"] = workload.schema()
+    rules = module("tailrace.model.rules")
+    if rules is not None:
+        made["compare-rules"] = rules.rules_schema()
     settings = module("tailrace.gateway.config")
     if settings is not None:
         made["config"] = settings.json_schema()

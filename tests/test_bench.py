@@ -113,3 +113,85 @@ def test_an_arm_that_is_none_is_refused_with_the_names_of_those_there_are():
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert "no flood; there are overload, storm, killed, canary, shares" in ended.stderr
+
+
+# -- load generators beside the truth
+
+
+def probe_row(tool: str, number: int, cpu_s: float, **more: Any) -> dict[str, Any]:
+    """A window at 128 streams in which everything was reported as it was."""
+    true = {"ttft_p50": 125.0, "ttft_p90": 215.0, "ttft_p99": 331.0, "gap_p99": 194.0, "tpot_p99": 27.3}
+    true |= {"e2e_p99": 2842.0, "tokens_per_s": 5134.0}
+    cost = {"cpu_s": cpu_s, "cpu_s_per_100k": cpu_s / 1.28, "tokens": 128_000, "peak_pss_mib": 50.0, "processes": 1}
+    row = {"tool": tool, "round": number, "streams": 128, "rate": None, "limited": "", "connections": 128, **cost}
+    return {**row, "to_first_request_s": 0.5, "beyond_s": 1.0, "reported": true, "true": true, **more}
+
+
+def probe_page(tmp_path: Path, rows: list[dict[str, Any]]) -> tuple[int, str]:
+    conditions = {"date": "2026-01-01", "machine": "m", "rounds": "r", "load": "l", "note": "n", "versions": {}}
+    (tmp_path / "parts.json").write_text(json.dumps({"rows": rows, "conditions": conditions}))
+    page = tmp_path / "page.md"
+    page.write_text((ROOT / "docs" / "benchmarks.md").read_text())
+    command = [sys.executable, str(ROOT / "bench" / "probe"), "--from", str(tmp_path), "--page", str(page)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in ended.stderr
+    return ended.returncode, page.read_text()
+
+
+def test_a_figure_that_is_wrong_is_bold_and_one_that_is_missing_is_a_dash(tmp_path):
+    ours = probe_row("tailrace", 0, 6.0)
+    ours["reported"] = {**ours["reported"], "ttft_p99": None}
+    theirs = probe_row("guidellm", 0, 50.0, limited="root_late", connections=1270)
+    theirs["reported"] = {**theirs["reported"], "gap_p99": 27.5}
+    code, page = probe_page(tmp_path, [ours, theirs])
+    assert code == 0
+    assert "| Tailrace | 128 | 125.0 / 125.0 | 215.0 / 215.0 | - / 331.0 | 194.0 / 194.0 |" in page
+    assert "| **27.5 / 194.0** |" in page
+    assert "| 1,270 | 1 of 1 |" in page
+    gateway = (ROOT / "docs" / "benchmarks.md").read_text().partition("<!-- end: scripts/bench gateway -->")[0]
+    assert page.startswith(gateway), "the other harness's part is left alone"
+
+
+def test_the_cost_is_judged_by_the_ratio_within_each_round(tmp_path):
+    # In the second round the whole machine was four times slower.
+    pairs = [(6.0, 7.0), (24.0, 28.0), (6.2, 7.0)]
+    rows = [probe_row("tailrace", n, ours) for n, (ours, _) in enumerate(pairs)]
+    rows += [probe_row("vllm", n, theirs) for n, (_, theirs) in enumerate(pairs)]
+    assert probe_page(tmp_path, rows)[0] == 0
+    rows += [probe_row("aiperf", n, 20.0) for n in range(3)]
+    code, page = probe_page(tmp_path, rows)
+    assert code == 1
+    (judged,) = [line for line in page.splitlines() if "1/4 of AIPerf" in line]
+    assert "0.31 (0.30..1.20)" in judged
+    assert "**broken**" in judged
+
+
+def test_a_tool_that_failed_is_named_and_is_no_figure(tmp_path):
+    lost = {"tool": "aiperf", "round": 0, "streams": 128, "rate": None, "fatal": "ValueError: no result"}
+    code, page = probe_page(tmp_path, [probe_row("tailrace", 0, 6.0), lost])
+    assert code == 1
+    assert "Lost: AIPerf at 128 streams: `ValueError: no result`." in page
+
+
+def test_a_schedule_is_judged_at_the_server():
+    sys.path.insert(0, str(ROOT / "bench" / "probe"))
+    try:
+        import windows
+    finally:
+        sys.path.remove(str(ROOT / "bench" / "probe"))
+    exact = [n * 5_000_000 for n in range(1000)]
+    assert windows.schedule(exact, 200.0) == {"got_rate": 200.0, "late_p50_ms": 0.0, "late_p99_ms": 0.0}
+    drifting = [n * 10_000_000 for n in range(1000)]
+    assert windows.schedule(drifting, 200.0)["got_rate"] == 100.0
+    assert windows.schedule(drifting, 200.0)["late_p99_ms"] == 4950.0
+    stalled = [at + (50_000_000 if 500 <= n < 520 else 0) for n, at in enumerate(exact)]
+    assert windows.schedule(stalled, 200.0)["late_p99_ms"] == 50.0
+
+
+def test_without_the_truth_server_it_says_where_to_put_it(tmp_path):
+    env = dict(os.environ) | {"TAILRACE_SHARED": str(tmp_path)}
+    command = [sys.executable, str(ROOT / "bench" / "probe"), "--quick"]
+    ended = subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert f"no truth server at {tmp_path}" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -1,8 +1,9 @@
+import msgspec
 import numpy as np
 import pytest
 
 from tailrace.analyze.bench_summary import summarise, summarise_run
-from tailrace.model.measurement import ClientHealth
+from tailrace.model.measurement import BenchSummary, ClientHealth
 from tailrace.model.outcome import Reason
 from tailrace.model.thresholds import MS, Objectives
 from tailrace.store.run_file import RunTrailer
@@ -132,3 +133,90 @@ def test_nothing_completed():
     assert summary.metrics["ttft_ms"].reason
     assert summary.requests_per_s == 0.0
     assert summarise(table([])).n == 0
+
+
+def two_classes(n=400):
+    rng = np.random.default_rng(8)
+    records = []
+    for i in range(n):
+        bad = i % 40 == 0
+        records.append(
+            request(
+                i,
+                at_ms=i * 10,
+                lane="document" if i % 4 == 0 else "chat",
+                prompt=6000 if i % 4 == 0 else 300,
+                prefill_ms=float(rng.exponential(100)),
+                gaps_ms=() if bad else rng.exponential(20, int(rng.integers(1, 30))),
+                reason=Reason.QUEUE_FULL if bad else Reason.NONE,
+                vantage="client",
+                run_offset_ns=i * 10 * MS,
+                intended_to_sent_ns=2 * MS,
+            )
+        )
+    return table(records)
+
+
+def test_classes_and_buckets_add_up_to_the_whole():
+    summary = summarise(two_classes())
+    assert set(summary.classes) == set(summary.classes_from_schedule) == set(summary.mix) == {"chat", "document"}
+    for key, whole in summary.metrics.items():
+        assert sum(one[key].n for one in summary.classes.values()) == whole.n
+        assert sum(one[key].failed for one in summary.classes.values()) == whole.failed
+        if whole.n:
+            assert min(one[key].min for one in summary.classes.values()) == whole.min
+            assert max(one[key].max for one in summary.classes.values()) == whole.max
+    assert sum(bucket.n for bucket in summary.buckets) == summary.completed
+    assert sum(bucket.metrics["e2e_ms"].n for bucket in summary.buckets) == summary.metrics["e2e_ms"].n
+    # Buckets count from the origin of the headline: 2 ms later than the send.
+    longest = max(bucket.metrics["e2e_ms"].max for bucket in summary.buckets)
+    assert longest == pytest.approx(summary.from_schedule["e2e_ms"].max) == summary.metrics["e2e_ms"].max + 2
+    assert summary.completed + summary.failed + summary.left == summary.n
+
+
+def test_one_class_is_not_told_twice():
+    assert summarise(table([request(i) for i in range(5)])).classes == {}
+
+
+def test_the_headline_is_from_the_intended_time_where_there_is_one():
+    assert summarise(two_classes()).headline == "from_schedule"
+    assert summarise(table([request(0)])).headline == "metrics"
+
+
+def test_failures_stand_beside_every_percentile_and_make_the_adjusted_one():
+    summary = summarise(two_classes())
+    assert summary.failed == 10
+    for key in ("ttft_ms", "tpot_ms", "e2e_ms", "longest_wait_ms"):
+        assert summary.metrics[key].failed == 10
+        assert summary.metrics[key].adjusted["p50"] >= summary.metrics[key].p50
+    # 10 of 400 failed: what lies above the 97.5th percentile is a failure.
+    assert summary.from_schedule["e2e_ms"].adjusted["p95"] is not None
+    assert summarise(two_classes(800)).from_schedule["e2e_ms"].adjusted["p99"] is None
+    # Gaps are not one a request: they say how many requests are missing, and no more.
+    assert (summary.metrics["chunk_gap_ms"].failed, summary.metrics["chunk_gap_ms"].adjusted) == (10, {})
+
+
+def test_what_the_client_left_on_purpose_is_no_failure():
+    records = [request(i, vantage="client", gaps_ms=[10]) for i in range(20)]
+    records += [request(50 + i, vantage="client", reason=Reason.CLIENT_DISCONNECT) for i in range(5)]
+    records += [request(60, vantage="client", reason=Reason.OPERATOR)]
+    summary = summarise(table(records))
+    assert (summary.completed, summary.failed, summary.left) == (20, 0, 6)
+    assert summary.metrics["e2e_ms"].adjusted["p50"] == summary.metrics["e2e_ms"].p50
+    # At a gateway an operator's cancel is the server's side.
+    gateways = [request(0, gaps_ms=[10]), request(1, reason=Reason.OPERATOR)]
+    assert summarise(table(gateways)).failed == 1
+
+
+def test_the_readers_tokens_a_second_and_the_factor_of_audio():
+    fast = summarise(table([request(i, gaps_ms=[20] * 10, audio_seconds=10.0) for i in range(20)]), duration_s=5.0)
+    assert fast.user_tokens_per_s.p50 == pytest.approx(50.0)
+    assert fast.tokens_per_s == 20 * 11 / 5.0
+    # 230 ms for ten seconds of audio.
+    assert fast.metrics["rtf"].p50 == pytest.approx(0.023)
+    assert "rtf" not in summarise(table([request(0)])).metrics
+
+
+def test_a_summary_survives_json():
+    summary = summarise(two_classes())
+    assert msgspec.json.decode(msgspec.json.encode(summary), type=BenchSummary) == summary

@@ -193,7 +193,7 @@ def test_too_few_requests_give_no_verdict():
 
 def test_throughput_that_fell_is_a_trade_off():
     a = table(traffic(stall_ms=600, noise=1))
-    b = table(traffic(noise=2, rate=11.2))
+    b = table(traffic(noise=2, rate=10.5))
     result = compare(a, b)
     assert result.verdict is Verdict.IMPROVED
     assert any(text.startswith("Completed requests per second fell") for text in result.trade_offs)

@@ -132,5 +132,7 @@ def test_only_one_option_gives_the_lengths():
 
 
 def test_a_trace_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="not a data directory"):
         trace_file(str(tmp_path), speed=1.0, seed=0)
+    with pytest.raises(InputError, match="cannot be read"):
+        trace_file(str(tmp_path / "missing.csv"), speed=1.0, seed=0)

@@ -55,7 +55,7 @@ def test_a_cut_run_is_refused_with_the_remedy_and_read_when_asked(tmp_path):
         diagnose_sources([path])
     result = diagnose_sources([path], allow_partial=True)
     assert result.findings[0].code == CODE
-    assert "only the part before" in result.not_understood[0]
+    assert "only what is whole was read" in result.not_understood[0]
 
 
 def test_public_records_as_json_lines(tmp_path):

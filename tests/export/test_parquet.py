@@ -1,8 +1,10 @@
 import duckdb
+import msgspec
 import pytest
 
-from tailrace.export.parquet import write_parquet
+from tailrace.export.parquet import EVENT_COLUMNS, write_events, write_parquet
 from tailrace.model.errors import InputError
+from tailrace.model.timeline import Timeline
 from tailrace.store.table import RecordTable
 from tests.store.samples import realistic
 
@@ -28,3 +30,31 @@ def test_places_that_cannot_be_written(tmp_path):
         write_parquet(table, tmp_path)
     with pytest.raises(InputError, match="cannot write the Parquet file"):
         write_parquet(table, "/proc/a.parquet")
+
+
+def test_events_are_a_row_each_and_join_their_requests(tmp_path):
+    one, two, three = realistic(3, kept=0)
+    line = Timeline(at_ns=[5, 9, 12], kind=[4, 0, 10], tokens=[-1, 2, -1])
+    records = [
+        msgspec.structs.replace(one, timeline=line),
+        two,
+        msgspec.structs.replace(three, timeline=Timeline(at_ns=[7], kind=[1], tokens=[1])),
+    ]
+    path = tmp_path / "it's events.parquet"
+    assert write_events(RecordTable.from_records(records), path) == 4
+    with duckdb.connect() as connection:
+        found = connection.execute("SELECT * FROM read_parquet(?)", [str(path)])
+        assert tuple(column[0] for column in found.description) == EVENT_COLUMNS
+        assert found.fetchall() == [
+            (one.request_id, 0, 5, "role", None),
+            (one.request_id, 1, 9, "content", 2),
+            (one.request_id, 2, 12, "done", None),
+            (three.request_id, 0, 7, "reasoning", 1),
+        ]
+
+
+def test_a_run_without_timelines_has_a_file_of_no_events(tmp_path):
+    path = tmp_path / "none.parquet"
+    assert write_events(RecordTable.from_records(realistic(2, kept=0)), path) == 0
+    with duckdb.connect() as connection:
+        assert connection.execute("SELECT count(*) FROM read_parquet(?)", [str(path)]).fetchone() == (0,)

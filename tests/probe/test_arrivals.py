@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 
 from tailrace.model.thresholds import MS, S
+from tailrace.store.run_file import read_run
 from tailrace.workload.arrivals import ArrivalKind, Arrivals
 from tailrace.workload.mix import parse_mix
 from tailrace.workload.plan import Workload
 from tailrace.workload.shape_text import parse_shape
 from tests.probe.raw_server import Call, RawServer, serving
 from tests.probe.running import run, spec_for
+from tests.probe.test_command import bench as command
 
 
 def test_a_rate_over_time_is_sent_as_it_is_planned(tmp_path: Path):
@@ -68,3 +70,18 @@ def test_parts_share_the_workers_who_come_in(tmp_path: Path):
             run(spec_for(server.url, workload=workload, part=(index, 2), requests=None, duration_ns=600 * MS), tmp_path)
             connections.append(len({call.connection for call in server.calls}))
     assert connections == [2, 1]
+
+
+def test_a_trace_that_is_too_short_plays_again_and_the_run_says_so(tmp_path: Path):
+    trace = tmp_path / "t.csv"
+    trace.write_text("time,prompt_tokens,output_tokens,model\n0,20,2,a\n0.1,30,3,b\n0.2,20,2,a\n")
+    with serving(RawServer(Call.answer)) as server:
+        done = command(
+            server.url, "--trace", str(trace), "--duration", "800ms", "--out", "a.run", "--json", cwd=tmp_path
+        )
+    assert done.returncode in (0, 3), done.stderr
+    run = read_run(tmp_path / "a.run")
+    at = sorted((record.run_offset_ns or 0) // MS for record in run.records)
+    assert at == [0, 100, 200, 300, 400, 500, 600, 700]  # rounds of 0.3 s: one mean gap after the last request
+    assert {record.lane for record in run.records} == {"a", "b"}
+    assert any("is played 2.7 times" in note for note in run.header.notes)

@@ -88,7 +88,8 @@ def test_a_worker_is_a_session_and_thinks(tmp_path: Path):
         if one.session_id == two.session_id:
             assert one.run_offset_ns is not None
             assert two.run_offset_ns is not None
-            assert two.run_offset_ns - one.run_offset_ns == pytest.approx(60 * MS + one.e2e_ns, abs=5 * MS)
+            # What is above is how late the first was sent: a moment, on a busy machine a long one.
+            assert 0 <= two.run_offset_ns - one.run_offset_ns - 60 * MS - one.e2e_ns < 200 * MS
 
 
 def test_sessions_arrive_by_the_schedule_and_turns_by_their_answers(tmp_path: Path):

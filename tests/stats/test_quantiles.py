@@ -5,12 +5,14 @@ from hypothesis import strategies as st
 
 from tailrace.stats.quantiles import (
     binomial_quantile,
+    effective_interval,
     needed,
     order_statistic_ranks,
     quantile,
     quantile_interval,
     supported,
     weighted_quantile,
+    wilson_interval,
 )
 
 RANKS = {
@@ -105,3 +107,35 @@ def test_interval_covers_the_truth():
         low, high = quantile_interval(rng.lognormal(0, 1, 500), 0.99)
         hits += low is not None and high is not None and low <= truth <= high
     assert 0.94 <= hits / 400 <= 1.0
+
+
+def test_wilsons_interval_by_hand():
+    # 8 of 10 at z = 1.96: centre (0.8 + 0.19208) / 1.38416, half 1.96 / 1.38416 * sqrt(0.016 + 0.009604).
+    assert wilson_interval(8, 10, z=1.96) == pytest.approx((0.49016, 0.94331), abs=2e-5)
+    assert wilson_interval(0, 0) is None
+
+
+@given(st.integers(0, 500), st.integers(1, 500))
+def test_wilsons_interval_contains_the_share_and_stays_a_share(hits, n):
+    hits = min(hits, n)
+    low, high = wilson_interval(hits, n)
+    assert 0.0 <= low <= hits / n + 1e-12
+    assert hits / n - 1e-12 <= high <= 1.0
+    assert low < high
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=800), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
+@settings(max_examples=80)
+def test_at_its_full_size_a_sample_has_the_interval_of_independent_values(values, p):
+    ordered = np.sort(np.array(values))
+    assert effective_interval(ordered, p, len(values)) == quantile_interval(ordered, p)
+    narrow = effective_interval(ordered, p, len(values))
+    wide = effective_interval(ordered, p, max(2.0, len(values) / 4))
+    # Fewer independent values never know more.
+    for near, far, sign in ((narrow[0], wide[0], 1), (narrow[1], wide[1], -1)):
+        assert far is None or near is None or sign * (near - far) >= 0 or len(values) < 60
+
+
+def test_one_value_has_no_interval():
+    assert effective_interval(np.array([5.0]), 0.5, 1.0) == (None, None)
+    assert effective_interval(np.arange(100.0), 0.5, 1.9) == (None, None)

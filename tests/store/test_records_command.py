@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tailrace.export.jsonl import from_public_json
+from tailrace.store.run_file import RunHeader, RunTrailer, RunWriter
 from tailrace.store.writer import RecordWriter, WriterOptions
 from tests.store.processes import child_environment
 from tests.store.samples import DAY, realistic
@@ -186,3 +187,36 @@ def test_a_reader_that_leaves_is_no_error(data):
     assert child.wait(15) == 0
     assert child.stderr.read() == b""
     child.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("run") / "a.run"
+    records = realistic(30, kept=1.0, events=4, failing=0)
+    with RunWriter(path, RunHeader()) as writer:
+        writer.write_all(records)
+        writer.close(RunTrailer(n=len(records)))
+    return path, records
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
+def test_a_run_is_a_source_of_an_export_and_its_events_are_a_second_file(run_file, tmp_path, form):
+    path, records = run_file
+    out, events = tmp_path / f"a.{form}", tmp_path / "events.parquet"
+    ok("export", str(path), "--format", form, "--out", str(out), "--events", str(events))
+    reader = {"parquet": "read_parquet", "csv": "read_csv", "jsonl": "read_json_auto"}[form]
+    joined = f"SELECT count(DISTINCT request_id), count(*) FROM {reader}('{out}') JOIN '{events}' USING (request_id)"
+    assert duckdb.execute(joined).fetchone() == (30, 120)
+    first = records[0]
+    (stamps,) = duckdb.execute(
+        f"SELECT list(at_ns ORDER BY event) FROM '{events}' WHERE request_id = '{first.request_id}'"
+    ).fetchone()
+    assert stamps == first.timeline.at_ns
+
+
+def test_a_file_of_events_does_not_take_the_others_name(run_file, tmp_path):
+    path, _ = run_file
+    out = str(tmp_path / "a.parquet")
+    done = tailrace("export", str(path), "--format", "parquet", "--out", out, "--events", out)
+    assert done.returncode == 2
+    assert "both files have the same name" in done.stderr

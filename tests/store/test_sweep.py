@@ -27,7 +27,7 @@ def test_what_was_written_is_read(tmp_path: Path):
         stopped="the queue grew",
         runs=[
             SweepRun(value=2.0, run="rate-2.run", summary=summary()),
-            SweepRun(value=1.0, run="rate-1.run", summary=summary(errors={"timed_out": 5}), saturated="why", cut=True),
+            SweepRun(value=1.0, run="rate-1.run", summary=summary(errors={"timed_out": 5}), saturated="why"),
         ],
         found={"value": 1.5},
     )

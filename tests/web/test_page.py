@@ -76,7 +76,7 @@ def test_every_module_that_a_script_imports_is_served():
                 assert "insertAdjacentHTML" not in text
                 found = re.findall(r'from "\./([^"]+)"', text)
                 waiting += [f"/page/{name}" for name in found if f"/page/{name}" not in seen]
-        assert seen == {"/page/app.js", "/page/charts.js", "/page/tables.js", "/page/text.js"}
+        assert seen == {"/page/app.js", "/page/charts.js", "/page/shrink.js", "/page/tables.js", "/page/text.js"}
 
     asyncio.run(scenario())
 

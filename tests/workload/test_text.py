@@ -70,3 +70,9 @@ def test_calibration_from_one_length_is_the_ratio():
 
 def test_no_observation_means_the_default():
     assert Calibration().estimate() == (DEFAULT_CHARS_PER_TOKEN, 0.0)
+
+
+def test_a_prompt_as_long_as_its_first_words_has_its_length_too():
+    """The words with which a prompt begins are 15 to 30 characters: just there their end meets the text's."""
+    writer = PromptWriter(seed=3, nonce="run", chars_per_token=1.0)
+    assert {len(writer.write(index, length)) - length for index in range(300) for length in range(12, 34)} == {0}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tailrace.analyze.bench_summary import completed, measured
 from tailrace.analyze.gaps import Gaps, longest_gap_ms, longest_wait_ms, pooled_gaps
-from tailrace.analyze.timebase import starts_ns
+from tailrace.analyze.timebase import starts_ns, timed
 from tailrace.model.engine_state import EngineState
 from tailrace.model.measurement import ClientHealth
 from tailrace.stats.bootstrap import Arm
@@ -115,6 +115,10 @@ def as_arm(source: Source, name: str, *, dropped: float = 0.0) -> ArmData:
     rows = np.flatnonzero(completed(every))
     done = every.where(rows)
     starts = starts_ns(every)
+    if duration and not timed(every):
+        # Only the order is known, and the length of the run: requests are laid out evenly, so that neighbours in time
+        # stay in one block. Whoever reads arrivals asks `timed` first.
+        starts = (np.arange(len(every)) * (duration * 1e9 / len(every))).astype(np.int64)
     if not duration and len(every):
         duration = float((starts + every.column("e2e_ns")).max() - starts.min()) / 1e9
     return ArmData(

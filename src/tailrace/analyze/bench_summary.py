@@ -1,111 +1,48 @@
 """The summary of one run: what `bench` and `simulate` print.
 
-Only completed requests enter a latency percentile; the others are counted by reason and as misses of goodput, never
-as missing data. Requests of the warm-up (lane `warmup`, or an intended time before the start) are left out of
-everything.
+Only completed requests enter a latency percentile; the others are counted by reason and as misses of goodput, stand
+beside every percentile, and make its error-adjusted one; they are never missing data. Requests of the warm-up (lane
+`warmup`, or an intended time before the start) are left out of everything.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.absent import without_absent
+from tailrace.analyze.attainment import attainments, met_objectives, objective_ms, throughput
+from tailrace.analyze.buckets import OUTPUT_EDGES, PROMPT_EDGES, edge_label, length_places
+from tailrace.analyze.counted import completed, failed, left, measured
 from tailrace.analyze.gaps import longest_wait_ms, pooled_gaps
+from tailrace.analyze.metric_values import Pool, pooled, summarise_pool, summarise_rates, summarise_values
+from tailrace.analyze.steady import Trim, window_of
 from tailrace.analyze.timebase import starts_ns
 from tailrace.analyze.work_done import left_as_planned, real_time_factors, work_done
-from tailrace.model.measurement import BenchSummary, ClientHealth, MetricSummary
-from tailrace.model.outcome import OutcomeKind
+from tailrace.model.measurement import BenchSummary, BucketSummary, ClientHealth, MetricSummary, RateSummary
 from tailrace.model.thresholds import Objectives
-from tailrace.stats.quantiles import quantile_interval, supported
 from tailrace.store.run_file import Run
 from tailrace.store.table import RecordTable
 
 __all__ = ["completed", "measured", "met_objectives", "objective_ms", "summarise", "summarise_run", "summarise_values"]
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
-_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 _STAGES: Final = ("queue", "preprocess", "encode", "prefill", "decode", "postprocess", "response")
-
-
-def measured(table: RecordTable) -> RecordTable:
-    """The table without its warm-up, and without requests whose clients left because the plan said so.
-
-    Those neither completed nor failed: they are counted apart (`work_done`).
-    """
-    warm = table.column("lane") == "warmup"
-    early = table.column("run_offset_ns") < 0
-    mask = ~((warm | early).astype(bool) | left_as_planned(table))
-    return table if mask.all() else table.where(mask)
-
-
-def completed(table: RecordTable) -> NDArray[np.bool_]:
-    """Which requests completed."""
-    mask: NDArray[np.bool_] = (table.column("outcome") == OutcomeKind.COMPLETED.value).astype(bool)
-    return mask
-
-
-def summarise_values(values: Floats, reason: str = "", *, independent: bool = True) -> MetricSummary:
-    """Summarise one metric (ms). NaN is "not seen" and is left out; `reason` says why there may be nothing.
-
-    `independent` is False for values of which many belong to one request (gaps): an order-statistic interval would
-    be far too narrow there, so none is given.
-    """
-    values = values[~np.isnan(values)]
-    n = int(values.size)
-    if not n:
-        return MetricSummary(n=0, reason=reason or "no completed request has it")
-    shown = {name: p for name, p in _QUANTILES.items() if supported(p, n)}
-    numbers = np.quantile(values, list(shown.values())) if shown else np.empty(0)
-    at = dict(zip(shown, (float(number) for number in numbers), strict=True))
-    interval = list(quantile_interval(values, 0.99)) if independent and n > 1 else None
-    return MetricSummary(
-        n=n,
-        mean=float(values.mean()),
-        min=float(values.min()),
-        max=float(values.max()),
-        p99_ci=interval,
-        p50=at.get("p50"),
-        p90=at.get("p90"),
-        p95=at.get("p95"),
-        p99=at.get("p99"),
-        p999=at.get("p999"),
-    )
-
-
-def met_objectives(table: RecordTable, objectives: Objectives) -> NDArray[np.bool_]:
-    """Which requests completed within every bound.
-
-    A bound at a quantile binds each request with the bound itself (the strictest of a metric's). A completed stream
-    without a first token missed; a metric that cannot exist for a request (TPOT of a single token) binds nothing.
-    """
-    met = completed(table)
-    for metric, bounds in objectives.bounds.items():
-        if not bounds or "/" in metric:
-            continue  # a lane's own objective: applied below
-        met &= _within(table, metric, min(bounds.values()))
-    for metric, bounds in objectives.bounds.items():
-        lane, _, name = metric.rpartition("/")
-        if lane and bounds:
-            elsewhere = (table.column("lane") != lane).astype(bool)
-            met &= elsewhere | _within(table, name, min(bounds.values()))
-    return met
-
-
-def objective_ms(table: RecordTable, metric: str) -> Floats:
-    """What an objective on `metric` binds in each request (ms): of the chunk gaps the longest, so that all keep it."""
-    return table.ms("chunk_gap_max" if metric == "chunk_gap" else metric)
-
-
-def _within(table: RecordTable, metric: str, bound_ns: int) -> NDArray[np.bool_]:
-    values = objective_ms(table, metric) * 1e6
-    streamed = table.column("stream").astype(bool)
-    absent = np.isnan(values)
-    ok: NDArray[np.bool_] = np.where(absent, (metric != "ttft") | ~streamed, values <= bound_ns)
-    return ok
+_SCHEDULED: Final = ("ttft", "ttft_content", "e2e", "e2e_last_token")
+_BUCKETED: Final = ("ttft", "tpot", "e2e")
+_WHY: Final = {
+    "ttft": "no streamed answer had a first token",
+    "ttft_content": "no answer began with reasoning",
+    "tpot": "no answer had two tokens with a known count",
+    "longest_wait": "no streamed answer had a first token",
+    "e2e": "",
+    "e2e_last_token": "no answer had a token",
+}
 
 
 def summarise(
@@ -115,36 +52,57 @@ def summarise(
     objectives: Objectives | None = None,
     client: ClientHealth | None = None,
     duration_s: float | None = None,
+    trim: Trim | None = None,
 ) -> BenchSummary:
-    """Summarise a table of records. `duration_s` is the length of the measured phase; without it, the time from the
-    first request's start to the last one's end.
+    """Summarise a table of records.
+
+    `duration_s` is what rates are counted over; without it, or when a warm-up was cut away, it is the time from the
+    first request's start to the last one's end. With `trim`, only the steady part that it leaves is looked at, over
+    its own length, and `BenchSummary.window` says which.
     """
     whole = len(table) - int(left_as_planned(table).sum())
     table = measured(table)
-    done_mask = completed(table)
-    done = table.where(done_mask)
     if not duration_s or len(table) != whole:
         duration_s = _span_s(table)
-    good = int(met_objectives(table, objectives or Objectives()).sum())
-    tokens = float(np.nansum(done.column("output_tokens"))) if len(done) else 0.0
-    reasons, counts = np.unique(table.column("reason")[~done_mask].astype(str), return_counts=True)
+    words = ""
+    if trim is not None and len(table):
+        window = window_of(table, trim)
+        table, duration_s, words = table.where(window.rows), window.duration_s, window.words
+    view = _View(table)
+    reasons, counts = np.unique(table.column("reason")[~view.done_rows].astype(str), return_counts=True)
     lanes, sizes = np.unique(table.column("lane").astype(str), return_counts=True)
-    late = done.column("intended_to_sent_ns") / 1e6
+    objectives = objectives or Objectives()
+    reached = attainments(table, objectives, duration_s)
+    rates = throughput(table, objectives, duration_s)
+    everyone = np.ones(len(table), dtype=bool)
+    scheduled = view.from_schedule(everyone)
+    classes = {str(lane): (table.column("lane") == lane).astype(bool) for lane in lanes} if lanes.size > 1 else {}
     return BenchSummary(
         run=name,
         n=len(table),
-        requests_per_s=len(done) / duration_s if duration_s else 0.0,
-        tokens_per_s=tokens / duration_s if duration_s else 0.0,
-        goodput_per_s=good / duration_s if duration_s else 0.0,
+        requests_per_s=rates.requests_per_s,
+        tokens_per_s=rates.tokens_per_s,
+        goodput_per_s=rates.goodput_per_s,
         errors={str(key): int(value) for key, value in zip(reasons, counts, strict=True)},
         client=client or ClientHealth(),
-        metrics=_metrics(done),
-        from_schedule=_from_schedule(done, late) if not np.isnan(late).all() else {},
+        metrics=view.metrics(everyone),
+        from_schedule=scheduled,
         mix={str(key): int(value) for key, value in zip(lanes, sizes, strict=True)},
+        headline="from_schedule" if scheduled else "metrics",
+        duration_s=duration_s or None,
+        completed=len(view.done),
+        failed=int(view.failed.sum()),
+        left=int(left(table).sum()),
+        window=words,
+        classes={lane: view.metrics(rows) for lane, rows in classes.items()},
+        classes_from_schedule={lane: view.from_schedule(rows) for lane, rows in classes.items() if scheduled},
+        attainment=reached,
+        buckets=view.buckets(),
+        user_tokens_per_s=view.user_rates(),
     )
 
 
-def summarise_run(run: Run) -> BenchSummary:
+def summarise_run(run: Run, *, trim: Trim | None = None) -> BenchSummary:
     """Summarise a run file: its objectives, client and duration come from its header and trailer."""
     trailer = run.trailer
     table = run.table()
@@ -154,8 +112,10 @@ def summarise_run(run: Run) -> BenchSummary:
         objectives=run.header.objectives,
         client=trailer.client if trailer else None,
         duration_s=trailer.duration_s if trailer else None,
+        trim=trim,
     )
-    return msgspec.structs.replace(summary, work=work_done(table, trailer.counters if trailer else {}))
+    summary = msgspec.structs.replace(summary, work=work_done(table, trailer.counters if trailer else {}))
+    return without_absent(summary, run.header)
 
 
 def _span_s(table: RecordTable) -> float:
@@ -165,41 +125,118 @@ def _span_s(table: RecordTable) -> float:
     return float((starts + table.column("e2e_ns")).max() - starts.min()) / 1e9
 
 
-def _metrics(done: RecordTable) -> dict[str, MetricSummary]:
-    gaps = pooled_gaps(done, np.arange(len(done)))
-    known = gaps.tokens > 0
-    per_token = np.repeat(gaps.ms[known] / gaps.tokens[known], gaps.tokens[known])
-    if gaps.row.size:
-        why_gaps, why_itl = "", "no event said how many tokens it brought"
-    else:
-        why_gaps = "no timeline was kept" if not gaps.rows else "no answer had two token events"
-        why_itl = why_gaps
-    streamed = done.where(done.column("stream").astype(bool))
-    out = {
-        "ttft_ms": summarise_values(streamed.ms("ttft"), "no streamed answer had a first token"),
-        "ttft_content_ms": summarise_values(done.ms("ttft_content"), "no answer began with reasoning"),
-        "chunk_gap_ms": summarise_values(gaps.ms, why_gaps, independent=False),
-        "itl_ms": summarise_values(per_token, why_itl, independent=False),
-        "tpot_ms": summarise_values(done.ms("tpot"), "no answer had two tokens with a known count"),
-        "longest_wait_ms": summarise_values(longest_wait_ms(done), "no streamed answer had a first token"),
-        "e2e_ms": summarise_values(done.ms("e2e")),
-        "e2e_last_token_ms": summarise_values(done.ms("e2e_last_token"), "no answer had a token"),
-    }
-    factors = real_time_factors(done)
-    if factors.size:
-        out["rtf"] = summarise_values(factors)
-    for stage in _STAGES:
-        values = done.ms(stage)
-        if not np.isnan(values).all():
-            out[f"{stage}_ms"] = summarise_values(values)
-    return out
+class _Gaps(NamedTuple):
+    chunks: Pool
+    tokens: Pool
+    why_chunks: str
+    why_tokens: str
 
 
-def _from_schedule(done: RecordTable, late: Floats) -> dict[str, MetricSummary]:
-    out = {
-        f"{metric}_ms": summarise_values(done.ms(metric) + late)
-        for metric in ("ttft", "ttft_content", "e2e", "e2e_last_token")
-    }
-    # Gaps have no schedule: what lies between two events is the same from either origin.
-    out["late_send_ms"] = summarise_values(late)
-    return out
+class _View:
+    """The measured requests of a run, with what several summaries of them share."""
+
+    def __init__(self, table: RecordTable) -> None:
+        self.table = table
+        self.done_rows = completed(table)
+        self.done = table.where(self.done_rows)
+        self.failed = failed(table)
+        streamed = self.done.column("stream").astype(bool)
+        self.values: dict[str, Floats] = {
+            "ttft": np.where(streamed, self.done.ms("ttft"), np.nan),
+            "ttft_content": self.done.ms("ttft_content"),
+            "tpot": self.done.ms("tpot"),
+            "longest_wait": longest_wait_ms(self.done),
+            "e2e": self.done.ms("e2e"),
+            "e2e_last_token": self.done.ms("e2e_last_token"),
+        }
+        self.late = self.done.column("intended_to_sent_ns") / 1e6
+        self.scheduled = not bool(np.isnan(self.late).all())
+        self.gaps = self._pools()
+
+    def metrics(self, rows: Flags) -> dict[str, MetricSummary]:
+        """Every metric, from the send, of the requests that `rows` of the table selects."""
+        inside, lost = rows[self.done_rows], int((self.failed & rows).sum())
+        gaps = self.gaps
+        out = {f"{name}_ms": self._one(name, self.values[name], rows) for name in ("ttft", "ttft_content")}
+        out["chunk_gap_ms"] = summarise_pool(gaps.chunks.of(inside), gaps.why_chunks, failed=lost)
+        if gaps.tokens is gaps.chunks:  # one token a chunk: one summary
+            out["itl_ms"] = out["chunk_gap_ms"]
+        else:
+            out["itl_ms"] = summarise_pool(gaps.tokens.of(inside), gaps.why_tokens, failed=lost)
+        for name in ("tpot", "longest_wait", "e2e", "e2e_last_token"):
+            out[f"{name}_ms"] = self._one(name, self.values[name], rows)
+        factors = real_time_factors(self.done.where(inside))
+        if factors.size:
+            out["rtf"] = summarise_values(factors)
+        for stage in _STAGES:
+            values = self.done.ms(stage)[inside]
+            if not np.isnan(values).all():
+                # Of a stage there is no adjusted percentile: a request that failed did not spend its time there.
+                out[f"{stage}_ms"] = summarise_values(values)
+        return out
+
+    def from_schedule(self, rows: Flags) -> dict[str, MetricSummary]:
+        """Latencies from the intended time, and how late the sends were; empty where nothing was scheduled."""
+        if not self.scheduled:
+            return {}
+        out = {f"{name}_ms": self._one(name, self.values[name] + self.late, rows) for name in _SCHEDULED}
+        # Gaps have no schedule: what lies between two events is the same from either origin.
+        out["late_send_ms"] = summarise_values(self.late[rows[self.done_rows]])
+        return out
+
+    def buckets(self) -> list[BucketSummary]:
+        """By length, from the origin of the headline."""
+        row, column = (place[self.done_rows] for place in length_places(self.table))
+        out = []
+        for i in range(len(PROMPT_EDGES)):
+            for j in range(len(OUTPUT_EDGES)):
+                inside = (row == i) & (column == j)
+                if not inside.any():
+                    continue
+                late = self.late if self.scheduled else 0.0
+                metrics = {
+                    f"{name}_ms": summarise_values(
+                        (self.values[name] + (late if name in _SCHEDULED else 0.0))[inside], _WHY[name]
+                    )
+                    for name in _BUCKETED
+                }
+                out.append(
+                    BucketSummary(
+                        prompt=edge_label(PROMPT_EDGES, i),
+                        output=edge_label(OUTPUT_EDGES, j),
+                        n=int(inside.sum()),
+                        metrics=metrics,
+                    )
+                )
+        return out
+
+    def user_rates(self) -> RateSummary:
+        """Tokens a second of each request, after its first token."""
+        tpot = self.values["tpot"]
+        rates = np.full(tpot.shape, np.nan)
+        np.divide(1000.0, tpot, out=rates, where=tpot > 0)
+        return summarise_rates(rates, _WHY["tpot"])
+
+    def _one(self, name: str, values: Floats, rows: Flags) -> MetricSummary:
+        lost = self.failed & rows
+        if name == "ttft_content" and np.isnan(self.values[name]).all():
+            # Nobody reasons here: none of the failed would have had one.
+            return summarise_values(values[rows[self.done_rows]], _WHY[name])
+        if name in ("ttft", "ttft_content", "tpot"):
+            # Without streaming there is no first token to wait for.
+            lost = lost & self.table.column("stream").astype(bool)
+        return summarise_values(values[rows[self.done_rows]], _WHY[name], failed=int(lost.sum()))
+
+    def _pools(self) -> _Gaps:
+        gaps = pooled_gaps(self.done, np.arange(len(self.done)))
+        at = (starts_ns(self.table)[self.done_rows][gaps.row] + gaps.end_ns) / 1e9
+        chunks = each = pooled(gaps.ms, gaps.row, at)
+        if not (gaps.tokens == 1).all():
+            known = gaps.tokens > 0
+            tokens = gaps.tokens[known]
+            share = np.repeat(gaps.ms[known] / tokens, tokens)
+            each = pooled(share, np.repeat(gaps.row[known], tokens), np.repeat(at[known], tokens))
+        if gaps.row.size:
+            return _Gaps(chunks, each, "", "no event said how many tokens it brought")
+        why = "no timeline was kept" if not gaps.rows else "no answer had two token events"
+        return _Gaps(chunks, each, why, why)

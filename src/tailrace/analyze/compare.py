@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tailrace.analyze.arms import ArmData, Source, as_arm, pool
-from tailrace.analyze.bench_summary import met_objectives
+from tailrace.analyze.attainment import throughput
 from tailrace.analyze.classes import Classes, classify
 from tailrace.analyze.comparable import not_comparable, origin_of
 from tailrace.analyze.decompose import stage_change
@@ -33,7 +33,7 @@ from tailrace.analyze.withheld import HIDDEN_SHARE, hidden_stalls, stall_words, 
 from tailrace.model.measurement import Comparison, RateDelta, Verdict
 from tailrace.model.thresholds import Objectives
 from tailrace.stats.bootstrap import FEW_BLOCKS
-from tailrace.stats.quantiles import needed
+from tailrace.stats.quantiles import needed, supported
 from tailrace.store.run_file import Run
 from tailrace.store.table import RecordTable
 
@@ -131,7 +131,7 @@ def compare(
         if verdict is Verdict.INCONCLUSIVE and found is not None:
             need = need_of(found.change)
         summary = quantile_words(verdict, decided_by, judged.changes, judged.metrics, headlines, need)
-    rates = {name: _rate(arms, objectives, name) for name, _ in _RATES}
+    rates = _rates(arms, objectives)
     heavy = frozenset(classes.names) - classes.interactive
     first = headlines[0].change if headlines else None
     deciding = judged.changes.get(decided_by)
@@ -217,18 +217,13 @@ class _About:
         return msgspec.structs.replace(out, interactive=[])
 
 
-def _rate(arms: tuple[ArmData, ArmData], objectives: Objectives | None, name: str) -> RateDelta:
-    values = []
-    for arm in arms:
-        if name == "requests_per_s":
-            amount = float(len(arm.done))
-        elif name == "tokens_per_s":
-            amount = float(np.nansum(arm.done.column("output_tokens"))) if len(arm.done) else 0.0
-        else:
-            amount = float(met_objectives(arm.every, objectives or Objectives()).sum())
-        values.append(amount / arm.duration_s if arm.duration_s else 0.0)
-    a, b = values
-    return RateDelta(a=round(a, 4), b=round(b, 4), delta_pct=round((b / a - 1) * 100, 2) if a else None)
+def _rates(arms: tuple[ArmData, ArmData], objectives: Objectives | None) -> dict[str, RateDelta]:
+    one, two = (throughput(arm.every, objectives or Objectives(), arm.duration_s) for arm in arms)
+    out = {}
+    for name, _ in _RATES:
+        a, b = float(getattr(one, name)), float(getattr(two, name))
+        out[name] = RateDelta(a=round(a, 4), b=round(b, 4), delta_pct=round((b / a - 1) * 100, 2) if a else None)
+    return out
 
 
 def _matched(judged: Judged, verdict: Verdict) -> list[str]:
@@ -277,7 +272,7 @@ def _checks(about: _About, headlines: list[Headline], *, paired: bool, adjusted:
             f"The shorter run holds {change.blocks} blocks of {change.block_s:.1f} s (20 would be comfortable): its "
             "interval is widened accordingly."
         )
-    if headlines and headlines[0].change.p < 0.99:
+    if headlines and not supported(0.99, min(headlines[0].change.n_a, headlines[0].change.n_b)):
         n = min(headlines[0].change.n_a, headlines[0].change.n_b)
         count = max(1, math.floor(n * 0.01 + 1e-9))
         out.append(

@@ -169,13 +169,26 @@ def _draws(
     span = float(at.max() - at.min())
     count = max(2, int(span / block_s)) if span > 0 else 2
     block = np.minimum((at - at.min()) / max(span, 1e-9) * count, count - 1).astype(np.int64)
-    members = [np.flatnonzero(block == i) for i in range(count)]
+    # Sorted once: in a resample a row stands as often as its block was drawn, so ranks are sums of these counts.
+    order = np.argsort(whole, kind="stable")
+    block = block[order]
+    ordered = {name: values[order] for name, values in stages.items()}
     out = {name: np.empty(resamples) for name in stages}
     for r in range(resamples):
-        rows = np.concatenate([members[i] for i in rng.integers(0, count, count)])
-        if not rows.size:
-            rows = np.arange(whole.size)
-        means = conditional_stage_mean({k: v[rows] for k, v in stages.items()}, whole[rows], p, h).stages
-        for name, value in means.items():
-            out[name][r] = value
+        times = np.bincount(rng.integers(0, count, count), minlength=count)[block]
+        until = np.cumsum(times)
+        n = int(until[-1])
+        if not n:
+            times = np.ones_like(times)
+            until = np.cumsum(times)
+            n = int(until[-1])
+        low = max(0, int(np.floor((p - h) * n + 1e-9)))
+        high = min(n, max(low + 1, int(np.floor((p + h) * n + 1e-9))))
+        low = min(low, max(0, high - 1))
+        first, last = (int(place) for place in np.searchsorted(until, (low, high), side="left"))
+        inside = slice(first, last + 1)
+        ranks = np.minimum(until[inside], high) - np.maximum(until[inside] - times[inside], low)
+        ranks = np.maximum(ranks, 0)
+        for name, values in ordered.items():
+            out[name][r] = float(ranks @ values[inside]) / (high - low)
     return out

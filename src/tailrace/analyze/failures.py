@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 import numpy as np
 
-from tailrace.analyze.bench_summary import completed
+from tailrace.analyze.counted import completed
 from tailrace.stats.quantiles import quantile
 from tailrace.store.table import RecordTable
 

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from tailrace.analyze.arms import FROM_SCHEDULE, METRICS, ArmData
 from tailrace.analyze.classes import Classes, prompt_tokens
+from tailrace.analyze.exceedance import Exceedance, exceedance
 from tailrace.analyze.verdict import Headline, judge_metric
 from tailrace.model.measurement import MetricDelta
-from tailrace.stats.bootstrap import QuantileChange, block_length, compare_quantiles
+from tailrace.stats.bootstrap import Arm, QuantileChange, block_length, compare_quantiles
 from tailrace.stats.decomposition import BUCKET_ROWS, mix_within
 from tailrace.stats.quantiles import needed, quantile, supported
 
@@ -54,6 +55,7 @@ class Judged:
         self.metrics: dict[str, MetricDelta] = {}
         self.changes: dict[str, QuantileChange] = {}
         self.splits: dict[str, dict[str, float | None]] = {}
+        self._doubtless: dict[str, Exceedance] = {}
         self._labels = [
             classes.labels[i][arm.done_rows].astype(str) if len(arm.done_rows) else np.empty(0, dtype=str)
             for i, arm in enumerate(arms)
@@ -101,12 +103,20 @@ class Judged:
         rng: np.random.Generator,
     ) -> None:
         one, two = self.arms[0].series(metric, keep[0]), self.arms[1].series(metric, keep[1], weights)
+        if two.weights is not None:
+            # Traffic that A did not have is in no figure of B, nor in its n.
+            kept = two.weights > 0
+            two = Arm(two.values[kept], two.at_s[kept], two.weights[kept], None if two.run is None else two.run[kept])
         if one.values.size < MIN_N or two.values.size < MIN_N:
             return
         residence = max(quantile(one.values, 0.99), quantile(two.values, 0.99)) / 1e3
         block_s = block_length(one, two, residence)
         for change in compare_quantiles(one, two, QUANTILES, block_s=block_s, rng=rng, paired=self.paired):
             name = f"{prefix}{metric}.p{change.p * 100:g}"
+            doubtless = exceedance(one, two, change)
+            if doubtless is not None:
+                change = change._replace(p_value=doubtless.p_value)  # noqa: PLW2901
+                self._doubtless[name] = doubtless
             self.changes[name] = change
             self.metrics[name] = MetricDelta(
                 a=round(change.a, 4),
@@ -115,9 +125,9 @@ class Judged:
                 ci_pct=[round(change.low * 100, 2), round(change.high * 100, 2)],
                 n_a=change.n_a,
                 n_b=change.n_b,
-                verdict=judge_metric(change),
+                verdict=judge_metric(change) if doubtless is None else doubtless.verdict,
                 detectable_pct=round(change.detectable * 100, 2),
-                note=_rests_on(change),
+                note=_rests_on(change) + ("" if doubtless is None else f"; {doubtless.words}"),
             )
         top = [float(arm.values.max()) for arm in (one, two)]
         self.metrics[f"{prefix}{metric}.max"] = MetricDelta(
@@ -190,7 +200,10 @@ class Judged:
                 if p == _LADDER[0] and interactive:
                     decisive = False  # the p95 beside it: it may decide a change, equality is told of the p99
                     continue
-                return
+                break
+        top = f"{prefix}{metric}.p{_LADDER[0] * 100:g}"
+        if interactive and top in self._doubtless and out and out[-1].name.startswith(f"{prefix}{metric}."):
+            out.append(Headline(top, interactive, decisive=False, delta=self.metrics[top], change=self.changes[top]))
 
 
 def _rests_on(change: QuantileChange) -> str:

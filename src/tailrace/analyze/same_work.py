@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.analyze.classes import Classes, prompt_tokens
-from tailrace.analyze.timebase import starts_ns
+from tailrace.analyze.timebase import starts_ns, timed
 from tailrace.stats.tests import two_proportion_p_value
 from tailrace.store.table import RecordTable
 
@@ -61,7 +61,10 @@ def same_work(a: RecordTable, b: RecordTable, classes: Classes) -> dict[str, Any
     prompts = same_distribution(prompt_tokens(a), prompt_tokens(b))
     outputs = same_distribution(a.column("output_tokens"), b.column("output_tokens"))
     differs = []
-    if not arrivals and abs(rates[1] / rates[0] - 1 if rates[0] else 0.0) > 0.05:
+    unknown = [name for name, table in (("A", a), ("B", b)) if len(table) and not timed(table)]
+    if unknown:
+        differs.append(f"when the requests of {' and '.join(unknown)} were sent is unknown")
+    elif not arrivals and abs(rates[1] / rates[0] - 1 if rates[0] else 0.0) > 0.05:
         differs.append(f"the request rate was {rates[0]:.2f}/s in A and {rates[1]:.2f}/s in B")
     elif not arrivals:
         differs.append("the arrival times differ (the rate is about the same)")
@@ -102,7 +105,7 @@ def _rate(table: RecordTable) -> float:
 
 def same_arrivals(a: RecordTable, b: RecordTable) -> bool:
     """Whether two runs replayed one schedule: as many requests, each within 0.1 s of its counterpart (95 % of them)."""
-    if not len(a) or len(a) != len(b):
+    if not len(a) or len(a) != len(b) or not (timed(a) and timed(b)):
         return False
     apart = np.abs(_arrivals_s(a) - _arrivals_s(b))
     return bool(np.quantile(apart, 0.95) <= _ARRIVAL_SLACK_S)

@@ -27,8 +27,8 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Name of its run file beside `sweep.json`."""
     saturated: str = ""
     """Why the point is beyond what the server can do; empty where it is not."""
-    cut: bool = False
-    """Sending ended early because the queue grew: no percentile of it is one of a settled load."""
+    standing: str = ""
+    """Of a search: `met`, `missed` or `undecided`."""
 
     @property
     def value(self) -> float:
@@ -63,7 +63,7 @@ def sweep_points(sweep: Sweep) -> list[SweepPoint]:
             concurrency=one.value if sweep.axis == "concurrency" else None,
             run=one.run,
             saturated=one.saturated,
-            cut=one.cut,
+            standing=one.standing,
         )
         for one in sweep.runs
     ]

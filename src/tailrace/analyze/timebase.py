@@ -7,12 +7,17 @@ from numpy.typing import NDArray
 
 from tailrace.store.table import RecordTable
 
-__all__ = ["aligned_on_one_clock", "starts_ns"]
+__all__ = ["aligned_on_one_clock", "starts_ns", "timed"]
 
 
 def aligned_on_one_clock(table: RecordTable) -> bool:
     """Whether every record carries the run's own monotonic offsets (the probe's and the simulator's do)."""
     return len(table) > 0 and not bool(np.isnan(table.column("run_offset_ns")).any())
+
+
+def timed(table: RecordTable) -> bool:
+    """Whether it is known when the requests began. Some load generators tell how long they took, and not when."""
+    return aligned_on_one_clock(table) or (len(table) > 0 and bool((table.column("start_unix_ns") > 0).any()))
 
 
 def starts_ns(table: RecordTable) -> NDArray[np.int64]:

@@ -11,8 +11,8 @@ Benjamini-Hochberg at 5 % count. The median is not in it: a p50 that rose is nam
 gaps pooled is shown but decides nothing: where about 1 % of the gaps are stalls it stands on a cliff, and its interval
 reaches from one side to the other.
 
-Between runs with other arrivals a change of less than `TOLERANCE_OTHER_ARRIVALS` never decides: the arrivals alone
-move a tail by that much.
+Between runs with other arrivals a change of less than `TOLERANCE_OTHER_ARRIVALS` does not decide: the arrivals alone
+move a tail by that much, and an arm of fewer than `MANY_BLOCKS` blocks of time has not seen how much.
 
 1. Failures, timeouts, cancellations or refusals rose (one-sided, 5 %): `regressed`, whatever the latencies did. Where
    the tail fell meanwhile, load was shed, and the cap or timeout that did it is named.
@@ -37,6 +37,7 @@ from tailrace.stats.tests import benjamini_hochberg
 
 __all__ = [
     "EQUIVALENCE",
+    "MANY_BLOCKS",
     "TOLERANCE",
     "TOLERANCE_OTHER_ARRIVALS",
     "Headline",
@@ -44,11 +45,14 @@ __all__ = [
     "judge_metric",
     "overall",
     "surviving",
+    "too_small_for_other_arrivals",
 ]
 
 TOLERANCE: Final = 0.05
 """Changes of less than this share do not matter to anybody."""
 TOLERANCE_OTHER_ARRIVALS: Final = 0.10
+MANY_BLOCKS: Final = 40
+"""From so many blocks of time on, the interval itself knows what other arrivals do."""
 EQUIVALENCE: Final = 0.10
 """Where an interval allows no change larger than this, two arms are told to be equal within what it allows."""
 
@@ -82,7 +86,7 @@ def surviving(headlines: Sequence[Headline], rate: float = 0.05) -> dict[str, Ve
     kept = benjamini_hochberg([item.change.p_value for item in headlines], rate)
     return {
         item.name: item.delta.verdict
-        if (keep and _large(item.change)) or item.delta.verdict is Verdict.NO_DIFFERENCE
+        if (keep and not too_small_for_other_arrivals(item.change)) or item.delta.verdict is Verdict.NO_DIFFERENCE
         else Verdict.INCONCLUSIVE
         for item, keep in zip(headlines, kept, strict=True)
     }
@@ -114,8 +118,9 @@ def equivalent(change: QuantileChange, within: float = EQUIVALENCE) -> bool:
     return supported(change.p, min(change.n_a, change.n_b)) and change.bound <= within
 
 
-def _large(change: QuantileChange) -> bool:
-    return change.paired or abs(change.change) >= TOLERANCE_OTHER_ARRIVALS
+def too_small_for_other_arrivals(change: QuantileChange) -> bool:
+    """Whether so small a change may be the arrivals' doing, and the arms are too short to know."""
+    return not change.paired and change.blocks < MANY_BLOCKS and abs(change.change) < TOLERANCE_OTHER_ARRIVALS
 
 
 def _milliseconds(item: Headline) -> float:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from tailrace.analyze.shed import Failures, limit_words
 from tailrace.analyze.trade_offs import metric_words, split_name
-from tailrace.analyze.verdict import EQUIVALENCE, TOLERANCE_OTHER_ARRIVALS, Headline, equivalent
+from tailrace.analyze.verdict import EQUIVALENCE, Headline, equivalent, too_small_for_other_arrivals
 from tailrace.analyze.withheld import Withheld
 from tailrace.model.measurement import MetricDelta, Verdict
 from tailrace.stats.bootstrap import QuantileChange
@@ -50,7 +50,7 @@ def need_of(change: QuantileChange) -> Need | None:
     factor = (math.log1p(change.detectable) / target) ** 2
     enough = max(math.ceil(n * factor), needed(change.p))
     if enough <= n:
-        if not change.paired and abs(change.change) < TOLERANCE_OTHER_ARRIVALS:
+        if too_small_for_other_arrivals(change):
             return None  # more of other arrivals will not decide it; the same arrivals will
         enough = math.ceil(1.25 * n)
     if enough > _MOST:
@@ -121,7 +121,7 @@ def quantile_words(
 
 def _need_words(need: Need | None, change: QuantileChange) -> str:
     if need is None:
-        if not change.paired and abs(change.change) < TOLERANCE_OTHER_ARRIVALS:
+        if too_small_for_other_arrivals(change):
             return " Other arrivals move a tail by as much: give both runs the same --seed."
         return ""
     seed = "" if change.paired else " (fewer with the same --seed in both)"

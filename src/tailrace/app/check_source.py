@@ -32,6 +32,7 @@ from tailrace.gateway.config import Config
 from tailrace.gateway.plain_yaml import size_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
+from tailrace.store.run_file import is_run_file
 
 _HEAD: Final = 8192
 _PIECE: Final = 256 * 1024
@@ -90,7 +91,7 @@ def kind_of(source: str) -> Kind:
     path = Path(source)
     if path.is_dir():
         return Kind.TRITON if any(path.glob("*/config.pbtxt")) or (path / "config.pbtxt").exists() else Kind.LENGTHS
-    text = read_head(path).decode("utf-8", "replace")
+    text = "" if is_run_file(_begin(path)) else read_head(path).decode("utf-8", "replace")
     if path.suffix in {".yaml", ".yml"}:
         return _kind_of_yaml(path)
     return _BY_SUFFIX.get(path.suffix) or _kind_of_text(path, text)
@@ -109,8 +110,9 @@ def _is_command_line(source: str) -> bool:
 
 
 def _kind_of_text(path: Path, head: str) -> Kind:
+    """`head` is empty for a run file, which is none."""
     start = head.lstrip()
-    if start.startswith('{"tailrace_run"') or (start.startswith("{") and '"request_id"' in head):
+    if not head or (start.startswith("{") and '"request_id"' in head):
         return Kind.LENGTHS
     if path.suffix == ".json" and '"num_hidden_layers"' in read_text(path):
         return Kind.MODEL
@@ -119,6 +121,17 @@ def _kind_of_text(path: Path, head: str) -> Kind:
     if start.lower().startswith("usage:") or _looks_like_help(path, head):
         return Kind.HELP
     return Kind.COMMAND if _looks_like_command(head, path) else Kind.LOG
+
+
+def _begin(path: Path) -> bytes:
+    """A regular file's first bytes; none where it cannot be read, which `read_head` then says."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return b""
+        with path.open("rb") as file:
+            return file.read(64)
+    except OSError:
+        return b""
 
 
 def read_head(path: Path) -> bytes:

@@ -9,16 +9,18 @@ import msgspec
 from tailrace.app.repeat import RepeatResult
 from tailrace.model.check import CheckReport
 from tailrace.model.finding import Diagnosis
-from tailrace.model.measurement import BenchSummary, Comparison
+from tailrace.model.measurement import BenchSummary, Comparison, ComparisonSet, EngineView
 
 PUBLISHED: dict[str, type] = {
     "bench": BenchSummary,
     "bench-repeat": RepeatResult,
     "check": CheckReport,
     "compare": Comparison,
+    "compare-set": ComparisonSet,
+    "engine-view": EngineView,
     "diagnose": Diagnosis,
 }
-"""Command -> the struct that it prints; `demo` adds its own, which holds these."""
+"""Command (or what it prints with other arguments) -> the struct; `demo` adds its own, which holds these."""
 
 
 def schema_of(kind: type) -> dict[str, Any]:

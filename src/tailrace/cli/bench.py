@@ -10,13 +10,17 @@ from tailrace.cli import bench_work_options as work_options
 from tailrace.cli.bench_load import DEFAULT_CONCURRENCY, DEFAULT_DURATION, Load
 from tailrace.cli.bench_result import Results, interruptible, run
 from tailrace.cli.bench_server import Server
+from tailrace.cli.bench_sweep import Sweeping, run_many
 from tailrace.cli.bench_traits import TraitOptions
 from tailrace.cli.bench_work import Work
 from tailrace.cli.command_app import CommandApp
+from tailrace.cli.trace_workload import TraceOptions
+from tailrace.cli.trim import HELP as TRIM_HELP
 
 app = CommandApp()
 
 _LOAD, _WORK, _SERVER, _RESULT = "How much", "Which requests", "Whom to ask", "Results"
+_MANY = "Many loads"
 
 
 @app.command()
@@ -90,14 +94,26 @@ def bench(
     trace: Annotated[
         str | None,
         typer.Option(
-            help="A recorded trace (Azure CSV, Mooncake JSON lines, CSV): its times, or its lengths under --rate or "
-            "--concurrency.",
+            help="A recorded trace (Azure, BurstGPT, ServeGen or any CSV, Mooncake JSON lines, nginx access log, run "
+            "file, records, data directory): its times, or its lengths under --rate or --concurrency.",
             rich_help_panel=_WORK,
         ),
     ] = None,
     trace_speed: Annotated[
         float, typer.Option(help="Play the trace's times so many times faster.", rich_help_panel=_WORK)
     ] = 1.0,
+    trace_from: Annotated[
+        str | None, typer.Option(help="Leave out what came before this time of the trace (5m).", rich_help_panel=_WORK)
+    ] = None,
+    trace_to: Annotated[
+        str | None, typer.Option(help="And what came from this time on.", rich_help_panel=_WORK)
+    ] = None,
+    trace_columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Which columns of a CSV: time=arrived_ms,prompt=in_tok,output=out_tok.", rich_help_panel=_WORK
+        ),
+    ] = None,
     shared_prefix: Annotated[
         int,
         typer.Option(
@@ -163,6 +179,41 @@ def bench(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept any TLS certificate.", rich_help_panel=_SERVER)
     ] = False,
+    scrape_every: Annotated[
+        str,
+        typer.Option(help="How often the engine's metrics are read during the run; 0: never.", rich_help_panel=_SERVER),
+    ] = "1s",
+    metrics_url: Annotated[
+        str, typer.Option(help="Where they are, when not at the server's /metrics.", rich_help_panel=_SERVER)
+    ] = "",
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            help="One run after the other: 'rate=1,2,4,8', 'concurrency=1..32' (doubling), 'rate=1..32 in 8'. --out is "
+            "a new directory.",
+            rich_help_panel=_MANY,
+        ),
+    ] = None,
+    find_rate: Annotated[
+        bool,
+        typer.Option(
+            "--find-rate",
+            help="Search the highest rate that meets every --objective, with its interval.",
+            rich_help_panel=_MANY,
+        ),
+    ] = False,
+    find_concurrency: Annotated[
+        bool, typer.Option("--find-concurrency", help="The same for requests at once.", rich_help_panel=_MANY)
+    ] = False,
+    search_time: Annotated[
+        str, typer.Option(help="How long the search may take in all.", rich_help_panel=_MANY)
+    ] = "10m",
+    search_from: Annotated[
+        float | None, typer.Option(help="The first load of a search (default 1).", rich_help_panel=_MANY)
+    ] = None,
+    search_most: Annotated[
+        float | None, typer.Option(help="The highest load that a search may try.", rich_help_panel=_MANY)
+    ] = None,
     objective: Annotated[
         list[str] | None,
         typer.Option(
@@ -174,9 +225,18 @@ def bench(
         str | None,
         typer.Option(help="Run file (default bench-DATE-TIME.run here).", rich_help_panel=_RESULT),
     ] = None,
+    trim: Annotated[str | None, typer.Option(help=TRIM_HELP, rich_help_panel=_RESULT)] = None,
     fail_on: Annotated[
         str | None,
         typer.Option(help="errors: exit 1 when any request did not complete.", rich_help_panel=_RESULT),
+    ] = None,
+    as_tool: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            help="Beside ours, the numbers as another tool defines them: vllm, sglang, guidellm, aiperf, ....",
+            rich_help_panel=_RESULT,
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object.", rich_help_panel=_RESULT)
@@ -213,8 +273,7 @@ def bench(
             mix=mix,
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens or max_tokens,
-            trace=trace,
-            trace_speed=trace_speed,
+            trace=None if trace is None else TraceOptions(trace, trace_speed, trace_from, trace_to, trace_columns),
             shared_prefix=shared_prefix,
             stream=stream,
             ignore_eos=ignore_eos and not natural,
@@ -252,11 +311,18 @@ def bench(
             connect_timeout=connect_timeout,
             connections=connections,
             insecure=insecure,
+            metrics_url=metrics_url,
+            scrape_every=scrape_every,
         )
-        results = Results(objective=objective or [], out=out, fail_on=fail_on, as_json=as_json)
+        results = Results(
+            objective=objective or [], out=out, fail_on=fail_on, as_json=as_json, as_tool=as_tool, trim=trim
+        )
         results.check()
         spec = spec_of(load, work, server, results)
-        if repeat:
+        sweeping = Sweeping(sweep, find_rate, find_concurrency, search_time, search_from, search_most)
+        if sweeping.asked():
+            run_many(spec, sweeping, results, processes=load.process_count())
+        elif repeat:
             from tailrace.cli.bench_repeat import run_repeat
 
             run_repeat(spec, results)

@@ -23,6 +23,12 @@ class Server(NamedTuple):
     connect_timeout: str
     connections: str
     insecure: bool
+    metrics_url: str
+    scrape_every: str
+
+    def scrape_ns(self) -> int:
+        """How often the engine's metrics are read; 0: never."""
+        return parse_span(self.scrape_every, place="--scrape-every") if self.scrape_every.strip("0.s ") else 0
 
     def limits(self) -> Limits:
         """The longest that the client waits."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from tailrace.cli.objectives import parse_objectives
 from tailrace.model.thresholds import Objectives
+from tailrace.probe.command import masked
 from tailrace.probe.spec import BenchSpec
 
 if TYPE_CHECKING:
@@ -47,4 +49,7 @@ def spec_of(load: Load, work: Work, server: Server, results: Results) -> BenchSp
         audio_files=list(work.audio_files),
         mix_text=work.mix or work.file or "",
         objectives=chosen or described or Objectives(),
+        scrape_ns=server.scrape_ns(),
+        metrics_url=server.metrics_url,
+        command=masked(["tailrace", *sys.argv[1:]]),
     )

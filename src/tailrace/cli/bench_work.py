@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from tailrace.cli.bench_load import Load
     from tailrace.cli.bench_traits import TraitOptions
+    from tailrace.cli.trace_workload import TraceOptions
     from tailrace.model.thresholds import Objectives
     from tailrace.workload.mix import TrafficClass
     from tailrace.workload.plan import Workload
@@ -20,8 +21,7 @@ class Work(NamedTuple):
     mix: str | None
     prompt_tokens: str | None
     output_tokens: str | None
-    trace: str | None
-    trace_speed: float
+    trace: TraceOptions | None
     shared_prefix: int
     stream: bool
     ignore_eos: bool
@@ -62,18 +62,22 @@ class Work(NamedTuple):
         return with_fitted_prefixes(out, load.seed, requests=load.requests, duration_ns=duration_ns), objectives
 
     def _drawn(self, load: Load) -> Workload:
-        from tailrace.cli.traffic import classes_from, trace_file
+        from tailrace.cli.trace_workload import with_trace
+        from tailrace.cli.traffic import classes_from
         from tailrace.workload.plan import Workload
 
-        rows = trace_file(self.trace, speed=self.trace_speed, seed=load.seed) if self.trace else []
+        trace = None if self.trace is None else self.trace.read(load.seed)
         classes = classes_from(
             mix=self.mix,
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens,
-            trace=bool(rows),
+            trace=trace is not None,
             default=_DEFAULT_MIX,
         )
-        return Workload(arrivals=load.arrivals(trace=bool(rows)), mix=classes, trace=rows)
+        out = Workload(arrivals=load.arrivals(trace=trace is not None), mix=classes)
+        if trace is None:
+            return out
+        return with_trace(out, trace, requests=load.requests, duration_ns=load.duration_ns(trace=True))
 
     def _described(self) -> tuple[list[TrafficClass], Objectives | None]:
         from tailrace.cli.bench_traits import TraitOptions

@@ -31,6 +31,12 @@ COMMANDS: dict[str, Command] = {
         "tailrace.cli.engine",
     ),
     "top": Command("see", "live terminal view of a gateway", "tailrace top http://127.0.0.1:9480", "tailrace.cli.top"),
+    "report": Command(
+        "see",
+        "one page with every figure of a run or a sweep; opens offline",
+        "tailrace report before.run --open",
+        "tailrace.cli.report",
+    ),
     "records": Command(
         "see",
         "query and export the records a gateway has kept",

@@ -23,7 +23,7 @@ _EXIT_INCONCLUSIVE = 3
 _ANSWERS = ("regressed", "inconclusive", "rules")
 _VIEWS = ("verdict", "engines")
 _RUNS = (
-    "Run files, results of other load tools, records as JSON lines, data directories or admin URLs: A B [C…]. One arm "
+    "Run files, results of other load tools, records as JSON lines, data directories or admin URLs: A B (C D). One arm "
     "may be several runs: a1.run,a2.run or 'a-*.run'; NAME=RUN names it."
 )
 
@@ -108,16 +108,16 @@ def _compared(
 ) -> Comparison | ComparisonSet:
     import msgspec
 
-    from tailrace.analyze.compare import compare as compare_runs
     from tailrace.analyze.compare_many import compare_many
+    from tailrace.analyze.compare_summaries import compare_any
     from tailrace.analyze.ruled import apply_rules
-    from tailrace.cli.compare_arms import Arm, read_arm
+    from tailrace.cli.compare_arms import Arm, read_arm, with_requests
 
     named_arms = [arm for arm in arms if isinstance(arm, Arm)]
     read = {arm.name: read_arm(arm, partial=partial) for arm in named_arms}
     if len(read) == 2:
         other = next(name for name in read if name != base)
-        one = compare_runs(
+        one = compare_any(
             read[base][0],
             read[other][0],
             objectives=objectives,
@@ -126,7 +126,7 @@ def _compared(
         )
         return msgspec.structs.replace(one, rules=apply_rules(one, rules))
     many = compare_many(
-        {name: sources for name, (sources, _) in read.items()},
+        {arm.name: with_requests(arm, read[arm.name][0]) for arm in named_arms},
         baseline=base,
         objectives=objectives,
         dropped={name: dropped for name, (_, dropped) in read.items()},
@@ -139,9 +139,9 @@ def _compared(
 
 def _engines(arms: Sequence[object], objectives: Objectives | None, partial: bool) -> EngineView:
     from tailrace.analyze.engine_view import engine_view
-    from tailrace.cli.compare_arms import Arm, read_arm
+    from tailrace.cli.compare_arms import Arm, read_arm, with_requests
 
-    read = {arm.name: read_arm(arm, partial=partial)[0] for arm in arms if isinstance(arm, Arm)}
+    read = {arm.name: with_requests(arm, read_arm(arm, partial=partial)[0]) for arm in arms if isinstance(arm, Arm)}
     return engine_view(read, objectives=objectives)
 
 

@@ -12,10 +12,11 @@ from tailrace.model.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tailrace.analyze.compare_summaries import Side
     from tailrace.store.run_file import Run
     from tailrace.store.table import RecordTable
 
-__all__ = ["Arm", "arms_of", "named", "read_arm"]
+__all__ = ["Arm", "arms_of", "named", "read_arm", "with_requests"]
 
 _NAME: Final = re.compile(r"^([\w .+-]+)=(.+)$")
 _URL: Final = ("http://", "https://")
@@ -101,15 +102,16 @@ def named(arms: Sequence[Arm], baseline: str | None) -> str:
     )
 
 
-def read_arm(arm: Arm, *, partial: bool) -> tuple[list[Run | RecordTable], float]:
+def read_arm(arm: Arm, *, partial: bool) -> tuple[list[Side], float]:
     """(the arm's runs, the largest share of records that one of them lost)."""
     from tailrace.app.diagnose import read_any
 
-    runs: list[Run | RecordTable] = []
+    runs: list[Side] = []
     dropped = 0.0
     for source in arm.sources:
         for one in read_any(source, allow_partial=partial):
-            found = one.run if one.run is not None else one.table
+            found: Side | None = one.run if one.run is not None else one.table
+            found = found if found is not None else one.aggregate
             if found is not None:
                 runs.append(found)
                 dropped = max(dropped, one.dropped)
@@ -117,3 +119,17 @@ def read_arm(arm: Arm, *, partial: bool) -> tuple[list[Run | RecordTable], float
         else:
             raise InputError("it holds no records of requests", place=source, remedy="Give a run file or records.")
     return runs, dropped
+
+
+def with_requests(arm: Arm, sides: Sequence[Side]) -> list[Run | RecordTable]:
+    """What can be pooled and ranked. InputError for percentiles: of them only two can be laid side by side."""
+    from tailrace.analyze.aggregate import Aggregate
+
+    for side in sides:
+        if isinstance(side, Aggregate):
+            raise InputError(
+                "it holds percentiles, no requests",
+                place=side.path,
+                remedy=f"Compare it with one other result, or give a run with its requests for {arm.name}.",
+            )
+    return [side for side in sides if not isinstance(side, Aggregate)]

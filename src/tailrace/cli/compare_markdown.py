@@ -107,7 +107,8 @@ def _details(result: Comparison) -> list[str]:
         )
         for one in result.failures
     ]
-    rest = {name: delta for name, delta in result.metrics.items() if name not in shown_metrics(result)}
+    shown = shown_metrics(result)
+    rest = {name: delta for name, delta in result.metrics.items() if name not in shown}
     return [
         _bullets("Trade-offs", result.trade_offs, folded=False),
         _bullets("What else changed", result.same_work.get("changed", [])),

@@ -12,6 +12,7 @@ from tailrace.cli.command_app import CommandApp
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tailrace.analyze.joined import Joined
     from tailrace.model.finding import Diagnosis, Finding
 
 app = CommandApp()
@@ -24,9 +25,9 @@ def diagnose(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Run file, records as JSON lines, a gateway's data directory, saved scrapes of /metrics (two give "
-            "deltas), the admin URL of a live gateway or its saved /signals, a CSV log of nvidia-smi, `nsys stats` in "
-            "CSV."
+            help="Run file, another load generator's result, records as JSON lines, a gateway's data directory, "
+            "saved scrapes of /metrics (two give deltas), the admin URL of a live gateway or its saved /signals, a "
+            "CSV log of nvidia-smi, `nsys stats` in CSV."
         ),
     ],
     before: Annotated[str | None, typer.Option(help="The same from before: a run file, records, a URL.")] = None,
@@ -36,6 +37,13 @@ def diagnose(
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Use what a cut run file still holds.")] = False,
     token: Annotated[str, typer.Option(help="Bearer token of the admin port.", envvar="TAILRACE_ADMIN_TOKEN")] = "",
+    records: Annotated[
+        str | None,
+        typer.Option(
+            help="Join a run file with its gateway's records: a data directory, an admin URL, an export. Says what the "
+            "network and the client took."
+        ),
+    ] = None,
     fail_on: Annotated[str | None, typer.Option(help="found: exit 1 when a cause is found.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -52,12 +60,22 @@ def diagnose(
     result = diagnose_sources(
         sources, before=before, objectives=parse_objectives(objective or []), allow_partial=partial, token=token
     )
+    both = None
+    if records is not None:
+        from tailrace.app.joined import join_run
+
+        both = join_run(sources[0], records, allow_partial=partial, token=token)
     if as_json:
         import msgspec
 
-        sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
+        said = msgspec.to_builtins(result)
+        if both is not None:
+            said["joined"] = msgspec.to_builtins(both)
+        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
     else:
         _print(result)
+        if both is not None:
+            _print_joined(both)
     if fail_on == "found" and result.findings:
         raise typer.Exit(_EXIT_ANSWER)
 
@@ -81,6 +99,12 @@ def _print(result: Diagnosis) -> None:
     for note in result.not_understood:
         console.print(f"not understood: {note}", markup=False)
     console.print(f"\nAction: {result.action}", markup=False)
+
+
+def _print_joined(both: Joined) -> None:
+    from rich.console import Console
+
+    _list(Console(soft_wrap=True, highlight=False), "Joined with the gateway's records", both.lines())
 
 
 def _list(console: Console, title: str, lines: list[str]) -> None:

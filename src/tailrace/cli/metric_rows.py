@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tailrace.model.measurement import MetricSummary
@@ -19,6 +19,7 @@ _NAMES: Final = {
     "e2e_last_token_ms": "E2E last token",
     "late_send_ms": "sent late by",
 }
+_PERCENTILES: Final = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
 _INTERVAL: Final = "p99 95 % interval"
 _COLUMNS: Final = ("mean", "p50", "p90", "p95", "p99", "p99.9", "max", _INTERVAL)
 _GIVES_WAY: Final = (_INTERVAL, "mean", "p90")
@@ -35,6 +36,28 @@ def number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 10_000 else f"{value:.1f}"
+
+
+def adjusted_lines(metrics: Mapping[str, MetricSummary], width: int, only: Sequence[str]) -> list[str]:
+    """What the percentiles of `only` are when each failure counts as slower than everything; empty without one."""
+    parts = []
+    failed = 0
+    for key in only:
+        metric = metrics.get(key)
+        if metric is None or not metric.failed or not metric.adjusted:
+            continue
+        failed = max(failed, metric.failed)
+        shown = [
+            f"{_PERCENTILES[name]} {'∞' if value is None else number(value)}"
+            for name, value in metric.adjusted.items()
+            if name != "p90"
+        ]
+        parts.append(f"{metric_name(key)} {' '.join(shown)}")
+    if not parts:
+        return []
+    what = "the one that failed" if failed == 1 else f"the {failed:,} that failed"
+    text = f"counting {what} as slower than everything: " + "; ".join(parts)
+    return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
 
 
 def metric_rows(metrics: Mapping[str, MetricSummary], width: int) -> list[str]:
@@ -69,7 +92,7 @@ def metric_rows(metrics: Mapping[str, MetricSummary], width: int) -> list[str]:
 
 
 def _cells(metric: MetricSummary) -> dict[str, str]:
-    interval = metric.p99_ci
+    interval = metric.p99_ci or metric.ci.get("p99")
     ends = "" if interval is None else " … ".join("?" if end is None else number(end) for end in interval)
     values = (metric.mean, metric.p50, metric.p90, metric.p95, metric.p99, metric.p999, metric.max)
     return {"n": f"{metric.n:,}", **dict(zip(_COLUMNS, map(number, values), strict=False)), _INTERVAL: ends}

@@ -12,6 +12,7 @@ import typer
 
 from tailrace.cli.command_app import CommandApp
 from tailrace.cli.durations import parse_span
+from tailrace.cli.records_view import view
 
 if TYPE_CHECKING:
     from tailrace.store.query import Answer, RecordStore
@@ -23,6 +24,8 @@ app = CommandApp(
     epilog="Example: tailrace records query --slowest 10 --since 1h",
 )
 
+
+app.command(epilog="Example: tailrace records view vllm.json --as guidellm")(view)
 
 DataDir = Annotated[str, typer.Option("--data-dir", help="The directory that `tailrace serve --data-dir` writes.")]
 Since = Annotated[str, typer.Option(help="From: an age (30m, 2h, 7d) or a time (2026-11-29T12:00, UTC).")]
@@ -95,8 +98,19 @@ def query(
 
 @app.command(epilog="Example: tailrace records export --format parquet --since 24h --out day.parquet")
 def export(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="A run file, or another load generator's result, instead of --data-dir.", show_default=False
+        ),
+    ] = None,
     data_dir: DataDir = "tailrace-data",
-    file_format: Annotated[str, typer.Option("--format", help="jsonl, csv or parquet.")] = "jsonl",
+    file_format: Annotated[
+        str,
+        typer.Option(
+            "--format", help="jsonl, csv or parquet; of a RUN also vllm, sglang, guidellm, aiperf or genai-perf."
+        ),
+    ] = "jsonl",
     out: Annotated[str, typer.Option(help="File to write; without it, standard output (jsonl and csv).")] = "",
     since: Since = "",
     until: Until = "",
@@ -107,20 +121,33 @@ def export(
     limit: Annotated[int | None, typer.Option(help="At most so many records: the newest.", min=1)] = None,
     timelines: Annotated[bool, typer.Option(help="With event timelines (jsonl and parquet).")] = True,
     as_written: AsWritten = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Of a RUN that was cut, what it still holds.")] = False,
+    events: Annotated[str, typer.Option(help="A second file, Parquet: a row for each event of a timeline.")] = "",
 ) -> None:
-    """Write records for other tools; durations are in milliseconds (Parquet: in ns, as the store keeps them)."""
-    from tailrace.model.errors import InputError
+    """Write records for other tools; durations are in milliseconds (Parquet: in ns, as the store keeps them).
 
-    if file_format not in ("jsonl", "csv", "parquet"):
-        raise InputError(f"there is no format {file_format!r}", place="--format", remedy="Use jsonl, csv or parquet.")
-    if file_format == "parquet" and not out:
-        raise InputError("Parquet cannot be written to the terminal", place="--out", remedy="Name a file with --out.")
-    store = _open(data_dir)
-    wanted = _equal(lane, outcome, model)
-    keep = timelines and file_format != "csv"
-    _check_vantage(vantage)
-    window = _window(since, until)
-    table = store.table(*window, limit, with_timelines=keep, equal=wanted, vantage=vantage, amended=not as_written)
+    A RUN in the form of another load generator: what that form cannot hold is said on stderr.
+    """
+    from tailrace.cli.records_export import check_events, check_format, run_to_export, write_as_tool
+
+    as_tool = check_format(file_format, run, out)
+    keep = (timelines and file_format != "csv") or bool(events)
+    check_events(events, out, as_tool=as_tool)
+    if run is not None:
+        load_test = run_to_export(run, out, partial=partial)
+        if as_tool:
+            write_as_tool(load_test, file_format, out, _write_out)
+            return
+        _refuse_with_run({"--since": since, "--until": until, "--lane": lane, "--outcome": outcome, "--model": model})
+        table = load_test.table()
+        if limit is not None and limit < len(table):
+            table = table.where(range(len(table) - limit, len(table)))
+    else:
+        store = _open(data_dir)
+        wanted = _equal(lane, outcome, model)
+        _check_vantage(vantage)
+        window = _window(since, until)
+        table = store.table(*window, limit, with_timelines=keep, equal=wanted, vantage=vantage, amended=not as_written)
     if file_format == "parquet":
         from tailrace.export.parquet import write_parquet
 
@@ -132,7 +159,11 @@ def export(
     else:
         from tailrace.export.jsonl import encode_lines
 
-        _write_out(out, encode_lines(table.records(), timeline=keep))
+        _write_out(out, encode_lines(table.records(), timeline=timelines))
+    if events:
+        from tailrace.export.parquet import write_events
+
+        sys.stderr.write(f"{write_events(table, events)} events written to {events}\n")
     if out:
         sys.stderr.write(f"{len(table)} records written to {out}\n")
 
@@ -162,6 +193,16 @@ def prune(
 
 
 # -- reading the options
+
+
+def _refuse_with_run(filters: dict[str, str]) -> None:
+    from tailrace.model.errors import InputError
+
+    given = [name for name, value in filters.items() if value]
+    if given:
+        raise InputError(
+            "chooses from a data directory, not from a run", place=", ".join(given), remedy="Leave it out."
+        )
 
 
 def _open(data_dir: str) -> RecordStore:

@@ -73,6 +73,12 @@ def simulate(
     trace_speed: Annotated[
         float, typer.Option(help="Play the trace's times so many times faster.", rich_help_panel=_WORK)
     ] = 1.0,
+    trace_from: Annotated[
+        str | None, typer.Option(help="Leave out what came before this time of the trace (5m).", rich_help_panel=_WORK)
+    ] = None,
+    trace_to: Annotated[
+        str | None, typer.Option(help="And what came from this time on.", rich_help_panel=_WORK)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same result.", rich_help_panel=_WORK, min=0)] = 0,
     preset: Annotated[
         str, typer.Option(help="a100-llama3-8b or h100-llama3-8b.", rich_help_panel=_ENGINE)
@@ -212,7 +218,7 @@ def simulate(
         mix=mix,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
-        rows=trace_file(trace, speed=trace_speed, seed=seed) if trace else [],
+        rows=trace_file(trace, speed=trace_speed, seed=seed, begin=trace_from, end=trace_to).rows if trace else [],
     )
     chosen = find_preset(preset)
     if max_model_len is None and workload.trace:

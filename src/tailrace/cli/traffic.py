@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
-
+from tailrace.app.trace_source import read_trace_source
+from tailrace.cli.durations import parse_span
 from tailrace.model.errors import InputError
 from tailrace.workload.length import parse_length
 from tailrace.workload.mix import TrafficClass, parse_mix
-from tailrace.workload.trace import TraceRow, read_trace
+from tailrace.workload.trace import Trace
+from tailrace.workload.trace_formats import parse_columns
 
 _PROMPT = "256"
 _OUTPUT = "64"
@@ -41,13 +40,21 @@ def classes_from(
     ]
 
 
-def trace_file(path: str, *, speed: float, seed: int) -> list[TraceRow]:
-    """Read a recorded trace. Raises `InputError` for a file that cannot be read or understood."""
-    try:
-        with Path(path).open(encoding="utf-8") as lines:
-            return read_trace(lines, rng=np.random.default_rng(seed), place=path, speed=speed)
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"cannot be read ({why})", place=path, remedy="Give --trace a CSV or JSON lines file"
-        ) from None
+def trace_file(
+    path: str, *, speed: float, seed: int, begin: str | None = None, end: str | None = None, columns: str | None = None
+) -> Trace:
+    """Read a recorded trace, between two of its own times if they are given.
+
+    Raises `InputError` for a file that cannot be read or understood.
+    """
+    low = 0 if begin is None else parse_span(begin, place="--trace-from")
+    high = None if end is None else parse_span(end, place="--trace-to")
+    if high is not None and high <= low:
+        raise InputError("is not after --trace-from", place="--trace-to", remedy="Write --trace-from 5m --trace-to 10m")
+    return read_trace_source(
+        path,
+        speed=speed,
+        seed=seed,
+        window_ns=(low, high),
+        columns=None if columns is None else parse_columns(columns),
+    )

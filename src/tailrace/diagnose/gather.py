@@ -9,6 +9,7 @@ from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.readers.source import Source
+from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
 from tailrace.model.thresholds import Objectives
 from tailrace.store.table import RecordTable
@@ -31,6 +32,13 @@ def gather(
     for source in sources:
         if source.hardware is not None:
             hardware = hardware.joined(source.hardware)
+    summaries = [source.name for source in sources if source.aggregate is not None]
+    if summaries and not tables and not hardware:
+        raise InputError(
+            "it holds percentiles, no requests; causes are found in requests",
+            place=", ".join(summaries),
+            remedy="Give the tool's own result with its requests (vllm: --save-detailed, SGLang: --output-details).",
+        )
     if not tables and not hardware:
         raise InputError(
             "these sources hold no records of requests",
@@ -47,7 +55,7 @@ def gather(
         before=with_inferred(before.table) if before and before.table is not None else None,
         header=runs[0].header if runs else None,
         client=limited or first,
-        states=[source.state for source in sources if source.state is not None],
+        states=_states(sources),
         objectives=objectives,
         dropped=max(source.dropped for source in sources),
         sources=[source.name for source in sources],
@@ -59,3 +67,10 @@ def gather(
 def _with_inferred(table: RecordTable) -> RecordTable:
     """A service's time is not its engine's: nothing is inferred from a table of its records alone."""
     return table if split_applications(table)[1].timelines else with_inferred(table)
+
+
+def _states(sources: Sequence[Source]) -> list[EngineState]:
+    """Scrapes that were given; without any, those that the first run took of its engine while it went on."""
+    given = [source.state for source in sources if source.state is not None]
+    runs = (source.run.states for source in sources if source.run is not None)
+    return given or next(runs, [])

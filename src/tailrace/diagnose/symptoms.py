@@ -54,7 +54,9 @@ def symptoms(evidence: EvidenceSet) -> list[Symptom]:
         out.append(Symptom("failures", f"{failed} of {len(window.every)} requests did not complete"))
     if evidence.before_table is not None:
         change = compare(evidence.before_table, evidence.table, objectives=evidence.objectives)
-        if change.verdict is Verdict.REGRESSED or _mix_made_it_worse(evidence):
+        # A window that got worse under a heavier load is worse all the same; why is what the causes are asked.
+        worse = Verdict.REGRESSED in (change.verdict, change.observed)
+        if worse or _mix_made_it_worse(evidence):
             out.append(Symptom("worse", f"worse than before: {change.summary}"))
     return out
 

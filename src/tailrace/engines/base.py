@@ -166,6 +166,11 @@ class EngineAdapter:
         version = self.version(body) if path == self.version_path else ""
         return {"version": Fact(version, f"{path}: {self.version_field}")} if version else {}
 
+    def read_settings(self, path: str, body: bytes) -> dict[str, Fact]:
+        """Settings that an answer of `asked_once` has beyond the facts, by the engine's own names."""
+        _ = path, body
+        return {}
+
     def further_info(self, path: str, body: bytes) -> tuple[str, ...]:
         """What is to be asked beyond `asked_once`, now that this answer is here: the models that it names."""
         _ = path, body

@@ -46,6 +46,12 @@ class Simulated(Vllm):
         said = decode_leniently(body)
         return take(path, said, _KNOBS) if isinstance(said, dict) else {}
 
+    def read_settings(self, path: str, body: bytes) -> dict[str, Fact]:
+        """Every knob that is no fact."""
+        said = decode_leniently(body) if path == "/knobs" else None
+        others = {} if not isinstance(said, dict) else {key: key for key in said if key not in _KNOBS.values()}
+        return take(path, said, others) if isinstance(said, dict) else {}
+
     def detect(self, headers: Mapping[str, str], metric_names: Collection[str]) -> Detection | None:
         """By its `Server` header only; its metric names are vLLM's."""
         _ = metric_names

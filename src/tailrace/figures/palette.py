@@ -62,6 +62,19 @@ HEAT: Final[dict[Theme, list[tuple[float, str]]]] = {
 """One hue, lightness monotone: a higher latency is further from the ground."""
 
 
+CLASS_STAGES: Final = (Stage.QUEUE, Stage.PREFILL, Stage.DECODE, Stage.ENCODE, Stage.POSTPROCESS, Stage.RESPONSE)
+"""Classes of traffic take these stages' colours in turn (never in one figure with stages): neighbours stay apart."""
+CLASS_DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+CLASS_SYMBOLS: Final = ("circle", "diamond", "square", "triangle-up", "triangle-down", "pentagon")
+FAILED: Final[dict[Theme, str]] = {"light": "#8c1022", "dark": "#ffb3bb"}
+"""What did not complete, in figures over time; always with a mark of its own, as colour is never the only sign."""
+
+
+def class_color(place: int, theme: Theme = "light") -> str:
+    """The colour of the class at `place` of a figure's legend."""
+    return STAGE_COLORS[theme][CLASS_STAGES[place % len(CLASS_STAGES)]]
+
+
 def stage_color(stage: str, theme: Theme = "light") -> str:
     """The colour of a stage or of a part (`queue.engine` has the colour of `queue`)."""
     colors = STAGE_COLORS[theme]

@@ -11,7 +11,7 @@ from tailrace.model.work_done import WorkDone
 
 
 class MetricSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric over a run, milliseconds. Percentiles that `n` cannot support are `None`."""
+    """One metric over a run, milliseconds (`rtf`: no unit). Percentiles that `n` cannot support are `None`."""
 
     n: int
     mean: float | None = None
@@ -24,8 +24,57 @@ class MetricSummary(msgspec.Struct, frozen=True, kw_only=True):
     max: float | None = None
     p99_ci: list[float | None] | None = None
     """95 % order-statistic interval of p99, `[lo, hi]`; `None` in a place where it is unbounded."""
+    ci: dict[str, list[float | None]] = {}
+    """95 % interval `[lo, hi]` of every percentile that is given (`p50`, ... `p999`); `None` where it is unbounded."""
+    ci_method: str = ""
+    """`order_statistics` of independent requests, or, where many values belong to one request (gaps),
+    `effective_sample`: order statistics for as many independent values as those are worth."""
+    failed: int = 0
+    """Requests that should have had a value and did not complete: they are in no percentile but `adjusted`."""
+    adjusted: dict[str, float | None] = {}
+    """Percentiles in which each of the `failed` is slower than every value; `None` is infinite: the rank falls into
+    them. Empty for what is not one value a request (gaps)."""
     reason: str | None = None
     """Why the metric cannot be known, when `n` is 0."""
+
+
+class RateSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A rate of each request, where low is bad: the tail is at the low percentiles (`p1`: 99 of 100 are faster)."""
+
+    n: int
+    mean: float | None = None
+    min: float | None = None
+    p1: float | None = None
+    p5: float | None = None
+    p10: float | None = None
+    p50: float | None = None
+    max: float | None = None
+    ci: dict[str, list[float | None]] = {}
+    """95 % order-statistic interval `[lo, hi]` of every percentile that is given."""
+    reason: str | None = None
+
+
+class Attainment(msgspec.Struct, frozen=True, kw_only=True):
+    """How many requests met every objective. What did not complete missed it."""
+
+    n: int
+    met: int
+    share: float | None
+    """`met / n`; `None` without a request."""
+    ci: list[float] | None
+    """95 % Wilson score interval of `share`."""
+    goodput_per_s: float
+    objectives: dict[str, dict[str, float]] = {}
+    """Metric -> percentile -> bound (ms) that bound these requests."""
+
+
+class BucketSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Completed requests of one range of prompt lengths and one of output lengths (tokens)."""
+
+    prompt: str
+    output: str
+    n: int
+    metrics: dict[str, MetricSummary]
 
 
 class ClientHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +128,27 @@ class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
     from_schedule: dict[str, MetricSummary] = {}
     mix: dict[str, int] = {}
     """Requests by class."""
+    headline: str = "metrics"
+    """Which of the two to read first: `from_schedule` where requests had an intended time, else `metrics`."""
+    duration_s: float | None = None
+    """The time that rates are counted over."""
+    completed: int = 0
+    failed: int = 0
+    """Failed, refused, timed out, or cancelled by the server."""
+    left: int = 0
+    """Given up by their client: neither completed nor failed. Those that the plan let leave are not in `n`: `work`."""
+    window: str = ""
+    """The part of the run that this summarises, in words; empty for all of it."""
+    classes: dict[str, dict[str, MetricSummary]] = {}
+    """Class -> what `metrics` is for all; empty with a single class."""
+    classes_from_schedule: dict[str, dict[str, MetricSummary]] = {}
+    """Class -> what `from_schedule` is for all."""
+    attainment: dict[str, Attainment] = {}
+    """`all`, and each class of several: by its own objectives, by those for all where it has none on a metric."""
+    buckets: list[BucketSummary] = []
+    """By length, from the headline's origin; only where there are requests."""
+    user_tokens_per_s: RateSummary | None = None
+    """Output tokens a second that the reader of one request saw, after its first token: 1 / TPOT."""
     work: WorkDone | None = None
     """Of a load test: lengths as planned and as counted, sessions, prefixes, recordings, leaving clients."""
 

@@ -85,6 +85,8 @@ def rules_from(data: Any, place: str) -> list[Rule]:
             continue
         scope, _, metric = str(name).rpartition("/")
         out += _rules(scope, metric, value, place)
+    if not out:
+        raise InputError("it holds no rules: its classes are empty", place=place, remedy=_EXAMPLE)
     return out
 
 

@@ -105,6 +105,7 @@ class Connection(asyncio.Protocol):
         "_saw_head",
         "_stamp",
         "_transport",
+        "_unread_head",
         "_until_eof",
         "lost",
         "requests",
@@ -119,7 +120,7 @@ class Connection(asyncio.Protocol):
         self._receiver: Receiver | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[str, str] = {}
-        self._head_bytes = 0
+        self._head_bytes = self._unread_head = 0
         self._body: list[bytes] = []
         self._saw_byte = self._saw_head = self._complete = self._until_eof = self._ours = self._extra = self._keep = (
             False
@@ -180,7 +181,7 @@ class Connection(asyncio.Protocol):
         self._receiver = receiver
         self.requests += 1
         self._headers = {}
-        self._head_bytes = 0
+        self._head_bytes = self._unread_head = 0
         self._saw_byte = self._saw_head = self._complete = self._until_eof = self._boundary = False
         stamp = monotonic_ns()
         if self._fd >= 0 and not transport.is_closing() and transport.get_write_buffer_size() == 0:
@@ -251,9 +252,12 @@ class Connection(asyncio.Protocol):
                 self._break(stamp, f"the answer is no HTTP ({error})")
             return
         self._flush(stamp)
+        if not self._saw_head:
+            # A line without an end reaches no callback, but the parser keeps it.
+            self._unread_head += len(data)
         if self._complete:
             self._finish(stamp, keep=self._keep and not self._extra)
-        elif self._head_bytes > MAX_HEAD:
+        elif max(self._head_bytes, self._unread_head) > MAX_HEAD:
             self._break(stamp, f"the reply headers are longer than {MAX_HEAD} bytes")
 
     def ended(self, stamp: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from time import monotonic_ns
 from typing import Final
 
@@ -21,7 +22,7 @@ from tailrace.model.thresholds import MS, S
 from tailrace.probe.connection import Connection
 from tailrace.probe.exchange import Ending, Exchange
 from tailrace.probe.line import Line, number_of
-from tailrace.probe.pacing import Pacer
+from tailrace.probe.pacing import SHORT_NS, Pacer
 from tailrace.probe.pool import ConnectError, ConnectionPool
 from tailrace.probe.progress import OnProgress, Progress
 from tailrace.probe.spec import BenchSpec
@@ -76,7 +77,7 @@ class Driver:
         self._pacer = Pacer()
         self._flying: set[Exchange] = set()
         self._waiting: deque[Exchange] = deque()
-        self._thinking: dict[Exchange, asyncio.TimerHandle] = {}
+        self._thinking: dict[Exchange, asyncio.Handle] = {}
         """Turns whose time has not come."""
         self._connecting: set[asyncio.Task[None]] = set()
         self._tasks: asyncio.TaskGroup | None = None
@@ -86,7 +87,7 @@ class Driver:
         self._sending = True
         self._empty: asyncio.Future[None] = self._loop.create_future()
         self._broken: Exception | None = None
-        pool.inbox.on_error = self._fail
+        pool.inbox.on_error = self.fail
         self._open_loop = spec.workload.arrivals.open_loop
         self._plans = {phase: self._requests(phase) for phase in (MEASURED, WARM_UP)}
         self._warms_up = bool(spec.warmup_requests or spec.warmup_ns)
@@ -165,7 +166,7 @@ class Driver:
                 self._flying.discard(exchange)
         self._settle()
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """A fault of our own: end the run with it."""
         self._broken = self._broken or error
         self._abort("the load generator failed")
@@ -414,21 +415,31 @@ class Driver:
         following = self._prepare(talk.as_planned(turn), measured=talk.measured, talk=talk)
         following.intended = due
         # Also without a pause: what else ended in this turn of the loop is taken in first.
-        self._thinking[following] = self._loop.call_at(
-            self._loop.time() + max(0, due - monotonic_ns()) / S, self._thought, following
-        )
+        self._wait_to_send(following)
         return True
+
+    def _wait_to_send(self, exchange: Exchange) -> None:
+        """Have `_thought` called when its time has come, or a little before. Never at once: what else ended in this
+        turn of the loop is taken in first.
+        """
+        left = exchange.intended - monotonic_ns()
+        wait = self._loop.call_soon if left < SHORT_NS else partial(self._loop.call_later, left / S)
+        self._thinking[exchange] = wait(self._thought, exchange)
 
     def _thought(self, exchange: Exchange) -> None:
         """The user of a session has thought long enough."""
         del self._thinking[exchange]
+        if monotonic_ns() < exchange.intended:
+            # The loop's timers count in milliseconds, and round.
+            self._wait_to_send(exchange)
+            return
         exchange.queued = monotonic_ns()
         if exchange.measured:
             self.late_ns.append(exchange.queued - exchange.intended)
         try:
             self._submit(exchange)
         except Exception as error:  # noqa: BLE001  (a timer's error would vanish in the loop's log)
-            self._fail(error)
+            self.fail(error)
 
     def _end_of(self, *, measured: bool) -> int | None:
         """When sending ends in the measured part, or in the warm-up."""
@@ -446,7 +457,7 @@ class Driver:
             for exchange in list(self._flying):
                 exchange.check(now)
         except Exception as error:  # noqa: BLE001  (a timer's error would vanish in the loop's log)
-            self._fail(error)
+            self.fail(error)
         if now - self._progressed >= PROGRESS_NS:
             self._report()
 

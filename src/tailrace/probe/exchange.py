@@ -162,9 +162,11 @@ class Exchange:
                 self.on_body(data, stamp)
                 return
             self._mode = "body"
+        whole_asked = self.status == 200 and not self.target.stream
+        room = (MAX_BODY if whole_asked else MAX_ERROR_BODY) - self._body_size
         self._body_size += len(data)
-        if self._body_size <= (MAX_ERROR_BODY if self.status != 200 else MAX_BODY):
-            self._body.append(data)
+        if room > 0:
+            self._body.append(data[:room])
 
     def on_end(self, stamp: int) -> None:
         """The reply is whole."""
@@ -184,15 +186,24 @@ class Exchange:
 
     # -- the run's side
 
-    def check(self, now: int) -> None:
-        """Enforce the bounds; called about ten times a second."""
-        sent = self.sent
-        if sent is None or self.ending is not None:
-            return
-        limits = self.desk.limits
-        meter = self.meter
+    def _settled(self) -> StreamMeter | None:
+        """The meter, with what was taken beside it."""
         if self.known is not None:
             self.known.settle()
+        return self.meter
+
+    def check(self, now: int) -> None:
+        """Enforce the bounds; called about ten times a second."""
+        if self.sent is None or self.ending is not None:
+            return
+        meter = self._settled()
+        if pointless := self._pointless():
+            self.stop(now, pointless)
+        else:
+            self._check_limits(now, self.sent, meter)
+
+    def _check_limits(self, now: int, sent: int, meter: StreamMeter | None) -> None:
+        limits = self.desk.limits
         first = None if meter is None else meter.first_token_ns
         if meter is not None and meter.done_at is not None:
             if now - meter.done_at > limits.done_grace_ns:
@@ -207,6 +218,17 @@ class Exchange:
             last = meter.last_progress_ns or first
             if now - last > limits.idle_ns:
                 self.stop(now, Ending(Reason.IDLE_TIMEOUT, f"nothing new for {limits.idle_ns / S:g} s", "idle"))
+
+    def _pointless(self) -> Ending | None:
+        """Why nothing more of the reply would be read: an answer without an end must not hold its place until then."""
+        if self.meter is not None:
+            fault = self.meter.protocol_fault
+            return Ending(Reason.PROTOCOL_ERROR, fault) if fault else None
+        if self._body_size <= MAX_BODY:
+            return None
+        if self.status is not None and self.status != 200:
+            return self._judge_error(self.status, b"".join(self._body))
+        return Ending(Reason.PROTOCOL_ERROR, f"the answer is longer than {MAX_BODY >> 20} MiB")
 
     def stop(self, now: int, ending: Ending) -> None:
         """End it from our side, closing its connection."""
@@ -276,6 +298,8 @@ class Exchange:
             return Ending(found.reason, _said(summary), stage=found.stage)
         if clean and summary.malformed == summary.events:
             what = "no event of the stream could be read" if summary.events else "the stream ended without an event"
+            if (coding := self.reply_headers.get("content-encoding", "identity")) != "identity":
+                what = f"the stream is compressed ({coding}), which nobody asked for"
             return Ending(Reason.PROTOCOL_ERROR, what, stage=found.stage)
         why = why or "the stream ended without an end marker and without a finish reason"
         return Ending(Reason.STREAM_CUT, why, stage=found.stage)

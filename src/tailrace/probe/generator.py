@@ -13,6 +13,7 @@ import msgspec
 from tailrace.engines.registry import adapter, detect
 from tailrace.model.measurement import ClientHealth
 from tailrace.model.thresholds import S
+from tailrace.probe.afterwards import Afterwards
 from tailrace.probe.driver import Driver
 from tailrace.probe.exchange import Exchange
 from tailrace.probe.health import Counts, HealthSampler
@@ -85,12 +86,16 @@ async def generate(
                 health.note_latency(record.e2e_ns, exchange.ended_at)
         file.write(record)
 
+    def on_error(error: Exception) -> None:
+        driver.fail(error)
+
+    afterwards = Afterwards(on_end, on_error, asyncio.get_running_loop())
     driver = Driver(
         spec,
         pool,
         adapter=engine,
         lines=lines_of(spec, target),
-        on_end=on_end,
+        on_end=afterwards.put,
         on_progress=on_progress,
         max_connections=room,
     )
@@ -104,6 +109,11 @@ async def generate(
         health.start()
         try:
             await driver.run(stop, start_ns=start_ns)
+            afterwards.finish()
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is the one to tell
+                afterwards.finish()
+            raise
         finally:
             health.stop()
             pool.close()

@@ -7,7 +7,7 @@ from time import monotonic_ns
 
 from tailrace.model.thresholds import S
 
-_SHORT_NS = 200_000
+SHORT_NS = 200_000
 """The loop's timers count in milliseconds; below this a turn of the loop is a better wait than a timer."""
 
 
@@ -37,7 +37,7 @@ class Pacer:
             left = None if due_ns is None else due_ns - monotonic_ns()
             if left is not None and left <= 0:
                 return True
-            if left is not None and left < _SHORT_NS:
+            if left is not None and left < SHORT_NS:
                 await asyncio.sleep(0)
                 continue
             self._future = self._loop.create_future()

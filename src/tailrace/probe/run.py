@@ -11,19 +11,19 @@ import msgspec
 import numpy as np
 
 from tailrace import __version__
-from tailrace.analyze.bench_summary import summarise_run
+from tailrace.model.conditions import Conditions
 from tailrace.model.errors import TailraceError
 from tailrace.model.measurement import BenchSummary
+from tailrace.probe.conditions import conditions_of
+from tailrace.probe.engine_scrape import Scraping, scraping
 from tailrace.probe.generator import generate
 from tailrace.probe.health import check_open_files
-from tailrace.probe.merge import merge, remove
-from tailrace.probe.processes import Processes
 from tailrace.probe.progress import OnProgress, Progress
 from tailrace.probe.shares import processes_for
 from tailrace.probe.spec import BenchSpec
 from tailrace.probe.target import Target, find_target
 from tailrace.store.run_arrival import arrival_of
-from tailrace.store.run_file import RunHeader, RunWriter, read_run
+from tailrace.store.run_file import RunHeader, RunTrailer, RunWriter, read_run
 from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.length import describe
 from tailrace.workload.mix import render_mix
@@ -61,25 +61,48 @@ async def run_bench(
         on_progress(Progress(phase="look"))
     if count == 1:
         room = check_open_files(spec.workers)
-        target = await _look(spec, stop)
-        with RunWriter(out, header_of(spec, target)) as file:
-            share = await generate(spec, target, file, room=room, stop=stop, on_progress=on_progress)
-            file.close(share.trailer())
-        return summarise_run(read_run(out))
+        target, conditions = await _look(spec, stop)
+        with RunWriter(out, header_of(spec, target, conditions)) as file:
+            async with scraping(spec, target, file.write_state, on_progress) as (scrapes, watch):
+                share = await generate(spec, target, file, room=room, stop=stop, on_progress=watch)
+            file.close(_trailer(share.trailer(), scrapes))
+        return _summary(out)
+    from tailrace.probe.merge import merge, remove  # noqa: PLC0415  (one process is on its way without them)
+    from tailrace.probe.processes import Processes  # noqa: PLC0415
+
     async with Processes(count) as workers:
-        target = await _look(spec, stop)
-        header = header_of(spec, target)
+        target, conditions = await _look(spec, stop)
+        header = header_of(spec, target, conditions)
         header = msgspec.structs.replace(header, notes=[*header.notes, f"{count} processes sent the load"])
         paths = [out.with_name(f"{out.name}.part-{number + 1}") for number in range(count)]
         with RunWriter(out, header) as file:
-            parts = await workers.run(spec, target, header, paths, stop=stop, on_progress=on_progress)
-            file.close(merge(parts, file))
+            async with scraping(spec, target, file.write_state, on_progress) as (scrapes, watch):
+                parts = await workers.run(spec, target, header, paths, stop=stop, on_progress=watch)
+            file.close(_trailer(merge(parts, file), scrapes))
         remove(parts)
+    return _summary(out)
+
+
+def _summary(out: Path) -> BenchSummary:
+    # Now, and not on the way to the first request.
+    from tailrace.analyze.bench_summary import summarise_run  # noqa: PLC0415
+
     return summarise_run(read_run(out))
 
 
-async def _look(spec: BenchSpec, stop: asyncio.Event) -> Target:
-    look = asyncio.ensure_future(find_target(spec))
+def _trailer(trailer: RunTrailer, scrapes: Scraping) -> RunTrailer:
+    counts = {"engine_scrapes": float(scrapes.seen), "engine_scrapes_missed": float(scrapes.missed)}
+    notes = [*trailer.notes, f"engine state: {scrapes.note}"] if scrapes.note else trailer.notes
+    return msgspec.structs.replace(trailer, counters={**trailer.counters, **counts}, notes=notes)
+
+
+async def _ask(spec: BenchSpec) -> tuple[Target, Conditions]:
+    target = await find_target(spec)
+    return target, await conditions_of(spec, target)
+
+
+async def _look(spec: BenchSpec, stop: asyncio.Event) -> tuple[Target, Conditions]:
+    look = asyncio.ensure_future(_ask(spec))
     watch = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((look, watch), return_when=asyncio.FIRST_COMPLETED)
@@ -92,7 +115,7 @@ async def _look(spec: BenchSpec, stop: asyncio.Event) -> Target:
         await asyncio.gather(look, watch, return_exceptions=True)
 
 
-def header_of(spec: BenchSpec, target: Target) -> RunHeader:
+def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHeader:
     """What the run file says about the run."""
     arrivals = spec.workload.arrivals
     chars_per_token, overhead = target.calibration
@@ -101,6 +124,7 @@ def header_of(spec: BenchSpec, target: Target) -> RunHeader:
         origin = "assumed; the simulated engine is told the planned number"
     notes = [
         *spec.notes,
+        *spec.workload.trace_notes,
         *target.notes,
         f"prompts: {chars_per_token:.2f} characters a token and {overhead:.0f} tokens of overhead ({origin})",
     ]
@@ -129,6 +153,7 @@ def header_of(spec: BenchSpec, target: Target) -> RunHeader:
         },
         objectives=spec.objectives,
         notes=notes,
+        conditions=conditions,
     )
 
 

@@ -50,8 +50,8 @@ def load_of(spec: BenchSpec) -> tuple[float, float]:
     else:
         tokens = float(_UNKNOWN_TOKENS)
     arrivals = workload.arrivals
-    if arrivals.rate is not None:
-        requests = arrivals.rate
+    if arrivals.peak_rate is not None:
+        requests = arrivals.peak_rate
     elif arrivals.concurrency is not None:
         requests = arrivals.concurrency * STREAM_EVENTS_PER_S / max(1.0, tokens)
         if not spec.stream:

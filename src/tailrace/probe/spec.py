@@ -75,6 +75,12 @@ class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
     """`(index, count)`: this generator's share of the plan, of its workers, and of its rate."""
     thresholds: SlowThresholds = SlowThresholds()
     objectives: Objectives = msgspec.field(default_factory=Objectives)
+    scrape_ns: int = S
+    """How often the engine's metrics are read while the run goes on; 0: never."""
+    metrics_url: str = ""
+    """Where they are, when not beside the API."""
+    command: str | None = None
+    """The command line, without secrets (`probe.command`)."""
     mix_text: str = ""
     notes: list[str] = []
 

@@ -85,7 +85,7 @@ async def find_target(spec: BenchSpec) -> Target:
     """Look at the target of `spec`. Raises `TargetError` (or `InputError` for a bad URL) with the remedy."""
     url = parse_url(spec.url, spec.endpoint, verbatim=bool(spec.template))
     pool = ConnectionPool(
-        await resolve(url.host, url.port, _tls(spec) if url.tls else None),
+        await resolve(url.host, url.port, tls_for(spec) if url.tls else None),
         connect_timeout_s=spec.limits.connect_ns / S,
     )
     try:
@@ -127,7 +127,8 @@ def spec_of_call(spec: BenchSpec, call: Call) -> BenchSpec:
     )
 
 
-def _tls(spec: BenchSpec) -> ssl.SSLContext:
+def tls_for(spec: BenchSpec) -> ssl.SSLContext:
+    """The TLS settings of connections to the target."""
     context = ssl.create_default_context()
     if not spec.verify_tls:
         context.check_hostname = False
@@ -354,6 +355,11 @@ class _Look:
                     remedy="Measure whole answers with --no-stream",
                 )
             raise TargetError(f"{self.url.origin} answers stream=true with {kind}", remedy=remedy)
+        if (coding := answer.headers.get("content-encoding", "identity")) != "identity":
+            raise TargetError(
+                f"{self.url.origin} compresses its streams ({coding}), though nobody asked for it",
+                remedy="Switch compression off for event streams, in the server or in the proxy before it",
+            )
         meanings = read_events(dialect, answer.body)
         if not any(one.kind not in (EventKind.OTHER, EventKind.COMMENT) for one in meanings):
             raise TargetError(f"{self.url.origin} answers with {kind} that has no event of {shape}", remedy=remedy)

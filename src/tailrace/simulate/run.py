@@ -98,7 +98,7 @@ def from_plan(requests: Iterable[PlannedRequest], *, max_model_len: int | None =
 
 
 def from_trace(rows: Iterable[TraceRow]) -> Iterator[SimRequest]:
-    """Rows of a recorded trace at their own times; prefix hashes of 512 tokens where the trace has them."""
+    """Rows of a recorded trace at their own times; prefix hashes where the trace has them."""
     for number, row in enumerate(rows):
         yield SimRequest(
             f"trace-{number:07d}",
@@ -106,7 +106,7 @@ def from_trace(rows: Iterable[TraceRow]) -> Iterator[SimRequest]:
             row.output_tokens,
             row.at_ns * PS_PER_NS,
             prefix=row.blocks,
-            prefix_tokens=MOONCAKE_BLOCK_TOKENS,
-            tag="trace",
+            prefix_tokens=row.block_tokens,
+            tag=row.name or "trace",
             max_tokens=row.output_tokens,
         )

@@ -272,7 +272,8 @@ def _resampled(
         .reshape(cells, last.size)
         .astype(np.float32)
     )
-    cumulative = np.cumsum(weights @ per_cell, axis=1, dtype=np.float64)
+    # Summed up before the product, which is the smaller array; counts are exact in float32 up to 16 million.
+    cumulative = weights @ np.cumsum(per_cell, axis=1, dtype=np.float64).astype(np.float32)
     full = np.cumsum(per_cell.sum(axis=0), dtype=np.float64)
     total = cumulative[:, -1:]
     if weight is None:

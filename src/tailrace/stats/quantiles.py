@@ -13,12 +13,14 @@ __all__ = [
     "SUPPORT",
     "Floats",
     "binomial_quantile",
+    "effective_interval",
     "needed",
     "order_statistic_ranks",
     "quantile",
     "quantile_interval",
     "supported",
     "weighted_quantile",
+    "wilson_interval",
 ]
 
 Floats = NDArray[np.float64]
@@ -49,17 +51,23 @@ _TIE: Final = 1e-12
 
 
 def binomial_quantile(q: float, n: int, p: float) -> int:
-    """Smallest k with P(Binomial(n, p) <= k) >= q (what `scipy.stats.binom.ppf` gives, without its import time)."""
-    from scipy.special import bdtr, bdtrik  # noqa: PLC0415  (scipy is loaded only where it is used)
+    """Smallest k with P(Binomial(n, p) <= k) >= q (what `scipy.stats.binom.ppf` gives, without loading scipy).
 
-    guess = int(np.ceil(bdtrik(q, n, p)))
-    guess = min(max(guess, 0), n)
+    The masses of neighbours have a simple ratio, P(k+1) / P(k) = (n - k) / (k + 1) * p / (1 - p); all that lies within
+    twelve standard deviations of the mean is summed up from it. What lies outside is below `_TIE` by far.
+    """
     least = q - _TIE
-    while guess > 0 and float(bdtr(guess - 1, n, p)) >= least:
-        guess -= 1
-    while guess < n and float(bdtr(guess, n, p)) < least:
-        guess += 1
-    return guess
+    if least <= 0.0 or n <= 0 or p <= 0.0:
+        return 0
+    if p >= 1.0:
+        return n
+    reach = 12.0 * math.sqrt(n * p * (1.0 - p)) + 60.0
+    low, high = max(0, math.floor(n * p - reach)), min(n, math.ceil(n * p + reach))
+    k = np.arange(low, high, dtype=np.float64)
+    logs = np.concatenate(([0.0], np.cumsum(np.log((n - k) / (k + 1.0)) + math.log(p / (1.0 - p)))))
+    masses = np.exp(logs - logs.max())
+    below = np.cumsum(masses) / masses.sum()
+    return min(n, low + int(np.searchsorted(below, least)))
 
 
 def order_statistic_ranks(n: int, p: float, confidence: float = 0.95) -> tuple[int | None, int | None]:
@@ -89,6 +97,41 @@ def quantile_interval(
         None if low is None else float(ordered[low - 1]),
         None if high is None else float(ordered[high - 1]),
     )
+
+
+def effective_interval(
+    ordered: NDArray[Any], p: float, effective: float, confidence: float = 0.95
+) -> tuple[float | None, float | None]:
+    """Order-statistic interval of the p-quantile of `ordered` (ascending), as if it held `effective` values.
+
+    For a sample whose values depend on each other: the exact binomial interval at the effective sample size (Korn and
+    Graubard, "Confidence intervals for proportions with small expected number of positive counts estimated from
+    survey data", Survey Methodology 24, 1998), read off the sample's own quantiles. With `effective` = n it is
+    `quantile_interval`. A `None` bound is unbounded.
+    """
+    n, worth = int(ordered.size), math.floor(effective)
+    if n < 2 or worth < 2:
+        return None, None
+    low, high = order_statistic_ranks(min(worth, n), p, confidence)
+    stretch = (n - 1) / (min(worth, n) - 1)
+    return (
+        None if low is None else float(ordered[math.floor((low - 1) * stretch + _SLACK)]),
+        None if high is None else float(ordered[min(n - 1, math.ceil((high - 1) * stretch - _SLACK))]),
+    )
+
+
+def wilson_interval(hits: int, n: int, z: float = 1.959964) -> tuple[float, float] | None:
+    """Wilson's score interval of a proportion (Wilson, JASA 22, 1927); None for n = 0.
+
+    It stays inside 0..1 and is not empty at 0 or n hits, where the textbook interval is.
+    """
+    if n <= 0:
+        return None
+    share, square = hits / n, z * z
+    centre = (share + square / (2 * n)) / (1 + square / n)
+    half = z / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    # At 0 and at n hits the bound is exactly 0 or 1; rounding must not move it.
+    return (0.0 if not hits else max(0.0, centre - half), 1.0 if hits == n else min(1.0, centre + half))
 
 
 def weighted_quantile(values: NDArray[Any], weights: NDArray[Any], p: float) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tailrace.stats.quantiles import Floats
 
-__all__ = ["benjamini_hochberg", "holm", "permutation_p_value", "two_proportion_p_value"]
+__all__ = ["benjamini_hochberg", "fisher_p_value", "holm", "permutation_p_value", "two_proportion_p_value"]
 
 
 def two_proportion_p_value(failures_a: int, n_a: int, failures_b: int, n_b: int) -> float:
@@ -27,6 +27,13 @@ def two_proportion_p_value(failures_a: int, n_a: int, failures_b: int, n_b: int)
         return _fisher_upper(failures_a, n_a, failures_b, n_b)
     z = (failures_b / n_b - failures_a / n_a) / math.sqrt(pooled * (1 - pooled) * (1 / n_a + 1 / n_b))
     return 0.5 * math.erfc(z / math.sqrt(2.0))
+
+
+def fisher_p_value(hits_a: int, n_a: int, hits_b: int, n_b: int) -> float:
+    """Two-sided p-value of equal proportions: twice the smaller tail of Fisher's exact test."""
+    if not n_a or not n_b:
+        return 1.0
+    return min(1.0, 2.0 * min(_fisher_upper(hits_a, n_a, hits_b, n_b), _fisher_upper(hits_b, n_b, hits_a, n_a)))
 
 
 def _fisher_upper(failures_a: int, n_a: int, failures_b: int, n_b: int) -> float:

@@ -33,8 +33,8 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     """From the first request's time to the last answer's end."""
     saturated: str = ""
     """Why the point is beyond what the server can do; empty where it is not."""
-    cut: bool = False
-    """Sending ended early, because the queue grew: its percentiles are those of a load that never settled."""
+    standing: str = ""
+    """Of a search: what its requests prove with those of earlier trials of this load: `met`, `missed`, `undecided`."""
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):

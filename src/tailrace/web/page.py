@@ -27,7 +27,7 @@ from tailrace.web.source import PageSource
 from tailrace.web.view import request_detail
 from tailrace.web.views import REFRESH_S, ROWS, Views
 
-STATIC: Final = ("app.js", "charts.js", "tables.js", "text.js", "style.css", "icon.svg")
+STATIC: Final = ("app.js", "charts.js", "shrink.js", "tables.js", "text.js", "style.css", "icon.svg")
 OPEN_PATHS: Final = frozenset({"/", "/page/plotly.js", *(f"/page/{name}" for name in STATIC)})
 """Paths that carry no data: a guarded admin port must serve them without its token, because a browser cannot send one
 with the document; the page then asks for the token (or takes it from `/#token=...`) and sends it with every call."""

@@ -17,9 +17,9 @@ from tailrace.workload.conversations import Conversation
 from tailrace.workload.leave import Leave, leave_at
 from tailrace.workload.length import Fixed, Length
 from tailrace.workload.mix import TrafficClass, draws
-from tailrace.workload.prefix import BLOCK_TOKENS, Piece, Prefixes, fit
+from tailrace.workload.prefix import Piece, Prefixes, fit
 from tailrace.workload.session import Turn, draw_session
-from tailrace.workload.trace import TraceRow
+from tailrace.workload.trace import TraceRow, looped
 from tailrace.workload.traits import PLAIN, Traits
 
 TRACE_CLASS = "trace"
@@ -68,6 +68,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     trace: list[TraceRow] = []
     """Rows of a recorded trace. With `trace` arrivals they are played at their own times; otherwise their lengths
     are taken in order (and again from the beginning) at the times of the arrivals."""
+    trace_span_ns: int | None = None
+    """Of a trace at its own times: it begins again after so long; `None`: it is played once."""
+    trace_notes: list[str] = []
+    """What to know of the trace: rows left out, lengths estimated, rounds."""
     conversations: list[Conversation] = []
     """Taken in order, and again from the beginning."""
     traits: Traits = PLAIN
@@ -97,8 +101,9 @@ def plan(workload: Workload, rng: Generators) -> Iterator[PlannedRequest]:
     arrivals, rows = workload.arrivals, workload.trace
     adorn = _Adorner(workload, rng)
     if arrivals.kind is ArrivalKind.TRACE:
-        for i, row in enumerate(rows):
-            yield adorn.row(PlannedRequest(i, row.at_ns, TRACE_CLASS, row.prompt_tokens, row.output_tokens), row)
+        for i, row in enumerate(_played(rows, workload.trace_span_ns)):
+            request = PlannedRequest(i, row.at_ns, TRACE_CLASS, row.prompt_tokens, row.output_tokens)
+            yield adorn.row(request, row)._replace(name=row.name or TRACE_CLASS)
         return
     times = senders(arrivals, rng.arrivals) if arrivals.open_loop else itertools.repeat((None, 0))
     recorded = bool(rows or workload.conversations)
@@ -117,9 +122,15 @@ def plan(workload: Workload, rng: Generators) -> Iterator[PlannedRequest]:
         elif rows:
             row = rows[number % len(rows)]
             request = PlannedRequest(number, at, TRACE_CLASS, row.prompt_tokens, row.output_tokens, client=client)
-            yield adorn.row(request, row)
+            yield adorn.row(request, row)._replace(name=row.name or TRACE_CLASS)
         else:
             yield adorn.conversation(number, at, workload.conversations[number % len(workload.conversations)])
+
+
+def _played(rows: list[TraceRow], span_ns: int | None) -> Iterator[TraceRow]:
+    """The rows at their own times, round after round where a round has a length."""
+    for round_ in itertools.count() if span_ns is not None else (0,):
+        yield from looped(rows, round_, span_ns or 0)
 
 
 class _Adorner:
@@ -170,8 +181,8 @@ class _Adorner:
         for block in row.blocks:
             if left <= 0:
                 break
-            pieces.append(Piece(f"block {block}", min(left, BLOCK_TOKENS)))
-            left -= BLOCK_TOKENS
+            pieces.append(Piece(f"block {block}", min(left, row.block_tokens)))
+            left -= row.block_tokens
         return out._replace(prefix=tuple(pieces))
 
     def conversation(self, number: int, at: int | None, recorded: Conversation) -> PlannedRequest:
@@ -270,7 +281,8 @@ def with_fitted_prefixes(
         if duration_ns is not None and request.at_ns is not None and request.at_ns >= duration_ns:
             break
         if request.prefix:
-            prompts.setdefault(request.name, []).append((request.prompt_tokens, request.prefix[0].key))
+            key = request.name if workload.mix else TRACE_CLASS
+            prompts.setdefault(key, []).append((request.prompt_tokens, request.prefix[0].key))
     mix = [msgspec.structs.replace(one, traits=_fitted(one.traits, prompts.get(one.name, []))) for one in workload.mix]
     traits = _fitted(workload.traits, prompts.get(TRACE_CLASS, []))
     return msgspec.structs.replace(workload, mix=mix, traits=traits)

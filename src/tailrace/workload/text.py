@@ -156,7 +156,7 @@ class PromptWriter:
         tail = _INSTRUCTION if own > len(head) + 2 * len(_INSTRUCTION) else ""
         start = int.from_bytes(mark[8:], "big") % len(self._pool)
         rest = own - len(head) - len(tail) - 1
-        body = f"{head} {self._cut(start, rest)}{tail}" if rest > 0 else head[:own]
+        body = f"{head} {self._cut(start, rest)}{tail}" if rest > 0 else f"{head} "[:own]
         return shared + body
 
     def _shared(self, pieces: Sequence[Piece], most: int) -> str:

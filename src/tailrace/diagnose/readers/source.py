@@ -1,5 +1,5 @@
 """One source of evidence: a run file, records as JSON lines, a data directory, Triton's trace file, a scrape, signals
-of a machine, a log of nvidia-smi, a summary of nsys, a result of vLLM's own load generator.
+of a machine, a log of nvidia-smi, a summary of nsys, the result of another load generator.
 """
 
 from __future__ import annotations
@@ -12,29 +12,32 @@ from typing import Final
 
 import msgspec
 
+from tailrace.analyze.aggregate import Aggregate
 from tailrace.analyze.vantage import one_vantage
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.readers.data_directory import read_directory
+from tailrace.diagnose.readers.foreign import HEAD_BYTES, Foreign, foreign_of, read_foreign
+from tailrace.diagnose.readers.imported import chosen, split_number
 from tailrace.diagnose.readers.json_lines import read_lines
 from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import MARK, read_signals
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
-from tailrace.diagnose.readers.vllm_bench import is_vllm_bench, read_vllm_bench
 from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
 from tailrace.model.record import RequestRecord
-from tailrace.store.run_file import Run, read_run
+from tailrace.store.run_file import Run, is_run_file, read_run
 from tailrace.store.table import RecordTable
 
 __all__ = ["Kind", "Source", "kind_of", "read_source"]
 
-_HEAD_BYTES: Final = 4096
+_JSON_HEAD: Final = 4096
 _REMEDY: Final = (
     "Give a run file (`tailrace bench … --out`), records as JSON lines (`tailrace records export`), a gateway's data "
-    "directory, what `vllm bench serve --save-detailed` wrote, Triton's trace file, two saved scrapes of /metrics, a "
-    "gateway's admin URL, a CSV log of nvidia-smi, or `nsys stats` as CSV."
+    "directory, a result of vllm bench, SGLang's bench, GuideLLM, AIPerf, GenAI-Perf, inference-perf, LLMPerf or "
+    "genai-bench, Triton's trace file, two saved scrapes of /metrics, a gateway's admin URL, a CSV log of nvidia-smi, "
+    "or `nsys stats` as CSV."
 )
 
 Decode = Callable[[bytes, str], RequestRecord]
@@ -52,7 +55,8 @@ class Kind(StrEnum):
     NVIDIA_SMI = "nvidia-smi"
     PROFILE = "profile"
     TRITON = "triton trace"
-    VLLM_BENCH = "vllm bench"
+    LOAD_TOOL = "load tool"
+    """The result of another load generator; `Source.foreign` says whose."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +69,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     applications: RecordTable | None = None
     """What services before the gateway have reported of the same requests, where that stood beside the others."""
     run: Run | None = None
+    foreign: Foreign | None = None
+    aggregate: Aggregate | None = None
+    """A load test of which only the summary is left; there is no table then."""
     state: EngineState | None = None
     hardware: Hardware | None = None
     dropped: float = 0.0
@@ -75,41 +82,49 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 def kind_of(path: Path) -> Kind:
     """Tell what `path` is by its content. InputError when it does not exist or is nothing that is known."""
+    return _look(path)[0]
+
+
+def _look(path: Path) -> tuple[Kind, Foreign | None]:
+    """What it is, and whose where it is another load generator's."""
     place = str(path)
     if path.is_dir():
-        return Kind.DIRECTORY
+        return Kind.DIRECTORY, None
     try:
         # A pipe without a writer would hold the opening of it for ever, and what is read of one cannot be read again.
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError("this is no regular file", place=place, remedy="Save what it holds to a file.")
         with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+            head = file.read(HEAD_BYTES)
     except FileNotFoundError:
         raise InputError("there is no such file", place=place, remedy=_REMEDY) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", place=place, remedy=_REMEDY) from None
+    if is_run_file(head):
+        return Kind.RUN, None
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start:
         raise InputError("the file is empty", place=place, remedy=_REMEDY)
-    kind = _json_kind(start) or _table_kind(start)
+    foreign = foreign_of(start)
+    if foreign is not None:
+        return Kind.LOAD_TOOL, foreign
+    kind = _json_kind(start[:_JSON_HEAD]) or _table_kind(start[:_JSON_HEAD])
     if kind is not None:
-        return kind
+        return kind, None
     if start.startswith(b"#") or _looks_like_samples(start):
-        return Kind.SCRAPE
+        return Kind.SCRAPE, None
     raise InputError(f"this is no evidence that is known; it begins with {head[:40]!r}", place=place, remedy=_REMEDY)
 
 
 def _json_kind(start: bytes) -> Kind | None:
     """JSON by its first keys."""
-    if start.startswith(b'{"tailrace_run"'):
-        return Kind.RUN
     if start.startswith(b"{") and MARK in start[:64]:
         return Kind.SIGNALS
     if start.startswith(b"{") and (b'"request_id"' in start or b'"start_unix_ns"' in start):
         return Kind.LINES
     if start.startswith(b'[{"id"') and (b'"timestamps"' in start or b'"model_name"' in start):
         return Kind.TRITON
-    return Kind.VLLM_BENCH if is_vllm_bench(start) else None
+    return None
 
 
 def _table_kind(head: bytes) -> Kind | None:
@@ -135,27 +150,48 @@ def _looks_like_samples(head: bytes) -> bool:
 
 
 def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: bool = False) -> Source:
-    """Read one source. `at_ns` orders scrapes, which carry no stamp of their own. InputError says what is wrong."""
-    path = Path(name)
-    kind = kind_of(path)
+    """Read one source. `at_ns` orders scrapes, which carry no stamp of their own. InputError says what is wrong.
+
+    Of a file that holds several runs of another load generator, `name#2` is the second one.
+    """
+    plain, number = split_number(name)
+    path = Path(plain)
+    kind, foreign = _look(path)
+    if foreign is not None:
+        return _foreign(path, foreign, name, number, allow_partial=allow_partial)
+    if number is not None:
+        raise InputError(f"#{number} names one of several runs; this is a {kind}", place=name, remedy=f"Give {plain}")
     if kind is Kind.RUN:
         run = read_run(path, allow_partial=allow_partial)
-        notes = [f"{name}: only the part before {run.problem} was read"] if run.problem else []
+        notes = [f"{name}: only what is whole was read ({run.problem})"] if run.problem else []
         return Source(name=name, kind=kind, table=run.table(), run=run, notes=notes)
     if kind is Kind.LINES:
         table, applications = one_vantage(read_lines(path, decode))
         return Source(name=name, kind=kind, table=table, applications=applications)
-    if kind in (Kind.TRITON, Kind.VLLM_BENCH):
-        table, notes = (read_triton_trace(path), []) if kind is Kind.TRITON else read_vllm_bench(path)
-        return Source(name=name, kind=kind, table=table, notes=[f"{name}: {note}" for note in notes])
     if kind is Kind.DIRECTORY:
         read, dropped = read_directory(path)
         table, applications = one_vantage(read)
         return Source(name=name, kind=kind, table=table, applications=applications, dropped=dropped)
+    return _other(path, name, kind, at_ns)
+
+
+def _other(path: Path, name: str, kind: Kind, at_ns: int) -> Source:
+    """Evidence that is no load test and no gateway's."""
+    if kind is Kind.TRITON:
+        return Source(name=name, kind=kind, table=read_triton_trace(path))
     if kind in (Kind.SIGNALS, Kind.NVIDIA_SMI, Kind.PROFILE):
         return _hardware(path, name, kind)
     state, notes = read_scrape(path.read_text(encoding="utf-8", errors="replace"), at_ns)
     return Source(name=name, kind=kind, state=state, notes=[f"{name}: {note}" for note in notes])
+
+
+def _foreign(path: Path, foreign: Foreign, name: str, number: int | None, *, allow_partial: bool) -> Source:
+    imported = read_foreign(path, foreign, allow_partial=allow_partial)
+    item = chosen(imported, name if number is None else str(path), number)
+    notes = [f"{name}: {note}" for note in (*imported.notes, *item.header.notes)]
+    if isinstance(item, Aggregate):
+        return Source(name=name, kind=Kind.LOAD_TOOL, foreign=foreign, aggregate=item, notes=notes)
+    return Source(name=name, kind=Kind.LOAD_TOOL, foreign=foreign, table=item.table(), run=item, notes=notes)
 
 
 def _hardware(path: Path, name: str, kind: Kind) -> Source:

@@ -1,4 +1,5 @@
 // Pictures from the server, drawn by Plotly and kept in place: zoom and hidden series survive each refresh.
+import { shrink } from "./shrink.js";
 import { byId, element, say } from "./text.js";
 
 const drawn = new Map();
@@ -35,26 +36,6 @@ export async function draw(picture, prefix = picture.name) {
   if (narrow) shrink(picture);
   await library.react(place, picture.data, layout, { displayModeBar: false, responsive: true, doubleClick: "reset" });
   drawn.set(prefix, key);
-}
-
-// What a phone's width cannot hold: second lines in cells, the colour bar, labels of slender segments.
-function shrink(picture) {
-  const layout = picture.layout;
-  for (const note of layout.annotations || []) {
-    note.text = note.text.replace(/(^|<br>)p9[59] [^<]*<br>/, "$1");
-    note.font = { ...note.font, size: 10 };
-  }
-  const bars = picture.data.filter((trace) => trace.type === "bar");
-  const full = Math.max(0, ...(bars.length ? bars[0].x : []).map((_, place) => bars.reduce((sum, bar) => sum + bar.x[place], 0)));
-  for (const trace of picture.data) {
-    if (trace.colorbar) trace.showscale = false;
-    if (trace.textfont) trace.textfont.size = 10;
-    if (trace.type === "bar") trace.text = trace.text.map((text, place) => (trace.x[place] / full < 0.13 ? "" : text));
-  }
-  for (const name of ["xaxis", "yaxis"]) {
-    const axis = layout[name];
-    if (axis) axis.tickfont = { ...axis.tickfont, size: 11 };
-  }
 }
 
 function drawLegend(list, picture) {

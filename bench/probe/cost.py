@@ -1,7 +1,7 @@
 """What the load generator costs: CPU seconds per 100,000 token events, everything in.
 
-    python bench/probe.py                      # 64 streams, 640 answers of 100 tokens, one event every 20 ms each
-    python bench/probe.py --concurrency 128 --requests 1280
+    scripts/bench probe-cost                   # 64 streams, 640 answers of 100 tokens, one event every 20 ms each
+    python bench/probe/cost.py --concurrency 128 --requests 1280
 
 The server is a child process that writes prepared bytes, so that its own speed is out of the figure. The CPU time is
 that of this process alone, from the look before the run to the summary after it; `--profile` shows where it goes.
