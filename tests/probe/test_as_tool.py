@@ -20,8 +20,7 @@ from tailrace.workload.arrivals import Arrivals
 from tailrace.workload.mix import parse_mix
 from tailrace.workload.plan import Workload
 from tests.children import child_env, tailrace_command
-from tests.conftest import shared_path
-from tests.probe.test_truth import TruthServer
+from tests.probe.truth_server import TruthServer
 
 pytestmark = pytest.mark.needs("shared")
 
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.needs("shared")
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory, free_port_of_module: int):
     log = tmp_path_factory.mktemp("truth") / "truth.jsonl"
-    server = TruthServer(shared_path() / "bench/truth", log, free_port_of_module)
+    server = TruthServer(log, free_port_of_module)
     yield server
     server.process.terminate()
     server.process.wait(10)

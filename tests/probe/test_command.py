@@ -70,7 +70,7 @@ def test_a_person_gets_a_table_that_leads_with_the_schedule(tmp_path: Path):
         done = bench(server.url, "--rate", "50", "--requests", "40", cwd=tmp_path)
     assert done.returncode in (0, 3), done.stderr  # 3: this machine was too busy, which is not the question here
     text = done.stdout
-    assert text.index("From schedule") < text.index("From send")
+    assert text.index("From the intended time") < text.index("From the send")
     for words in ("TTFT", "p99.9", "95 %", "40 requests", "Client", "poisson arrivals at 50/s"):
         assert words in text
     assert "Sending real load to" in done.stderr
@@ -300,4 +300,4 @@ def test_a_terminal_sees_the_run_live(tmp_path: Path):
     assert child.returncode in (0, 3)
     assert "in flight 2" in seen
     assert "TTFT p50" in seen
-    assert "From send" in out
+    assert "From the send" in out

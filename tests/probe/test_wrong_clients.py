@@ -64,7 +64,7 @@ def test_c14_latency_from_the_schedule_is_the_headline(tmp_path: Path):
     assert result.summary.from_schedule["ttft_ms"].max == pytest.approx(3330, rel=0.08)
     # The wait for a place that was asked for is the user's, and no fault of the client.
     assert result.summary.from_schedule["late_send_ms"].max == pytest.approx(2830, rel=0.08)
-    assert said.stdout.index("From schedule") < said.stdout.index("From send"), said.stdout
+    assert said.stdout.index("From the intended time") < said.stdout.index("From the send"), said.stdout
 
 
 # -- the schedule
