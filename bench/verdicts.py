@@ -102,7 +102,7 @@ GROUPS = (
         scenarios=(NONE, WORSE),
         mix=QUIET,
         mix_b=QUIET,
-        share=0.5,
+        share=0.3,
     ),
 )
 
@@ -341,7 +341,7 @@ def table_of(rows: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench verdicts", description=__doc__)
-    parser.add_argument("--pairs", type=int, default=200, help="of each group; half as many of the long runs [200]")
+    parser.add_argument("--pairs", type=int, default=200, help="of each group; 60 of the long runs [200]")
     parser.add_argument("--pilots", type=int, default=20, help="pairs from which the power is stated [20]")
     parser.add_argument("--only", default="", help="groups whose name holds this")
     parser.add_argument("--workers", type=int, default=multiprocessing.cpu_count())
