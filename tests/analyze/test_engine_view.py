@@ -4,6 +4,7 @@ import numpy as np
 
 from tailrace.analyze.compare import prepare
 from tailrace.analyze.engine_view import engine_view
+from tailrace.cli.compare_print import engine_cells, engine_remark
 from tailrace.model.conditions import Conditions
 from tailrace.model.engine_state import EngineState
 from tailrace.model.outcome import Reason
@@ -82,3 +83,15 @@ def test_other_work_is_said():
 
     view = engine_view({"a": of(200), "b": of(2000)})
     assert any("b did not do the work of a" in text for text in view.checks)
+
+
+def test_too_few_requests_are_told_from_what_an_engine_does_not_report():
+    few = run(engine(3).records[:200])
+    view = engine_view({"a": engine(1), "b": few, "c": engine(2, vantage="client")})
+    thin = rows(view, "latency")["TTFT p99"]
+    assert engine_cells(view.engines, thin)[1] == "n ≥ 500"
+    assert engine_remark(thin) == "not comparable: too few requests"
+    both = rows(view, "stages")["queue p99"]
+    assert engine_cells(view.engines, both)[1:] == ["n ≥ 500", "not reported"]
+    assert engine_remark(both).startswith("not comparable: b has")
+    assert engine_cells(view.engines, rows(view, "work")["requests"])[1] == "200"

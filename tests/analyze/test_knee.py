@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -81,6 +82,33 @@ def test_a_queue_that_grows_is_saturation(seed: int):
 
 def test_a_busy_queue_that_does_not_grow_is_none():
     assert sum(saturation(queue(10, 20, 60, seed)).saturated for seed in range(40)) <= 1
+
+
+def constant(rate: float, answer_s: float, seconds: float, warmup_s: float = 0.0) -> RecordTable:
+    """A server with room for everything: every answer takes `answer_s`, whatever else is in flight."""
+    at = np.arange(0, seconds, 1 / rate)
+    return RecordTable.from_records(
+        RequestRecord(
+            vantage="client", request_id=f"r{i}", outcome=OutcomeKind.COMPLETED, run_offset_ns=round(begin * S),
+            intended_to_sent_ns=0, ttft_ns=S // 50, e2e_ns=round(answer_s * S), start_unix_ns=round(begin * S),
+            lane="warmup" if begin < warmup_s else "chat",
+        )
+        for i, begin in enumerate(at.tolist())
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("answer_s", [0.5, 3.0, 5.0, 8.0])
+@pytest.mark.parametrize("warmup_s", [0.0, 1.2])
+def test_a_server_that_fills_up_is_not_full(answer_s: float, warmup_s: float):
+    assert not saturation(constant(8, answer_s, 6, warmup_s)).saturated
+
+
+def test_a_warm_up_hides_no_queue_that_grows():
+    records = list(queue(30, 20, 60, 1).records())
+    warm = [msgspec.structs.replace(one, lane="warmup" if one.run_offset_ns < 10 * S else "chat") for one in records]
+    found = saturation(RecordTable.from_records(warm))
+    assert found.saturated
+    assert found.slope == pytest.approx(10, rel=0.35)
 
 
 def test_few_requests_say_nothing():

@@ -20,6 +20,9 @@ from tailrace.model.conditions import Conditions
 from tailrace.model.errors import InputError
 from tailrace.model.outcome import Reason
 from tailrace.store.run_file import Run, RunHeader, RunWriter
+from tailrace.workload.leave import Leave
+from tailrace.workload.length import describe, parse_length
+from tailrace.workload.traits import Traits
 from tests.analyze.tables import request
 from tests.app.report_runs import EVIL, a_run
 
@@ -77,6 +80,23 @@ def test_the_answer_stands_first_and_each_percentile_with_its_interval():
     assert "588 completed, 12 failed (2.0 %)" in text
     assert "with its failures" in text
     assert "∞" in text
+
+
+def test_classes_are_described_as_they_are_typed():
+    run = a_run()
+    classes = {
+        "chat": {
+            "weight": 0.9,
+            "prompt": describe(parse_length("80~0.6")),
+            "output": describe(parse_length("200-400")),
+            "correlation": 0.0,
+            "traits": msgspec.to_builtins(Traits(leaves=[Leave(share=0.2, tokens=5)])),
+        }
+    }
+    text = Page(page_of(msgspec.structs.replace(run, header=msgspec.structs.replace(run.header, classes=classes)))).text
+    assert "chat (weight 0.9, prompt 80~0.6 within " in text
+    assert "output 200-400, with leaves share 0.2, tokens 5" in text
+    assert "None" not in text
 
 
 def test_what_is_unknown_is_called_unknown():

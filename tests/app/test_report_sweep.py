@@ -35,8 +35,11 @@ def test_each_point_has_its_row_and_each_metric_its_curve():
     pictures = [picture for section in sections for picture in section.pictures]
     assert [picture.name for picture in pictures] == ["curve-ttft_ms", "curve-e2e_ms", "curve-tpot_ms"]
     for picture in pictures:
-        picture.figure()
+        # Of one line, too, the legend says which percentile it is.
+        assert picture.figure().layout.showlegend
     text = markup(a_sweep())
+    for words in ("time to first token", "time to the last byte", "time per token"):
+        assert f"Throughput and {words}" in text
     assert text.count('<th scope="row">') == 7
     assert "the queue grew for as long as the load lasted" in text
     assert "The load generator kept up at every point" in text

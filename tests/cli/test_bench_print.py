@@ -1,11 +1,13 @@
 """What `tailrace bench` prints: the headline first, within a hundred columns, and what to do next."""
 
+import msgspec
 import pytest
 
 from tailrace.analyze.bench_summary import summarise_run
-from tailrace.cli.bench_print import print_summary
+from tailrace.cli.bench_print import LiveProgress, print_summary
 from tailrace.cli.trim import parse_trim
 from tailrace.model.errors import InputError
+from tailrace.probe.progress import Progress
 from tailrace.probe.spec import BenchSpec
 from tailrace.store.run_file import RunWriter, read_run
 from tailrace.workload.arrivals import ArrivalKind, Arrivals
@@ -90,3 +92,25 @@ def test_trim_by_the_load_and_none_at_all():
     for bad in ("soon", "10s,later", ""):
         with pytest.raises(InputError, match="--trim"):
             parse_trim(bad)
+
+
+def test_what_no_answer_had_is_not_said_to_be_met(capsys, tmp_path):
+    run = a_run()
+    whole = [msgspec.structs.replace(one, ttft_ns=None, tpot_ns=None, chunk_gap_max_ns=None) for one in run.records]
+    text = printed(capsys, tmp_path / "a.run", msgspec.structs.replace(run, records=whole))
+    assert "not measured, so not judged: ttft, tpot" in " ".join(text.split())
+
+
+def test_so_few_requests_have_a_longest_and_no_unit_that_hangs(capsys, tmp_path):
+    run = a_run()
+    nine = msgspec.structs.replace(run, records=run.records[:9], trailer=msgspec.structs.replace(run.trailer, n=9))
+    text = printed(capsys, tmp_path / "a.run", nine)
+    assert " ms (n = 8: too few for a percentile)" in " ".join(text.split())
+    assert ") ms" not in text
+    assert "?: too few requests for the interval's upper end" in text
+
+
+@pytest.mark.parametrize(("done", "shown"), [(499, "TTFT p50 20 ms"), (500, "TTFT p50 20 p99 90 ms")])
+def test_the_line_of_a_running_load_has_a_p99_where_n_allows_one(done, shown):
+    progress = Progress(phase="measuring", done=done, ttft_p50_ms=20.0, ttft_p99_ms=90.0)
+    assert LiveProgress("http://localhost:8000")._line(progress).endswith(shown)

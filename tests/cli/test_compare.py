@@ -134,6 +134,20 @@ def test_arms_are_named_by_their_files(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        (["01-a.run", "02-a.run", "03-a.run"], "a"),
+        (["fp8-10.run", "fp8-11.run"], "fp8"),
+        (["a1.run", "a2.run"], "a"),
+        (["x-2026-01.run", "x-2026-02.run"], "x-2026"),
+        (["old.run", "new.run"], "old+1"),
+    ],
+)
+def test_an_arm_of_several_runs_has_the_name_that_they_share(files, name):
+    assert arms_of([",".join(files), "other.run"], None, None)[0].name == name
+
+
+@pytest.mark.parametrize(
     ("given", "a", "b"),
     [([], None, None), (["x.run"], None, None), ([], "x.run", None), (["none-*.run", "x"], None, None)],
 )

@@ -102,3 +102,17 @@ def test_the_colours_of_classes_differ_and_stand_out(theme):
         low, high = sorted((luminance(color), luminance(GROUND[theme]["paper"])))
         assert (high + 0.05) / (low + 0.05) >= 3.0
     assert class_color(len(colors), theme) == colors[0]
+
+
+def test_the_median_of_one_class_does_not_read_as_that_of_all():
+    values = np.arange(1.0, 101.0)
+    one = log_tail_picture([Curve("chat", values)], "tail", "time to first token")
+    assert "half within" in one.title
+    two = log_tail_picture([Curve("chat", values), Curve("document", values * 100)], "tail", "time to first token")
+    assert two.title.startswith("Time to first token: document has the longest, ")
+    assert "half of document within" in two.title
+
+
+def test_numbers_read_aloud_have_no_exponent():
+    line = Line("tokens/s", np.arange(3.0), np.array([0.0012, 1780.0, 12345.0]))
+    assert lines_picture([line], "x", "X", "tokens/s").alt == "tokens/s: mean 4,708, highest 12,345"

@@ -47,7 +47,7 @@ def test_a_quiet_client_is_no_limit():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"event_delay_p99_ms": 5.5}, "stamped 6 ms late"),
+        ({"event_delay_p99_ms": 5.5}, "stamped 5.5 ms late"),
         ({"event_delay_p99_ms": 16.0, "p99_ms": 5000.0}, "stamped 16 ms late"),
         ({"moved_ms": 4.0}, "its own delays added 4.0 ms"),
         ({"late_p99_ms": 25.0}, "sends were 25 ms late"),
@@ -180,3 +180,8 @@ def test_500_requests_a_second_keep_their_schedule_or_it_is_said(tmp_path: Path,
     assert len(taken) == 1500
     assert health.limited or abs(rate / 500 - 1) < 0.01, (rate, health)
     assert health.schedule_kept == pytest.approx(rate / 500, abs=1e-6)
+
+
+def test_a_delay_beyond_its_bound_does_not_read_like_the_bound():
+    (why,) = QUIET._replace(event_delay_p99_ms=5.2).limits()
+    assert why == "what arrived was stamped 5.2 ms late at p99 (bound 5.0 ms)"

@@ -67,7 +67,8 @@ def origin_of(arms: Sequence[ArmData]) -> Origin:
     if not late:
         return Origin(intended=False, remarks=[])
     waits = "; ".join(
-        f"in {arm.name} the p99 left {np.nanquantile(arm.late_ms(), 0.99):,.0f} ms after its time" for arm in late
+        f"in {arm.name} one request in a hundred left {np.nanquantile(arm.late_ms(), 0.99):,.0f} ms or more too late"
+        for arm in late
     )
     if not all(scheduled):
         without = " and ".join(arm.name for arm, has in zip(arms, scheduled, strict=True) if not has)

@@ -126,6 +126,7 @@ def _latency(arms: Sequence[ArmData]) -> list[EngineRow]:
                     unit=row.unit,
                     values=row.values,
                     comparable=False,
+                    needs=row.needs,
                     why=apart[metric],
                 )
             out.append(row)
@@ -149,16 +150,18 @@ def _quantile_row(
 ) -> EngineRow:
     shown: list[Value] = []
     thin = []
+    needs: dict[str, int] = {}
     for arm, one, gone in zip(arms, values, absent, strict=True):
         enough = supported(p, one.size)
         shown.append(quantile(one, p) if one.size and enough and not gone else None)
         if one.size and not enough and not gone:
             thin.append(f"{arm.name} has {one.size} values, {needed(p)} support it")
+            needs[arm.name] = needed(p)
     row = _row(group, f"{words} p{p * 100:g}", shown, "ms", arms=arms, note=note)
     if not thin:
         return row
     why = "; ".join([*thin, *([note] if note else [])])
-    return EngineRow(group=group, name=row.name, unit="ms", values=shown, comparable=False, why=why)
+    return EngineRow(group=group, name=row.name, unit="ms", values=shown, comparable=False, needs=needs, why=why)
 
 
 def _stages(arms: Sequence[ArmData]) -> list[EngineRow]:

@@ -125,7 +125,8 @@ def _series(name: str, runs: Sequence[HistoryPoint]) -> MetricHistory:
     at = np.array([_scaled(name, runs[i]) for i in used])
     spread = None if len(used) < 3 else round(math.expm1(noise(at)) * 100, 2)
     if len(used) < MIN_VALUES:
-        why = f"{len(used)} runs have it; a change of level is looked for from {MIN_VALUES} on"
+        have = "run has" if len(used) == 1 else "runs have"
+        why = f"{len(used)} {have} it; a change of level is looked for from {MIN_VALUES} on"
         return MetricHistory(metric=name, values=values, noise_pct=spread, missing=why)
     edges = [0, *change_points(at), len(used)]
     changes = []

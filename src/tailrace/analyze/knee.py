@@ -56,7 +56,9 @@ def find_knee(x: Floats, y: Floats) -> Knee:
     """The knee of positive latencies `y` over loads `x` (one value or more a load, in any order)."""
     n = int(x.size)
     if len(np.unique(x)) < FEWEST:
-        return Knee(why=f"no knee: {len(np.unique(x))} loads were measured, {FEWEST} are the fewest that can show one")
+        return Knee(
+            why=f"no knee: {len(np.unique(x))} loads have a latency to draw, {FEWEST} are the fewest that can show one"
+        )
     from scipy.special import fdtri  # noqa: PLC0415  (scipy is loaded only where it is used)
 
     order = np.argsort(x, kind="stable")

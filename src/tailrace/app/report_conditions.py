@@ -16,6 +16,7 @@ __all__ = ["client_banner", "conditions_card", "load_words", "problem_banner"]
 UNKNOWN: Final = Cell('<span class="unknown">unknown</span>')
 _GIB: Final = 1 << 30
 _FEW_FLAGS: Final = 8
+_CLASS_KEYS: Final = {"traits": "with", "correlation": "correlation of both"}
 _GRANULARITY: Final = {
     "chunk": "the time of each chunk of a stream, without its tokens",
     "mean": "no times within a stream, means only",
@@ -147,7 +148,11 @@ def _classes(classes: Mapping[str, Any]) -> str | None:
     out = []
     for name, known in classes.items():
         if isinstance(known, Mapping):
-            shown = ", ".join(f"{key} {_plain(value)}" for key, value in known.items() if value not in (None, "", 0.0))
+            shown = ", ".join(
+                f"{_CLASS_KEYS.get(key, key)} {_plain(value)}"
+                for key, value in known.items()
+                if value not in (None, "", 0.0)
+            )
             out.append(f"{name} ({shown})")
         else:
             out.append(str(name))
@@ -155,10 +160,20 @@ def _classes(classes: Mapping[str, Any]) -> str | None:
 
 
 def _plain(value: object) -> str:
-    """`{"type": "fixed", "tokens": 300}` -> `fixed 300`."""
+    """A length as it is typed (`300`, `200-400`, `300~0.5`), a rule by its fields, a list one by one."""
+    if isinstance(value, list):
+        return " and ".join(_plain(one) for one in value)
     if not isinstance(value, Mapping):
         return str(value)
-    return " ".join(str(one) for one in value.values() if one not in (None, ""))
+    match value:
+        case {"type": "fixed", "tokens": tokens}:
+            return str(tokens)
+        case {"type": "uniform", "low": low, "high": high}:
+            return f"{low}-{high}"
+        case {"type": "lognormal", "median": median, "sigma": sigma, "low": low, "high": high}:
+            return f"{median}~{sigma} within {low}-{high}"
+    shown = {key: one for key, one in value.items() if one not in (None, "", [], {})}
+    return ", ".join(f"{key.replace('_', ' ')} {_plain(one)}" for key, one in shown.items())
 
 
 def _moment(unix_ns: int) -> str | None:

@@ -9,7 +9,7 @@ import msgspec
 from tailrace.analyze.knee import knee_of
 from tailrace.analyze.sweep import LATENCIES, SweepPoint, sweep_points
 from tailrace.app.report_markup import ABSENT, Cell, Section, card, cell, facts, figure, ms, row, table, text
-from tailrace.figures.throughput_latency import throughput_latency
+from tailrace.figures.throughput_latency import WORDS, throughput_latency
 from tailrace.figures.wording import count, percent
 from tailrace.model.measurement import MetricSummary
 from tailrace.store.sweep import Sweep
@@ -80,7 +80,13 @@ def _curves(points: list[SweepPoint]) -> Section:
         )
         for metric in metrics
     ]
-    return Section(markup="".join(figure("Throughput and latency", one) for one in pictures), pictures=pictures)
+    return Section(
+        markup="".join(
+            figure(f"Throughput and {WORDS.get(metric, metric)}", one)
+            for metric, one in zip(metrics, pictures, strict=True)
+        ),
+        pictures=pictures,
+    )
 
 
 def _table(sweep: Sweep, points: list[SweepPoint]) -> Section:

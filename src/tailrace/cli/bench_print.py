@@ -17,6 +17,7 @@ from tailrace.model.measurement import BenchSummary, MetricSummary
 from tailrace.model.record import RequestRecord
 from tailrace.probe.progress import Progress
 from tailrace.probe.spec import BenchSpec
+from tailrace.stats.quantiles import supported
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,7 +88,8 @@ class LiveProgress:
         count = f"/{progress.planned_requests}" if progress.planned_requests else ""
         ttft = ""
         if progress.ttft_p50_ms is not None and progress.ttft_p99_ms is not None:
-            ttft = f"  TTFT p50 {progress.ttft_p50_ms:.0f} p99 {progress.ttft_p99_ms:.0f} ms"
+            ttft = f"  TTFT p50 {progress.ttft_p50_ms:.0f}"
+            ttft += f" p99 {progress.ttft_p99_ms:.0f} ms" if supported(0.99, progress.done) else " ms"
         return (
             f"{progress.phase:9} {progress.elapsed_s:5.1f}{whole} s  sent {progress.sent}{count}  "
             f"in flight {progress.in_flight}  done {progress.done}  errors {progress.errors}{ttft}"
@@ -173,8 +175,9 @@ def _headline(summary: BenchSummary) -> list[str]:
         if metric.p50 is not None:
             text += f" p50 {number(metric.p50)}"
         if p is None:
-            text += f" longest {number(metric.max)} (n = {metric.n}: too few for a percentile)"
-        elif p != "p50":
+            parts.append(f"{text} longest {number(metric.max)} ms (n = {metric.n}: too few for a percentile)")
+            continue
+        if p != "p50":
             low, high = metric.ci.get(p, [None, None])
             ends = " to ".join("?" if end is None else number(end) for end in (low, high))
             text += f", {p} {number(getattr(metric, p))} (95 %: {ends})"
@@ -198,7 +201,7 @@ def _counts(summary: BenchSummary, spec: BenchSpec) -> list[str]:
         low, high = reached.ci
         lines.append(
             f"goodput {summary.goodput_per_s:.2f}/s: {reached.share:.1%} met {_objectives(spec)} "
-            f"(95 %: {low:.1%} to {high:.1%})"
+            f"(95 %: {low:.1%} to {high:.1%}){_unmeasured(spec, summary)}"
         )
     return lines
 
@@ -213,7 +216,7 @@ def _next(summary: BenchSummary, path: Path) -> list[str]:
     lines = [f"Next: tailrace report {quoted} --open    (a page with every figure)"]
     if summary.failed or summary.from_schedule:
         lines.append(f"      tailrace diagnose {quoted}         (why the tail is slow)")
-    lines.append(f"      tailrace compare {quoted} AFTER.run    (did a change help?)")
+    lines.append(f"      tailrace compare {quoted} LATER.run    (did a change help?)")
     return lines
 
 
@@ -223,6 +226,13 @@ def _objectives(spec: BenchSpec) -> str:
         for metric, bounds in spec.objectives.bounds.items()
         for p, bound in bounds.items()
     )
+
+
+def _unmeasured(spec: BenchSpec, summary: BenchSummary) -> str:
+    """A bound on what no request has binds nothing: without streams, "met" must not read as a TTFT within it."""
+    names = [metric for metric, bounds in spec.objectives.bounds.items() if bounds and "/" not in metric]
+    unknown = [name for name in names if (known := summary.metrics.get(f"{name}_ms")) is not None and not known.n]
+    return f"; not measured, so not judged: {', '.join(unknown)}" if unknown else ""
 
 
 def _table(console: Console, title: str, metrics: dict[str, MetricSummary], adjusted: Sequence[str] = ()) -> None:

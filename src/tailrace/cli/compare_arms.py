@@ -83,11 +83,17 @@ def _stem(sources: list[str]) -> str:
     stems = [Path(source).name.removesuffix(".run") for source in sources]
     if len(stems) == 1:
         return stems[0]
+    return _common(stems) or _common([stem[::-1] for stem in stems])[::-1] or f"{stems[0]}+{len(stems) - 1}"
+
+
+def _common(stems: list[str]) -> str:
+    """What all begin with, without the beginning of a number that they do not share: `fp8` of `fp8-10`, `fp8-11`."""
     head = stems[0]
-    for stem in stems[1:]:
-        while not stem.startswith(head):
-            head = head[:-1]
-    return head.rstrip("-_. ") or f"{stems[0]}+{len(stems) - 1}"
+    while not all(stem.startswith(head) for stem in stems):
+        head = head[:-1]
+    if any(stem[len(head) : len(head) + 1].isdigit() for stem in stems):
+        head = head.rstrip("0123456789")
+    return head.strip("-_. ")
 
 
 def named(arms: Sequence[Arm], baseline: str | None) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tailrace.cli.compare_print import interval, mark_of, number, shown_metrics
+from tailrace.cli.compare_print import engine_cells, engine_remark, interval, mark_of, number, shown_metrics
 from tailrace.model.measurement import Comparison, ComparisonSet, EngineView, MetricDelta, Verdict
 
 __all__ = ["LIMIT", "as_markdown", "cell"]
@@ -167,11 +167,8 @@ def _engines(view: EngineView) -> list[str]:
         rows = [
             (
                 cell(row.name + (f", {row.unit}" if row.unit else "")),
-                *(
-                    "not reported" if value is None else cell(value) if isinstance(value, str) else f"{value:,.1f}"
-                    for value in row.values
-                ),
-                cell(row.why if row.comparable else f"not comparable: {row.why}"),
+                *map(cell, engine_cells(view.engines, row)),
+                cell(engine_remark(row)),
             )
             for row in view.rows
             if row.group == group

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from tailrace.model.measurement import Comparison, ComparisonSet, EngineView, MetricDelta
+from tailrace.model.measurement import Comparison, ComparisonSet, EngineRow, EngineView, MetricDelta
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.console import Console
 
-__all__ = ["as_text", "interval", "mark_of", "number", "shown_metrics"]
+__all__ = ["as_text", "engine_cells", "engine_remark", "interval", "mark_of", "number", "shown_metrics"]
 
 _WIDTH = 118
 _MOST_FAILURES = 6
@@ -141,11 +141,13 @@ def _many(console: Console, result: ComparisonSet) -> None:
     from rich.table import Table
 
     console.print(result.summary, style="bold", markup=False)
+    if result.metric:
+        console.print(f"Ranked by {result.metric}", markup=False)
     table = Table(box=None, pad_edge=False)
     titles = (
         "rank",
         "arm",
-        f"{result.metric or 'headline'} ms",
+        "ms",
         "change",
         "95 % interval",
         "not completed",
@@ -193,12 +195,32 @@ def _engines(console: Console, view: EngineView) -> None:
                 table.add_column(engine, justify="right", no_wrap=True)
             table.add_column("", no_wrap=False)
         assert table is not None
-        note = row.why if row.comparable else f"not comparable: {row.why}"
-        table.add_row(f"{row.name}{f', {row.unit}' if row.unit else ''}", *_cells(row.values), note)
+        table.add_row(
+            f"{row.name}{f', {row.unit}' if row.unit else ''}", *engine_cells(view.engines, row), engine_remark(row)
+        )
     if table is not None:
         console.print(table)
     _list(console, "Good to know", view.checks)
 
 
-def _cells(values: Sequence[float | str | None]) -> list[str]:
-    return ["not reported" if v is None else v if isinstance(v, str) else f"{v:,.1f}" for v in values]
+def engine_cells(engines: Sequence[str], row: EngineRow) -> list[str]:
+    """One cell an engine. Too few requests are not the engine's silence: the cell says how many it would take."""
+    out = []
+    for name, value in zip(engines, row.values, strict=True):
+        if value is None:
+            out.append(f"n ≥ {row.needs[name]:,}" if name in row.needs else "not reported")
+        elif isinstance(value, str):
+            out.append(value)
+        else:
+            # What was counted has no decimals.
+            out.append(f"{value:,.1f}" if row.unit or value != round(value) else f"{value:,.0f}")
+    return out
+
+
+def engine_remark(row: EngineRow) -> str:
+    """Why a row cannot be compared; empty where its cells say it: all that is missing needs more requests."""
+    if row.comparable:
+        return row.why
+    if row.needs and len(row.needs) == sum(value is None for value in row.values):
+        return "not comparable: too few requests"
+    return f"not comparable: {row.why}"

@@ -70,7 +70,7 @@ def history(
         sys.stdout.write(msgspec.json.encode({**to_json(found), "added": added}).decode() + "\n")
     else:
         if file:
-            print(f"{added} new runs in {file}" if added else f"no new run in {file}")
+            print(f"{_runs(added)} new in {file}" if added else f"no new run in {file}")
         for one in found:
             _print(one, within)
     if fail_on and any(one.regressions(within) for one in found):
@@ -82,7 +82,7 @@ def _print(one: History, within: int) -> None:
     print(f"\n{one.work}")
     limited = sum(point.limited for point in one.runs)
     aside = f", {limited} client limited and left out of the levels" if limited else ""
-    print(f"{len(one.runs)} runs, {_day(first.started_unix_ns)} to {_day(last.started_unix_ns)}{aside}")
+    print(f"{_runs(len(one.runs))}, {_day(first.started_unix_ns)} to {_day(last.started_unix_ns)}{aside}")
     names = max(len(metric.metric) for metric in one.metrics)
     news = {name for name, _ in one.regressions(within)}
     for metric in one.metrics:
@@ -98,7 +98,7 @@ def _print(one: History, within: int) -> None:
             of = f" ({change.label})" if change.label else ""
             print(
                 f"  {'':{names}}  {mark}: {change.before:,.4g} to {change.after:,.4g} ({change.change_pct:+.0f} %) "
-                f"since {_day(change.started_unix_ns)}, {change.run}{of}, {change.runs_since} runs"
+                f"since {_day(change.started_unix_ns)}, {change.run}{of}, {_runs(change.runs_since)}"
             )
     missing = {metric.missing for metric in one.metrics if metric.missing}
     for why in sorted(missing):
@@ -112,6 +112,10 @@ def _spark(metric: MetricHistory) -> str:
     low, high = min(known, default=0.0), max(known, default=0.0)
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
     return "".join("·" if value is None else _BARS[round((value - low) * scale)] for value in shown)
+
+
+def _runs(n: int) -> str:
+    return "1 run" if n == 1 else f"{n} runs"
 
 
 def _day(unix_ns: int) -> str:

@@ -86,6 +86,8 @@ def metric_rows(metrics: Mapping[str, MetricSummary], width: int) -> list[str]:
         out += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
     if any(value == "-" for cells in rows.values() for value in cells.values()):
         out.append("  -: too few requests for that percentile")
+    if any(cells[_INTERVAL].endswith("?") for cells in rows.values()):
+        out.append("  …  ?: too few requests for the interval's upper end")
     for text in unknown:
         out += textwrap.wrap(f"not known: {text}", width, initial_indent="  ", subsequent_indent="    ")
     return out

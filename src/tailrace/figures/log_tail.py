@@ -129,8 +129,11 @@ def _line(curve: Curve, place: int, theme: Theme) -> dict[str, Any]:
 def _title(curves: Sequence[Curve], words: str) -> str:
     worst = max(curves, key=lambda curve: float(curve.values.max()))
     middle, longest = duration(float(np.median(worst.values))), duration(float(worst.values.max()))
-    head = f"{words[0].upper()}{words[1:]}: half within {middle}, the longest {longest}"
-    return head if len(curves) == 1 else f"{head} ({worst.name})"
+    head = f"{words[0].upper()}{words[1:]}"
+    if len(curves) == 1:
+        return f"{head}: half within {middle}, the longest {longest}"
+    # The median of one class must not read as the median of all.
+    return f"{head}: {worst.name} has the longest, {longest}; half of {worst.name} within {middle}"
 
 
 def _alt(curve: Curve) -> str:

@@ -92,7 +92,12 @@ def _trace(line: Line, place: int, theme: Theme) -> dict[str, Any]:
 
 def _alt(line: Line) -> str:
     known = line.values[~np.isnan(line.values)]
-    return f"{line.name}: mean {float(known.mean()):,.3g}, highest {float(known.max()):,.3g}"
+    return f"{line.name}: mean {_short(float(known.mean()))}, highest {_short(float(known.max()))}"
+
+
+def _short(value: float) -> str:
+    """Three digits, and never `1.78e+03`."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{round(value, 3):.3g}"
 
 
 def errors_picture(

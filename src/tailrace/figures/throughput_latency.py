@@ -13,14 +13,14 @@ from tailrace.figures.wording import duration
 from tailrace.model.measurement import MetricSummary
 from tailrace.model.stage import Stage
 
-__all__ = ["throughput_latency"]
+__all__ = ["WORDS", "throughput_latency"]
 
 NAME: Final = "throughput-latency"
 _SHOWN: Final = ("p50", "p95", "p99")
 _DASH: Final = {"p50": "solid", "p95": "dash", "p99": "dot"}
 _SYMBOL: Final = {"p50": "circle", "p95": "square", "p99": "diamond"}
 _COLOR: Final = {"p50": Stage.DECODE, "p95": Stage.QUEUE, "p99": Stage.ENCODE}
-_WORDS: Final = {"ttft_ms": "time to first token", "e2e_ms": "time to the last byte", "tpot_ms": "time per token"}
+WORDS: Final = {"ttft_ms": "time to first token", "e2e_ms": "time to the last byte", "tpot_ms": "time per token"}
 
 
 def throughput_latency(
@@ -31,7 +31,7 @@ def throughput_latency(
     Points beyond saturation are hollow; the knee, which lies on the sweep's own axis, is named in the note.
     """
     known = [(point, found) for point in points if (found := point.latency(metric)) is not None]
-    words = _WORDS.get(metric, metric.removesuffix("_ms"))
+    words = WORDS.get(metric, metric.removesuffix("_ms"))
     if not known:
         return Picture(
             name=NAME,
@@ -51,6 +51,7 @@ def throughput_latency(
             xaxis=axis(theme, "completed requests a second", rangemode="tozero"),
             yaxis=axis(theme, f"{words}, ms (log)", type="log"),
             legend=legend(),
+            showlegend=True,  # a single line, too, has to say which percentile it is
             margin={"l": 8, "r": 12, "t": 8, "b": 60},
             height=420,
         ),

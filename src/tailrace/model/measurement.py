@@ -315,6 +315,8 @@ class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
     """One an engine; `None` where it cannot report it: that is not 0."""
     comparable: bool = True
     """False where an engine does not report it, or the engines define it differently."""
+    needs: dict[str, int] = {}
+    """Engines that have too few requests for this quantile: how many would support it."""
     why: str = ""
     """Why it is not comparable, or what to know of the values."""
 

@@ -31,6 +31,11 @@ MIN_WALL_NS: Final = S
 """Shares of a shorter time say nothing: a run of ten milliseconds is all processor."""
 
 
+def _ms(value: float) -> str:
+    """With a decimal where two values that differ could read the same."""
+    return f"{value:.1f} ms" if value < 10 else f"{value:.0f} ms"
+
+
 class ClientFacts(NamedTuple):
     """What one process measured of itself. `None` and 0 samples: not known."""
 
@@ -73,12 +78,12 @@ class ClientFacts(NamedTuple):
         if self.not_sent:
             why.append(f"{self.not_sent} requests were not sent: no more connections can be opened (ulimit -n)")
         if lag is not None and lag > bound and sampled:
-            why.append(f"the event loop ran {lag:.0f} ms late at p99 (bound {bound:.0f} ms)")
+            why.append(f"the event loop ran {_ms(lag)} late at p99 (bound {_ms(bound)})")
         delay, most = self.event_delay_p99_ms, self.delay_bound_ms
         if delay is not None and delay > most and sampled:
-            why.append(f"what arrived was stamped {delay:.0f} ms late at p99 (bound {most:.0f} ms)")
+            why.append(f"what arrived was stamped {_ms(delay)} late at p99 (bound {_ms(most)})")
         if late is not None and late > bound:
-            why.append(f"sends were {late:.0f} ms late at p99 (bound {bound:.0f} ms)")
+            why.append(f"sends were {_ms(late)} late at p99 (bound {_ms(bound)})")
         if self.kept is not None and self.kept < KEPT and self.requests >= MIN_REQUESTS and long:
             why.append(f"the schedule was not kept: {self.kept:.1%} of the planned rate")
         if self.cpu_share > CPU_LIMIT and long:

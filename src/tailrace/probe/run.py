@@ -27,6 +27,7 @@ from tailrace.store.run_file import RunHeader, RunTrailer, RunWriter, read_run
 from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.length import describe
 from tailrace.workload.mix import render_mix
+from tailrace.workload.prefix import MOST
 from tailrace.workload.traits import PLAIN
 
 
@@ -120,7 +121,7 @@ def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHea
     arrivals = spec.workload.arrivals
     chars_per_token, overhead = target.calibration
     origin = "counted by the server" if target.calibrated else "assumed"
-    if target.options.state_prompt_tokens:
+    if target.options.state_prompt_tokens and not spec.template:
         origin = "assumed; the simulated engine is told the planned number"
     notes = [
         *spec.notes,
@@ -129,6 +130,7 @@ def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHea
         f"prompts: {chars_per_token:.2f} characters a token and {overhead:.0f} tokens of overhead ({origin})",
     ]
     notes += _too_long(spec, target)
+    notes += _out_of_reach(spec)
     if arrivals.kind is ArrivalKind.GAMMA or arrivals.shape is not None or arrivals.clients is not None:
         notes.append(str(arrivals))
     if spec.part != (0, 1):
@@ -155,6 +157,17 @@ def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHea
         notes=notes,
         conditions=conditions,
     )
+
+
+def _out_of_reach(spec: BenchSpec) -> list[str]:
+    """A note for each class whose prefixes are used too seldom for the share that was asked for."""
+    each = [(f"class {one.name}: ", one.traits.prefixes) for one in spec.workload.mix]
+    return [
+        f"{name}prefixes: so few requests for {prefixes.pool} of them let a cache find {MOST / prefixes.scale:.0%} "
+        f"of the prompt tokens at most, not {prefixes.hit:.0%}: send more, or share fewer"
+        for name, prefixes in [*each, ("", spec.workload.traits.prefixes)]
+        if prefixes is not None and prefixes.hit is not None and prefixes.hit * prefixes.scale > MOST + 0.005
+    ]
 
 
 def _too_long(spec: BenchSpec, target: Target) -> list[str]:
