@@ -55,6 +55,9 @@ def test_durations_are_subtracted_request_by_request():
     assert both.spreads["stage.queue"].p50 == 10.0
     assert "stage.encode" not in both.spreads
     assert both.owners == []
+    text = "\n".join(both.lines())
+    assert "client 10.0 ms at the median\n" in text
+    assert "p99" not in text, "what n does not support is not in a sentence"
 
 
 def test_the_last_of_repeated_records_counts():

@@ -86,6 +86,10 @@ def test_several_arms_and_repeated_runs(runs):
     told = json.loads(many.stdout)
     assert (told["baseline"], told["verdict"]) == ("base", "improved")
     assert [row["name"] for row in told["ranking"]][-1] == "base"
+    text = tailrace("compare", "base=" + runs["slow"], "new=" + runs["fast"], "other=" + runs["again"]).stdout
+    assert f"Ranked by {told['metric']}" in text
+    assert "not completed" in text
+    assert "…" not in text, "a number or a verdict that is cut to fit"
     reverse = ("compare", runs["slow"], runs["fast"], runs["again"], "--baseline", "fast", "--fail-on", "regressed")
     assert tailrace(*reverse).returncode == 1
     pooled = tailrace("compare", "--a", runs["slow"], "--b", runs["fast"] + "," + runs["again"], "--json")

@@ -88,11 +88,12 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
                 if (spread := self.spreads.get(f"{side}_{name}")) is not None
             ]
             if len(found) == 3:
-                said = [f"{who} {_ms(one.p50)} at the median, {_ms(one.p99)} at p99" for who, one in found]
+                said = [f"{who} {_typical(one)}" for who, one in found]
                 out.append(f"{words} (n={found[-1][1].n:,}): {'; '.join(said)}")
         connect = self.spreads.get("connect")
         if connect is not None and connect.n:
-            out.append(f"connecting: {_ms(connect.p50)} at the median, {_ms(connect.max)} at most (n={connect.n:,})")
+            middle = "" if connect.p50 is None else f"{_ms(connect.p50)} at the median, "
+            out.append(f"connecting: {middle}{_ms(connect.max)} at most (n={connect.n:,})")
         for owner in self.owners:
             parts = ", ".join(f"{part} {excess:+,.1f} ms" for part, excess in list(owner.excess_ms.items())[:4])
             out.append(
@@ -110,8 +111,16 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True):
         return [*out, *self.notes]
 
 
+def _typical(one: Spread) -> str:
+    """The quantiles that n supports; with none of them the greatest value."""
+    known = [
+        f"{_ms(value)} at {name}" for name, value in (("the median", one.p50), ("p99", one.p99)) if value is not None
+    ]
+    return ", ".join(known) or f"{_ms(one.max)} at most"
+
+
 def _ms(value: float | None) -> str:
-    return "- (too few)" if value is None else f"{value:,.1f} ms"
+    return "unknown" if value is None else f"{value:,.1f} ms"
 
 
 def joined(run: RecordTable, records: RecordTable, *, dropped: float = 0.0) -> Joined:

@@ -84,10 +84,10 @@ def metric_rows(metrics: Mapping[str, MetricSummary], width: int) -> list[str]:
     if intervals and _INTERVAL not in shown:
         text = f"{_INTERVAL}: " + ", ".join(f"{row} {interval}" for row, interval in intervals.items())
         out += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
-    if any(value == "-" for cells in rows.values() for value in cells.values()):
-        out.append("  -: too few requests for that percentile")
+    few = ["-: too few requests for that percentile"] * any(v == "-" for cells in rows.values() for v in cells.values())
     if any(cells[_INTERVAL].endswith("?") for cells in rows.values()):
-        out.append("  …  ?: too few requests for the interval's upper end")
+        few.append("?: too few for the interval's upper end")
+    out += textwrap.wrap("; ".join(few), width, initial_indent="  ", subsequent_indent="    ")
     for text in unknown:
         out += textwrap.wrap(f"not known: {text}", width, initial_indent="  ", subsequent_indent="    ")
     return out

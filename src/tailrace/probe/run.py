@@ -163,7 +163,7 @@ def _out_of_reach(spec: BenchSpec) -> list[str]:
     """A note for each class whose prefixes are used too seldom for the share that was asked for."""
     each = [(f"class {one.name}: ", one.traits.prefixes) for one in spec.workload.mix]
     return [
-        f"{name}prefixes: so few requests for {prefixes.pool} of them let a cache find {MOST / prefixes.scale:.0%} "
+        f"{name}so few requests for {prefixes.pool} prefixes let a cache find {MOST / prefixes.scale:.0%} "
         f"of the prompt tokens at most, not {prefixes.hit:.0%}: send more, or share fewer"
         for name, prefixes in [*each, ("", spec.workload.traits.prefixes)]
         if prefixes is not None and prefixes.hit is not None and prefixes.hit * prefixes.scale > MOST + 0.005
