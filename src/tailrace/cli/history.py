@@ -30,7 +30,8 @@ def history(
     ] = "",
     label: Annotated[str, typer.Option(help="What the given runs measured: a commit, a version.")] = "",
     metric: Annotated[
-        list[str] | None, typer.Option(help="ttft_ms.p99, tokens_per_s, error_rate and so on. Repeatable.", show_default=False)
+        list[str] | None,
+        typer.Option(help="ttft_ms.p99, tokens_per_s, error_rate and so on. Repeatable.", show_default=False),
     ] = None,
     within: Annotated[int, typer.Option(help="A change within so many of the last runs is news.", min=1)] = 5,
     fail_on: Annotated[
