@@ -116,7 +116,8 @@ def summarise_run(run: Run, *, trim: Trim | None = None) -> BenchSummary:
         duration_s=trailer.duration_s if trailer else None,
         trim=trim,
     )
-    summary = msgspec.structs.replace(summary, work=work_done(table, trailer.counters if trailer else {}))
+    if run.header.kind == "bench":
+        summary = msgspec.structs.replace(summary, work=work_done(table, trailer.counters if trailer else {}))
     return without_absent(summary, run.header)
 
 
