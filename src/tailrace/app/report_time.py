@@ -127,7 +127,7 @@ def _client(run: Run, series: RunSeries, *, scheduled: bool) -> Picture | None:
         note="Stamps are late by as much as the event loop is. Small against the latencies above, or the numbers are "
         "not the server's.",
         right="cores",
-        right_format=",~r",
+        right_format=".2f",  # a client at ease uses hundredths of a core
     )
 
 

@@ -133,7 +133,7 @@ def _title(curves: Sequence[Curve], words: str) -> str:
     if len(curves) == 1:
         return f"{head}: half within {middle}, the longest {longest}"
     # The median of one class must not read as the median of all.
-    return f"{head}: {worst.name} has the longest, {longest}; half of {worst.name} within {middle}"
+    return f"{head}: the longest, {longest}, is of class {worst.name}; half of that class within {middle}"
 
 
 def _alt(curve: Curve) -> str:
