@@ -127,6 +127,17 @@ def test_the_command_refuses_at_once_what_bench_would_refuse_later(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_option_that_neither_has_is_one_sentence():
+    done = subprocess.run(
+        [*tailrace_command("ab"), "--a", "http://a:1", "--b", "http://b:1", "--nonsense", "5"],
+        capture_output=True, text=True, timeout=20, env=child_env(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("tailrace ab: ab: No such option: --nonsense")
+    assert "`tailrace bench --help` shows them" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_ctrl_c_judges_the_whole_rounds_and_ends_with_130(tmp_path):
     async def script(call):
         await call.answer(3, first_s=0.02 if len(calls) < 40 else 0.5)

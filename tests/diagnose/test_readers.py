@@ -117,7 +117,11 @@ def test_records_in_memory():
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [(b"", "empty"), (b"hello\n", "no evidence that is known"), (b'{"request_id": "x"}\n', "not a record")],
+    [
+        (b"", "empty"),
+        (b"hello\nworld\n", "no evidence that is known; it begins with 'hello'"),
+        (b'{"request_id": "x"}\n', "not a record"),
+    ],
 )
 def test_what_is_no_evidence_is_said(tmp_path, content, text):
     path = tmp_path / "x"

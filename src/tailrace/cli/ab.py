@@ -127,7 +127,6 @@ def _addresses(a: str, b: str, url: str, *, switched: bool) -> tuple[str, str]:
 
 def _bench_options(words: Sequence[str]) -> tuple[str, ...]:
     """The rest of the command line, as `bench` would read it: what it would refuse is refused now, not in an hour."""
-    import click
     from typer.main import get_command
 
     from tailrace.cli.bench import app as bench_app
@@ -139,11 +138,16 @@ def _bench_options(words: Sequence[str]) -> tuple[str, ...]:
             raise InputError(f"{name} belongs before it", place="ab", remedy=f"`tailrace ab {name} …`")
     command: Any = get_command(bench_app)
     try:
-        command.make_context("ab", ["http://localhost", *words])
-    except click.exceptions.Exit:
+        command.make_context("tailrace bench", ["http://localhost", *words])
+    except typer.Exit:
         raise InputError("help of the load generator", place="ab", remedy="`tailrace bench --help`") from None
-    except click.ClickException as error:
-        raise InputError(error.format_message(), place="ab", remedy="`tailrace bench --help` shows them") from None
+    except Exception as error:
+        # Typer carries a click of its own or takes the installed one, by its version: what a usage error is called
+        # differs, what it can say does not.
+        said = getattr(error, "format_message", None)
+        if said is None:
+            raise
+        raise InputError(said(), place="ab", remedy="`tailrace bench --help` shows them") from None
     return tuple(words)
 
 

@@ -113,7 +113,9 @@ def _look(path: Path) -> tuple[Kind, Foreign | None]:
         return kind, None
     if start.startswith(b"#") or _looks_like_samples(start):
         return Kind.SCRAPE, None
-    raise InputError(f"this is no evidence that is known; it begins with {head[:40]!r}", place=place, remedy=_REMEDY)
+    # As a person would read it: the first line, and no b'…'.
+    line = head[:40].split(b"\n", maxsplit=1)[0].decode("utf-8", "replace").rstrip("\r")
+    raise InputError(f"this is no evidence that is known; it begins with {line!r}", place=place, remedy=_REMEDY)
 
 
 def _json_kind(start: bytes) -> Kind | None:
