@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tailrace.analyze.classes import classify
 from tailrace.analyze.compare import compare
 from tailrace.model.measurement import ClientHealth, Verdict
 from tailrace.model.outcome import Reason
@@ -232,3 +233,13 @@ def test_nine_documents_that_all_waited_longer_are_named():
     assert "each against itself" in text
     same = compare(a, table(traffic(noise=2, long_share=0.016)))
     assert not any("each against itself" in text for text in same.trade_offs)
+
+
+def test_the_one_class_that_somebody_named_is_not_divided_by_length():
+    """Lengths within a class spread: a few prompts of four times the median are no class of their own."""
+    records = [request(i, at_ms=i * 50, lane="chat", prompt=600 if i % 20 == 0 else 100) for i in range(400)]
+    named = classify(table(records), table(records))
+    assert (named.names, named.interactive) == (["chat"], frozenset({"chat"}))
+    for lane in ("default", "trace"):
+        unnamed = [request(i, at_ms=i * 50, lane=lane, prompt=600 if i % 20 == 0 else 100) for i in range(400)]
+        assert classify(table(unnamed)).names == ["short", "long"]

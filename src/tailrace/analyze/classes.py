@@ -1,8 +1,9 @@
 """Classes of traffic: which requests are alike, and whose readers wait for tokens.
 
-A class is a lane where both windows know the same two or more lanes, otherwise `short` or `long` by the prompt. A
-class is *interactive* unless its prompts are long against the rest (median at least `LONG_FACTOR` x the median of all
-requests): documents may pay for the others, within what a comparison then names.
+A class is a lane where both windows know the same lanes, and somebody named them; otherwise (one lane that nobody
+named, a trace) it is `short` or `long` by the prompt. A class is *interactive* unless its prompts are long against the
+rest (median at least `LONG_FACTOR` x the median of all requests): documents may pay for the others, within what a
+comparison then names.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ __all__ = ["LONG_FACTOR", "Classes", "classify", "long_prompts", "prompt_tokens"
 
 LONG_FACTOR: Final = 4.0
 """A prompt this many times the median is long: its prefill is that much longer than its neighbours'."""
+
+
+_UNNAMED: Final = frozenset({"", "default", "trace"})
+"""Lanes that say nothing of what is in them."""
 
 
 class Classes(NamedTuple):
@@ -57,7 +62,7 @@ def classify(*tables: RecordTable) -> Classes:
     tokens = np.concatenate([prompt_tokens(table) for table in tables]) if tables else np.empty(0)
     known = tokens[~np.isnan(tokens)]
     middle = float(np.median(known)) if known.size else 0.0
-    if lanes and len(lanes[0]) > 1 and all(lane == lanes[0] for lane in lanes):
+    if lanes and not lanes[0] <= _UNNAMED and all(lane == lanes[0] for lane in lanes):
         labels = [table.column("lane").astype(str).astype(object) for table in tables]
         joined = np.concatenate(labels)
         names = sorted(lanes[0])
