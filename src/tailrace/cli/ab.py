@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tailrace.cli.bench_load import MOST_SEED
 from tailrace.cli.command_app import CommandApp
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def ab(
     ready_within: Annotated[str, typer.Option(help="Longest wait for an arm to come up.")] = "120s",
     switch_within: Annotated[str, typer.Option(help="Longest that --switch may take.")] = "300s",
     again: Annotated[int, typer.Option(help="Repeat a run that was client limited so often.", min=0)] = 2,
-    seed: Annotated[int, typer.Option(help="Of the order and of the first round's load.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of the order and of the first round's load.", min=0, max=MOST_SEED)] = 0,
     out: Annotated[str | None, typer.Option(help="Folder (default ab-DATE-TIME); one that is begun goes on.")] = None,
     fail_on: Annotated[
         list[str] | None,
@@ -68,7 +69,7 @@ def ab(
     from tailrace.cli.durations import parse_span
     from tailrace.model.errors import InputError
 
-    answers = [part for text in fail_on or [] for part in text.split("|")]
+    answers = [part for text in fail_on or [] for part in text.replace("|", ",").split(",")]
     for answer in answers:
         if answer not in _ANSWERS:
             raise InputError(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tailrace.probe.spec import BenchSpec
     from tailrace.store.sweep import Sweep, SweepRun
 
+_EXIT_INPUT: Final = 2
 _EXIT_LIMITED: Final = 3
 _EXIT_INTERRUPTED: Final = 130
 
@@ -58,9 +59,8 @@ def run_many(spec: BenchSpec, sweeping: Sweeping, results: Results, **how: Any) 
     budget = parse_span(sweeping.search_time, place="--search-time") / 1e9
     plan = SearchPlan(
         axis="rate" if sweeping.find_rate else "concurrency",
-        start=_positive(sweeping.search_from, "--search-from") or 1.0,
-        most=_positive(sweeping.search_most, "--search-most") or float("inf"),
         budget_s=budget,
+        **_bounds(sweeping),
     )
     _check(spec, axis.name if axis is not None else plan.axis)
     directory = make_directory(Path(results.out or time.strftime("sweep-%Y%m%d-%H%M%S")))
@@ -86,20 +86,41 @@ def run_many(spec: BenchSpec, sweeping: Sweeping, results: Results, **how: Any) 
         sys.stderr.write(f"tailrace bench: {error}\n")
         raise typer.Exit(_EXIT_INTERRUPTED) from None
     _show(done, directory, as_json=results.as_json)
-    if done.stopped == "interrupted":
+    _leave(done, results)
+
+
+def _leave(done: Sweep, results: Results) -> None:
+    """Leave with the exit code that the end calls for."""
+    from tailrace.app.sweep import FAILED, INTERRUPTED
+
+    if done.stopped == INTERRUPTED:
         raise typer.Exit(_EXIT_INTERRUPTED)
+    if done.stopped.startswith(FAILED):
+        sys.stderr.write(f"tailrace bench: {done.stopped.removeprefix(FAILED)}\n")
+        raise typer.Exit(_EXIT_INPUT)
     if done.stopped.startswith("the load generator was the limit"):
         raise typer.Exit(_EXIT_LIMITED)
     if results.fail_on == "errors" and any(one.summary.errors for one in done.runs):
         raise typer.Exit(1)
 
 
-def _positive(value: float | None, place: str) -> float | None:
+def _bounds(sweeping: Sweeping) -> dict[str, float]:
+    """Where a search begins and where it ends; a load that may not be tried is not tried first either."""
     from tailrace.model.errors import InputError
+    from tailrace.workload.shape import LEAST, MOST
 
-    if value is not None and not 0 < value < float("inf"):
-        raise InputError(f"must be above 0, got {value:g}", place=place)
-    return value
+    least = LEAST if sweeping.find_rate else 1.0
+    for value, place in ((sweeping.search_from, "--search-from"), (sweeping.search_most, "--search-most")):
+        if value is not None and not least <= value <= MOST:
+            raise InputError(f"must be between {least:g} and {MOST:g}, got {value:g}", place=place)
+    most = MOST if sweeping.search_most is None else sweeping.search_most
+    if sweeping.search_from is not None and sweeping.search_from > most:
+        raise InputError(
+            f"begins above the highest load that may be tried ({most:g})",
+            place="--search-from",
+            remedy="Raise --search-most, or begin lower",
+        )
+    return {"start": min(1.0 if sweeping.search_from is None else sweeping.search_from, most), "most": most}
 
 
 def _check(spec: BenchSpec, axis: str) -> None:
