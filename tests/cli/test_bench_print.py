@@ -1,9 +1,13 @@
 """What `tailrace bench` prints: the headline first, within a hundred columns, and what to do next."""
 
+import io
+
 import pytest
+from rich.table import Table
 
 from tailrace.analyze.bench_summary import summarise_run
 from tailrace.cli.bench_print import print_summary
+from tailrace.cli.console import Console
 from tailrace.cli.trim import parse_trim
 from tailrace.model.errors import InputError
 from tailrace.probe.spec import BenchSpec
@@ -90,3 +94,18 @@ def test_trim_by_the_load_and_none_at_all():
     for bad in ("soon", "10s,later", ""):
         with pytest.raises(InputError, match="--trim"):
             parse_trim(bad)
+
+
+def test_what_a_server_says_reaches_no_terminal_as_a_command():
+    console = Console(file=io.StringIO(), force_terminal=False, width=80)
+    table = Table(box=None)
+    table.add_column("\x1b[31mname")
+    table.add_row("\x9b2J")
+    table.add_row("m[/x] [red]")
+    console.print("model \x1b]0;title\x07", markup=False)
+    console.print(table)
+    said = console.file.getvalue()
+    assert "model \\x1b]0;title\\x07" in said
+    assert "\\x1b[31mname" in said
+    assert "\\x9b2J" in said
+    assert "m[/x] [red]" in said

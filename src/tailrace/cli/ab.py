@@ -9,6 +9,7 @@ import typer
 
 from tailrace.cli.bench_load import MOST_SEED
 from tailrace.cli.command_app import CommandApp
+from tailrace.cli.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -176,7 +177,7 @@ def _show(step: AbStep) -> None:
 
 
 def _print(result: AbResult) -> None:
-    print(result.summary)
+    print(printable(result.summary))
     rounds = result.rounds
     print(f"A = before, B = after; {rounds.n} rounds, {len(result.runs)} runs in {result.folder}/")
     names = [name for name in (*_SHOWN, *_RATES) if name in rounds.effects]
@@ -198,11 +199,11 @@ def _print(result: AbResult) -> None:
         if comparison.trade_offs:
             print("\nTrade-offs:")
             for line in comparison.trade_offs:
-                print(f"  - {line}")
+                print(f"  - {printable(line)}")
         notes += comparison.checks
     if notes:
         print("\nGood to know:")
         for line in notes:
-            print(f"  - {line}")
+            print(f"  - {printable(line)}")
     runs = f"--a '{result.folder}/*-a.run' --b '{result.folder}/*-b.run'"
     print(f"\nAll runs again, with every metric: tailrace compare {runs}")

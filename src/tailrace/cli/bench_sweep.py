@@ -169,16 +169,16 @@ def _knee_text(knee: Any, axis: str) -> str:
 
 def print_sweep(done: Sweep, directory: Path, knee: str) -> None:
     """Print a sweep or a search for a person."""
-    from rich.console import Console
     from rich.table import Table
 
     from tailrace.analyze.sweep import sweep_points
+    from tailrace.cli.console import Console
     from tailrace.cli.metric_rows import number
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     unit = "requests/s" if done.axis == "rate" else "at once"
     if done.target:
-        console.print(f"[bold]{done.target}[/]  model {done.model}", soft_wrap=True)
+        console.print(f"{done.target}  model {done.model}", soft_wrap=True, style="bold")
     table = Table(box=None, pad_edge=False)
     for name in (unit, "n", "completed/s", "tokens/s", "goodput/s", "failed", "TTFT p50", "p95", "p99", "TPOT p50", ""):
         table.add_column(name, justify="left" if not name else "right")

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import unicodedata
+from typing import Final
+
+_NOT_SHOWN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories of control and format characters, lone halves of pairs, separators of lines."""
+
 __all__ = ["printable"]
 
 
@@ -12,4 +18,4 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in "\t\n" else ascii(c)[1:-1] for c in text)
+    return "".join(ascii(c)[1:-1] if c not in "\t\n" and unicodedata.category(c) in _NOT_SHOWN else c for c in text)
