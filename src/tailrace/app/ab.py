@@ -365,6 +365,7 @@ def _judge(options: AbOptions, planned: Sequence[Planned], *, interrupted: bool)
     whole = [i for i in range(1, options.rounds + 1) if all((i, arm) in runs for arm in ARMS)]
     usable = [i for i in whole if not any(_limited(runs[i, arm]) for arm in ARMS)]
     pairs = [(runs[i, "a"], runs[i, "b"]) for i in usable]
+    comparison = compare([a for a, _ in pairs], [b for _, b in pairs], names=("A", "B")) if pairs else None
     rounds = agree_on(
         [
             Round(
@@ -373,7 +374,8 @@ def _judge(options: AbOptions, planned: Sequence[Planned], *, interrupted: bool)
                 a_first=a.header.started_unix_ns < b.header.started_unix_ns,
             )
             for a, b in pairs
-        ]
+        ],
+        () if comparison is None else comparison.headline,
     )
     if len(usable) < len(whole):
         rounds = msgspec.structs.replace(
@@ -383,7 +385,6 @@ def _judge(options: AbOptions, planned: Sequence[Planned], *, interrupted: bool)
                 *rounds.warnings,
             ],
         )
-    comparison = compare([a for a, _ in pairs], [b for _, b in pairs], names=("A", "B")) if pairs else None
     verdict, summary = _verdict(comparison, rounds, limited=bool(whole) and not usable)
     return AbResult(
         verdict=verdict,
@@ -409,8 +410,7 @@ def _verdict(comparison: Comparison | None, rounds: Rounds, *, limited: bool) ->
         return Verdict.INCONCLUSIVE, f"No verdict: {why}."
     if comparison.verdict not in (Verdict.IMPROVED, Verdict.REGRESSED) or rounds.n < MIN_ROUNDS:
         return comparison.verdict, comparison.summary
-    plain = [name.rpartition("/")[2] for name in comparison.headline]
-    judged = [(name, rounds.effects[name]) for name in plain if name in rounds.effects]
+    judged = [(name, rounds.effects[name]) for name in comparison.headline if name in rounds.effects]
     if not judged or any(effect.excludes_zero for _, effect in judged):
         return comparison.verdict, comparison.summary
     name, effect = judged[0]
