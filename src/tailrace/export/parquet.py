@@ -76,7 +76,7 @@ def _write(path: str | Path, select: Callable[[duckdb.DuckDBPyConnection], str])
 
     final = Path(path)
     if final.is_dir():  # `.` has no name to put an ending to
-        raise InputError("is a directory", place=str(path), remedy="Give --out the name of a file.")
+        raise InputError("Is a directory", place=str(path), remedy="Give --out the name of a file.")
     temporary = final.with_name(final.name + ".tmp")
     try:
         if not final.parent.is_dir():

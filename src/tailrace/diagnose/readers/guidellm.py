@@ -218,12 +218,16 @@ def _arrival(one: _Benchmark) -> Arrival:
     return Arrival(kind="closed" if closed else "unknown", concurrency=1 if kind == "synchronous" else limit)
 
 
+_LATEST_S = 9e9
+"""Nanoseconds of a later time do not fit 64 bits."""
+
+
 def _start(request: _Request) -> float | None:
     """Seconds of the wall clock; `None` for the 0 that stands for a missing stamp."""
     timings = request.info.timings if request.info else None
     for value in (request.request_start_time, timings.request_start if timings else None):
         number = finite(value)
-        if number is not None and number > 0:
+        if number is not None and 0 < number < _LATEST_S:
             return number
     return None
 
@@ -233,17 +237,11 @@ def _between(start: float | None, end: float | None) -> int | None:
     return None if not start or not end else ns(end - start, S)
 
 
-_LATEST_S = 1e9 * 9
-"""Nanoseconds of a later time do not fit 64 bits."""
-
-
 def _record(
     request: _Request, status: str, start: float | None, first: float, index: int, tally: Tally, *, open_loop: bool
 ) -> RequestRecord:
     info = request.info or _Info()
     timings = info.timings or _Timings()
-    if start is not None and abs(start) > _LATEST_S:
-        start = None  # no time of any clock
     ttft = ns(request.time_to_first_token_ms, MS)
     if request.time_to_first_token_ms is not None and ttft is None:
         tally.count("times to the first token are 0, negative or of an epoch: missing stamps, left out")
