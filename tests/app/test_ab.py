@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from tailrace.app.ab import AbOptions, plan_runs, run_ab
-from tailrace.model.errors import InputError, TargetError
+from tailrace.app.ab import AbOptions, _run, _whole, plan_runs, run_ab
+from tailrace.model.errors import InputError, RunFileError, TargetError
 from tailrace.model.measurement import Verdict
-from tailrace.store.run_file import read_run
+from tailrace.store.run_file import RunHeader, RunWriter, read_run
 from tests.children import child_env, tailrace_command
 from tests.probe.raw_server import RawServer, serving
 
@@ -163,3 +163,58 @@ def test_ctrl_c_judges_the_whole_rounds_and_ends_with_130(tmp_path):
     assert result["interrupted"] is True
     assert result["rounds"]["n"] == 1
     assert "Traceback" not in said
+
+
+def _started(one, two, folder):
+    """An A/B of long runs, and a run of it under way."""
+    return subprocess.Popen(
+        tailrace_command(
+            "ab", "--a", one.url, "--b", two.url, "--rounds", "2", "--settle", "0", "--out", str(folder),
+            "--concurrency", "1", "--duration", "60", "--mix", "a=10/3", "--model", "m",
+        ),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=child_env(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda one: one.name)
+def test_however_it_is_ended_no_load_generator_is_left_behind(how, tmp_path):
+    calls: list[float] = []
+
+    async def script(call):
+        calls.append(time.monotonic())
+        await call.answer(3, first_s=0.02)
+
+    with serving(RawServer(script)) as one, serving(RawServer(script)) as two:
+        child = _started(one, two, tmp_path / "ab")
+        deadline = time.monotonic() + 15
+        while len(calls) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        child.send_signal(how)
+        _, said = child.communicate(timeout=15)
+        assert child.returncode == (-9 if how is signal.SIGKILL else 130), said
+        time.sleep(2 if how is signal.SIGKILL else 0.2)
+        before = len(calls)
+        time.sleep(0.5)
+        assert len(calls) == before
+    assert "Traceback" not in said
+
+
+def test_a_run_that_was_killed_at_its_beginning_is_measured_again(tmp_path):
+    (tmp_path / "01-a.run").write_bytes(b"")
+    whole = tmp_path / "whole.run"
+    with RunWriter(whole, RunHeader()):
+        pass
+    (tmp_path / "01-b.run").write_bytes(whole.read_bytes()[:40])
+    assert not _whole(tmp_path / "01-a.run")
+    assert not _whole(tmp_path / "01-b.run")
+    (tmp_path / "02-a.run").write_bytes(b"something else")
+    with pytest.raises(RunFileError):
+        _whole(tmp_path / "02-a.run")
+
+
+def test_a_server_that_the_command_leaves_in_the_background_is_not_waited_for(tmp_path):
+    began = time.monotonic()
+    code, out, said = _run(["/bin/sh", "-c", "sleep 5 & echo up; echo x >&2"], within_s=4, arm="a")
+    assert time.monotonic() - began < 3
+    assert (code, out, said) == (0, "up\n", "x\n")

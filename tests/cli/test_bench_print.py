@@ -1,10 +1,14 @@
 """What `tailrace bench` prints: the headline first, within a hundred columns, and what to do next."""
 
+import io
+
 import msgspec
 import pytest
+from rich.table import Table
 
 from tailrace.analyze.bench_summary import summarise_run
 from tailrace.cli.bench_print import LiveProgress, print_summary
+from tailrace.cli.console import Console
 from tailrace.cli.trim import parse_trim
 from tailrace.model.errors import InputError
 from tailrace.probe.progress import Progress
@@ -114,3 +118,18 @@ def test_so_few_requests_have_a_longest_and_no_unit_that_hangs(capsys, tmp_path)
 def test_the_line_of_a_running_load_has_a_p99_where_n_allows_one(done, shown):
     progress = Progress(phase="measuring", done=done, ttft_p50_ms=20.0, ttft_p99_ms=90.0)
     assert LiveProgress("http://localhost:8000")._line(progress).endswith(shown)
+
+
+def test_what_a_server_says_reaches_no_terminal_as_a_command():
+    console = Console(file=io.StringIO(), force_terminal=False, width=80)
+    table = Table(box=None)
+    table.add_column("\x1b[31mname")
+    table.add_row("\x9b2J")
+    table.add_row("m[/x] [red]")
+    console.print("model \x1b]0;title\x07", markup=False)
+    console.print(table)
+    said = console.file.getvalue()
+    assert "model \\x1b]0;title\\x07" in said
+    assert "\\x1b[31mname" in said
+    assert "\\x9b2J" in said
+    assert "m[/x] [red]" in said

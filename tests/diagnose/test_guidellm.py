@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.analyze.bench_summary import summarise_run
 from tailrace.diagnose.readers.foreign import Foreign
+from tailrace.diagnose.readers.guidellm import _Request, _start
 from tailrace.model.errors import InputError
 from tests.conftest import shared_path
 from tests.diagnose.foreign_results import aggregate_of, guidellm, guidellm_request, read, run_of, write
@@ -115,3 +116,8 @@ def test_the_pasted_summary_of_missing_stamps() -> None:
     made = aggregate_of(shared_path() / "data/cases/inputs/MT-07.guidellm.json")
     assert made.summary.metrics["ttft_ms"].mean is None
     assert made.summary.metrics["ttft_ms"].max == 89_488.18
+
+
+def test_a_start_that_no_clock_can_show_is_a_missing_stamp():
+    assert _start(_Request(request_start_time=1e300)) is None
+    assert _start(_Request(request_start_time=1.7e9)) == 1.7e9

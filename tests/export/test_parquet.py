@@ -58,3 +58,9 @@ def test_a_run_without_timelines_has_a_file_of_no_events(tmp_path):
     assert write_events(RecordTable.from_records(realistic(2, kept=0)), path) == 0
     with duckdb.connect() as connection:
         assert connection.execute("SELECT count(*) FROM read_parquet(?)", [str(path)]).fetchone() == (0,)
+
+
+def test_the_directory_one_is_in_has_no_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="Is a directory"):
+        write_parquet(RecordTable.from_records(realistic(1)), ".")

@@ -7,12 +7,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tailrace.app.bench import bench
 from tailrace.app.sweep import SearchPlan, make_directory, search, sweep
-from tailrace.model.errors import InputError
+from tailrace.model.errors import InputError, TargetError
 from tailrace.model.thresholds import MS, Objectives, S
+from tailrace.probe.run import Interrupted
 from tailrace.probe.spec import BenchSpec
 from tailrace.store.run_file import read_run
 from tailrace.store.sweep import Sweep, is_sweep, read_sweep
@@ -172,3 +174,62 @@ def test_a_directory_that_is_taken_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="is not empty"):
         make_directory(tmp_path)
     assert make_directory(tmp_path / "a" / "b").is_dir()
+
+
+def test_any_name_of_a_model_can_be_printed(tmp_path: Path):
+    with serving(RawServer(Call.answer, models=("m[/x] [red]",))) as server:
+        ended = command(server.url, "--sweep", "concurrency=1,2", "--duration", "200ms", "--out", "s", cwd=tmp_path)
+    assert ended.returncode in (0, 3), ended.stderr
+    assert "model m[/x] [red]" in ended.stdout
+
+
+def test_a_point_without_a_request_in_it_is_no_interruption(tmp_path: Path):
+    with serving(RawServer(Call.answer)) as server:
+        spec = spec_for(server.url, kind=ArrivalKind.POISSON, rate=1.0, requests=None, duration_ns=100 * MS,
+                        warmup_ns=MS)  # fmt: skip
+        rare = sweep(spec, Axis("rate", (0.001, 0.002)), make_directory(tmp_path / "a"), measure, rest_s=0.0)
+        found = search(spec, SearchPlan(start=0.001, most=0.001, budget_s=1.0), make_directory(tmp_path / "b"),
+                       measure, rest_s=0.0)  # fmt: skip
+    assert "interrupted" not in rare.stopped
+    assert rare.runs[0].summary.n == 0
+    assert found.stopped != "interrupted"
+
+
+def broken_after(count: int, error: BaseException):
+    """Measures so many points, then fails."""
+    left = [count]
+
+    def one(spec: BenchSpec, path: Path):
+        left[0] -= 1
+        if left[0] < 0:
+            raise error
+        return measure(spec, path)
+
+    return one
+
+
+@pytest.mark.parametrize(
+    ("error", "stopped"),
+    [
+        (KeyboardInterrupt(), "interrupted"),
+        (Interrupted("before the first request"), "interrupted"),
+        (TargetError("nobody answers", place="http://x"), "failed: http://x: nobody answers"),
+    ],
+    ids=["ctrl-c", "in the look", "target gone"],
+)
+def test_what_ends_it_between_two_points_leaves_those_before(error: BaseException, stopped: str, tmp_path: Path):
+    with serving(RawServer(Call.answer)) as server:
+        spec = spec_for(server.url, requests=None, duration_ns=100 * MS)
+        axis = Axis("concurrency", (1.0, 2.0, 3.0))
+        done = sweep(spec, axis, make_directory(tmp_path / "a"), broken_after(2, error), rest_s=0.0)
+        plan = SearchPlan(axis="concurrency", budget_s=60.0)
+        quick = msgspec.structs.replace(spec, warmup_ns=MS)
+        found = search(quick, plan, make_directory(tmp_path / "b"), broken_after(1, error), rest_s=0.0)
+        with pytest.raises(type(error)):
+            sweep(spec, axis, make_directory(tmp_path / "c"), broken_after(0, error), rest_s=0.0)
+    assert done.stopped == stopped
+    assert read_sweep(tmp_path / "a") == done
+    assert len(done.runs) >= 1
+    assert found.stopped == stopped
+    assert found.found["why"] == stopped
+    assert len(read_sweep(tmp_path / "b").runs) == 1

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from tailrace.model.errors import InputError
@@ -43,3 +45,17 @@ def test_a_line_that_does_not_fit_is_named(tmp_path, line):
 def test_a_place_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match="history"):
         read_history(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("content", [b'{"name": "somebody\'s"}', b"# Notes", b"\x00\x01"])
+def test_what_is_no_history_is_left_as_it_is(tmp_path, content):
+    file = tmp_path / "notes"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match="no run of a history"):
+        append_history(file, [point(1)])
+    assert file.read_bytes() == content
+
+
+def test_a_device_is_no_history():
+    with pytest.raises(InputError, match="regular file"):
+        read_history(Path("/dev/zero"))

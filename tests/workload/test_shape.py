@@ -99,6 +99,7 @@ def test_any_text_is_read_or_refused_with_an_example(text: str):
         ("0", "the level is 0 all the time"),
         ("1..8 over 9s in 1 steps", "no number of steps"),
         ("99999999", "not between 0"),
+        ("1e-300", "below 1e-06"),
     ],
 )
 def test_an_error_names_the_part_and_shows_a_right_one(text: str, said: str):

@@ -13,12 +13,14 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import msgspec
 import numpy as np
@@ -26,10 +28,10 @@ import numpy as np
 from tailrace.analyze.bench_summary import summarise_run
 from tailrace.analyze.compare import compare
 from tailrace.analyze.rounds import MIN_ROUNDS, Round, Rounds, agree_on
-from tailrace.app.children import child_environment
-from tailrace.model.errors import InputError, TargetError
+from tailrace.app.children import child_environment, die_with_parent
+from tailrace.model.errors import InputError, RunFileError, TargetError
 from tailrace.model.measurement import BenchSummary, Comparison, Verdict
-from tailrace.store.run_file import Run, read_run
+from tailrace.store.run_file import NOTHING_YET, Run, read_run
 
 __all__ = ["AbOptions", "AbResult", "AbStep", "Planned", "plan_runs", "run_ab"]
 
@@ -151,12 +153,30 @@ def run_ab(options: AbOptions, on_step: Callable[[AbStep], None]) -> AbResult:
     if not options.read_only:
         _prepare(options)
         try:
-            for one in planned:
-                if not _whole(options.folder / one.file):
-                    _measure(options, one, on_step)
+            with _told_to_end():
+                for one in planned:
+                    if not _whole(options.folder / one.file):
+                        _measure(options, one, on_step)
         except (_Interrupted, KeyboardInterrupt):
             interrupted = True
     return _judge(options, planned, interrupted=interrupted)
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the run under way as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _prepare(options: AbOptions) -> None:
@@ -196,7 +216,12 @@ def _whole(path: Path) -> bool:
     """Whether there is a run that ended as it should."""
     if not path.exists():
         return False
-    trailer = read_run(path, allow_partial=True).trailer
+    try:
+        trailer = read_run(path, allow_partial=True).trailer
+    except RunFileError as error:
+        if error.message in NOTHING_YET:
+            return False  # killed before it had written anything
+        raise
     return trailer is not None and not trailer.interrupted
 
 
@@ -250,41 +275,52 @@ def _switch(options: AbOptions, arm: str) -> None:
 
 
 def _run(command: Sequence[str], *, within_s: float | None, arm: str = "") -> tuple[int, str, str]:
-    """(exit code, output, errors). A command that takes too long is ended (-9); Ctrl-C reaches it as SIGINT."""
-    child = subprocess.Popen(  # noqa: S603  (the user's own command, or ours)
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        # A terminal sees the run's own progress.
-        stderr=None if not arm and sys.stderr.isatty() else subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env={**child_environment(), "TAILRACE_ARM": arm} if arm else child_environment(),
-        start_new_session=True,
-    )
-    try:
-        out, said = child.communicate(timeout=within_s)
-    except subprocess.TimeoutExpired:
-        _end(child, signal.SIGKILL)
-        return -signal.SIGKILL, "", f"not done after {within_s:g} s"
-    except KeyboardInterrupt:
-        _end(child, signal.SIGINT)
-        raise _Interrupted from None
-    except BaseException:
-        _end(child, signal.SIGKILL)
-        raise
-    return child.returncode, out, said or ""
+    """(exit code, output, errors). A command that takes too long is ended (-9); Ctrl-C reaches it as SIGINT.
+
+    What it says goes to files: a pipe would be held open by a server that it leaves in the background, and the wait
+    for the pipe's end would be one for that server's end.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(  # noqa: S603  (the user's own command, or ours)
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            # A terminal sees the run's own progress.
+            stderr=None if not arm and sys.stderr.isatty() else said,
+            env={**child_environment(), "TAILRACE_ARM": arm} if arm else child_environment(),
+            start_new_session=True,
+            # Whatever ends us: a load generator that nobody waits for must not go on loading the server.
+            preexec_fn=die_with_parent,  # noqa: PLW1509  (no thread of ours is running)
+        )
+        try:
+            child.wait(within_s)
+        except subprocess.TimeoutExpired:
+            _end(child, signal.SIGKILL)
+            return -signal.SIGKILL, "", f"not done after {within_s:g} s"
+        except KeyboardInterrupt:
+            _end(child, signal.SIGINT)
+            raise _Interrupted from None
+        except BaseException:
+            _end(child, signal.SIGKILL)
+            raise
+        return child.returncode, _last_words(out), _last_words(said)
 
 
-def _end(child: subprocess.Popen[str], how: signal.Signals) -> None:
+def _last_words(file: IO[bytes]) -> str:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - 4 * _SAID))
+    return file.read().decode(errors="replace")
+
+
+def _end(child: subprocess.Popen[bytes], how: signal.Signals) -> None:
+    """Tell it to stop; kill it after the grace period, or at once when Ctrl-C comes again."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, how)
-    try:
-        child.communicate(timeout=_STOP_GRACE_S)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
+    with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+        child.wait(_STOP_GRACE_S)
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 def _wait_until_up(url: str, within_s: float) -> None:

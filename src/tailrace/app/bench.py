@@ -44,6 +44,8 @@ def bench(
             loop.add_signal_handler(one, stop.set)
         try:
             summary = await run_bench(spec, out=out, on_progress=on_progress, stop=stop, processes=processes)
+            # A signal during the summary, which gives the loop no turn, must not get lost: another run may follow.
+            await asyncio.sleep(0.001)
         finally:
             if stop.is_set():
                 stopped.append(True)  # further signals stay without effect until the loop is down

@@ -59,7 +59,7 @@ class Child:
             env=child_environment(),
             # Its own group, so that a Ctrl-C in the terminal reaches only us and we end the children in order.
             start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509  (children start before any thread of ours)
+            preexec_fn=die_with_parent,  # noqa: PLW1509  (children start before any thread of ours)
         )
         try:
             with _interruptible():
@@ -139,7 +139,7 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Linux: the child gets SIGTERM when its parent dies, even by SIGKILL."""
     if sys.platform == "linux":  # one call into libc: nothing here takes a lock
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -21,20 +21,34 @@ from tailrace.analyze.rate_search import Outcome, RateSearch, Trial, outcome_of
 from tailrace.analyze.saturation import saturation
 from tailrace.analyze.timebase import starts_ns
 from tailrace.app.bench import BenchResult
-from tailrace.model.errors import InputError
+from tailrace.model.errors import InputError, TailraceError
 from tailrace.model.thresholds import S
+from tailrace.probe.run import Interrupted
 from tailrace.probe.spec import BenchSpec
 from tailrace.store.run_file import Run, read_run
 from tailrace.store.sweep import Sweep, SweepRun, is_sweep, write_sweep
 from tailrace.store.table import RecordTable
 from tailrace.workload.axis import Axis, arrivals_at
 
-__all__ = ["Bounds", "SearchPlan", "bounds_of", "make_directory", "outcomes", "search", "sweep"]
+__all__ = [
+    "FAILED",
+    "INTERRUPTED",
+    "Bounds",
+    "SearchPlan",
+    "bounds_of",
+    "make_directory",
+    "outcomes",
+    "search",
+    "sweep",
+]
 
 Measure = Callable[[BenchSpec, Path], BenchResult]
 """Runs one load test into a file: `app.bench.bench` with its progress and processes."""
 OnPoint = Callable[[SweepRun], None]
 
+INTERRUPTED: Final = "interrupted"
+FAILED: Final = "failed: "
+"""How `Sweep.stopped` begins where an error ended it after the first point."""
 REST_S: Final = 1.0
 """Between a point's last answer and the next point."""
 _WARM_SHARE: Final = 0.2
@@ -65,25 +79,35 @@ def sweep(
     """Measure each point in turn, until one is beyond what the server or the client can do; `stopped` says why."""
     specs = [point_spec(spec, axis.name, value) for value in axis.values]
     done = Sweep(version=__version__, axis=axis.name, started_unix_ns=time.time_ns(), asked=list(axis.values))
-    for number, (value, one) in enumerate(zip(axis.values, specs, strict=True)):
-        if number:
-            time.sleep(rest_s)
-        point, result = _point(one, axis.name, value, directory, measure, number)
-        if point is not None and point.summary.client.limited and not result.interrupted:
-            # A busy moment of this machine is no reason to end a sweep; two in a row are.
-            time.sleep(rest_s)
+    try:
+        for number, (value, one) in enumerate(zip(axis.values, specs, strict=True)):
+            if number:
+                time.sleep(rest_s)
             point, result = _point(one, axis.name, value, directory, measure, number)
-        if point is None:
-            return _stop(done, directory, "interrupted")
-        why = _beyond(point, done.runs, axis.name)
-        point = msgspec.structs.replace(point, saturated=why) if why else point
-        done = _add(done, point, directory)
-        if on_point is not None:
-            on_point(point)
-        stopped = _why_stop(point, result)
-        if stopped:
-            return _stop(done, directory, stopped if number < len(specs) - 1 or result.interrupted else "")
+            if point is not None and point.summary.client.limited and not result.interrupted:
+                # A busy moment of this machine is no reason to end a sweep; two in a row are.
+                time.sleep(rest_s)
+                point, result = _point(one, axis.name, value, directory, measure, number)
+            if point is None:
+                return _stop(done, directory, INTERRUPTED)
+            why = _beyond(point, done.runs, axis.name)
+            point = msgspec.structs.replace(point, saturated=why) if why else point
+            done = _add(done, point, directory)
+            if on_point is not None:
+                on_point(point)
+            stopped = _why_stop(point, result)
+            if stopped:
+                return _stop(done, directory, stopped if number < len(specs) - 1 or result.interrupted else "")
+    except (KeyboardInterrupt, TailraceError) as error:
+        if not done.runs:
+            raise
+        return _stop(done, directory, _ended_by(error))
     return done
+
+
+def _ended_by(error: BaseException) -> str:
+    """Why there are no more points: what was measured before is told all the same."""
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt | Interrupted) else f"{FAILED}{error}"
 
 
 def point_spec(spec: BenchSpec, axis: str, value: float) -> BenchSpec:
@@ -101,10 +125,10 @@ def _point(
     name = f"{number + 1:02d}-{axis}-{value:g}.run"
     result = measure(spec, directory / name)
     run = read_run(directory / name)
-    if not run.records:
+    if not run.records and result.interrupted:
         return None, result
     duration = run.trailer.duration_s if run.trailer else 0.0
-    found = saturation(run.table()) if spec.workload.arrivals.open_loop else None
+    found = saturation(run.table()) if run.records and spec.workload.arrivals.open_loop else None
     point = SweepRun(
         value=value,
         run=name,
@@ -128,7 +152,7 @@ def _beyond(point: SweepRun, before: list[SweepRun], axis: str) -> str:
 
 def _why_stop(point: SweepRun, result: BenchResult) -> str:
     if result.interrupted:
-        return "interrupted"
+        return INTERRUPTED
     if point.summary.client.limited:
         return f"{_LIMITED_WORDS} at {point.value:g}: {point.summary.client.why}"
     if point.saturated:
@@ -192,41 +216,48 @@ def search(
     done = Sweep(version=__version__, kind="search", axis=plan.axis, started_unix_ns=time.time_ns())
     stopped = ""
     number = limited = 0
+
     while not stopped and (trial := machine.next()) is not None:
-        if number:
-            time.sleep(rest_s)
-        began = time.monotonic()
-        one = _trial_spec(spec, plan.axis, trial, number)
-        point, result = _point(one, plan.axis, trial.value, directory, measure, number)
-        number += 1
-        if point is None:
-            stopped = "interrupted"
-            break
-        run = read_run(directory / point.run)
-        client = point.summary.client
-        took = time.monotonic() - began
-        if result.interrupted:
-            stopped = "interrupted"
-        elif client.limited:
-            # Nothing can be said from such a run; it counts as time, and may be tried again.
-            machine.left_s -= took
-            limited += 1
-            if limited > _LIMITED:
-                stopped = f"{_LIMITED_WORDS} at {trial.value:g}: {client.why}"
-        else:
-            standing = machine.take(trial, outcomes(run, bounds), took)
-            _settle(machine, run)
-            point = msgspec.structs.replace(point, standing=standing.value)
-        done = _add(done, point, directory)
-        if on_point is not None:
-            on_point(point)
-    found = msgspec.to_builtins(machine.found())
-    found |= {
-        "why": stopped or found["why"],
+        try:
+            if number:
+                time.sleep(rest_s)
+            began = time.monotonic()
+            one = _trial_spec(spec, plan.axis, trial, number)
+            point, result = _point(one, plan.axis, trial.value, directory, measure, number)
+            number += 1
+            if point is None:
+                raise KeyboardInterrupt  # noqa: TRY301  (it ended in that way, and before its first request)
+            run = read_run(directory / point.run)
+            client = point.summary.client
+            took = time.monotonic() - began
+            if result.interrupted:
+                stopped = INTERRUPTED
+            elif client.limited:
+                # Nothing can be said from such a run; it counts as time, and may be tried again.
+                machine.left_s -= took
+                limited += 1
+                if limited > _LIMITED:
+                    stopped = f"{_LIMITED_WORDS} at {trial.value:g}: {client.why}"
+            else:
+                point = _judged(machine, trial, point, run, outcomes(run, bounds), took)
+            # With what is known by now: a search that is killed has its answer so far beside its runs.
+            done = _add(msgspec.structs.replace(done, found=_found(machine, bounds, stopped)), point, directory)
+            if on_point is not None:
+                on_point(point)
+        except (KeyboardInterrupt, TailraceError) as error:
+            if not done.runs:
+                raise
+            stopped = _ended_by(error)
+    return _finish(done, directory, _found(machine, bounds, stopped), stopped)
+
+
+def _found(machine: RateSearch, bounds: list[Bounds], stopped: str) -> dict[str, object]:
+    told: dict[str, object] = msgspec.to_builtins(machine.found())
+    return told | {
+        "why": stopped or told["why"],
         "objectives": [str(one) for one in bounds],
         "loads": machine.describe(),
     }
-    return _finish(done, directory, found, stopped)
 
 
 def _finish(done: Sweep, directory: Path, found: dict[str, object], stopped: str) -> Sweep:
@@ -247,6 +278,12 @@ def _trial_spec(spec: BenchSpec, axis: str, trial: Trial, number: int) -> BenchS
         warmup_ns=spec.warmup_ns or warm,
     )
     return point_spec(one, axis, trial.value)
+
+
+def _judged(machine: RateSearch, trial: Trial, point: SweepRun, run: Run, said: list[Outcome], took: float) -> SweepRun:
+    standing = machine.take(trial, said, took)
+    _settle(machine, run)
+    return msgspec.structs.replace(point, standing=standing.value)
 
 
 def _settle(machine: RateSearch, run: Run) -> None:

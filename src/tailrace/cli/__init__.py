@@ -45,17 +45,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(name: str, module: str, rest: list[str]) -> None:
     import importlib
 
+    from tailrace.cli.printable import printable
     from tailrace.model.errors import InputError, TailraceError
 
     try:
         app = importlib.import_module(module).app
         app(args=rest, prog_name=f"tailrace {name}")
     except InputError as error:
-        sys.stderr.write(f"tailrace {name}: {error}\n")
+        sys.stderr.write(f"tailrace {name}: {printable(str(error))}\n")
         raise SystemExit(EXIT_INPUT) from None
     except TailraceError as error:
         # Not 1: that is an answer, and a script that reads it would take a damaged file for one.
-        sys.stderr.write(f"tailrace {name}: {error}\n")
+        sys.stderr.write(f"tailrace {name}: {printable(str(error))}\n")
         raise SystemExit(EXIT_INPUT) from None
     except BrokenPipeError:
         _reader_left()

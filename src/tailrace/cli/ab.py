@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tailrace.cli.bench_load import MOST_SEED
 from tailrace.cli.command_app import CommandApp
+from tailrace.cli.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +45,7 @@ def ab(
     ready_within: Annotated[str, typer.Option(help="Longest wait for an arm to come up.")] = "120s",
     switch_within: Annotated[str, typer.Option(help="Longest that --switch may take.")] = "300s",
     again: Annotated[int, typer.Option(help="Repeat a run that was client limited so often.", min=0)] = 2,
-    seed: Annotated[int, typer.Option(help="Of the order and of the first round's load.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of the order and of the first round's load.", min=0, max=MOST_SEED)] = 0,
     out: Annotated[str | None, typer.Option(help="Folder (default ab-DATE-TIME); one that is begun goes on.")] = None,
     fail_on: Annotated[
         list[str] | None,
@@ -68,7 +70,7 @@ def ab(
     from tailrace.cli.durations import parse_span
     from tailrace.model.errors import InputError
 
-    answers = [part for text in fail_on or [] for part in text.split("|")]
+    answers = [part for text in fail_on or [] for part in text.replace("|", ",").split(",")]
     for answer in answers:
         if answer not in _ANSWERS:
             raise InputError(
@@ -179,7 +181,7 @@ def _show(step: AbStep) -> None:
 
 
 def _print(result: AbResult) -> None:
-    print(result.summary)
+    print(printable(result.summary))
     rounds = result.rounds
     print(f"A = before, B = after; {rounds.n} rounds, {len(result.runs)} runs in {result.folder}/")
     names = [name for name in (*_SHOWN, *_RATES) if name in rounds.effects]
@@ -201,11 +203,11 @@ def _print(result: AbResult) -> None:
         if comparison.trade_offs:
             print("\nTrade-offs:")
             for line in comparison.trade_offs:
-                print(f"  - {line}")
+                print(f"  - {printable(line)}")
         notes += comparison.checks
     if notes:
         print("\nGood to know:")
         for line in notes:
-            print(f"  - {line}")
+            print(f"  - {printable(line)}")
     runs = f"--a '{result.folder}/*-a.run' --b '{result.folder}/*-b.run'"
     print(f"\nAll runs again, with every metric: tailrace compare {runs}")

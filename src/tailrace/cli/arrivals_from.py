@@ -62,7 +62,7 @@ def arrivals_from(
         kind=kind,
         rate=shape.constant,
         shape=None if shape.constant is not None else shape,
-        burstiness=burstiness or own,
+        burstiness=own if burstiness is None else burstiness,
         clients=clients,
         concurrency=None if workers is None else _whole(workers.peak),
     )

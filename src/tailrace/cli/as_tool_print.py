@@ -16,8 +16,9 @@ _COLUMNS: Final = ("mean", "p50", "p90", "p95", "p99", "max")
 
 def print_view(view: ToolView) -> None:
     """Print it for a person."""
-    from rich.console import Console
     from rich.table import Table
+
+    from tailrace.cli.console import Console
 
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDTH)
     console.width = max(console.width, _WIDTH)

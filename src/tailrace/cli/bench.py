@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tailrace.cli import bench_work_options as work_options
-from tailrace.cli.bench_load import DEFAULT_CONCURRENCY, DEFAULT_DURATION, Load
+from tailrace.cli.bench_load import DEFAULT_CONCURRENCY, DEFAULT_DURATION, MOST_SEED, Load
 from tailrace.cli.bench_result import Results, interruptible, run
 from tailrace.cli.bench_server import Server
 from tailrace.cli.bench_sweep import Sweeping, run_many
@@ -75,7 +75,9 @@ def bench(
             help="Processes that generate it: a number, or auto (as many as it asks for).", rich_help_panel=_LOAD
         ),
     ] = "auto",
-    seed: Annotated[int, typer.Option(help="Same seed, same arrivals and lengths.", rich_help_panel=_LOAD, min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Same seed, same arrivals and lengths.", rich_help_panel=_LOAD, min=0, max=MOST_SEED)
+    ] = 0,
     mix: Annotated[
         str | None,
         typer.Option(
@@ -119,6 +121,8 @@ def bench(
         typer.Option(
             help="Tokens that all prompts begin with. 0: unique, so that no prefix cache answers.",
             rich_help_panel=_WORK,
+            min=0,
+            max=1_000_000,
         ),
     ] = 0,
     stream: Annotated[bool, typer.Option(help="Ask for streamed answers.", rich_help_panel=_WORK)] = True,
@@ -334,10 +338,24 @@ def bench(
         spec = spec_of(load, work, server, results)
         sweeping = Sweeping(sweep, find_rate, find_concurrency, search_time, search_from, search_most)
         if sweeping.asked():
+            _refuse_beside("--sweep", "--repeat" if repeat else results.of_one_run())
             run_many(spec, sweeping, results, processes=load.process_count())
         elif repeat:
+            _refuse_beside("--repeat", results.of_one_run())
             from tailrace.cli.bench_repeat import run_repeat
 
             run_repeat(spec, results)
         else:
             run(spec, results, processes=load.process_count())
+
+
+def _refuse_beside(what: str, option: str) -> None:
+    """Raise `InputError` for an option that `what` would leave without effect."""
+    from tailrace.model.errors import InputError
+
+    if option:
+        raise InputError(
+            f"{option} is for a single run, not for --sweep, --find-rate, --find-concurrency or --repeat",
+            place=what,
+            remedy=f"Leave out {option}",
+        )

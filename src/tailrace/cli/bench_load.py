@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CONCURRENCY: Final = 8
 DEFAULT_DURATION: Final = "30s"
+MOST_SEED: Final = 2**53
+"""The run file holds 64 bits, and other readers of its JSON fewer; a search and an A/B count on from the seed."""
 
 
 class Load(NamedTuple):

@@ -21,9 +21,9 @@ from tailrace.probe.spec import BenchSpec
 from tailrace.stats.quantiles import supported
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.live import Live
 
+    from tailrace.cli.console import Console
     from tailrace.store.run_file import Run
 
 _PLAIN_EVERY_S = 5.0
@@ -72,9 +72,10 @@ class LiveProgress:
             sys.stderr.flush()
 
     def _show_live(self, progress: Progress) -> None:
-        from rich.console import Console
         from rich.live import Live
         from rich.text import Text
+
+        from tailrace.cli.console import Console
 
         if self._live is None:
             # No refresh thread: it would compete with the stamps. The driver calls twice a second.
@@ -107,15 +108,14 @@ def announcement(spec: BenchSpec) -> str:
 
 def print_summary(summary: BenchSummary, spec: BenchSpec, path: Path, *, interrupted: bool) -> None:
     """Print the whole result for a person: the headline first, what to do next last."""
-    from rich.console import Console
-
     from tailrace.analyze.conditions import conditions_line
+    from tailrace.cli.console import Console
     from tailrace.store.run_file import read_run
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     run = read_run(path)
     if interrupted:
-        console.print("[bold yellow]Interrupted: this is what had been measured.[/]")
+        console.print("Interrupted: this is what had been measured.", style="bold yellow")
     if summary.client.limited:
         _print_health(console, summary)
     _line(console, f"{run.header.target}  model {run.header.model}  {spec.workload.arrivals}  seed {spec.seed}")

@@ -55,7 +55,7 @@ def run_repeat(spec: BenchSpec, results: Results) -> None:
 
 
 def _print(found: Repeatability, prompt: str, files: tuple[Path, Path]) -> None:
-    from rich.console import Console
+    from tailrace.cli.console import Console
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     shown = prompt if len(prompt) < 60 else prompt[:57] + "..."

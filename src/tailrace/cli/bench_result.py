@@ -41,6 +41,10 @@ class Results(NamedTuple):
 
             check_tool(self.as_tool)
 
+    def of_one_run(self) -> str:
+        """The name of an option that only a single run can have; empty where there is none."""
+        return "--trim" if self.trim is not None else "--as" if self.as_tool is not None else ""
+
     def path(self) -> Path:
         """Where the run file goes. Raises `InputError` for a directory."""
         import time

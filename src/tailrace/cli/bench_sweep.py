@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tailrace.probe.spec import BenchSpec
     from tailrace.store.sweep import Sweep, SweepRun
 
+_EXIT_INPUT: Final = 2
 _EXIT_LIMITED: Final = 3
 _EXIT_INTERRUPTED: Final = 130
 
@@ -60,9 +61,8 @@ def run_many(spec: BenchSpec, sweeping: Sweeping, results: Results, **how: Any) 
     budget = parse_span(sweeping.search_time, place="--search-time") / 1e9
     plan = SearchPlan(
         axis="rate" if sweeping.find_rate else "concurrency",
-        start=_positive(sweeping.search_from, "--search-from") or 1.0,
-        most=_positive(sweeping.search_most, "--search-most") or float("inf"),
         budget_s=budget,
+        **_bounds(sweeping),
     )
     _check(spec, axis.name if axis is not None else plan.axis)
     directory = make_directory(Path(results.out or time.strftime("sweep-%Y%m%d-%H%M%S")))
@@ -88,8 +88,18 @@ def run_many(spec: BenchSpec, sweeping: Sweeping, results: Results, **how: Any) 
         sys.stderr.write(f"tailrace bench: {error}\n")
         raise typer.Exit(_EXIT_INTERRUPTED) from None
     _show(done, directory, as_json=results.as_json)
-    if done.stopped == "interrupted":
+    _leave(done, results)
+
+
+def _leave(done: Sweep, results: Results) -> None:
+    """Leave with the exit code that the end calls for."""
+    from tailrace.app.sweep import FAILED, INTERRUPTED
+
+    if done.stopped == INTERRUPTED:
         raise typer.Exit(_EXIT_INTERRUPTED)
+    if done.stopped.startswith(FAILED):
+        sys.stderr.write(f"tailrace bench: {done.stopped.removeprefix(FAILED)}\n")
+        raise typer.Exit(_EXIT_INPUT)
     if done.stopped.startswith("the load generator was the limit"):
         raise typer.Exit(_EXIT_LIMITED)
     # A sweep is there to find where objectives are missed: only errors can fail it.
@@ -97,12 +107,23 @@ def run_many(spec: BenchSpec, sweeping: Sweeping, results: Results, **how: Any) 
         raise typer.Exit(1)
 
 
-def _positive(value: float | None, place: str) -> float | None:
+def _bounds(sweeping: Sweeping) -> dict[str, float]:
+    """Where a search begins and where it ends; a load that may not be tried is not tried first either."""
     from tailrace.model.errors import InputError
+    from tailrace.workload.shape import LEAST, MOST
 
-    if value is not None and not 0 < value < float("inf"):
-        raise InputError(f"must be above 0, got {value:g}", place=place)
-    return value
+    least = LEAST if sweeping.find_rate else 1.0
+    for value, place in ((sweeping.search_from, "--search-from"), (sweeping.search_most, "--search-most")):
+        if value is not None and not least <= value <= MOST:
+            raise InputError(f"must be between {least:g} and {MOST:g}, got {value:g}", place=place)
+    most = MOST if sweeping.search_most is None else sweeping.search_most
+    if sweeping.search_from is not None and sweeping.search_from > most:
+        raise InputError(
+            f"begins above the highest load that may be tried ({most:g})",
+            place="--search-from",
+            remedy="Raise --search-most, or begin lower",
+        )
+    return {"start": min(1.0 if sweeping.search_from is None else sweeping.search_from, most), "most": most}
 
 
 def _check(spec: BenchSpec, axis: str) -> None:
@@ -151,16 +172,16 @@ def _knee_text(knee: Any, axis: str) -> str:
 
 def print_sweep(done: Sweep, directory: Path, knee: str) -> None:
     """Print a sweep or a search for a person."""
-    from rich.console import Console
     from rich.table import Table
 
     from tailrace.analyze.sweep import sweep_points
+    from tailrace.cli.console import Console
     from tailrace.cli.metric_rows import number
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
     unit = "requests/s" if done.axis == "rate" else "at once"
     if done.target:
-        console.print(f"[bold]{done.target}[/]  model {done.model}", soft_wrap=True)
+        console.print(f"{done.target}  model {done.model}", soft_wrap=True, style="bold")
     table = Table(box=None, pad_edge=False)
     for name in (unit, "n", "completed/s", "tokens/s", "goodput/s", "failed", "TTFT p50", "p95", "p99", "TPOT p50", ""):
         table.add_column(name, justify="left" if not name else "right")

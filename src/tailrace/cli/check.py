@@ -10,8 +10,7 @@ import typer
 from tailrace.cli.command_app import CommandApp
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from tailrace.cli.console import Console
     from tailrace.model.check import CheckedEngine, CheckFinding, CheckReport
 
 app = CommandApp()
@@ -136,7 +135,7 @@ def check(
 
 
 def _print(report: CheckReport, *, everything: bool) -> None:
-    from rich.console import Console
+    from tailrace.cli.console import Console
 
     console = Console(soft_wrap=True, highlight=False)
     console.print(report.summary, style="bold", markup=False)

@@ -10,7 +10,7 @@ from tailrace.model.measurement import Comparison, ComparisonSet, EngineRow, Eng
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import Console
+    from tailrace.cli.console import Console
 
 __all__ = ["as_text", "engine_cells", "engine_remark", "interval", "mark_of", "number", "shown_metrics"]
 
@@ -22,7 +22,7 @@ def as_text(result: Comparison | ComparisonSet | EngineView) -> str:
     """The result as a person reads it, with colours where standard output is a terminal."""
     import sys
 
-    from rich.console import Console
+    from tailrace.cli.console import Console
 
     terminal = sys.stdout.isatty()
     out = io.StringIO()

@@ -17,6 +17,7 @@ def read_rules(path: str) -> list[Rule]:
     """The rules in a YAML (or JSON) file. InputError names the file, the key and the remedy."""
     import yaml
 
+    from tailrace.gateway.plain_yaml import read_yaml
     from tailrace.model.rules import rules_from
 
     try:
@@ -26,7 +27,7 @@ def read_rules(path: str) -> list[Rule]:
     except UnicodeDecodeError:
         raise InputError("it is no text", place=path, remedy="Rules are a YAML file.") from None
     try:
-        data = yaml.safe_load(text)
+        data = read_yaml(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark is not None else path

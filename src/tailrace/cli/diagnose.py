@@ -10,9 +10,8 @@ import typer
 from tailrace.cli.command_app import CommandApp
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tailrace.analyze.joined import Joined
+    from tailrace.cli.console import Console
     from tailrace.model.finding import Diagnosis, Finding
 
 app = CommandApp()
@@ -81,8 +80,7 @@ def diagnose(
 
 
 def _print(result: Diagnosis) -> None:
-    from rich.console import Console
-
+    from tailrace.cli.console import Console
     from tailrace.diagnose.triage import RULES
 
     console = Console(soft_wrap=True, highlight=False)
@@ -102,7 +100,7 @@ def _print(result: Diagnosis) -> None:
 
 
 def _print_joined(both: Joined) -> None:
-    from rich.console import Console
+    from tailrace.cli.console import Console
 
     _list(Console(soft_wrap=True, highlight=False), "Joined with the gateway's records", both.lines())
 

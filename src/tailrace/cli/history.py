@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.command_app import CommandApp
+from tailrace.cli.printable import printable
 
 if TYPE_CHECKING:
     from tailrace.analyze.history import History, MetricHistory
@@ -61,7 +62,7 @@ def history(
         sources or (),
         file=Path(file) if file else None,
         label=label,
-        on_skipped=lambda why: print(f"left out: {why}", file=sys.stderr),
+        on_skipped=lambda why: print(f"left out: {printable(why)}", file=sys.stderr),
     )
     found = histories_of(points, tuple(metric) if metric else DEFAULT_METRICS)
     if as_json:
@@ -79,7 +80,7 @@ def history(
 
 def _print(one: History, within: int) -> None:
     first, last = one.runs[0], one.runs[-1]
-    print(f"\n{one.work}")
+    print(f"\n{printable(one.work)}")
     limited = sum(point.limited for point in one.runs)
     aside = f", {limited} client limited and left out of the levels" if limited else ""
     print(f"{_runs(len(one.runs))}, {_day(first.started_unix_ns)} to {_day(last.started_unix_ns)}{aside}")
@@ -95,10 +96,10 @@ def _print(one: History, within: int) -> None:
             mark = "WORSE" if change.worse else "better"
             if metric.metric not in news and change.worse:
                 mark = "worse"
-            of = f" ({change.label})" if change.label else ""
+            of = f" ({printable(change.label)})" if change.label else ""
             print(
                 f"  {'':{names}}  {mark}: {change.before:,.4g} to {change.after:,.4g} ({change.change_pct:+.0f} %) "
-                f"since {_day(change.started_unix_ns)}, {change.run}{of}, {_runs(change.runs_since)}"
+                f"since {_day(change.started_unix_ns)}, {printable(change.run)}{of}, {_runs(change.runs_since)}"
             )
     missing = {metric.missing for metric in one.metrics if metric.missing}
     for why in sorted(missing):

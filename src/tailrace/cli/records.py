@@ -404,8 +404,9 @@ def _print_records(table: RecordTable, as_json: bool) -> None:
 
 def _print_table(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from tailrace.cli.console import Console
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     cells = [[_cell(value) for value in row] for row in rows]

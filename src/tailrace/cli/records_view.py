@@ -78,9 +78,8 @@ def read_load_test(name: str, *, partial: bool) -> tuple[Run | Aggregate, list[s
 
 
 def _print(source: Run | Aggregate, notes: list[str]) -> None:
-    from rich.console import Console
-
     from tailrace.analyze.bench_summary import summarise_run
+    from tailrace.cli.console import Console
     from tailrace.cli.metric_rows import metric_rows, number
     from tailrace.store.run_file import Run
 

@@ -47,7 +47,8 @@ def read_workload(path: str) -> Described:
 
     def place(key: str) -> str:
         line = lines_of(text).at(key)
-        return f"{path}:{line}: {key}" if line else f"{path}: {key}"
+        where = f"{path}:{line}" if line else path
+        return f"{where}: {key}" if key else where
 
     try:
         described = msgspec.convert(raw, DescribedWorkload)

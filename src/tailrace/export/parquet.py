@@ -75,10 +75,10 @@ def _write(path: str | Path, select: Callable[[duckdb.DuckDBPyConnection], str])
     from tailrace.store.parquet_file import connect, copy_to_parquet  # noqa: PLC0415
 
     final = Path(path)
+    if final.is_dir():  # `.` has no name to put an ending to
+        raise InputError("Is a directory", place=str(path), remedy="Give --out the name of a file.")
     temporary = final.with_name(final.name + ".tmp")
     try:
-        if final.is_dir():
-            raise IsADirectoryError(21, "Is a directory", str(final))
         if not final.parent.is_dir():
             raise FileNotFoundError(2, "No such directory", str(final.parent))
         with connect() as connection:

@@ -7,9 +7,15 @@ from typing import Any, Final
 _MOST_LINES: Final = 100_000
 """Keys whose lines are kept: aliases repeat what they name, and a document of a few hundred bytes can hold millions."""
 
+_LONGEST_PATH: Final = 500
+"""Of a key whose line is kept: an alias that leads back to what holds it makes paths without end."""
+
 
 def read_yaml(text: str) -> Any:
-    """Plain values of a document. `yaml.YAMLError` for bad syntax, and for a key that stands twice in a mapping."""
+    """Plain values of a document.
+
+    `yaml.YAMLError` for bad syntax, for a key that stands twice in a mapping, and for what is nested too deep.
+    """
     import yaml  # noqa: PLC0415  (only when a file is used)
 
     class Loader(yaml.SafeLoader):
@@ -28,7 +34,10 @@ def read_yaml(text: str) -> Any:
         return loader.construct_mapping(node, deep=True)
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    return yaml.load(text, Loader)  # noqa: S506  (a SafeLoader)
+    try:
+        return yaml.load(text, Loader)  # noqa: S506  (a SafeLoader)
+    except RecursionError:
+        raise yaml.error.MarkedYAMLError(problem="it is nested too deep") from None
 
 
 class YamlLines:
@@ -64,7 +73,7 @@ def lines_of(text: str) -> YamlLines:
         else:
             continue
         for name, mark, value in inner:
-            if len(lines) < _MOST_LINES and name not in lines:
+            if len(lines) < _MOST_LINES and len(name) < _LONGEST_PATH and name not in lines:
                 lines[name] = mark.start_mark.line + 1
                 left.append((name, value))
     return YamlLines(lines)

@@ -12,6 +12,8 @@ from tailrace.workload.plan import Workload
 
 _OWN_HEADERS = ("content-length", "transfer-encoding", "x-request-id", "connection", "expect")
 
+_FEWEST_CHARS, _MOST_CHARS = 0.1, 100.0
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The longest that the client waits (ns). `None` leaves a bound to `total_ns`."""
@@ -92,6 +94,12 @@ class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError(f"must be at least 1, got {self.requests}", place="--requests")
         if self.duration_ns is not None and self.duration_ns <= 0:
             raise InputError("must be above 0", place="--duration")
+        if self.chars_per_token is not None and not _FEWEST_CHARS <= self.chars_per_token <= _MOST_CHARS:
+            raise InputError(
+                f"{self.chars_per_token:g} is not between {_FEWEST_CHARS:g} and {_MOST_CHARS:g}",
+                place="--chars-per-token",
+                remedy="English has about 4; leave it out to calibrate by what the server counts",
+            )
         index, count = self.part
         if not 0 <= index < count:
             raise InputError(f"part {index} of {count} does not exist", place="part")

@@ -47,6 +47,7 @@ class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
         return (self.work, self.started_unix_ns, self.n)
 
 
+_BEGIN: Final = b'{"schema":'
 _decode = msgspec.json.Decoder(HistoryPoint).decode
 
 
@@ -56,13 +57,20 @@ def read_history(path: Path) -> list[HistoryPoint]:
     A last line without its end (a write that was cut) is left out: `append_history` mends it.
     """
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # a device may have no end
+            raise InputError("this is no regular file", place=str(path), remedy="Name the history file.")
         if path.stat().st_size > _MAX_BYTES:
             raise InputError("this is too long for a history file", place=str(path), remedy="Name the history file.")
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read the history: {error.strerror or error}", place=str(path)) from None
     out = []
-    whole, _, _ = content.rpartition(b"\n")
+    whole, _, cut = content.rpartition(b"\n")
+    if cut.strip() and not cut.startswith(_BEGIN[: len(cut)]):
+        # Adding to it would take this line for the rest of a cut write, and it is somebody's file.
+        raise InputError(
+            "the last line is no run of a history", place=str(path), remedy="Name a history file, or one that is new."
+        )
     for number, line in enumerate(whole.split(b"\n"), 1):
         if not line.strip():
             continue

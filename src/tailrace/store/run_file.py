@@ -394,6 +394,11 @@ class RunWriter:
                 self._error = self._error or error
 
 
+EMPTY, HEADER_CUT = "the file is empty", "the header is cut"
+NOTHING_YET: Final = (EMPTY, HEADER_CUT)
+"""What a `RunFileError` says of a file whose writer was killed before it had written anything."""
+
+
 def is_run_file(head: bytes) -> bool:
     """Whether a file that begins so is a run file, of this form or of the older one, which `read_run` names."""
     return head.startswith((MAGIC, b'{"tailrace_run"'))

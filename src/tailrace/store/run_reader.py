@@ -13,7 +13,7 @@ from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import RunFileError
 from tailrace.model.record import SCHEMA, RequestRecord
 from tailrace.store.run_block import decode_records
-from tailrace.store.run_file import RUN_SCHEMA, Contents, End, Run, SeenState
+from tailrace.store.run_file import EMPTY, HEADER_CUT, RUN_SCHEMA, Contents, End, Run, SeenState
 from tailrace.store.run_frame import (
     MAGIC,
     PREAMBLE_BYTES,
@@ -67,7 +67,7 @@ def _refuse_others(data: bytes, place: str) -> None:
     """Say what a file is that is no run file of this form."""
     if data.startswith(MAGIC):
         if len(data) < PREAMBLE_BYTES:
-            raise RunFileError("the header is cut", place=place, remedy=_NOTHING)
+            raise RunFileError(HEADER_CUT, place=place, remedy=_NOTHING)
         version, tool = read_preamble(data)
         if version != RUN_SCHEMA:
             raise RunFileError(
@@ -77,9 +77,9 @@ def _refuse_others(data: bytes, place: str) -> None:
             )
         return
     if not data:
-        raise RunFileError("the file is empty", place=place, remedy=_RERUN)
+        raise RunFileError(EMPTY, place=place, remedy=_RERUN)
     if MAGIC.startswith(data):
-        raise RunFileError("the header is cut", place=place, remedy=_NOTHING)
+        raise RunFileError(HEADER_CUT, place=place, remedy=_NOTHING)
     if data.startswith(b'{"tailrace_run"'):
         found = re.search(rb'"version":\s*"([^"]{1,40})"', data[:4096])
         tool = found[1].decode("ascii", "replace") if found else "unknown version"
@@ -148,7 +148,7 @@ class _Reading:
         place = f"{self.name}, byte {PREAMBLE_BYTES}"
         if not frames:
             cut = all(flaw.kind in (FlawKind.CUT, FlawKind.NO_END) for flaw in flaws)
-            what = "the header is cut" if cut else "the header is damaged: its checksum does not match"
+            what = HEADER_CUT if cut else "the header is damaged: its checksum does not match"
             raise RunFileError(what, place=place, remedy=_NOTHING)
         try:
             head: Any = _decode_any(frames[0].payload)

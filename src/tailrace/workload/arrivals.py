@@ -23,11 +23,14 @@ from tailrace.model.errors import InputError
 from tailrace.model.thresholds import S
 from tailrace.workload.clients import Clients, superpose
 from tailrace.workload.process import ArrivalKind, Process
-from tailrace.workload.shape import Shape, number_text
+from tailrace.workload.shape import LEAST, MOST, Shape, number_text
 from tailrace.workload.shape_clock import Clock, reached_ns, rises
 
 __all__ = ["ArrivalKind", "Arrivals", "offsets", "senders", "worker_starts"]
 
+LEAST_BURSTINESS: Final = 0.001
+MOST_BURSTINESS: Final = 1e6
+"""Beyond these, gaps are all 0 or all the same in the arithmetic, and the rate is no longer kept."""
 _BLOCK: Final = 1024
 """Draws a block. Fixed, so that the schedule does not depend on how much of it is consumed at a time."""
 
@@ -54,6 +57,8 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
         timed = self.kind not in (ArrivalKind.CLOSED, ArrivalKind.TRACE)
         if timed and self.shape is None and not (self.rate is not None and 0 < self.rate < float("inf")):
             raise InputError("an open loop needs a rate above 0", place="--rate", remedy="For example --rate 5")
+        if self.rate is not None and not LEAST <= self.rate <= MOST:
+            raise InputError(f"the rate {self.rate:g} is not between {LEAST:g} and {MOST:g}", place="--rate")
         if timed and self.shape is not None and self.rate is not None:
             raise InputError("the rate is given twice", place="--rate")
         if self.kind is ArrivalKind.CLOSED:
@@ -62,8 +67,12 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
             raise InputError("a trace played at its own times has no rate", place="--rate")
         if self.concurrency is not None and self.concurrency < 1:
             raise InputError(f"must be at least 1, got {self.concurrency}", place="--concurrency")
-        if not 0 < self.burstiness < float("inf"):
-            raise InputError(f"must be above 0, got {self.burstiness:g}", place="--burstiness")
+        if not LEAST_BURSTINESS <= self.burstiness <= MOST_BURSTINESS:
+            raise InputError(
+                f"must be between {LEAST_BURSTINESS:g} and {MOST_BURSTINESS:g}, got {self.burstiness:g}",
+                place="--burstiness",
+                remedy="1 is Poisson, below 1 burstier, above more regular",
+            )
 
     def _check_workers(self) -> None:
         if self.concurrency is None:

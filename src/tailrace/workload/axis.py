@@ -10,6 +10,7 @@ import msgspec
 
 from tailrace.model.errors import InputError
 from tailrace.workload.arrivals import ArrivalKind, Arrivals
+from tailrace.workload.shape import LEAST, MOST
 
 __all__ = ["Axis", "arrivals_at", "parse_axis"]
 
@@ -51,8 +52,8 @@ def _number(text: str, place: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value <= 1e7:
-        raise InputError(f"{text!r} is no number above 0", place=place, remedy=_REMEDY)
+    if not LEAST <= value <= MOST:
+        raise InputError(f"{text!r} is no number between {LEAST:g} and {MOST:g}", place=place, remedy=_REMEDY)
     return value
 
 

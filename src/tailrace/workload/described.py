@@ -14,7 +14,7 @@ from tailrace.model.errors import InputError
 from tailrace.workload.call import Call
 from tailrace.workload.leave import check_leaves, parse_leave
 from tailrace.workload.length import Length, parse_length
-from tailrace.workload.mix import CLASSES, TrafficClass
+from tailrace.workload.mix import CLASSES, MOST_WEIGHT, TrafficClass
 from tailrace.workload.prefix import Prefixes
 from tailrace.workload.session import Sessions
 from tailrace.workload.span import parse_spans
@@ -93,8 +93,8 @@ def _class(one: DescribedClass, place: str) -> TrafficClass:
         )
     if not (one.name and one.name.isprintable()) or any(c in one.name for c in '/,:="'):
         raise InputError(f"{one.name!r} is no name", place=f"{place}.name", remedy="Letters, digits, - and _ will do")
-    if not 0 < one.weight < float("inf"):
-        raise InputError(f"must be above 0, got {one.weight:g}", place=f"{place}.weight")
+    if not 0 < one.weight <= MOST_WEIGHT:
+        raise InputError(f"must be above 0 and at most {MOST_WEIGHT:g}, got {one.weight:g}", place=f"{place}.weight")
     if not -1 <= one.correlation <= 1:
         raise InputError(f"must be from -1 to 1, got {one.correlation:g}", place=f"{place}.correlation")
     default = known or CLASSES["short"]

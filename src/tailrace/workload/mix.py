@@ -18,6 +18,10 @@ _BLOCK = 1024
 """Draws a block. Fixed, so that the sequence does not depend on how much of it is consumed at a time."""
 
 
+MOST_WEIGHT: Final = 1e9
+"""Of one class; the sum of all has to be a number too."""
+
+
 class TrafficClass(msgspec.Struct, frozen=True, kw_only=True):
     """One class of requests. `correlation` is that of the two lengths' normal deviates, -1 to 1."""
 
@@ -98,8 +102,10 @@ def _weight(text: str, part: str) -> float:
         weight = float(text)
     except ValueError:
         weight = math.nan
-    if not 0 < weight < math.inf:
-        raise InputError(f"the weight in {part!r} is no number above 0", place="--mix", remedy=_REMEDY)
+    if not 0 < weight <= MOST_WEIGHT:
+        raise InputError(
+            f"the weight in {part!r} is no number above 0 and at most {MOST_WEIGHT:g}", place="--mix", remedy=_REMEDY
+        )
     return weight
 
 

@@ -26,6 +26,8 @@ from tailrace.model.thresholds import UNITS, S
 __all__ = ["EXAMPLES", "LONGEST_NS", "MOST", "Form", "Segment", "Shape", "Spike", "number_text", "span_text"]
 
 EXAMPLES: Final = "5, '2..20 over 60s', '5 for 30s, 20 for 10s, 5' or '5, spike 50 for 2s every 30s'"
+LEAST: Final = 1e-6
+"""A rate below this (but 0) is a slip of the keyboard too: one request in eleven days."""
 MOST: Final = 1e7
 """A rate above this is a slip of the keyboard: no machine sends ten million requests a second."""
 LONGEST_NS: Final = 400 * UNITS["d"]
@@ -138,6 +140,8 @@ def _check_segment(one: Segment) -> None:
     for level in (one.start, one.end):
         if not 0 <= level <= MOST:
             raise InputError(f"the level {level:g} is not between 0 and {MOST:g}")
+        if 0 < level < LEAST:
+            raise InputError(f"the level {level:g} is above 0 and below {LEAST:g}")
     if one.span_ns is not None and not SHORTEST_NS <= one.span_ns <= LONGEST_NS:
         raise InputError(f"'{one}' has no time between 1 ms and 400 days")
     moves = one.start != one.end or one.form is Form.EXPONENTIAL or one.steps

@@ -218,12 +218,16 @@ def _arrival(one: _Benchmark) -> Arrival:
     return Arrival(kind="closed" if closed else "unknown", concurrency=1 if kind == "synchronous" else limit)
 
 
+_LATEST_S = 9e9
+"""Nanoseconds of a later time do not fit 64 bits."""
+
+
 def _start(request: _Request) -> float | None:
     """Seconds of the wall clock; `None` for the 0 that stands for a missing stamp."""
     timings = request.info.timings if request.info else None
     for value in (request.request_start_time, timings.request_start if timings else None):
         number = finite(value)
-        if number is not None and number > 0:
+        if number is not None and 0 < number < _LATEST_S:
             return number
     return None
 
