@@ -95,7 +95,7 @@ def compare(
     arms = (one, two)
     classes = classify(one.every, two.every)
     failures = failures_of(one, two)
-    work = same_work(one.every, two.every, classes)
+    work = same_work(one.every, two.every, classes, rates=(one.request_rate, two.request_rate))
     # Pooled runs replayed the same arrivals if each pair did; their pooled times say less.
     work |= {"arrivals": paired, "same": paired and work["classes"] and work["prompt_tokens"] and work["output_tokens"]}
     changed = other_changes(one, two)
