@@ -55,6 +55,29 @@ def test_the_load_itself_is_a_condition():
     assert any("not of the same kind" in text for text in result.checks)
 
 
+def test_another_shape_of_the_load_is_told():
+    one = run(steady(), arrival=Arrival(kind="gamma", rate=10.0, burstiness=0.3))
+    two = run(steady(2), arrival=Arrival(kind="gamma", rate=10.0, burstiness=4.0))
+    assert compare(one, two).same_work["changed"] == [
+        "load: gamma 0.3 arrivals at 10/s in A, gamma 4 arrivals at 10/s in B"
+    ]
+
+
+def test_work_beside_the_lengths_is_told():
+    def work(**traits):
+        return {"chat": {"weight": 1.0, **({"traits": traits} if traits else {})}}
+
+    pool = {"pool": 5, "tokens": None, "hit": 0.6, "zipf": 0.0}
+    think = {"type": "fixed", "tokens": 5000}
+    one = run(steady(), classes=work())
+    two = run(steady(2), classes=work(prefixes=pool | {"scale": 1.2}, sessions={"think": think, "follow_up": None}))
+    assert compare(one, two).same_work["changed"] == [
+        "work of chat: plain in A, prefixes: pool 5, hit 0.6, zipf 0.0; sessions: think tokens 5000 in B"
+    ]
+    other_seed = run(steady(3), classes=work(prefixes=pool | {"scale": 1.3}, sessions={"think": think}))
+    assert compare(two, other_seed).same_work["changed"] == []
+
+
 def test_metrics_that_a_tool_does_not_report_are_not_comparable_and_never_zero():
     foreign = run(steady(2), source="guidellm", granularity="mean", absent=["e2e_ms", "chunk_gap_ms"])
     result = compare(run(steady()), foreign)
