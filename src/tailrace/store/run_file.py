@@ -50,7 +50,7 @@ _MOST_WAITING: Final = 256
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How requests were sent: `closed` (so many at once), or by a schedule (`constant`, `poisson`, `gamma`, `trace`)."""
+    """How requests were sent: `closed` (so many at once), or on schedule (`constant`, `poisson`, `gamma`, `trace`)."""
 
     kind: str = "closed"
     rate: float | None = None
