@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from tailrace.analyze.bench_summary import summarise_run
 from tailrace.analyze.compare import compare
 from tailrace.model.conditions import Conditions
 from tailrace.model.measurement import ClientHealth, Verdict
+from tailrace.model.thresholds import Objectives
 from tailrace.store.run_file import Arrival, RunTrailer
 from tests.analyze.tables import MS, request, run
 
@@ -76,6 +78,21 @@ def test_work_beside_the_lengths_is_told():
     ]
     other_seed = run(steady(3), classes=work(prefixes=pool | {"scale": 1.3}, sessions={"think": think}))
     assert compare(two, other_seed).same_work["changed"] == []
+
+
+def test_goodput_is_judged_by_the_runs_own_objectives():
+    own, other = (Objectives(bounds={"ttft": {0.99: bound * MS}}) for bound in (100, 1))
+    result = compare(run(steady(), objectives=own), run(steady(2), objectives=own))
+    assert result.rates["goodput_per_s"].a == pytest.approx(
+        summarise_run(run(steady(), objectives=own)).goodput_per_s, abs=1e-3
+    )
+    assert 0 < result.rates["goodput_per_s"].a < 0.8 * result.rates["requests_per_s"].a
+    assert not any("objectives" in text for text in result.checks)
+    apart = compare(run(steady(), objectives=own), run(steady(2), objectives=other))
+    assert apart.rates["goodput_per_s"].b == result.rates["goodput_per_s"].b
+    assert any("goodput is judged by those of A" in text for text in apart.checks)
+    named = compare(run(steady(), objectives=own), run(steady(2), objectives=other), objectives=other)
+    assert named.rates["goodput_per_s"].b == 0
 
 
 def test_metrics_that_a_tool_does_not_report_are_not_comparable_and_never_zero():

@@ -131,6 +131,7 @@ def compare(
         if verdict is Verdict.INCONCLUSIVE and found is not None:
             need = need_of(found.change)
         summary = quantile_words(verdict, decided_by, judged.changes, judged.metrics, headlines, need)
+    objectives, yardstick = _objectives(objectives, arms)
     rates = _rates(arms, objectives)
     heavy = frozenset(classes.names) - classes.interactive
     first = headlines[0].change if headlines else None
@@ -158,7 +159,7 @@ def compare(
         }
         if "e2e_ms" not in apart and one.run is None and two.run is None
         else {},
-        checks=_checks(about, headlines, paired=paired, adjusted=other_mix) + origin.remarks,
+        checks=_checks(about, headlines, paired=paired, adjusted=other_mix) + origin.remarks + yardstick,
         in_short=in_short(told, judged.metrics) if told else "",
         equivalence_pct=round(deciding.bound * 100, 2) if verdict is Verdict.NO_DIFFERENCE and deciding else None,
         need_n=None if need is None else need.n,
@@ -217,8 +218,17 @@ class _About:
         return msgspec.structs.replace(out, interactive=[])
 
 
-def _rates(arms: tuple[ArmData, ArmData], objectives: Objectives | None) -> dict[str, RateDelta]:
-    one, two = (throughput(arm.every, objectives or Objectives(), arm.duration_s) for arm in arms)
+def _objectives(given: Objectives | None, arms: tuple[ArmData, ArmData]) -> tuple[Objectives, list[str]]:
+    """What goodput is judged by in both arms, and a remark where B was measured with other objectives."""
+    if given is not None:
+        return given, []
+    own = [arm.headers[0].objectives if arm.headers else Objectives() for arm in arms]
+    remark = "The runs have other objectives: goodput is judged by those of A in both. --objective names others."
+    return own[0], [remark] if own[0] != own[1] else []
+
+
+def _rates(arms: tuple[ArmData, ArmData], objectives: Objectives) -> dict[str, RateDelta]:
+    one, two = (throughput(arm.every, objectives, arm.duration_s) for arm in arms)
     out = {}
     for name, _ in _RATES:
         a, b = float(getattr(one, name)), float(getattr(two, name))
