@@ -99,6 +99,13 @@ def test_load_that_was_shed_by_a_timeout_names_the_budget_and_its_length():
     assert (row.a, row.b, row.budget, row.limit_ms) == (0, 60, "first_token", 2000.0)
 
 
+def test_failures_that_became_fewer_are_told():
+    result = compare(shed(60, Reason.QUEUE_FULL, age_ms=1.0), table(lognormal(1000, 200, 600, 2)))
+    assert result.verdict is not Verdict.REGRESSED
+    assert "Fewer requests failed: 0.0% did not complete, against 6.0% before" in result.summary
+    assert "Fewer" not in compare(table(lognormal(1000, 200, 600, 1)), table(lognormal(1000, 200, 600, 2))).summary
+
+
 def test_an_engine_that_crashed_is_not_called_shedding():
     result = compare(table(lognormal(1000, 300, 5000, 1)), shed(60, Reason.ENGINE_CRASH, age_ms=50.0))
     assert result.verdict is Verdict.REGRESSED

@@ -23,6 +23,7 @@ from tailrace.analyze.trade_offs import latency_trade_offs, matched_trade_off, r
 from tailrace.analyze.verdict import Headline, overall, surviving
 from tailrace.analyze.verdict_words import (
     failure_words,
+    fewer_words,
     in_short,
     limiting,
     need_of,
@@ -99,8 +100,9 @@ def compare(
     # Pooled runs replayed the same arrivals if each pair did; their pooled times say less.
     work |= {"arrivals": paired, "same": paired and work["classes"] and work["prompt_tokens"] and work["output_tokens"]}
     changed = other_changes(one, two)
+    fell = failures_of(two, one).p_value
     work |= {
-        "errors": min(failures.p_value, failures_of(two, one).p_value) >= FAILURES_LEVEL / 2,
+        "errors": min(failures.p_value, fell) >= FAILURES_LEVEL / 2,
         "conditions": not changed,
         "changed": changed,
     }
@@ -114,7 +116,7 @@ def compare(
     other_mix = not (work["classes"] and work["prompt_tokens"])
     judged.measure_all(rng, adjust_mix=other_mix)
     headlines = judged.headlines()
-    rose = failures.p_value < FAILURES_LEVEL
+    rose, fewer = failures.p_value < FAILURES_LEVEL, fell < FAILURES_LEVEL
     verdict, decided_by = overall(headlines, failures_rose=rose)
     observed = None
     held = None if rose else withheld(verdict, one, two, work)
@@ -122,8 +124,8 @@ def compare(
     need = None
     if rose:
         kept = surviving(headlines)
-        fell = next((item for item in headlines if kept[item.name] is Verdict.IMPROVED), None)
-        summary = failure_words(failures, fell.change if fell else None, fell.name if fell else "")
+        better = next((item for item in headlines if kept[item.name] is Verdict.IMPROVED), None)
+        summary = failure_words(failures, better.change if better else None, better.name if better else "")
     elif held is not None:
         observed, verdict = verdict, Verdict.INCONCLUSIVE
         summary = withheld_words(held, decided_by, judged.changes)
@@ -139,7 +141,7 @@ def compare(
     told = decided_by if deciding is not None else (found.name if found is not None else "")
     return about.result(
         verdict=verdict,
-        summary=summary,
+        summary=summary + (fewer_words(failures, fell) if fewer else ""),
         metrics=judged.metrics,
         trade_offs=[
             *latency_trade_offs(observed or verdict, judged.metrics, judged.changes, heavy),
