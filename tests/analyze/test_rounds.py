@@ -1,5 +1,6 @@
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -91,3 +92,18 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
         low, high = agree_on(rounds(a.tolist(), b.tolist())).effects["ttft_ms.p99"].ci_pct
         covered += low <= -20.0 <= high
     assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_a_headline_of_a_class_has_an_effect_of_its_own():
+    def arm(chat):
+        return msgspec.structs.replace(
+            summary(900),
+            classes={"chat": {"ttft_ms": MetricSummary(n=600, p95=chat / 2)}},
+            classes_from_schedule={"chat": {"ttft_ms": MetricSummary(n=600, p95=chat)}},
+        )
+
+    one = Round(a=arm(100), b=arm(50), a_first=True)
+    found = agree_on([one, one, one], ["chat/ttft_from_schedule_ms.p95", "interactive/ttft_ms.p95"])
+    assert found.effects["ttft_ms.p95"].mean_pct == 0.0
+    assert found.effects["chat/ttft_from_schedule_ms.p95"].mean_pct == -50.0
+    assert "interactive/ttft_ms.p95" not in found.effects, "no run tells it"

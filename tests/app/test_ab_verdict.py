@@ -37,8 +37,11 @@ def arm(level, seed, *, documents=0.0, document_level=1.0, failing=0, late=0.0):
 
 
 def judged(pairs):
-    rounds = agree_on([Round(a=summarise(a), b=summarise(b), a_first=i % 2 == 0) for i, (a, b) in enumerate(pairs)])
     comparison = compare([a for a, _ in pairs], [b for _, b in pairs])
+    rounds = agree_on(
+        [Round(a=summarise(a), b=summarise(b), a_first=i % 2 == 0) for i, (a, b) in enumerate(pairs)],
+        comparison.headline,
+    )
     return _verdict(comparison, rounds, limited=False), comparison
 
 
@@ -53,6 +56,15 @@ def test_a_class_that_gained_is_not_undone_by_all_requests_together():
     assert verdict is Verdict.IMPROVED, text
 
 
+def test_no_effect_is_told_under_a_name_that_no_run_has():
+    _, comparison = judged([(arm(1.0, i, late=40.0), arm(0.5, 50 + i, late=40.0)) for i in range(3)])
+    (wait,) = [name for name in comparison.headline if name == "longest_wait_from_schedule_ms.p99"]
+    one = Round(a=summarise(arm(1.0, 1, late=40.0)), b=summarise(arm(0.5, 2, late=40.0)), a_first=True)
+    found = agree_on([one] * 3, comparison.headline)
+    assert wait not in found.effects, "runs count the longest wait from the send"
+    assert "ttft_from_schedule_ms.p99" in found.effects
+
+
 def test_failures_that_rose_stay_a_regression_where_no_latency_moved():
     (verdict, text), comparison = judged([(arm(1.0, i), arm(1.0, 50 + i, failing=60)) for i in range(4)])
     assert comparison.decided_by == "failures"
@@ -65,7 +77,11 @@ def test_the_rounds_must_agree_on_the_verdicts_side(late):
     assert verdict is Verdict.IMPROVED
     assert any("from_schedule" in name for name in comparison.headline) is bool(late)
     worse = agree_on(
-        [Round(a=summarise(arm(1.0, i)), b=summarise(arm(1.5, 50 + i)), a_first=i % 2 == 0) for i in range(4)]
+        [
+            Round(a=summarise(arm(1.0, i, late=late)), b=summarise(arm(1.5, 50 + i, late=late)), a_first=i % 2 == 0)
+            for i in range(4)
+        ],
+        comparison.headline,
     )
     verdict, text = _verdict(comparison, worse, limited=False)
     assert verdict is Verdict.INCONCLUSIVE

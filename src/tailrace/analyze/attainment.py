@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.analyze.counted import completed, left_by_plan
+from tailrace.analyze.objective_waits import objective_ms
 from tailrace.model.measurement import Attainment
 from tailrace.model.thresholds import MS, Objectives
 from tailrace.stats.quantiles import wilson_interval
 from tailrace.store.table import RecordTable
 
-__all__ = ["ALL", "Throughput", "attainments", "met_objectives", "objective_ms", "throughput"]
+__all__ = ["ALL", "Throughput", "attainments", "met_objectives", "throughput"]
 
 Floats = NDArray[np.float64]
 
@@ -43,7 +44,8 @@ def throughput(table: RecordTable, objectives: Objectives, duration_s: float) ->
 def met_objectives(table: RecordTable, objectives: Objectives) -> NDArray[np.bool_]:
     """Which requests completed within every bound.
 
-    A bound at a quantile binds each request with the bound itself (the strictest of a metric's). A completed stream
+    A bound at a quantile binds each request with the bound itself (the strictest of a metric's), counted from the time
+    at which it was meant to be sent, where that is known. A completed stream
     without a first token missed; a metric that cannot exist for a request (TPOT of a single token) binds nothing.
     A class's own bounds on a metric (`"documents/ttft"`) stand in the place of those for all, as a lane's do in the
     gateway.
@@ -66,11 +68,6 @@ def met_objectives(table: RecordTable, objectives: Objectives) -> NDArray[np.boo
 def _is_own(metric: str, name: str) -> bool:
     lane, _, plain = metric.rpartition("/")
     return bool(lane) and plain == name
-
-
-def objective_ms(table: RecordTable, metric: str) -> Floats:
-    """What an objective on `metric` binds in each request (ms): of the chunk gaps the longest, so that all keep it."""
-    return table.ms("chunk_gap_max" if metric == "chunk_gap" else metric)
 
 
 def attainments(table: RecordTable, objectives: Objectives, duration_s: float) -> dict[str, Attainment]:
@@ -109,7 +106,7 @@ def _named(bounds: Mapping[str, Mapping[float, int]]) -> dict[str, dict[str, flo
 
 
 def _within(table: RecordTable, metric: str, bound_ns: int) -> NDArray[np.bool_]:
-    values = objective_ms(table, metric) * 1e6
+    values = objective_ms(table, metric, intended=True) * 1e6
     streamed = table.column("stream").astype(bool)
     absent = np.isnan(values)
     ok: NDArray[np.bool_] = np.where(absent, (metric != "ttft") | ~streamed, values <= bound_ns)

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.analyze.absent import without_absent
-from tailrace.analyze.attainment import attainments, met_objectives, objective_ms, throughput
+from tailrace.analyze.attainment import attainments, met_objectives, throughput
 from tailrace.analyze.buckets import OUTPUT_EDGES, PROMPT_EDGES, edge_label, length_places
 from tailrace.analyze.counted import completed, failed, left, measured
 from tailrace.analyze.gaps import longest_wait_ms, pooled_gaps
 from tailrace.analyze.metric_values import Pool, pooled, summarise_pool, summarise_rates, summarise_values
+from tailrace.analyze.objective_waits import judge_objectives
 from tailrace.analyze.steady import Trim, window_of
 from tailrace.analyze.timebase import starts_ns
 from tailrace.analyze.work_done import left_as_planned, real_time_factors, work_done
@@ -27,7 +28,7 @@ from tailrace.model.thresholds import Objectives
 from tailrace.store.run_file import Run
 from tailrace.store.table import RecordTable
 
-__all__ = ["completed", "measured", "met_objectives", "objective_ms", "summarise", "summarise_run", "summarise_values"]
+__all__ = ["completed", "measured", "met_objectives", "summarise", "summarise_run", "summarise_values"]
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -97,6 +98,7 @@ def summarise(
         classes={lane: view.metrics(rows) for lane, rows in classes.items()},
         classes_from_schedule={lane: view.from_schedule(rows) for lane, rows in classes.items() if scheduled},
         attainment=reached,
+        objectives=judge_objectives(table, objectives),
         buckets=view.buckets(),
         user_tokens_per_s=view.user_rates(),
     )
@@ -114,7 +116,8 @@ def summarise_run(run: Run, *, trim: Trim | None = None) -> BenchSummary:
         duration_s=trailer.duration_s if trailer else None,
         trim=trim,
     )
-    summary = msgspec.structs.replace(summary, work=work_done(table, trailer.counters if trailer else {}))
+    if run.header.kind == "bench":
+        summary = msgspec.structs.replace(summary, work=work_done(table, trailer.counters if trailer else {}))
     return without_absent(summary, run.header)
 
 

@@ -26,6 +26,7 @@ METRICS: Final = ("ttft_ms", "longest_wait_ms", "chunk_gap_ms", "tpot_ms", "e2e_
 STATISTICS: Final = ("p50", "p95", "p99")
 RATES: Final = ("requests_per_s", "tokens_per_s", "goodput_per_s")
 _FLOOR_MS: Final = 1e-3
+_INTENDED: Final = "_from_schedule"
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,10 +69,14 @@ class Rounds(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str] = []
 
 
-def agree_on(rounds: Sequence[Round]) -> Rounds:
-    """The effect of each statistic that every run can tell (percentiles below their least n are in no run)."""
+def agree_on(rounds: Sequence[Round], also: Sequence[str] = ()) -> Rounds:
+    """The effect of each statistic that every run can tell (percentiles below their least n are in no run).
+
+    `also` are further ones as a comparison names them: `chat/ttft_from_schedule_ms.p95`.
+    """
     effects: dict[str, RoundEffect] = {}
     names = [f"{metric}.{statistic}" for metric in METRICS for statistic in STATISTICS] + list(RATES)
+    names += [name for name in also if name not in names]
     for name in names:
         pairs = [(_value(one.a, name), _value(one.b, name)) for one in rounds]
         if not pairs or any(a is None or b is None for a, b in pairs):
@@ -82,12 +87,18 @@ def agree_on(rounds: Sequence[Round]) -> Rounds:
 
 
 def _value(summary: BenchSummary, name: str) -> float | None:
-    metric, _, statistic = name.partition(".")
+    scope, _, plain = name.rpartition("/")
+    metric, _, statistic = plain.partition(".")
     if not statistic:
         return float(getattr(summary, metric))
-    # In an open loop the user's clock starts at the intended time.
-    found = summary.from_schedule.get(metric) or summary.metrics.get(metric)
-    value: float | None = None if found is None else getattr(found, statistic)
+    sent, intended = summary.metrics, summary.from_schedule
+    if scope:
+        sent, intended = summary.classes.get(scope, {}), summary.classes_from_schedule.get(scope, {})
+    # In an open loop the user's clock starts at the intended time. What is named so has no other.
+    if _INTENDED in metric:
+        metric, sent = metric.replace(_INTENDED, ""), {}
+    found = intended.get(metric) or sent.get(metric)
+    value: float | None = None if found is None else getattr(found, statistic, None)
     return value
 
 
@@ -131,7 +142,7 @@ def _warnings(effects: dict[str, RoundEffect], n: int) -> list[str]:
     if n < MIN_ROUNDS:
         out.append(f"{n} rounds say nothing about how much runs of the same arm differ; {MIN_ROUNDS} are the least.")
     for name, effect in effects.items():
-        if not name.endswith(".p99") and name not in RATES:
+        if "/" in name or (not name.endswith(".p99") and name not in RATES):
             continue
         if effect.second_pct is not None and abs(effect.second_pct) > max(10.0, abs(effect.mean_pct)):
             out.append(

@@ -148,7 +148,7 @@ def limit_words(row: FailureDelta) -> str:
     """What ended them: `124 timed out by the first_token budget of 2 s`, `61 rejected by the limit of the queue`."""
     outcome = row.outcome.replace("_", " ")
     reason = Reason(row.reason) if row.reason in REASON_KIND else None
-    if reason in _CAPS:
+    if reason is not None and reason in _CAPS:
         by = f"by {_CAPS[reason]}"
     elif row.budget or reason in _BUDGETS:
         budget = row.budget or (_BUDGETS[reason] if reason is not None else "")

@@ -329,6 +329,7 @@ def _judge(options: AbOptions, planned: Sequence[Planned], *, interrupted: bool)
     whole = [i for i in range(1, options.rounds + 1) if all((i, arm) in runs for arm in ARMS)]
     usable = [i for i in whole if not any(_limited(runs[i, arm]) for arm in ARMS)]
     pairs = [(runs[i, "a"], runs[i, "b"]) for i in usable]
+    comparison = compare([a for a, _ in pairs], [b for _, b in pairs], names=("A", "B")) if pairs else None
     rounds = agree_on(
         [
             Round(
@@ -337,7 +338,8 @@ def _judge(options: AbOptions, planned: Sequence[Planned], *, interrupted: bool)
                 a_first=a.header.started_unix_ns < b.header.started_unix_ns,
             )
             for a, b in pairs
-        ]
+        ],
+        () if comparison is None else comparison.headline,
     )
     if len(usable) < len(whole):
         rounds = msgspec.structs.replace(
@@ -347,7 +349,6 @@ def _judge(options: AbOptions, planned: Sequence[Planned], *, interrupted: bool)
                 *rounds.warnings,
             ],
         )
-    comparison = compare([a for a, _ in pairs], [b for _, b in pairs], names=("A", "B")) if pairs else None
     verdict, summary = _verdict(comparison, rounds, limited=bool(whole) and not usable)
     return AbResult(
         verdict=verdict,
@@ -375,9 +376,7 @@ def _verdict(comparison: Comparison | None, rounds: Rounds, *, limited: bool) ->
     # That failures rose is told whatever the latencies of the others did.
     if wanted is None or rounds.n < MIN_ROUNDS or comparison.decided_by == "failures":
         return comparison.verdict, comparison.summary
-    judged = [
-        (name, rounds.effects[name]) for name in map(_of_rounds, comparison.headline) if name and name in rounds.effects
-    ]
+    judged = [(name, rounds.effects[name]) for name in comparison.headline if name in rounds.effects]
     if not judged or any(effect.excludes_zero and effect.mean_pct * wanted > 0 for _, effect in judged):
         return comparison.verdict, comparison.summary
     name, effect = judged[0]
@@ -386,15 +385,3 @@ def _verdict(comparison: Comparison | None, rounds: Rounds, *, limited: bool) ->
         f"({effect.mean_pct:+.0f} % on average, 95 % interval {effect.ci_pct[0]:+.0f} % to {effect.ci_pct[1]:+.0f} %); "
         "more rounds (--rounds, the same --out) would tell."
     )
-
-
-def _of_rounds(headline: str) -> str:
-    """The rounds' name of a headline of all requests; empty where they know none.
-
-    A class has no effect of its own in the rounds: all requests are another mixture, in which its documents, say, may
-    have paid for it. Its interval is already at least as wide as Student's t over the runs. The rounds count TTFT and
-    E2E from the schedule where there is one; the longest wait they count from the send.
-    """
-    if "/" in headline or headline.startswith("longest_wait_from_schedule"):
-        return ""
-    return headline.replace("_from_schedule", "")

@@ -15,13 +15,14 @@ import msgspec
 import numpy as np
 
 from tailrace import __version__
-from tailrace.analyze.bench_summary import completed, measured, objective_ms
+from tailrace.analyze.bench_summary import completed, measured
+from tailrace.analyze.objective_waits import Bounds, bounds_of, waits_of
 from tailrace.analyze.rate_search import Outcome, RateSearch, Trial, outcome_of
 from tailrace.analyze.saturation import saturation
 from tailrace.analyze.timebase import starts_ns
 from tailrace.app.bench import BenchResult
 from tailrace.model.errors import InputError
-from tailrace.model.thresholds import Objectives, S
+from tailrace.model.thresholds import S
 from tailrace.probe.spec import BenchSpec
 from tailrace.store.run_file import Run, read_run
 from tailrace.store.sweep import Sweep, SweepRun, is_sweep, write_sweep
@@ -43,7 +44,6 @@ _NO_GAIN: Final = 0.03
 _LIMITED: Final = 3
 """Trials of a search in which the load generator may be the limit before the search gives up."""
 _LIMITED_WORDS: Final = "the load generator was the limit"
-_FROM_SCHEDULE: Final = ("ttft", "ttft_content", "e2e", "e2e_last_token")
 
 
 def make_directory(path: Path) -> Path:
@@ -154,28 +154,6 @@ def _stop(done: Sweep, directory: Path, why: str) -> Sweep:
 # -- search
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """One objective: a share of the requests (of a class, if named) keeps a metric within a bound."""
-
-    metric: str
-    lane: str
-    share: float
-    bound_ns: int
-
-    def __str__(self) -> str:
-        lane = f"{self.lane}/" if self.lane else ""
-        return f"{lane}{self.metric} p{self.share * 100:g} ≤ {self.bound_ns / 1e6:g} ms"
-
-
-def bounds_of(objectives: Objectives) -> list[Bounds]:
-    """Every bound of the objectives."""
-    return [
-        Bounds(metric=name.rpartition("/")[2], lane=name.rpartition("/")[0], share=share, bound_ns=bound)
-        for name, bounds in objectives.bounds.items()
-        for share, bound in bounds.items()
-    ]
-
-
 class SearchPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is searched, and how far the search may go."""
 
@@ -194,18 +172,7 @@ def outcomes(run: Run, bounds: list[Bounds]) -> list[Outcome]:
 
 
 def _outcome(table: RecordTable, one: Bounds) -> Outcome:
-    if one.lane:
-        table = table.where((table.column("lane") == one.lane).astype(bool))
-    done = completed(table)
-    waits = objective_ms(table, one.metric).astype(np.float64).copy()
-    if one.metric in _FROM_SCHEDULE:
-        waits += np.nan_to_num(table.column("intended_to_sent_ns").astype(np.float64)) / 1e6
-    # A stream without a first token missed; a metric that cannot exist for a request (TPOT of one token) binds nothing.
-    missing = np.isnan(waits)
-    lost = missing & (table.column("stream").astype(bool) if one.metric == "ttft" else np.zeros(len(table), dtype=bool))
-    waits[~done | lost] = np.inf
-    waits = waits[~(missing & done & ~lost)]
-    return outcome_of(waits, one.bound_ns / 1e6, one.share)
+    return outcome_of(waits_of(table, one), one.bound_ns / 1e6, one.share)
 
 
 def search(

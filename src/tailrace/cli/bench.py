@@ -228,7 +228,14 @@ def bench(
     trim: Annotated[str | None, typer.Option(help=TRIM_HELP, rich_help_panel=_RESULT)] = None,
     fail_on: Annotated[
         str | None,
-        typer.Option(help="errors: exit 1 when any request did not complete.", rich_help_panel=_RESULT),
+        typer.Option(
+            help="errors: exit 1 when any request did not complete; objectives: when one is missed, and 3 when the "
+            "requests are too few to say.",
+            rich_help_panel=_RESULT,
+        ),
+    ] = None,
+    junit: Annotated[
+        str | None, typer.Option(help="Also write JUnit test cases to this file.", rich_help_panel=_RESULT)
     ] = None,
     as_tool: Annotated[
         str | None,
@@ -315,7 +322,13 @@ def bench(
             scrape_every=scrape_every,
         )
         results = Results(
-            objective=objective or [], out=out, fail_on=fail_on, as_json=as_json, as_tool=as_tool, trim=trim
+            objective=objective or [],
+            out=out,
+            fail_on=fail_on,
+            as_json=as_json,
+            as_tool=as_tool,
+            trim=trim,
+            junit=junit,
         )
         results.check()
         spec = spec_of(load, work, server, results)

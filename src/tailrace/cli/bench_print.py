@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tailrace.cli.bench_gate import objective_words
 from tailrace.cli.bench_print_work import work_lines
 from tailrace.cli.metric_rows import adjusted_lines, metric_name, metric_rows, number
 from tailrace.model.measurement import BenchSummary, MetricSummary
@@ -200,6 +201,7 @@ def _counts(summary: BenchSummary, spec: BenchSpec) -> list[str]:
             f"goodput {summary.goodput_per_s:.2f}/s: {reached.share:.1%} met {_objectives(spec)} "
             f"(95 %: {low:.1%} to {high:.1%})"
         )
+    lines += [f"  {objective_words(name, one)}" for name, one in summary.objectives.items() if one.n]
     return lines
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from tailrace.cli.bench_gate import exit_code
 from tailrace.cli.metric_rows import metric_name, number
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ def run_repeat(spec: BenchSpec, results: Results) -> None:
             "tailrace bench: the client was the limit in one of the phases; the spread is not the server's\n"
         )
         raise typer.Exit(_EXIT_LIMITED)
-    if results.fail_on == "errors" and any(one.errors for one in both):
-        raise typer.Exit(1)
+    if code := exit_code(results.fail_on, both):
+        raise typer.Exit(code)
 
 
 def _print(found: Repeatability, prompt: str, files: tuple[Path, Path]) -> None:

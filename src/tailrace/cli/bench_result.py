@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
+from tailrace.cli.bench_gate import check_fail_on, exit_code, write_junit
 from tailrace.cli.trim import parse_trim
 
 if TYPE_CHECKING:
@@ -30,15 +31,11 @@ class Results(NamedTuple):
     as_json: bool
     as_tool: str | None = None
     trim: str | None = None
+    junit: str | None = None
 
     def check(self) -> None:
         """Raise `InputError` for something that cannot be failed on, or for a tool that is not known."""
-        from tailrace.model.errors import InputError
-
-        if self.fail_on not in (None, "errors"):
-            raise InputError(
-                f"{self.fail_on!r} is nothing to fail on", place="--fail-on", remedy="Write --fail-on errors"
-            )
+        check_fail_on(self.fail_on)
         if self.as_tool is not None:
             from tailrace.analyze.as_tool import check_tool
 
@@ -107,12 +104,14 @@ def run(spec: BenchSpec, results: Results, *, processes: int = 1) -> None:
             from tailrace.cli.as_tool_print import print_view
 
             print_view(_view(results.as_tool, path))
+    if results.junit is not None:
+        write_junit(results.junit, summary)
     if result.interrupted:
         raise _interrupted()
     if summary.client.limited:
         raise typer.Exit(_EXIT_LIMITED)
-    if results.fail_on == "errors" and summary.errors:
-        raise typer.Exit(1)
+    if code := exit_code(results.fail_on, [summary]):
+        raise typer.Exit(code)
 
 
 def _view(tool: str, path: Path) -> ToolView:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
+from tailrace.cli.bench_gate import exit_code
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -90,7 +92,8 @@ def run_many(spec: BenchSpec, sweeping: Sweeping, results: Results, **how: Any) 
         raise typer.Exit(_EXIT_INTERRUPTED)
     if done.stopped.startswith("the load generator was the limit"):
         raise typer.Exit(_EXIT_LIMITED)
-    if results.fail_on == "errors" and any(one.summary.errors for one in done.runs):
+    # A sweep is there to find where objectives are missed: only errors can fail it.
+    if results.fail_on == "errors" and exit_code("errors", [one.summary for one in done.runs]):
         raise typer.Exit(1)
 
 

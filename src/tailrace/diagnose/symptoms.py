@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.analyze.bench_summary import objective_ms
 from tailrace.analyze.compare import compare
+from tailrace.analyze.objective_waits import objective_ms
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
 from tailrace.model.measurement import Verdict

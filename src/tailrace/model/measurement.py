@@ -113,6 +113,20 @@ class ClientHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Each process's own health, where there were several; limited if any is."""
 
 
+class ObjectiveResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One objective against one run: a request that failed kept nothing."""
+
+    n: int
+    asked: float
+    """The share that is to keep the bound: 0.99 of a p99."""
+    share: float | None
+    """The share that did."""
+    ci: list[float] | None
+    """95 % Wilson interval of `share`."""
+    met: bool | None
+    """`None`: enough kept it, of too few requests to say so of the quantile."""
+
+
 class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What `tailrace bench --json` prints. `metrics` count from the send, `from_schedule` from the intended time."""
 
@@ -145,6 +159,8 @@ class BenchSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Class -> what `from_schedule` is for all."""
     attainment: dict[str, Attainment] = {}
     """`all`, and each class of several: by its own objectives, by those for all where it has none on a metric."""
+    objectives: dict[str, ObjectiveResult] = {}
+    """`ttft p99 ≤ 500 ms` -> whether it was met, from the headline's origin; a class's own as `chat/ttft p99 ≤ …`."""
     buckets: list[BucketSummary] = []
     """By length, from the headline's origin; only where there are requests."""
     user_tokens_per_s: RateSummary | None = None
