@@ -14,7 +14,16 @@ from tailrace.model.measurement import MetricDelta, Verdict
 from tailrace.stats.bootstrap import QuantileChange
 from tailrace.stats.quantiles import needed, supported
 
-__all__ = ["Need", "failure_words", "fewer_words", "in_short", "limiting", "need_of", "quantile_words", "withheld_words"]
+__all__ = [
+    "Need",
+    "failure_words",
+    "fewer_words",
+    "in_short",
+    "limiting",
+    "need_of",
+    "quantile_words",
+    "withheld_words",
+]
 
 _HEADS: Final = {
     Verdict.IMPROVED: "Improved",
