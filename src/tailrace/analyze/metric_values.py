@@ -114,7 +114,7 @@ def effective_sizes(pool: Pool, levels: Sequence[float]) -> list[float]:
     span = float(pool.at_s.max() - pool.at_s.min())
     cell = np.zeros(0, dtype=np.int64)
     if span > 0.0:
-        cell = np.minimum((pool.at_s - pool.at_s.min()) * (_CELLS / span), _CELLS - 1).astype(np.int64)
+        cell = np.minimum((pool.at_s - pool.at_s.min()) / span * _CELLS, _CELLS - 1).astype(np.int64)
     in_cell = np.bincount(cell, minlength=_CELLS)
     from scipy.special import stdtrit  # noqa: PLC0415  (scipy is loaded only where it is used)
 
