@@ -115,7 +115,7 @@ def test_metrics_that_misbehave_never_touch_the_load(tmp_path, how):
             other.stop_listening()
         began = time.monotonic()
         result = run(spec_for(server.url, requests=2, scrape_ns=20 * MS, metrics_url=other.url), tmp_path)
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 20  # of the 60 s that the metrics hang
     assert len(result.records) == 2
     assert not any(one.reason for one in result.records)
     assert result.run.states == []
