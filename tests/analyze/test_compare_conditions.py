@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from tailrace.analyze.bench_summary import summarise_run
 from tailrace.analyze.compare import compare
 from tailrace.model.conditions import Conditions
 from tailrace.model.measurement import ClientHealth, Verdict
+from tailrace.model.thresholds import Objectives
 from tailrace.store.run_file import Arrival, RunTrailer
 from tests.analyze.tables import MS, request, run
 
@@ -53,6 +55,44 @@ def test_the_load_itself_is_a_condition():
     result = compare(closed, run(steady(2), arrival=Arrival(kind="poisson", rate=10.0)))
     assert any("closed loop of 8 in A, poisson arrivals at 10/s in B" in text for text in result.same_work["changed"])
     assert any("not of the same kind" in text for text in result.checks)
+
+
+def test_another_shape_of_the_load_is_told():
+    one = run(steady(), arrival=Arrival(kind="gamma", rate=10.0, burstiness=0.3))
+    two = run(steady(2), arrival=Arrival(kind="gamma", rate=10.0, burstiness=4.0))
+    assert compare(one, two).same_work["changed"] == [
+        "load: gamma 0.3 arrivals at 10/s in A, gamma 4 arrivals at 10/s in B"
+    ]
+
+
+def test_work_beside_the_lengths_is_told():
+    def work(**traits):
+        return {"chat": {"weight": 1.0, **({"traits": traits} if traits else {})}}
+
+    pool = {"pool": 5, "tokens": None, "hit": 0.6, "zipf": 0.0}
+    think = {"type": "fixed", "tokens": 5000}
+    one = run(steady(), classes=work())
+    two = run(steady(2), classes=work(prefixes=pool | {"scale": 1.2}, sessions={"think": think, "follow_up": None}))
+    assert compare(one, two).same_work["changed"] == [
+        "work of chat: plain in A, prefixes: pool 5, hit 0.6, zipf 0.0; sessions: think tokens 5000 in B"
+    ]
+    other_seed = run(steady(3), classes=work(prefixes=pool | {"scale": 1.3}, sessions={"think": think}))
+    assert compare(two, other_seed).same_work["changed"] == []
+
+
+def test_goodput_is_judged_by_the_runs_own_objectives():
+    own, other = (Objectives(bounds={"ttft": {0.99: bound * MS}}) for bound in (100, 1))
+    result = compare(run(steady(), objectives=own), run(steady(2), objectives=own))
+    assert result.rates["goodput_per_s"].a == pytest.approx(
+        summarise_run(run(steady(), objectives=own)).goodput_per_s, abs=1e-3
+    )
+    assert 0 < result.rates["goodput_per_s"].a < 0.8 * result.rates["requests_per_s"].a
+    assert not any("objectives" in text for text in result.checks)
+    apart = compare(run(steady(), objectives=own), run(steady(2), objectives=other))
+    assert apart.rates["goodput_per_s"].b == result.rates["goodput_per_s"].b
+    assert any("goodput is judged by those of A" in text for text in apart.checks)
+    named = compare(run(steady(), objectives=own), run(steady(2), objectives=other), objectives=other)
+    assert named.rates["goodput_per_s"].b == 0
 
 
 def test_metrics_that_a_tool_does_not_report_are_not_comparable_and_never_zero():

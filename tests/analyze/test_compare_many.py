@@ -8,7 +8,7 @@ from tailrace.analyze.compare_many import compare_many
 from tailrace.model.measurement import Verdict
 from tailrace.stats.bootstrap import Arm, compare_quantiles
 from tailrace.stats.tests import benjamini_hochberg, fisher_p_value, holm
-from tests.analyze.tables import request, table
+from tests.analyze.tables import MS, request, table
 
 
 def arm(level, seed, n=1000, sigma=0.3):
@@ -86,6 +86,30 @@ def test_a_difference_larger_than_that_spread_is_decided():
     found = compare(restarts([200, 210, 205], 10), restarts([100, 104, 98], 20))
     assert found.verdict is Verdict.IMPROVED
     assert found.same_work["arrivals"]
+
+
+@pytest.mark.parametrize("on_the_runs_clock", [True, False])
+def test_an_arm_of_more_runs_carries_no_other_load(on_the_runs_clock):
+    def at_ten_a_second(level, seed, day):
+        rng = np.random.default_rng(seed)
+        return table(
+            [
+                request(
+                    i,
+                    at_ms=day * 86_400_000.0 + i * 100.0,
+                    prefill_ms=float(level * rng.lognormal(0, 0.15)),
+                    run_offset_ns=i * 100 * MS if on_the_runs_clock else None,
+                )
+                for i in range(600)
+            ]
+        )
+
+    three = [at_ten_a_second(200, 10 + day, day) for day in range(3)]
+    found = compare(three, [at_ten_a_second(100, 20, 0)])
+    assert (found.same_work["rate_a"], found.same_work["rate_b"]) == pytest.approx((10.0, 10.0), rel=0.01)
+    assert found.verdict is Verdict.IMPROVED, found.summary
+    assert compare([at_ten_a_second(100, 20, 0)], three).verdict is Verdict.REGRESSED
+    assert not any("request rate" in text for text in found.checks)
 
 
 def test_runs_without_a_spread_of_their_own_lose_nothing_but_degrees_of_freedom():

@@ -99,3 +99,20 @@ def test_the_point_of_a_run():
     assert "ttft_ms.p99" not in point.values, "100 requests do not support it"
     assert point.values["error_rate"] == 0.2
     assert point.values["requests_per_s"] == 10.0
+
+
+def test_another_load_is_another_history():
+    loads = [
+        Arrival(kind="poisson", shape="2..20 over 60s"),
+        Arrival(kind="poisson", shape="2..40 over 60s"),
+        Arrival(kind="gamma", rate=5.0, burstiness=0.3),
+        Arrival(kind="gamma", rate=5.0, burstiness=4.0),
+        Arrival(kind="poisson", rate=5.0, clients="50 clients zipf 1.1"),
+        Arrival(kind="poisson", rate=5.0),
+        Arrival(kind="closed", concurrency=8),
+        Arrival(kind="closed", concurrency=8, shape="1..8 over 60s"),
+    ]
+    made = [point_of(run([request(0)], arrival=one)).work for one in loads]
+    assert len(set(made)) == len(loads)
+    shared, more = ({"a": {"traits": {"prefixes": {"pool": 5, "hit": hit}}}} for hit in (0.6, 0.9))
+    assert len({point_of(run([request(0)], classes=one)).work for one in (shared, more, {})}) == 3

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tailrace.analyze.metric_values import (
@@ -93,6 +93,7 @@ def test_an_interval_contains_its_percentile_and_all_are_in_order(values):
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.001, 1e4), st.floats(0, 60)), min_size=2, max_size=600))
+@example(entries=[(0, 1.0, 0.0), (1, 1.0, 1.1125369292536007e-308)])
 @settings(max_examples=100)
 def test_a_pool_is_worth_no_more_than_its_values(entries):
     rows, values, at = (np.array(column) for column in zip(*entries, strict=True))

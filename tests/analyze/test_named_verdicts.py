@@ -1,11 +1,13 @@
 """The verdicts that a reader expects by name."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from tailrace.analyze.compare import compare
 from tailrace.model.measurement import Verdict
 from tailrace.model.outcome import Reason
+from tailrace.model.thresholds import S
 from tests.analyze.tables import request, table
 
 
@@ -97,6 +99,13 @@ def test_load_that_was_shed_by_a_timeout_names_the_budget_and_its_length():
     assert (row.a, row.b, row.budget, row.limit_ms) == (0, 60, "first_token", 2000.0)
 
 
+def test_failures_that_became_fewer_are_told():
+    result = compare(shed(60, Reason.QUEUE_FULL, age_ms=1.0), table(lognormal(1000, 200, 600, 2)))
+    assert result.verdict is not Verdict.REGRESSED
+    assert "Fewer requests failed: 0.0% did not complete, against 6.0% before" in result.summary
+    assert "Fewer" not in compare(table(lognormal(1000, 200, 600, 1)), table(lognormal(1000, 200, 600, 2))).summary
+
+
 def test_an_engine_that_crashed_is_not_called_shedding():
     result = compare(table(lognormal(1000, 300, 5000, 1)), shed(60, Reason.ENGINE_CRASH, age_ms=50.0))
     assert result.verdict is Verdict.REGRESSED
@@ -116,6 +125,19 @@ def test_failures_in_bursts_on_both_sides_are_not_counted_as_if_each_were_alone(
     assert one_more.verdict is not Verdict.REGRESSED  # 24 against 36 refusals are two full queues against three
     many = compare(bursts((100,), 1), bursts(range(0, 960, 60), 2))
     assert many.verdict is Verdict.REGRESSED
+
+
+def test_bursts_are_seen_in_runs_that_were_days_apart_as_well():
+    def run(first, seed, day):
+        out = lognormal(1000, 200, 600, seed)
+        for begin in first:
+            for at in range(begin, begin + 12):
+                out[at] = request(at, at_ms=at * 500.0, prefill_ms=1.0, reason=Reason.QUEUE_FULL)
+        return table([msgspec.structs.replace(one, start_unix_ns=one.start_unix_ns + day * 86_400 * S) for one in out])
+
+    a = [run((100,), 1, 0), run((600,), 2, 7)]
+    b = [run((200, 800), 3, 1), run((500, 700), 4, 8)]
+    assert compare(a, b).verdict is not Verdict.REGRESSED  # two full queues against four
 
 
 def test_a_heavier_load_is_not_a_slower_system():

@@ -40,6 +40,13 @@ def test_both_ends_are_cut_by_the_intended_time():
     assert "without the first 2 s and the last 3 s" in window.words
 
 
+def test_a_run_begins_at_its_start_and_not_with_its_first_request():
+    records = [one for one in run() if one.run_offset_ns >= 3 * S]  # the first gap of the schedule was three seconds
+    window = window_of(table(records), Trim(up_ns=5 * S))
+    assert window.rows.sum() == 50
+    assert window.duration_s == pytest.approx(4.9)
+
+
 def test_a_summary_says_which_part_it_is_of():
     whole, part = summarise(table(run())), summarise(table(run()), trim=Trim(up_ns=2 * S, down_ns=3 * S))
     assert (whole.window, whole.n) == ("", 100)

@@ -172,6 +172,22 @@ def test_every_form_prints_every_result():
         assert renderer(form)(result).endswith("\n")
 
 
+def test_long_names_cut_no_number():
+    delta = MetricDelta(
+        a=1280.4, b=10547.4, delta_pct=723.8, ci_pct=[-45.6, 489551.7], n_a=20000, n_b=20000, verdict=Verdict.REGRESSED
+    )
+    name = "a-class-with-a-long-name/longest_wait_from_schedule_ms.p99"
+    out = renderer("text")(
+        Comparison(
+            verdict=Verdict.REGRESSED, summary="x", metrics={name: delta}, same_work={}, trade_offs=[],
+            min_detectable_pct=None, n_a=20000, n_b=20000, headline=[name],
+        )
+    )  # fmt: skip
+    for words in ("1,280.4", "10,547.4", "-45.6 to +489551.7 %", "20000/20000"):
+        assert words in out, out
+    assert "…" not in out
+
+
 @given(st.text(max_size=40))
 def test_a_cell_ends_no_cell_and_calls_nobody(text):
     out = cell(text)

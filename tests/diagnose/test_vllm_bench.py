@@ -113,6 +113,7 @@ def test_its_end_is_the_last_token_and_e2e_is_absent(tmp_path: Path) -> None:
     summary = summarise_run(run)
     assert {"e2e_ms", "client_health"} <= set(run.header.absent)
     assert summary.metrics["e2e_ms"].n == 0
+    assert "postprocess_ms" not in summary.metrics, "from the last token to an end that nobody knows"
     assert "vllm" in (summary.metrics["e2e_ms"].reason or "")
     assert summary.metrics["e2e_last_token_ms"].mean == pytest.approx(320.0)
 

@@ -14,7 +14,7 @@ from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import MS
 from tailrace.stats.quantiles import quantile_interval, supported
 from tailrace.store.run_file import read_run
-from tests.children import child_env, tailrace_command
+from tests.children import child_env, health_code, tailrace_command
 
 METRICS = ("ttft_ns", "tpot_ns", "e2e_last_token_ns", "chunk_gap_max_ns")
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -25,7 +25,7 @@ def _bench(url: str, args: tuple[str, ...], folder: Path) -> list[RequestRecord]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=100, cwd=folder, env=child_env(), check=False
     )
-    assert done.returncode in (0, 3), done.stderr
+    assert done.returncode == health_code(folder / "a.run"), done.stderr
     assert json.loads(done.stdout)["errors"] == {}
     return read_run(folder / "a.run").records
 

@@ -18,7 +18,7 @@ import pytest
 
 from tailrace.model.thresholds import MS
 from tailrace.store.run_file import read_run
-from tests.children import child_env, tailrace_command
+from tests.children import child_env, health_code, tailrace_command
 from tests.conftest import TIER
 from tests.probe.truth_server import TruthServer, truth_report
 
@@ -64,7 +64,7 @@ def bench(truth: TruthServer, folder: Path, *args: str) -> dict:
     truth.reset()
     command = tailrace_command("bench", truth.url, *args, "--json", "--out", "a.run")
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, cwd=folder, env=child_env(), check=False)
-    assert done.returncode in (0, 3), done.stderr
+    assert done.returncode == health_code(folder / "a.run"), done.stderr
     return json.loads(done.stdout)
 
 

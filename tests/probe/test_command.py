@@ -17,7 +17,7 @@ import pytest
 
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.store.run_file import read_run
-from tests.children import child_env, tailrace_command
+from tests.children import child_env, health_code, tailrace_command
 from tests.probe.raw_server import HEAD, Call, RawServer, chunk, error, serving, token
 
 
@@ -68,13 +68,14 @@ def test_json_is_the_contract_and_nothing_else(tmp_path: Path):
 def test_a_person_gets_a_table_that_leads_with_the_schedule(tmp_path: Path):
     with serving(RawServer(Call.answer)) as server:
         done = bench(server.url, "--rate", "50", "--requests", "40", cwd=tmp_path)
-    assert done.returncode in (0, 3), done.stderr  # 3: this machine was too busy, which is not the question here
+    (path,) = tmp_path.glob("bench-*.run")
+    assert done.returncode == health_code(path), done.stderr
     text = done.stdout
     assert text.index("From the intended time") < text.index("From the send")
-    for words in ("TTFT", "p99.9", "95 %", "40 requests", "Client", "poisson arrivals at 50/s"):
+    client = "Client-limited: these numbers are not the server's" if done.returncode else "Client healthy"
+    for words in ("TTFT", "p99.9", "95 %", "40 requests", client, "poisson arrivals at 50/s"):
         assert words in text
     assert "Sending real load to" in done.stderr
-    (path,) = tmp_path.glob("bench-*.run")
     assert str(path.name) in text
 
 
@@ -297,7 +298,8 @@ def test_a_terminal_sees_the_run_live(tmp_path: Path):
     finally:
         os.close(controller)
         os.close(terminal)
-    assert child.returncode in (0, 3)
+    (path,) = tmp_path.glob("bench-*.run")
+    assert child.returncode == health_code(path), out
     assert "in flight 2" in seen
     assert "TTFT p50" in seen
     assert "From the send" in out

@@ -6,13 +6,11 @@ import shlex
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.analyze.conditions import condition_rows, conditions_line
-from tailrace.model.conditions import Conditions
+from tailrace.analyze.conditions import conditions_line
 from tailrace.probe.command import MASK, masked
 from tailrace.probe.conditions import host, prompts_of, warmup_of
 from tests.probe.raw_server import RawServer, serving, whole
@@ -113,11 +111,11 @@ def test_a_server_that_says_nothing_leaves_conditions_unknown(tmp_path):
     assert told.engine is None
     assert told.engine_version is None
     assert told.engine_flags == {}
-    rows = dict(condition_rows(told))
-    assert rows["engine"] == rows["dtype"] == rows["engine flags"] == "unknown"
-    assert rows["model"] == "m"
-    assert conditions_line(told).startswith("engine unknown, dtype unknown, quantization unknown, GPU ")
-    assert {name.replace(" ", "_") for name in rows} == {info.name for info in msgspec.structs.fields(Conditions)}
+    assert told.dtype is None
+    assert told.model == "m"
+    line = conditions_line(told)
+    assert line.startswith("engine unknown, dtype unknown, quantization unknown, GPU ")
+    assert line.endswith("engine flags unknown")
 
 
 def test_a_gateway_is_asked_nothing_beyond_the_look(tmp_path):

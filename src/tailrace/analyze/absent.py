@@ -20,10 +20,12 @@ def without_absent(summary: BenchSummary, header: RunHeader) -> BenchSummary:
     lacking = {name for name in header.absent if name.endswith("_ms")}
     if not lacking:
         return summary
+    # What comes after the last token is a difference to that end: it is not known either, and no 0.
+    without = {"postprocess_ms", "response_ms"} if "e2e_ms" in lacking else set()
     gone = MetricSummary(n=0, reason=f"the results of {header.source} do not tell it")
 
     def kept(metrics: Mapping[str, MetricSummary]) -> dict[str, MetricSummary]:
-        return {name: gone if name in lacking else one for name, one in metrics.items()}
+        return {name: gone if name in lacking else one for name, one in metrics.items() if name not in without}
 
     return msgspec.structs.replace(
         summary,

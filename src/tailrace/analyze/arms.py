@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tailrace.analyze.bench_summary import completed, measured
 from tailrace.analyze.gaps import Gaps, longest_gap_ms, longest_wait_ms, pooled_gaps
-from tailrace.analyze.timebase import starts_ns, timed
+from tailrace.analyze.timebase import request_rate, starts_ns, timed
 from tailrace.model.engine_state import EngineState
 from tailrace.model.measurement import ClientHealth
 from tailrace.stats.bootstrap import Arm
@@ -95,6 +95,11 @@ class ArmData(NamedTuple):
     def runs(self) -> int:
         """How many runs it is."""
         return max(1, len(self.parts))
+
+    @property
+    def request_rate(self) -> float:
+        """Requests a second, each run over its own time: those of pooled runs lie over each other, or days apart."""
+        return request_rate(part.every for part in self.parts or (self,))
 
 
 def _of(values: NDArray | None, chosen: NDArray) -> NDArray | None:  # type: ignore[type-arg]

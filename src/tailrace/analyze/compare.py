@@ -23,6 +23,7 @@ from tailrace.analyze.trade_offs import latency_trade_offs, matched_trade_off, r
 from tailrace.analyze.verdict import Headline, overall, surviving
 from tailrace.analyze.verdict_words import (
     failure_words,
+    fewer_words,
     in_short,
     limiting,
     need_of,
@@ -95,12 +96,13 @@ def compare(
     arms = (one, two)
     classes = classify(one.every, two.every)
     failures = failures_of(one, two)
-    work = same_work(one.every, two.every, classes)
+    work = same_work(one.every, two.every, classes, rates=(one.request_rate, two.request_rate))
     # Pooled runs replayed the same arrivals if each pair did; their pooled times say less.
     work |= {"arrivals": paired, "same": paired and work["classes"] and work["prompt_tokens"] and work["output_tokens"]}
     changed = other_changes(one, two)
+    fell = failures_of(two, one).p_value
     work |= {
-        "errors": min(failures.p_value, failures_of(two, one).p_value) >= FAILURES_LEVEL / 2,
+        "errors": min(failures.p_value, fell) >= FAILURES_LEVEL / 2,
         "conditions": not changed,
         "changed": changed,
     }
@@ -114,7 +116,7 @@ def compare(
     other_mix = not (work["classes"] and work["prompt_tokens"])
     judged.measure_all(rng, adjust_mix=other_mix)
     headlines = judged.headlines()
-    rose = failures.p_value < FAILURES_LEVEL
+    rose, fewer = failures.p_value < FAILURES_LEVEL, fell < FAILURES_LEVEL
     verdict, decided_by = overall(headlines, failures_rose=rose)
     observed = None
     held = None if rose else withheld(verdict, one, two, work)
@@ -122,8 +124,8 @@ def compare(
     need = None
     if rose:
         kept = surviving(headlines)
-        fell = next((item for item in headlines if kept[item.name] is Verdict.IMPROVED), None)
-        summary = failure_words(failures, fell.change if fell else None, fell.name if fell else "")
+        better = next((item for item in headlines if kept[item.name] is Verdict.IMPROVED), None)
+        summary = failure_words(failures, better.change if better else None, better.name if better else "")
     elif held is not None:
         observed, verdict = verdict, Verdict.INCONCLUSIVE
         summary = withheld_words(held, decided_by, judged.changes)
@@ -131,6 +133,7 @@ def compare(
         if verdict is Verdict.INCONCLUSIVE and found is not None:
             need = need_of(found.change)
         summary = quantile_words(verdict, decided_by, judged.changes, judged.metrics, headlines, need)
+    objectives, yardstick = _objectives(objectives, arms)
     rates = _rates(arms, objectives)
     heavy = frozenset(classes.names) - classes.interactive
     first = headlines[0].change if headlines else None
@@ -138,7 +141,7 @@ def compare(
     told = decided_by if deciding is not None else (found.name if found is not None else "")
     return about.result(
         verdict=verdict,
-        summary=summary,
+        summary=summary + (fewer_words(failures, fell) if fewer else ""),
         metrics=judged.metrics,
         trade_offs=[
             *latency_trade_offs(observed or verdict, judged.metrics, judged.changes, heavy),
@@ -158,7 +161,7 @@ def compare(
         }
         if "e2e_ms" not in apart and one.run is None and two.run is None
         else {},
-        checks=_checks(about, headlines, paired=paired, adjusted=other_mix) + origin.remarks,
+        checks=_checks(about, headlines, paired=paired, adjusted=other_mix) + origin.remarks + yardstick,
         in_short=in_short(told, judged.metrics) if told else "",
         equivalence_pct=round(deciding.bound * 100, 2) if verdict is Verdict.NO_DIFFERENCE and deciding else None,
         need_n=None if need is None else need.n,
@@ -217,8 +220,17 @@ class _About:
         return msgspec.structs.replace(out, interactive=[])
 
 
-def _rates(arms: tuple[ArmData, ArmData], objectives: Objectives | None) -> dict[str, RateDelta]:
-    one, two = (throughput(arm.every, objectives or Objectives(), arm.duration_s) for arm in arms)
+def _objectives(given: Objectives | None, arms: tuple[ArmData, ArmData]) -> tuple[Objectives, list[str]]:
+    """What goodput is judged by in both arms, and a remark where B was measured with other objectives."""
+    if given is not None:
+        return given, []
+    own = [arm.headers[0].objectives if arm.headers else Objectives() for arm in arms]
+    remark = "The runs have other objectives: goodput is judged by those of A in both. --objective names others."
+    return own[0], [remark] if own[0] != own[1] else []
+
+
+def _rates(arms: tuple[ArmData, ArmData], objectives: Objectives) -> dict[str, RateDelta]:
+    one, two = (throughput(arm.every, objectives, arm.duration_s) for arm in arms)
     out = {}
     for name, _ in _RATES:
         a, b = float(getattr(one, name)), float(getattr(two, name))

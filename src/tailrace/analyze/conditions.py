@@ -4,19 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from tailrace.model.conditions import Conditions
 
 UNKNOWN: Final = "unknown"
-
-
-def condition_rows(conditions: Conditions) -> list[tuple[str, str]]:
-    """(name, value in words) of every condition, in the order of its fields."""
-    return [
-        (info.name.replace("_", " "), _words(getattr(conditions, info.name)))
-        for info in msgspec.structs.fields(Conditions)
-    ]
 
 
 def conditions_line(conditions: Conditions) -> str:

@@ -263,7 +263,8 @@ def _checks(arms: Sequence[ArmData]) -> list[str]:
     ]
     first = arms[0]
     for arm in arms[1:]:
-        work = same_work(first.every, arm.every, classify(first.every, arm.every))
+        rates = (first.request_rate, arm.request_rate)
+        work = same_work(first.every, arm.every, classify(first.every, arm.every), rates=rates)
         differs = [text for text in work["differs"] if not text.startswith("the arrival times differ")]
         if differs:
             out.append(

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from tailrace.analyze.bench_summary import summarise_run
+from tailrace.analyze.other_changes import work_of
 from tailrace.model.errors import InputError
 from tailrace.model.measurement import BenchSummary
 from tailrace.stats.change_points import MIN_VALUES, change_points, noise
@@ -76,10 +77,15 @@ def point_of(run: Run, *, label: str = "") -> HistoryPoint:
     load = f"{arrival.kind} {arrival.rate:g}/s" if arrival.rate is not None else arrival.kind
     if arrival.concurrency is not None:
         load += f" x{arrival.concurrency}"
+    # A plain load keeps the words that histories began with; whatever else makes it another load is added.
+    load += f" '{arrival.shape}'" if arrival.shape else ""
+    load += f" burstiness {arrival.burstiness:g}" if arrival.burstiness is not None else ""
+    load += f", {arrival.clients}" if arrival.clients else ""
+    special = [one for one in work_of(header).values() if one != "plain"]
     return HistoryPoint(
         run=run.path.rpartition("/")[2],
         started_unix_ns=header.started_unix_ns,
-        work=" · ".join(part for part in (header.model or "model unknown", load, header.mix) if part),
+        work=" · ".join(part for part in (header.model or "model unknown", load, header.mix, *special) if part),
         n=summary.n,
         values=_values(summary),
         label=label,

@@ -60,14 +60,11 @@ def pooled(values: Floats, row: NDArray[np.int64], at_s: Floats) -> Pool:
     return Pool(values[order], row[order], at_s[order])
 
 
-def summarise_values(
-    values: Floats, reason: str = "", *, independent: bool = True, failed: int | None = None
-) -> MetricSummary:
+def summarise_values(values: Floats, reason: str = "", *, failed: int | None = None) -> MetricSummary:
     """Summarise a metric with one value a request. NaN is "not seen" and is left out.
 
-    `reason` says why there may be nothing. `independent` is False where nobody shows an interval (they load scipy).
-    With `failed`, so many more requests should have had a value: the adjusted percentiles count them as slower than
-    everything.
+    `reason` says why there may be nothing. With `failed`, so many more requests should have had a value: the adjusted
+    percentiles count them as slower than everything.
     """
     ordered = np.sort(values[~np.isnan(values)])
     n = int(ordered.size)
@@ -75,13 +72,12 @@ def summarise_values(
     if not n:
         return MetricSummary(n=0, reason=reason or _ABSENT, failed=failed or 0, adjusted=worst)
     shown = {name: p for name, p in QUANTILES.items() if supported(p, n)}
-    ci = {name: _interval(ordered, p) for name, p in shown.items()} if independent else {}
     return _summary(
         ordered,
         {name: _at(ordered, p) for name, p in shown.items()},
-        ci=ci,
+        ci={name: _interval(ordered, p) for name, p in shown.items()},
         method="order_statistics",
-        p99_ci=_interval(ordered, 0.99) if independent and n > 1 else None,
+        p99_ci=_interval(ordered, 0.99) if n > 1 else None,
         failed=failed or 0,
         worst=worst,
     )
@@ -118,7 +114,7 @@ def effective_sizes(pool: Pool, levels: Sequence[float]) -> list[float]:
     span = float(pool.at_s.max() - pool.at_s.min())
     cell = np.zeros(0, dtype=np.int64)
     if span > 0.0:
-        cell = np.minimum((pool.at_s - pool.at_s.min()) * (_CELLS / span), _CELLS - 1).astype(np.int64)
+        cell = np.minimum((pool.at_s - pool.at_s.min()) / span * _CELLS, _CELLS - 1).astype(np.int64)
     in_cell = np.bincount(cell, minlength=_CELLS)
     from scipy.special import stdtrit  # noqa: PLC0415  (scipy is loaded only where it is used)
 

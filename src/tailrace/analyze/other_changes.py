@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.analyze.arms import ArmData
+from tailrace.store.run_arrival import arrival_words
 from tailrace.store.run_file import RunHeader
 
-__all__ = ["conditions_of", "other_changes", "unknown_conditions"]
+__all__ = ["conditions_of", "other_changes", "unknown_conditions", "work_of"]
 
 _WORDS: Final = {
     "engine": "engine",
@@ -35,7 +36,7 @@ _WORDS: Final = {
 _MATTER: Final = ("model", "engine_version", "dtype", "quantization", "gpu", "warmup")
 """Conditions whose absence a reader must know of."""
 _OF_TABLES: Final = ("model", "engine", "engine_version", "dtype", "quantization")
-_MOST: Final = 80
+_MOST: Final = 160
 
 
 def conditions_of(arm: ArmData) -> list[dict[str, Any]]:
@@ -65,6 +66,7 @@ def _of_header(header: RunHeader) -> dict[str, Any]:
     out |= {"source": header.source, "granularity": header.granularity, "version": header.version or None}
     out["target"] = header.target or None
     out["loop"] = _loop(header)
+    out |= work_of(header)
     for prefix, values in (
         ("engine_flags", header.conditions.engine_flags),
         ("knobs", header.knobs),
@@ -72,6 +74,23 @@ def _of_header(header: RunHeader) -> dict[str, Any]:
     ):
         out |= {f"{prefix}.{name}": value for name, value in _flat(values)}
     return {name: value for name, value in out.items() if value is not None}
+
+
+def work_of(header: RunHeader) -> dict[str, str]:
+    """`work.CLASS` -> what its requests do beside their lengths: `prefixes: pool 5, hit 0.6`; `plain` where nothing."""
+    return {
+        f"work.{name}": "; ".join(f"{what}: {_trait(value)}" for what, value in facts.get("traits", {}).items())
+        or "plain"
+        for name, facts in header.classes.items()
+    }
+
+
+def _trait(value: Any) -> str:
+    if isinstance(value, Mapping):
+        # The scale of a hit rate follows from the plan, and so from the seed: it is no other work.
+        told = [(key, one) for key, one in value.items() if one is not None and key not in ("scale", "type")]
+        return ", ".join(f"{key} {_trait(one)}" for key, one in told)
+    return "; ".join(map(_trait, value)) if isinstance(value, list) else str(value)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -84,11 +103,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, An
 
 def _loop(header: RunHeader) -> str | None:
     arrival = header.arrival
-    if arrival.kind == "closed":
-        return f"closed loop of {arrival.concurrency}" if arrival.concurrency else None
-    rate = "" if arrival.rate is None else f" at {arrival.rate:g}/s"
-    cap = "" if arrival.concurrency is None else f", at most {arrival.concurrency} in flight"
-    return f"{arrival.kind} arrivals{rate}{cap}"
+    return None if arrival.kind == "closed" and not arrival.concurrency else arrival_words(arrival)
 
 
 def other_changes(a: ArmData, b: ArmData) -> list[str]:
@@ -135,6 +150,8 @@ def _name(name: str) -> str:
     family, dot, rest = name.partition(".")
     if dot and family == "host":
         return f"client's machine, {rest}"
+    if dot and family == "work":
+        return f"work of {rest}"
     if dot:
         return f"{'engine flag' if family == 'engine_flags' else 'setting'} {rest}"
     return _WORDS.get(name, name)

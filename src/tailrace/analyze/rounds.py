@@ -94,8 +94,9 @@ def _value(summary: BenchSummary, name: str) -> float | None:
     sent, intended = summary.metrics, summary.from_schedule
     if scope:
         sent, intended = summary.classes.get(scope, {}), summary.classes_from_schedule.get(scope, {})
-    metric = metric.replace(_INTENDED, "")
-    # In an open loop the user's clock starts at the intended time.
+    # In an open loop the user's clock starts at the intended time. What is named so has no other.
+    if _INTENDED in metric:
+        metric, sent = metric.replace(_INTENDED, ""), {}
     found = intended.get(metric) or sent.get(metric)
     value: float | None = None if found is None else getattr(found, statistic, None)
     return value

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.analyze.classes import Classes, prompt_tokens
-from tailrace.analyze.timebase import starts_ns, timed
+from tailrace.analyze.timebase import request_rate, starts_ns, timed
 from tailrace.stats.tests import two_proportion_p_value
 from tailrace.store.table import RecordTable
 
@@ -48,14 +48,18 @@ def same_distribution(a: Floats, b: Floats) -> bool:
     return True
 
 
-def same_work(a: RecordTable, b: RecordTable, classes: Classes) -> dict[str, Any]:
+def same_work(
+    a: RecordTable, b: RecordTable, classes: Classes, *, rates: tuple[float, float] | None = None
+) -> dict[str, Any]:
     """What was equal. `same` holds when everything was; `arrivals` alone decides whether blocks may be paired.
+
+    `rates` are the requests a second where the tables hold several runs, whose times lie over each other.
 
     Keys: same, arrivals, classes, prompt_tokens, output_tokens (each true or false), n_a, n_b, rate_a, rate_b (per
     second), shares_a, shares_b (by class) and `differs` (sentences).
     """
     shares = [_shares(classes, i) for i in (0, 1)]
-    rates = [_rate(table) for table in (a, b)]
+    rates = rates or (request_rate([a]), request_rate([b]))
     arrivals = same_arrivals(a, b)
     same_classes = all(abs(shares[0].get(k, 0) - shares[1].get(k, 0)) <= _SHARE_POINTS for k in classes.names)
     prompts = same_distribution(prompt_tokens(a), prompt_tokens(b))
@@ -94,13 +98,6 @@ def same_work(a: RecordTable, b: RecordTable, classes: Classes) -> dict[str, Any
 def _shares(classes: Classes, table: int) -> dict[str, float]:
     label = classes.labels[table].astype(str)
     return {name: round(float((label == name).mean()), 4) if label.size else 0.0 for name in classes.names}
-
-
-def _rate(table: RecordTable) -> float:
-    starts = starts_ns(table)
-    if starts.size < 2 or starts.max() == 0:
-        return 0.0
-    return (starts.size - 1) / (float(starts.max()) / 1e9)
 
 
 def same_arrivals(a: RecordTable, b: RecordTable) -> bool:

@@ -75,7 +75,7 @@ def failures_of(a: ArmData, b: ArmData) -> Failures:
     # the variance says. An arm that had none has no bursts to excuse the other's.
     effect = 1.0
     if min(a.failed, b.failed) >= _FEWEST_OF_A_BURST:
-        effect = max(_burstiness(arm.every) for arm in (a, b))
+        effect = max(_burstiness(arm) for arm in (a, b))
     counts = [round(arm.failed / effect) for arm in (a, b)]
     p_value = two_proportion_p_value(counts[0], max(1, round(n[0] / effect)), counts[1], max(1, round(n[1] / effect)))
     tables = [_ended(arm.every) for arm in (a, b)]
@@ -100,19 +100,29 @@ def failures_of(a: ArmData, b: ArmData) -> Failures:
     return Failures(a.failed / max(n[0], 1), b.failed / max(n[1], 1), p_value, rows)
 
 
-def _burstiness(table: RecordTable) -> float:
-    bad = ~completed(table)
+def _burstiness(arm: ArmData) -> float:
+    bad = ~completed(arm.every)
     failed = int(bad.sum())
-    if failed < 2 or failed == len(table):
+    if failed < 2 or failed == len(bad):
         return 1.0
-    starts = starts_ns(table).astype(np.float64)
+    starts = _one_after_the_other(arm)
     span = float(starts.max())
     if span <= 0:
         return 1.0
     cell = np.minimum((starts / span * _CELLS).astype(np.int64), _CELLS - 1)
-    share = failed / len(table)
+    share = failed / len(bad)
     influence = np.bincount(cell, weights=bad - share, minlength=_CELLS).astype(np.float64)
-    return design_effect(batch_variance(influence), len(table) * share * (1 - share))
+    return design_effect(batch_variance(influence), len(bad) * share * (1 - share))
+
+
+def _one_after_the_other(arm: ArmData) -> NDArray[np.float64]:
+    """Starts (ns) of the requests of every run, each run in a stretch of its own: they may have been days apart."""
+    out, begin = [], 0.0
+    for part in arm.parts or (arm,):
+        starts = starts_ns(part.every).astype(np.float64)
+        out.append(starts + begin)
+        begin += float(starts.max()) if starts.size else 0.0
+    return np.concatenate(out)
 
 
 def _ended(table: RecordTable) -> dict[tuple[str, str, str], NDArray[np.float64]]:

@@ -43,23 +43,26 @@ def window_of(table: RecordTable, trim: Trim) -> Window:
 
     By the intended time where there is one: choosing by the real send would lose the requests that came too late.
     """
-    starts = starts_ns(table) / 1e9
-    if not starts.size:
+    if not len(table):
         return Window(np.ones(0, dtype=bool), 0.0, "")
+    planned = starts = starts_ns(table) / 1e9
+    if aligned_on_one_clock(table):
+        # Both from the run's start. The first request may come seconds after it, and is not where the run begins.
+        planned = table.column("run_offset_ns") / 1e9
+        starts = planned + np.nan_to_num(table.column("intended_to_sent_ns"), nan=0.0) / 1e9
     ends = starts + table.column("e2e_ns") / 1e9
     if trim.steady:
         begin, end = _steady(starts, ends)
         how = f"in flight at least {STEADY_SHARE:.0%} of the peak"
     else:
-        begin, end = trim.up_ns / 1e9, float(starts.max()) - trim.down_ns / 1e9
+        begin, end = trim.up_ns / 1e9, float(planned.max()) - trim.down_ns / 1e9
         how = f"without the first {trim.up_ns / 1e9:g} s and the last {trim.down_ns / 1e9:g} s of sending"
-    planned = table.column("run_offset_ns") / 1e9 if aligned_on_one_clock(table) else starts
     rows = (planned >= begin) & (planned <= end)
     if not rows.any():
         raise InputError(
             f"nothing is left between {begin:.1f} s and {end:.1f} s",
             place="--trim",
-            remedy=f"The run sent for {float(starts.max()):.1f} s; leave out less, or run for longer.",
+            remedy=f"The run sent for {float(planned.max()):.1f} s; leave out less, or run for longer.",
         )
     words = f"requests due between {begin:.1f} s and {end:.1f} s of the run ({how}): {int(rows.sum())} of {rows.size}"
     return Window(rows, end - begin, words)

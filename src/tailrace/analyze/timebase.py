@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.store.table import RecordTable
 
-__all__ = ["aligned_on_one_clock", "starts_ns", "timed"]
+__all__ = ["aligned_on_one_clock", "request_rate", "starts_ns", "timed"]
 
 
 def aligned_on_one_clock(table: RecordTable) -> bool:
@@ -36,3 +38,10 @@ def starts_ns(table: RecordTable) -> NDArray[np.int64]:
         starts = table.column("start_unix_ns").astype(np.int64)
     shifted: NDArray[np.int64] = starts - starts.min()
     return shifted
+
+
+def request_rate(runs: Iterable[RecordTable]) -> float:
+    """Requests a second of one run, or of several, each over its own time; 0.0 where there is no span of time."""
+    spans = [(starts.size - 1, float(starts.max()) / 1e9) for starts in map(starts_ns, runs) if starts.size > 1]
+    seconds = sum(span for _, span in spans)
+    return sum(count for count, _ in spans) / seconds if seconds > 0.0 else 0.0

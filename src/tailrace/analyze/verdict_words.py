@@ -14,7 +14,16 @@ from tailrace.model.measurement import MetricDelta, Verdict
 from tailrace.stats.bootstrap import QuantileChange
 from tailrace.stats.quantiles import needed, supported
 
-__all__ = ["Need", "failure_words", "in_short", "limiting", "need_of", "quantile_words", "withheld_words"]
+__all__ = [
+    "Need",
+    "failure_words",
+    "fewer_words",
+    "in_short",
+    "limiting",
+    "need_of",
+    "quantile_words",
+    "withheld_words",
+]
 
 _HEADS: Final = {
     Verdict.IMPROVED: "Improved",
@@ -150,6 +159,14 @@ def failure_words(failures: Failures, fell: QuantileChange | None, name: str) ->
         )
     told = f": {limits}" if limits else ""
     return f"Regressed: {rose}{told}; faster answers to the others do not make up for them."
+
+
+def fewer_words(failures: Failures, p_value: float) -> str:
+    """What follows the summary where failures became fewer: latencies alone do not tell it."""
+    return (
+        f" Fewer requests failed: {failures.share_b:.1%} did not complete, against {failures.share_a:.1%} before "
+        f"(one-sided p = {p_value:.3g})."
+    )
 
 
 def name_words(name: str) -> str:

@@ -107,8 +107,7 @@ def _span_s(
 
 
 def _metric(done: RecordTable, name: str) -> WindowMetric:
-    # No interval: nobody shows one here, and it would load scipy.
-    summary = summarise_values(done.ms(name), independent=False)
+    summary = summarise_values(done.ms(name))
     return WindowMetric(
         n=summary.n,
         p50=summary.p50,

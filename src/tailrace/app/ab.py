@@ -408,10 +408,12 @@ def _verdict(comparison: Comparison | None, rounds: Rounds, *, limited: bool) ->
             "client_limited: the load generator was the limit in every round" if limited else "there is no whole round"
         )
         return Verdict.INCONCLUSIVE, f"No verdict: {why}."
-    if comparison.verdict not in (Verdict.IMPROVED, Verdict.REGRESSED) or rounds.n < MIN_ROUNDS:
+    wanted = {Verdict.IMPROVED: -1.0, Verdict.REGRESSED: 1.0}.get(comparison.verdict)
+    # That failures rose is told whatever the latencies of the others did.
+    if wanted is None or rounds.n < MIN_ROUNDS or comparison.decided_by == "failures":
         return comparison.verdict, comparison.summary
     judged = [(name, rounds.effects[name]) for name in comparison.headline if name in rounds.effects]
-    if not judged or any(effect.excludes_zero for _, effect in judged):
+    if not judged or any(effect.excludes_zero and effect.mean_pct * wanted > 0 for _, effect in judged):
         return comparison.verdict, comparison.summary
     name, effect = judged[0]
     return Verdict.INCONCLUSIVE, (

@@ -9,6 +9,7 @@ from typing import Any, Final
 from tailrace.app.report_markup import Cell, card, facts, text
 from tailrace.model.conditions import Conditions
 from tailrace.model.measurement import ClientHealth
+from tailrace.store.run_arrival import arrival_words
 from tailrace.store.run_file import Run
 
 __all__ = ["client_banner", "conditions_card", "load_words", "problem_banner"]
@@ -26,13 +27,7 @@ _GRANULARITY: Final = {
 
 def load_words(run: Run) -> str:
     """How requests were sent, in a few words."""
-    arrival = run.header.arrival
-    if arrival.rate:
-        words = f"{arrival.kind} arrivals at {arrival.rate:g} requests/s"
-        return f"{words}, at most {arrival.concurrency} in flight" if arrival.concurrency else words
-    if arrival.kind == "closed" and arrival.concurrency:
-        return f"closed loop, {arrival.concurrency} at once"
-    return "closed loop" if arrival.kind == "closed" and run.header.kind == "bench" else f"{arrival.kind} arrivals"
+    return "as its users sent it" if run.header.kind == "gateway" else arrival_words(run.header.arrival)
 
 
 def client_banner(run: Run, client: ClientHealth) -> Cell:

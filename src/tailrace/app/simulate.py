@@ -29,8 +29,7 @@ from tailrace.store.run_arrival import arrival_of
 from tailrace.store.run_file import RunHeader, RunTrailer, RunWriter
 from tailrace.store.table import RecordTable
 from tailrace.workload.arrivals import ArrivalKind
-from tailrace.workload.length import describe
-from tailrace.workload.mix import render_mix
+from tailrace.workload.mix import render_mix, stated
 from tailrace.workload.plan import Workload, generators, plan
 
 OnProgress = Callable[[int, float], None]
@@ -215,15 +214,7 @@ def _header(spec: SimulationSpec) -> RunHeader:
         started_unix_ns=time.time_ns(),
         arrival=arrival_of(arrivals, spec.seed),
         mix=spec.mix_text or (render_mix(spec.workload.mix) if spec.workload.mix else ""),
-        classes={
-            one.name: {
-                "weight": one.weight,
-                "prompt": describe(one.prompt),
-                "output": describe(one.output),
-                "correlation": one.correlation,
-            }
-            for one in spec.workload.mix
-        },
+        classes=stated(spec.workload.mix),
         knobs=knobs,
         objectives=_objectives(spec),
         notes=["simulated: no engine was measured; times are a model's"],

@@ -52,7 +52,8 @@ def compare(
         str, typer.Option(help="verdict, or engines: stages, throughput, tails, resources and failures side by side.")
     ] = "verdict",
     objective: Annotated[
-        list[str] | None, typer.Option(help="For the goodput: ttft_p99=500ms, tpot_p99=80ms. Repeatable.")
+        list[str] | None,
+        typer.Option(help="For the goodput: ttft_p99=500ms. Repeatable. Default: those that A was measured with."),
     ] = None,
     form: Annotated[str, typer.Option("--format", help="text, markdown (for a pull request) or json.")] = "text",
     junit: Annotated[str, typer.Option(help="Also write JUnit test cases to this file, for CI.")] = "",

@@ -79,7 +79,9 @@ def _one(console: Console, result: Comparison) -> None:
     if shown:
         table = Table(box=None, pad_edge=False)
         for title in ("metric", "A ms", "B ms", "change", "95 % interval", "n", "verdict"):
-            table.add_column(title, justify="left" if title in ("metric", "verdict") else "right", no_wrap=True)
+            # On narrow paper names and words are folded; a number that is cut is another number.
+            words = title in ("metric", "verdict")
+            table.add_column(title, justify="left" if words else "right", no_wrap=not words, overflow="fold")
         for name, delta in shown.items():
             table.add_row(
                 name + (" *" if name in result.headline else ""),

@@ -11,6 +11,7 @@ from tailrace.diagnose.window import Window
 from tailrace.model.engine_state import EngineState
 from tailrace.model.measurement import ClientHealth
 from tailrace.model.thresholds import Objectives
+from tailrace.store.run_arrival import arrival_options
 from tailrace.store.run_file import Run, RunHeader
 from tailrace.store.table import RecordTable
 
@@ -122,7 +123,7 @@ class EvidenceSet:
         if header is None or not header.target.startswith("http"):
             return f"tailrace bench URL --rate R --duration 60 --out after.run && tailrace compare {before} after.run"
         arrival = header.arrival
-        load = f"--rate {arrival.rate:g}" if arrival.rate else f"--concurrency {arrival.concurrency or 8}"
+        load = arrival_options(arrival)
         span = max(60, round(self.now.span_s))
         parts = [f"tailrace bench {header.target} {load} --duration {span}"]
         if header.mix:

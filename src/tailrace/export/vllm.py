@@ -56,7 +56,7 @@ def _saved(run: Run, records: list[RequestRecord]) -> dict[str, Any]:
         "exported_by": exported_by(),
         "num_prompts": len(records),
         "request_rate": rate,
-        "burstiness": {"poisson": 1.0, "constant": "inf"}.get(arrival.kind, 1.0),
+        "burstiness": "inf" if arrival.kind == "constant" else arrival.burstiness or 1.0,
         "max_concurrency": arrival.concurrency,
         "duration": seconds,
         "completed": len(done),

@@ -25,8 +25,7 @@ from tailrace.probe.target import Target, find_target
 from tailrace.store.run_arrival import arrival_of
 from tailrace.store.run_file import RunHeader, RunTrailer, RunWriter, read_run
 from tailrace.workload.arrivals import ArrivalKind
-from tailrace.workload.length import describe
-from tailrace.workload.mix import render_mix
+from tailrace.workload.mix import render_mix, stated
 from tailrace.workload.prefix import MOST
 from tailrace.workload.traits import PLAIN
 
@@ -143,16 +142,7 @@ def header_of(spec: BenchSpec, target: Target, conditions: Conditions) -> RunHea
         started_unix_ns=time.time_ns(),
         arrival=arrival_of(arrivals, spec.seed),
         mix=spec.mix_text or (render_mix(spec.workload.mix) if spec.workload.mix else ""),
-        classes={
-            one.name: {
-                "weight": one.weight,
-                "prompt": describe(one.prompt),
-                "output": describe(one.output),
-                "correlation": one.correlation,
-                **({} if one.traits == PLAIN else {"traits": msgspec.to_builtins(one.traits)}),
-            }
-            for one in spec.workload.mix
-        },
+        classes=stated(spec.workload.mix),
         objectives=spec.objectives,
         notes=notes,
         conditions=conditions,

@@ -50,17 +50,19 @@ _MOST_WAITING: Final = 256
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How requests were sent: `closed` (so many at once), or an open schedule `constant`, `poisson`, `trace`."""
+    """How requests were sent: `closed` (so many at once), or on schedule (`constant`, `poisson`, `gamma`, `trace`)."""
 
     kind: str = "closed"
     rate: float | None = None
     """Requests per second of an open schedule, where that is one number."""
     shape: str = ""
     """A rate (or, closed, a number of workers) that changes with time, as it is typed: `2..20 over 60s`."""
+    burstiness: float | None = None
+    """Of gamma arrivals: the shape of the distribution of the gaps, 1 is Poisson."""
     clients: str = ""
     """Who sends, where many do, as it is typed: `50 clients zipf 1.1`."""
     concurrency: int | None = None
-    """Requests in flight of a closed loop."""
+    """Requests in flight of a closed loop; the most of them in an open one."""
     seed: int | None = None
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from tailrace.model.errors import InputError
-from tailrace.workload.length import Fixed, Length, LogNormal, Uniform, parse_length
+from tailrace.workload.length import Fixed, Length, LogNormal, Uniform, describe, parse_length
 from tailrace.workload.traits import PLAIN, Traits
 
 _BLOCK = 1024
@@ -118,6 +118,20 @@ def render_mix(classes: list[TrafficClass]) -> str:
         lengths = "" if same else f"={_plain(one.prompt)}/{_plain(one.output)}"
         parts.append(f"{one.name}{lengths}:{one.weight:g}")
     return ",".join(parts)
+
+
+def stated(classes: list[TrafficClass]) -> dict[str, dict[str, Any]]:
+    """The classes as a run file's header states them, by name: weight, lengths, and traits where there are any."""
+    return {
+        one.name: {
+            "weight": one.weight,
+            "prompt": describe(one.prompt),
+            "output": describe(one.output),
+            "correlation": one.correlation,
+            **({} if one.traits == PLAIN else {"traits": msgspec.to_builtins(one.traits)}),
+        }
+        for one in classes
+    }
 
 
 def _plain(length: Length) -> str:

@@ -130,11 +130,6 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         whole = max([sum(spans), *single])
         return whole or None
 
-    @property
-    def ends_at_zero(self) -> bool:
-        """Whether it comes to rest: after the last segment there is nothing, and no spike comes again."""
-        return not self.repeat and self.segments[-1].end == 0 and all(one.every_ns is None for one in self.spikes)
-
 
 def _check_segment(one: Segment) -> None:
     for level in (one.start, one.end):
