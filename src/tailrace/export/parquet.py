@@ -77,6 +77,13 @@ def _write(path: str | Path, select: Callable[[duckdb.DuckDBPyConnection], str])
     final = Path(path)
     if final.is_dir():  # `.` has no name to put an ending to
         raise InputError("Is a directory", place=str(path), remedy="Give --out the name of a file.")
+    if final.exists() and not final.is_file():
+        # The whole file is put in the place of what was there: a device or a pipe would be gone.
+        raise InputError(
+            "is no ordinary file, and a Parquet file cannot be written piece by piece",
+            place=str(path),
+            remedy="Give --out the name of a file; --format csv and jsonl can be piped.",
+        )
     temporary = final.with_name(final.name + ".tmp")
     try:
         if not final.parent.is_dir():

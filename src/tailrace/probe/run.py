@@ -27,7 +27,6 @@ from tailrace.store.run_file import RunHeader, RunTrailer, RunWriter, read_run
 from tailrace.workload.arrivals import ArrivalKind
 from tailrace.workload.mix import render_mix, stated
 from tailrace.workload.prefix import MOST
-from tailrace.workload.traits import PLAIN
 
 
 class Interrupted(TailraceError):  # noqa: N818  (named for what happened)
