@@ -100,8 +100,8 @@ def close(a: Any, b: Any, within: int) -> bool:
 @pytest.mark.parametrize("form", list(EXPORTERS))
 def test_what_the_form_holds_comes_back(form: str, run: Run, tmp_path: Path) -> None:
     back = run_of(exported(run, form, tmp_path))
-    # Stamps of GuideLLM are a float of the wall clock in seconds, which holds 238 ns; an offset is made of four of them.
-    # All others keep their nanoseconds.
+    # Stamps of GuideLLM are a float of the wall clock in seconds, in steps of 238 ns, and an offset is made of four;
+    # all others keep their nanoseconds.
     wall = 4 * 238 if form == "guidellm" else 0
     assert len(back.records) == len(run.records)
     paired = back.records  # in the order of their intended sends
