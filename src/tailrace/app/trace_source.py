@@ -9,6 +9,7 @@ import numpy as np
 
 from tailrace.model.errors import InputError
 from tailrace.model.record import RequestRecord
+from tailrace.store.text_file import bounded_lines
 from tailrace.workload.recorded import rows_of_records
 from tailrace.workload.trace import Trace, arrange, read_whole_trace
 from tailrace.workload.trace_formats import Columns
@@ -40,7 +41,9 @@ def read_trace_source(
                 rows, form="Tailrace's records", rng=None, place=path, speed=speed, window_ns=window_ns, notes=notes
             )
         with place.open(encoding="utf-8", errors="replace") as lines:
-            return read_whole_trace(lines, rng=rng, place=path, speed=speed, window_ns=window_ns, columns=columns)
+            return read_whole_trace(
+                bounded_lines(lines), rng=rng, place=path, speed=speed, window_ns=window_ns, columns=columns
+            )
     except OSError as error:
         raise InputError(
             f"cannot be read ({error.strerror or error})", place=path,

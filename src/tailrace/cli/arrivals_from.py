@@ -8,6 +8,7 @@ import msgspec
 
 from tailrace.model.errors import InputError
 from tailrace.model.thresholds import S
+from tailrace.store.text_file import bounded_lines
 from tailrace.workload.arrivals import Arrivals
 from tailrace.workload.process import ArrivalKind, parse_process
 from tailrace.workload.shape import Segment, Shape
@@ -84,7 +85,7 @@ def _rate(text: str) -> Shape:
         raise InputError(f"cannot read {rest!r} after the file", place="--rate", remedy="Write '@rates.csv linear'")
     try:
         with Path(name).open(encoding="utf-8") as lines:
-            shape = parse_series(lines, place=name, linear=rest.startswith("linear"))
+            shape = parse_series(bounded_lines(lines), place=name, linear=rest.startswith("linear"))
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.model.errors import InputError
@@ -19,9 +18,10 @@ def read_rules(path: str) -> list[Rule]:
 
     from tailrace.gateway.plain_yaml import read_yaml
     from tailrace.model.rules import rules_from
+    from tailrace.store.text_file import read_text
 
     try:
-        text = Path(path).read_text("utf-8")
+        text = read_text(path)
     except OSError as error:
         raise InputError(f"cannot read it: {error.strerror or error}", place=path, remedy="Check the path.") from None
     except UnicodeDecodeError:

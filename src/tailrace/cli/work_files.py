@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tailrace.model.errors import InputError
+from tailrace.store.text_file import read_text
 from tailrace.workload.conversations import Conversation, read_conversations
 from tailrace.workload.template import Template
 
@@ -23,7 +22,7 @@ def conversations_file(path: str) -> list[Conversation]:
 
 def _read(path: str, option: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no UTF-8 text"
         raise InputError(f"cannot be read ({why})", place=path, remedy=f"Give {option} a text file") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from tailrace.cli.objectives import parse_objectives
 from tailrace.model.errors import InputError
 from tailrace.model.thresholds import Objectives
+from tailrace.store.text_file import read_text
 from tailrace.workload.described import DescribedWorkload, classes_of
 from tailrace.workload.mix import TrafficClass
 
@@ -31,7 +31,7 @@ def read_workload(path: str) -> Described:
     from tailrace.gateway.plain_yaml import lines_of, read_yaml
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no UTF-8 text"
         raise InputError(f"cannot be read ({why})", place=path, remedy="Give --workload a YAML or JSON file") from None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tailrace.measure.token_counter import TokenCounter
 from tailrace.model.errors import InputError
+from tailrace.store.text_file import read_text
 
 _PLACE = "--tokenizer"
 
@@ -19,7 +20,7 @@ def load_tokenizer(path: str) -> TokenCounter:
     file = given / "tokenizer.json" if given.is_dir() else given
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        return TokenCounter(file.read_text(encoding="utf-8"))
+        return TokenCounter(read_text(file))
     except ImportError:
         raise InputError(
             "reading a tokenizer needs the package tokenizers, which is not installed",
