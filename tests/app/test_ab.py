@@ -173,6 +173,8 @@ def _started(one, two, folder):
             "--concurrency", "1", "--duration", "60", "--mix", "a=10/3", "--model", "m",
         ),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=child_env(),
+        # Whoever runs these tests under nohup has it ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509
     )  # fmt: skip
 
 

@@ -14,17 +14,20 @@ from tailrace.model.measurement import Verdict
 from tests.children import Child
 from tests.conftest import llamacpp_python
 
-MIXED = "chat=20/24:0.9,document=480/8:0.1"
+MIXED = "chat=20/24:0.88,document=480/8:0.12"
 """Reading a document of 480 tokens takes this engine about 3 s."""
 BODY = '{"id": "{{request_id}}", "inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [{{number}}]}]}'
 
 
-def measured(folder: Path, urls: tuple[str, str], *bench: str, rounds: int) -> AbResult:
+def measured(folder: Path, urls: tuple[str, str], *bench: str, rounds: int, seed: int = 0) -> AbResult:
     def say(step):
         if step.summary is not None:
             sys.stderr.write(f"{step.planned.file}: {step.summary.metrics['e2e_ms']}\n")
 
-    result = run_ab(AbOptions(urls=urls, rounds=rounds, folder=folder / "ab", bench=bench, settle_s=1.0, again=3), say)
+    options = AbOptions(
+        urls=urls, rounds=rounds, folder=folder / "ab", bench=bench, settle_s=1.0, again=3, seed=seed
+    )  # fmt: skip
+    result = run_ab(options, say)
     assert result.comparison is not None, result.summary
     assert not result.comparison.refused, result.comparison.refused
     return result
@@ -44,17 +47,17 @@ def llamacpp(batch: int):
 
 @pytest.mark.tier("all")
 @pytest.mark.needs("llamacpp")
-@pytest.mark.long("twelve loads of 20 s on a real engine", timeout=600)
+@pytest.mark.long("two loads of 90 s on a real engine", timeout=600)
 def test_llamacpp_reads_documents_in_one_piece_or_in_eight(tmp_path):
     """With n_batch 512 a document is one step, and whoever is being answered stands still; with 64 nobody does, and
     every token beside a document takes longer.
     """
-    load = ("--rate", "1", "--duration", "20", "--mix", MIXED, "--timeout", "120")
+    load = ("--rate", "0.7", "--duration", "90", "--mix", MIXED, "--timeout", "120")
     with llamacpp(512) as whole, llamacpp(64) as pieces:
-        result = measured(tmp_path, (whole, pieces), *load, rounds=6)
+        result = measured(tmp_path, (whole, pieces), *load, rounds=1, seed=5)
     comparison = result.comparison
     assert result.verdict is Verdict.IMPROVED, result.summary
-    assert comparison.headline[0].startswith("chat/longest_wait_ms"), "readers of chats are who gains"
+    assert comparison.headline[0].startswith("chat/longest_wait"), "readers of chats are who gains"
     gaps = comparison.metrics["chat/longest_gap_ms.p90"]
     assert gaps.b < gaps.a / 2, "the stall is gone"
     # The other side: the same work in more steps, each of them shared with whoever is being answered.
@@ -77,8 +80,9 @@ def test_triton_with_dynamic_batching_and_without(triton, tmp_path):
     # From the intended time, where being late matters.
     name = next(name for name in result.comparison.headline if "e2e" in name and name.endswith(".p99"))
     delta = result.comparison.metrics[name]
-    assert delta.n_a > 1500, "an open loop sends what it was told to"
+    assert result.rounds.n >= 1, "every run was client limited"
+    assert delta.n_a > 500 * result.rounds.n, "an open loop sends what it was told to"
     assert delta.b < 0.7 * delta.a
-    assert result.rounds.effects["e2e_ms.p95"].better == 3
+    assert result.rounds.effects["e2e_ms.p95"].better == result.rounds.n
     # Nothing streams here: what cannot be known is absent, and never 0.
     assert not any(name.startswith(("ttft_ms", "chunk_gap_ms", "tpot_ms")) for name in result.comparison.metrics)
