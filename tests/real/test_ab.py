@@ -1,68 +1,30 @@
-"""Real engines with one knob turned, measured in turn: the verdict names both sides of the trade."""
+"""A real engine with one knob turned, measured in turn."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tailrace.app import llamacpp_engine
 from tailrace.app.ab import AbOptions, AbResult, run_ab
 from tailrace.model.measurement import Verdict
-from tests.children import Child
-from tests.conftest import llamacpp_python
 
-MIXED = "chat=20/24:0.88,document=480/8:0.12"
-"""Reading a document of 480 tokens takes this engine about 3 s."""
 BODY = '{"id": "{{request_id}}", "inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [{{number}}]}]}'
 
 
-def measured(folder: Path, urls: tuple[str, str], *bench: str, rounds: int, seed: int = 0) -> AbResult:
+def measured(folder: Path, urls: tuple[str, str], *bench: str, rounds: int) -> AbResult:
     def say(step):
         if step.summary is not None:
             sys.stderr.write(f"{step.planned.file}: {step.summary.metrics['e2e_ms']}\n")
 
     options = AbOptions(
-        urls=urls, rounds=rounds, folder=folder / "ab", bench=bench, settle_s=1.0, again=3, seed=seed
+        urls=urls, rounds=rounds, folder=folder / "ab", bench=bench, settle_s=1.0, again=3
     )  # fmt: skip
     result = run_ab(options, say)
     assert result.comparison is not None, result.summary
     assert not result.comparison.refused, result.comparison.refused
     return result
-
-
-@contextmanager
-def llamacpp(batch: int):
-    python = llamacpp_python()
-    assert python is not None
-    script = str(Path(llamacpp_engine.__file__).resolve())
-    child = Child([python, script, "--slots", "8", "--batch", str(batch), "--threads", "1"])
-    try:
-        yield child.wait_ready(60).url
-    finally:
-        child.stop()
-
-
-@pytest.mark.tier("all")
-@pytest.mark.needs("llamacpp")
-@pytest.mark.long("two loads of 90 s on a real engine", timeout=600)
-def test_llamacpp_reads_documents_in_one_piece_or_in_eight(tmp_path):
-    """With n_batch 512 a document is one step, and whoever is being answered stands still; with 64 nobody does, and
-    every token beside a document takes longer.
-    """
-    load = ("--rate", "0.7", "--duration", "90", "--mix", MIXED, "--timeout", "120")
-    with llamacpp(512) as whole, llamacpp(64) as pieces:
-        result = measured(tmp_path, (whole, pieces), *load, rounds=1, seed=5)
-    comparison = result.comparison
-    assert result.verdict is Verdict.IMPROVED, result.summary
-    assert comparison.headline[0].startswith("chat/longest_wait"), "readers of chats are who gains"
-    gaps = comparison.metrics["chat/longest_gap_ms.p90"]
-    assert gaps.b < gaps.a / 2, "the stall is gone"
-    # The other side: the same work in more steps, each of them shared with whoever is being answered.
-    told = " ".join([*comparison.trade_offs, comparison.summary, comparison.in_short])
-    assert "document" in told or "chunk gap" in told, told
 
 
 @pytest.mark.tier("ci")
