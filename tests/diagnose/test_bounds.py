@@ -6,8 +6,8 @@ import pytest
 
 from tailrace.cli.objectives import parse_objectives
 from tailrace.diagnose.causes import mix_shift
-from tailrace.diagnose.causes.hol_long_prefill import HolLongPrefill, Waits, waits_behind_prefill
-from tailrace.diagnose.causes.prefill_steals_decode import PrefillStealsDecode
+from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, Waits, waits_behind_prefill
+from tailrace.diagnose.causes.scheduler.prefill_steals_decode import PrefillStealsDecode
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
 from tests.diagnose.simulated import UNCHUNKED, answer, as_client, as_gateway, codes, evidence, served
 from tests.diagnose.test_before_after_causes import MIX, before, one_lane

@@ -195,7 +195,11 @@ def test_the_answer_depends_on_nothing_but_its_inputs():
 def test_the_catalogue_is_complete_and_its_layers_follow_from_the_codes():
     codes = [cause.code for cause in CAUSES]
     assert len(codes) == len(set(codes))
-    files = {module.name for module in pkgutil.iter_modules(causes.__path__)}
+    files = {
+        module.name.rpartition(".")[2]
+        for module in pkgutil.walk_packages(causes.__path__, "tailrace.diagnose.causes.")
+        if not module.ispkg
+    }
     assert {type(cause).__module__.rpartition(".")[2] for cause in CAUSES} == files
     assert set(codes) >= {
         "SCHED_QUEUE_SATURATION",

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from tailrace.diagnose.causes.hol_long_prefill import waits_behind_prefill
+from tailrace.diagnose.causes.scheduler.hol_long_prefill import waits_behind_prefill
 from tailrace.model.finding import Level
 from tests.diagnose.simulated import (
     UNCHUNKED,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import ClassVar, Final
 
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
+from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Evidence, Finding, Layer, Level
 
 __all__ = ["CARRIES_MS", "CARRIES_SHARE", "Cause", "layer_of"]
@@ -26,7 +26,15 @@ _LAYERS: Final = {
     "DECODE": Layer.COMPUTE,
     "PREPROCESS": Layer.GATEWAY,
     "POSTPROCESS": Layer.GATEWAY,
+    "LOCK": Layer.GATEWAY,
+    "RETRY": Layer.GATEWAY,
+    "SCALE": Layer.GATEWAY,
+    "ENGINE": Layer.SCHEDULER,
+    "TUNE": Layer.SCHEDULER,
+    "ENCODE": Layer.COMPUTE,
+    "STREAM": Layer.COMPUTE,
     "MIX": Layer.MIX,
+    "TRACE": Layer.VALIDITY,
     "METRIC": Layer.VALIDITY,
     "BENCH": Layer.VALIDITY,
     "AB": Layer.VALIDITY,
@@ -34,12 +42,26 @@ _LAYERS: Final = {
 }
 
 
+_BY_CAUSE: Final = {
+    "ASR_LAG_GROWS": Layer.COMPUTE,
+    "ASR_SILENT_HANG": Layer.SCHEDULER,
+    "ASR_EMPTY_DELTAS": Layer.COMPUTE,
+    "ASR_FINAL_LATE": Layer.GATEWAY,
+    "ASR_CHUNK_TOO_LARGE": Layer.MIX,
+    "ASR_REDECODE_GROWTH": Layer.COMPUTE,
+    "ASR_VAD_SILENCE_LONG": Layer.GATEWAY,
+    "AUDIO_UNDERRUN": Layer.COMPUTE,
+    "AUDIO_RATE_MISMATCH": Layer.MIX,
+}
+"""Speech's codes say what is seen; where it comes from differs."""
+
+
 def layer_of(code: str) -> Layer:
-    """The layer of a code follows from its prefix."""
-    return _LAYERS[code.split("_", maxsplit=1)[0]]
+    """The layer of a code: by cause for speech, else it follows from the prefix."""
+    return _BY_CAUSE.get(code) or _LAYERS[code.split("_", maxsplit=1)[0]]
 
 
-class Cause(ABC):
+class Cause:
     """One cause of the catalogue. Subclasses are stateless: everything comes from the evidence."""
 
     code: ClassVar[str]
@@ -54,9 +76,16 @@ class Cause(ABC):
     of_applications: ClassVar[bool] = False
     """The rule can be decided by the records of services before the gateway, without the gateway's."""
 
-    @abstractmethod
-    def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """The finding, or `None` when the rule does not hold or cannot be computed at all."""
+    ends: ClassVar[bool] = False
+    """A finding of at least `consistent` ends the diagnosis: wrong numbers say nothing of the system."""
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:  # noqa: ARG002
+        """From records of requests: the finding, or `None` when the rule does not hold or cannot be computed at all."""
+        return None
+
+    def observe(self, observed: Observed) -> Finding | None:  # noqa: ARG002
+        """From foreign evidence (tables, logs, scrapes, forms): as `judge`. A cause has either rule, or both."""
+        return None
 
     def without_requests(self, hardware: Hardware) -> Finding | None:  # noqa: ARG002
         """What readings of the machine show where there is no request to judge by; most causes say nothing then."""

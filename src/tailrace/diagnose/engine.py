@@ -9,36 +9,99 @@ import msgspec
 from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.observations import observations
+from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
 from tailrace.diagnose.triage import triage
 from tailrace.diagnose.validity import check
-from tailrace.model.finding import Action, Diagnosis, Finding, Level
+from tailrace.diagnose.verdict import merged, rank, wording
+from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
 from tailrace.stats.quantiles import needed, supported
 
 __all__ = ["diagnose", "rank"]
 
 MIN_N: Final = 20
-_ORDER: Final = {level: place for place, level in enumerate(Level)}
-_WORDING: Final = {
-    Level.PROVEN: "This is the cause.",
-    Level.CONSISTENT: "This matches; it was not yet tested by changing it.",
-    Level.SUSPECTED: "This could be it.",
-    Level.INSUFFICIENT: "",
-}
-
-
-def rank(findings: list[Finding]) -> list[Finding]:
-    """Surest first; among equally sure ones, the one that explains the most milliseconds of the tail."""
-    return sorted(findings, key=lambda item: (_ORDER[item.level], -(item.explains_ms or 0.0)))
 
 
 def diagnose(evidence: EvidenceSet) -> Diagnosis:
     """Why is the tail slow? Findings are ranked; with nothing wrong there is none, and the summary says so."""
-    if not len(evidence.table) and not len(evidence.applications) and evidence.hardware:
-        return _without_requests(evidence)
-    found = _of_requests(evidence)
-    return msgspec.structs.replace(found, observations=observations(evidence.meanwhile))
+    observed = _observed(evidence)
+    if not len(evidence.table) and not len(evidence.applications):
+        found = _of_observed(evidence, observed) if evidence.observed else _without_requests(evidence)
+        return msgspec.structs.replace(found, observations=seen_beside(evidence.hardware))
+    found = _with_observed(_of_requests(evidence), observed)
+    return msgspec.structs.replace(found, observations=seen_beside(evidence.meanwhile))
+
+
+def _observed(evidence: EvidenceSet) -> list[Finding]:
+    """What foreign evidence leads to; where a number cannot be right, that and nothing else."""
+    if not evidence.observed:
+        return []
+    found = []
+    for cause in CAUSES:
+        finding = cause.observe(evidence.observed)
+        if finding is not None:
+            if cause.ends and finding.level in (Level.PROVEN, Level.CONSISTENT):
+                return [finding]
+            found.append(finding)
+    return rank(found)
+
+
+def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
+    """Foreign evidence alone: the findings, or what is missing for one."""
+    if not findings:
+        findings = rank([found for cause in CAUSES if (found := cause.without_requests(evidence.hardware))])
+    first = findings[0] if findings else _cannot_tell()
+    needs = [f"{item.code}: {missing}" for item in findings for missing in item.missing]
+    return Diagnosis(
+        validity=[item for item in findings if item.layer is Layer.VALIDITY],
+        findings=findings or [first],
+        action=first.action,
+        needs=needs or first.missing,
+        not_understood=[*evidence.not_understood, *_not_understood(evidence)],
+        summary=f"{first.statement} {wording(first)}".strip()
+        if findings
+        else f"Cannot tell. Needed: {'; '.join(first.missing)}.",
+    )
+
+
+def _with_observed(found: Diagnosis, observed: list[Finding]) -> Diagnosis:
+    """Requests lead; foreign evidence beside them adds its findings, and may raise a level."""
+    if not observed:
+        return found
+    findings = rank(merged([*found.findings, *observed]))
+    first = findings[0]
+    return msgspec.structs.replace(
+        found,
+        validity=[*found.validity, *(item for item in observed if item.layer is Layer.VALIDITY)],
+        findings=findings,
+        action=first.action,
+        summary=f"{first.statement} {wording(first)}" if not found.findings else found.summary,
+    )
+
+
+def _cannot_tell() -> Finding:
+    """No rule could be computed: what to collect next."""
+    return Finding(
+        code="INSUFFICIENT_EVIDENCE",
+        layer=Layer.VALIDITY,
+        stage="",
+        level=Level.INSUFFICIENT,
+        statement="",
+        missing=[
+            "the requests one by one, as CSV or JSONL: send, first token, last token, tokens",
+            "the engine's log of the slow window, or two scrapes of its /metrics (preemptions, running, waiting)",
+        ],
+        action=Action.COLLECT,
+    )
+
+
+def _not_understood(evidence: EvidenceSet) -> list[str]:
+    return [
+        f"{item.source}: parsed {item.understood} of {item.total} {item.what} ({item.format})"
+        + (f", not: {'; '.join(item.examples)}" if item.examples else "")
+        for item in evidence.observed.understood
+        if item.understood < item.total
+    ]
 
 
 def _without_requests(evidence: EvidenceSet) -> Diagnosis:
@@ -50,8 +113,8 @@ def _without_requests(evidence: EvidenceSet) -> Diagnosis:
         action=findings[0].action if findings else Action.COLLECT,
         needs=["records of requests from the same time: without them nobody is known to have been slow"],
         not_understood=evidence.not_understood,
-        observations=observations(evidence.hardware),
-        summary=f"{findings[0].statement} {_WORDING[findings[0].level]}"
+        observations=seen_beside(evidence.hardware),
+        summary=f"{findings[0].statement} {wording(findings[0])}"
         if findings
         else "There is no request in this, so there is nothing to explain; what it shows is listed.",
     )
@@ -123,11 +186,7 @@ def _needs_of_n(evidence: EvidenceSet) -> list[str]:
 
 def _summary(evidence: EvidenceSet, findings: list[Finding], found: list[Symptom], *, few: bool) -> str:
     if findings:
-        first = findings[0]
-        wording = _WORDING[first.level]
-        if first.level is Level.SUSPECTED and first.missing:
-            wording = f"This could be it; to decide, measure: {first.missing[0]}."
-        return f"{first.statement} {wording}"
+        return f"{findings[0].statement} {wording(findings[0])}"
     where = None if few else tail_stages(evidence.now.done)
     place = f" {where.sentence}" if where else ""
     return f"Something is wrong ({found[0].text}), but no cause that this evidence can test explains it.{place}"

@@ -7,6 +7,7 @@ from functools import cached_property
 from tailrace.analyze.vantage import split_applications, without_cached
 from tailrace.diagnose.applications import ApplicationWindow
 from tailrace.diagnose.hardware import Hardware
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window
 from tailrace.model.engine_state import EngineState
 from tailrace.model.measurement import ClientHealth
@@ -24,7 +25,7 @@ class EvidenceSet:
     `states` are scrapes of the engine in order of time; two of them give the counters' deltas. `dropped` is the share
     of records that were lost. `before` is the window to compare with, if there is one. Records that services before the
     gateway have reported may be among the others: they are kept apart, as `applications`. `hardware` is what
-    was seen of the machine and its accelerators.
+    was seen of the machine and its accelerators, `observed` what foreign evidence says.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class EvidenceSet:
         sources: list[str] | None = None,
         not_understood: list[str] | None = None,
         hardware: Hardware | None = None,
+        observed: Observed | None = None,
     ) -> None:
         ours, self.applications = split_applications(table)
         self.table = without_cached(ours)
@@ -52,6 +54,7 @@ class EvidenceSet:
         self.sources = sources or []
         self.not_understood = not_understood or []
         self.hardware = hardware or Hardware()
+        self.observed = observed or Observed()
 
     @classmethod
     def from_run(cls, run: Run, *, before: Run | None = None, objectives: Objectives | None = None) -> EvidenceSet:
@@ -83,6 +86,7 @@ class EvidenceSet:
             sources=self.sources,
             not_understood=self.not_understood,
             hardware=self.hardware,
+            observed=self.observed,
         )
 
     @cached_property

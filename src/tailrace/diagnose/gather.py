@@ -8,6 +8,7 @@ from tailrace.analyze.inferred_waits import with_inferred
 from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.readers.source import Source
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
@@ -22,7 +23,7 @@ def gather(
 ) -> EvidenceSet:
     """Join sources: records are stacked, scrapes give engine states, the first run gives header and client.
 
-    InputError when no source holds records or hardware: scrapes alone name no request.
+    InputError when no source holds records, hardware or foreign evidence: one scrape alone says nothing.
     """
     # A load generator's run may not say how long its engine queued; what its timelines give away, it may have.
     tables = [_with_inferred(source.table) for source in sources if source.table is not None]
@@ -32,14 +33,15 @@ def gather(
     for source in sources:
         if source.hardware is not None:
             hardware = hardware.joined(source.hardware)
+    observed = Observed.joined(source.observed for source in sources if source.observed is not None)
     summaries = [source.name for source in sources if source.aggregate is not None]
-    if summaries and not tables and not hardware:
+    if summaries and not tables and not hardware and not observed:
         raise InputError(
             "it holds percentiles, no requests; causes are found in requests",
             place=", ".join(summaries),
             remedy="Give the tool's own result with its requests (vllm: --save-detailed, SGLang: --output-details).",
         )
-    if not tables and not hardware:
+    if not tables and not hardware and not observed:
         raise InputError(
             "these sources hold no records of requests",
             place=", ".join(source.name for source in sources),
@@ -61,6 +63,7 @@ def gather(
         sources=[source.name for source in sources],
         not_understood=notes,
         hardware=hardware,
+        observed=observed,
     )
 
 

@@ -15,8 +15,11 @@ import msgspec
 from tailrace.analyze.aggregate import Aggregate
 from tailrace.analyze.vantage import one_vantage
 from tailrace.diagnose.hardware import Hardware
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.readers.data_directory import read_directory
 from tailrace.diagnose.readers.foreign import HEAD_BYTES, Foreign, foreign_of, read_foreign
+from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.formats import format_of
 from tailrace.diagnose.readers.imported import chosen, split_number
 from tailrace.diagnose.readers.json_lines import read_lines
 from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
@@ -55,6 +58,8 @@ class Kind(StrEnum):
     NVIDIA_SMI = "nvidia-smi"
     PROFILE = "profile"
     TRITON = "triton trace"
+    OBSERVED = "observed"
+    """One of `formats.FORMATS`; `Source.observed` is what it says."""
     LOAD_TOOL = "load tool"
     """The result of another load generator; `Source.foreign` says whose."""
 
@@ -74,6 +79,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """A load test of which only the summary is left; there is no table then."""
     state: EngineState | None = None
     hardware: Hardware | None = None
+    observed: Observed | None = None
     dropped: float = 0.0
     """Share of records that were lost on their way into a data directory."""
     notes: list[str] = []
@@ -85,8 +91,8 @@ def kind_of(path: Path) -> Kind:
     return _look(path)[0]
 
 
-def _look(path: Path) -> tuple[Kind, Foreign | None]:
-    """What it is, and whose where it is another load generator's."""
+def _look(path: Path) -> tuple[Kind, Foreign | Format | None]:
+    """What it is, and whose where it is another load generator's, or which format of foreign evidence."""
     place = str(path)
     if path.is_dir():
         return Kind.DIRECTORY, None
@@ -108,14 +114,22 @@ def _look(path: Path) -> tuple[Kind, Foreign | None]:
     foreign = foreign_of(start)
     if foreign is not None:
         return Kind.LOAD_TOOL, foreign
-    kind = _json_kind(start[:_JSON_HEAD]) or _table_kind(start[:_JSON_HEAD])
-    if kind is not None:
-        return kind, None
-    if start.startswith(b"#") or _looks_like_samples(start):
-        return Kind.SCRAPE, None
+    found = _other_kind(start, path.name)
+    if found is not None:
+        return found
     # As a person would read it: the first line, and no b'…'.
     line = head[:40].split(b"\n", maxsplit=1)[0].decode("utf-8", "replace").rstrip("\r")
     raise InputError(f"this is no evidence that is known; it begins with {line!r}", place=place, remedy=_REMEDY)
+
+
+def _other_kind(start: bytes, name: str) -> tuple[Kind, Format | None] | None:
+    kind = _json_kind(start[:_JSON_HEAD]) or _table_kind(start[:_JSON_HEAD])
+    if kind is not None:
+        return kind, None
+    read_as = format_of(start.decode("utf-8", "replace"), name)
+    if read_as is not None:
+        return Kind.OBSERVED, read_as
+    return (Kind.SCRAPE, None) if start.startswith(b"#") or _looks_like_samples(start) else None
 
 
 def _json_kind(start: bytes) -> Kind | None:
@@ -159,6 +173,8 @@ def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: boo
     plain, number = split_number(name)
     path = Path(plain)
     kind, foreign = _look(path)
+    if isinstance(foreign, Format):
+        return Source(name=name, kind=kind, observed=foreign.read(path, path.name))
     if foreign is not None:
         return _foreign(path, foreign, name, number, allow_partial=allow_partial)
     if number is not None:

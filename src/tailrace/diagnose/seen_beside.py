@@ -13,14 +13,14 @@ from tailrace.model.gpu_profile import GpuProfile, ProfileRow
 from tailrace.model.gpu_state import GpuState
 from tailrace.model.host_state import HostState, ProcessState, Role
 
-__all__ = ["observations"]
+__all__ = ["seen_beside"]
 
 TOP: Final = 5
 NAME: Final = 80
 _LAUNCHES: Final = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cuGraphLaunch")
 
 
-def observations(hardware: Hardware) -> list[Evidence]:
+def seen_beside(hardware: Hardware) -> list[Evidence]:
     """Everything worth a sentence, the machine first."""
     return [*_host(hardware), *_gpus(hardware), *_profiles(hardware.profiles)]
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.hol_long_prefill import HolLongPrefill, waits_behind_prefill
+from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding

@@ -1,0 +1,19 @@
+"""Causes in compute and hardware: layer 3."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.compute.decode_slowdown import DecodeSlowdown
+from tailrace.diagnose.causes.compute.gpu_clock import PowerCap, Thermal
+from tailrace.diagnose.causes.compute.gpu_shared import GpuShared
+
+__all__ = ["COMPUTE"]
+
+COMPUTE: Final[tuple[Cause, ...]] = (
+    PowerCap(),
+    Thermal(),
+    GpuShared(),
+    DecodeSlowdown(),
+)

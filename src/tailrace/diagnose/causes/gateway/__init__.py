@@ -1,0 +1,25 @@
+"""Causes in the gateway, the network, the front end, the client: layer 1."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.gateway.cpu_starved import CpuStarved
+from tailrace.diagnose.causes.gateway.lane_queue import LaneQueue
+from tailrace.diagnose.causes.gateway.network import Network
+from tailrace.diagnose.causes.gateway.self_bottleneck import SelfBottleneck
+from tailrace.diagnose.causes.gateway.slow_reader import SlowReader
+from tailrace.diagnose.causes.gateway.stage_slow import PostprocessSlow, PreprocessSlow
+
+__all__ = ["GATEWAY"]
+
+GATEWAY: Final[tuple[Cause, ...]] = (
+    LaneQueue(),
+    SelfBottleneck(),
+    Network(),
+    SlowReader(),
+    PreprocessSlow(),
+    PostprocessSlow(),
+    CpuStarved(),
+)

@@ -1,0 +1,20 @@
+"""Causes in the serving scheduler: layer 2."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill
+from tailrace.diagnose.causes.scheduler.kv_preemption import KvPreemption
+from tailrace.diagnose.causes.scheduler.prefill_steals_decode import PrefillStealsDecode
+from tailrace.diagnose.causes.scheduler.queue_saturation import QueueSaturation
+
+__all__ = ["SCHEDULER"]
+
+SCHEDULER: Final[tuple[Cause, ...]] = (
+    QueueSaturation(),
+    PrefillStealsDecode(),
+    HolLongPrefill(),
+    KvPreemption(),
+)

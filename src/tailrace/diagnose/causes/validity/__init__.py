@@ -1,0 +1,11 @@
+"""Causes in the numbers themselves, and benchmarks: before the four layers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.diagnose.cause import Cause
+
+__all__ = ["VALIDITY"]
+
+VALIDITY: Final[tuple[Cause, ...]] = ()

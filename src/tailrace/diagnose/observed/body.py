@@ -1,0 +1,92 @@
+"""All observations of a diagnosis, whatever they were read from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tailrace.diagnose.observed.kinds import Arm, Counter, Event, Histogram, Rows, Series, Setting, Understood
+
+__all__ = ["Observed"]
+
+
+class Observed(msgspec.Struct, kw_only=True, eq=False):
+    """What was read. Order is the order of the sources, and within one of its lines."""
+
+    arms: list[Arm] = []
+    series: list[Series] = []
+    counters: list[Counter] = []
+    histograms: list[Histogram] = []
+    events: list[Event] = []
+    settings: list[Setting] = []
+    rows: list[Rows] = []
+    understood: list[Understood] = []
+    notes: list[str] = []
+    """What a person wrote: context, never evidence."""
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.arms
+            or self.series
+            or self.counters
+            or self.histograms
+            or self.events
+            or self.settings
+            or self.rows
+            or self.notes
+        )
+
+    @staticmethod
+    def joined(parts: Iterable[Observed]) -> Observed:
+        """All of them together."""
+        out = Observed()
+        for part in parts:
+            for name in Observed.__struct_fields__:
+                setattr(out, name, [*getattr(out, name), *getattr(part, name)])
+        return out
+
+    # -- asking
+
+    def setting(self, *names: str) -> Setting | None:
+        """The first setting with one of these names."""
+        return next((item for name in names for item in self.settings if item.name == name), None)
+
+    def number(self, *names: str) -> float | None:
+        """The first of these settings that is a number."""
+        found = (item.number for name in names for item in self.settings if item.name == name)
+        return next((value for value in found if value is not None), None)
+
+    def text(self, *names: str) -> str:
+        """The first of these settings as text; empty when there is none."""
+        found = self.setting(*names)
+        return "" if found is None else str(found.value)
+
+    def of_series(self, name: str, **labels: str) -> list[Series]:
+        """The series of this name whose labels are these (and any others)."""
+        return [
+            item
+            for item in self.series
+            if item.name == name and all(item.labels.get(key) == value for key, value in labels.items())
+        ]
+
+    def of_counter(self, name: str) -> list[Counter]:
+        """The counters of this name."""
+        return [item for item in self.counters if item.name == name]
+
+    def delta(self, name: str) -> float | None:
+        """What all counters of this name counted over all windows; `None` when none is known or one was restarted."""
+        found = [item.delta for item in self.of_counter(name)]
+        return None if not found or None in found else sum(value for value in found if value is not None)
+
+    def of_histogram(self, name: str) -> list[Histogram]:
+        """The histograms of this name, in order of their windows."""
+        return sorted((item for item in self.histograms if item.name == name), key=lambda item: item.order)
+
+    def of_kind(self, kind: str) -> list[Event]:
+        """The events of this kind."""
+        return [item for item in self.events if item.kind == kind]
+
+    def table(self, kind: str) -> list[Rows]:
+        """The tables of this kind."""
+        return [item for item in self.rows if item.kind == kind]

@@ -1,0 +1,122 @@
+"""The quantities that evidence speaks of, their units, and the words that people use for them.
+
+One name a quantity, whatever the source calls it: a rule asks for `ttft` in ms and gets it from a table in seconds, a
+benchmark's text, a histogram or a series.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+__all__ = ["QUANTITIES", "Quantity", "in_unit", "quantity_named"]
+
+
+class Quantity(msgspec.Struct, frozen=True):
+    """A quantity, the unit in which it is kept, and other words for it (lower case, blanks between words)."""
+
+    name: str
+    unit: str
+    words: tuple[str, ...] = ()
+
+
+QUANTITIES: Final[dict[str, Quantity]] = {
+    item.name: item
+    for item in (
+        # -- durations of a request (ms)
+        Quantity("ttft", "ms", ("time to first token", "first token", "first token latency", "ttfb", "first byte")),
+        Quantity("ttft_content", "ms", ("time to first content token",)),
+        Quantity("tpot", "ms", ("time per output token",)),
+        Quantity("itl", "ms", ("inter token latency", "next token", "next token latency", "token latency", "tbt")),
+        Quantity("chunk_gap", "ms", ("gap", "inter chunk latency", "stall")),
+        Quantity("e2e", "ms", ("e2el", "e2e latency", "end to end latency", "latency", "request latency", "duration")),
+        Quantity("queue", "ms", ("queue time", "queue wait", "queueing", "waiting time", "time in queue")),
+        Quantity("prefill", "ms", ("prefill time",)),
+        Quantity("decode", "ms", ("decode time",)),
+        Quantity("encode", "ms", ("encoder time", "encode time")),
+        Quantity("preprocess", "ms", ("preprocessing", "preprocess time", "tokenization time", "tokenize")),
+        Quantity("postprocess", "ms", ("postprocessing", "detokenize")),
+        Quantity("compute", "ms", ("inference time", "compute infer")),
+        Quantity("late", "ms", ("request dispatch delay", "schedule delay")),
+        # -- rates
+        Quantity(
+            "output_tok_s", "tok/s", ("output token throughput", "output tok/s", "generation throughput", "tok/s")
+        ),
+        Quantity("peak_output_tok_s", "tok/s", ("peak output token throughput",)),
+        Quantity("prompt_tok_s", "tok/s", ("prompt throughput", "input token throughput", "prefill tok/s")),
+        Quantity("decode_tok_s", "tok/s", ("decode tok/s", "decode speed")),
+        Quantity("req_s", "1/s", ("request throughput", "throughput", "rps", "qps", "requests per second")),
+        Quantity("offered_rps", "1/s", ("request rate", "offered rate")),
+        # -- counts
+        Quantity("n", "count", ("requests", "samples", "completed", "successful requests", "count")),
+        Quantity("failed", "count", ("failed requests", "errors", "failures")),
+        Quantity("concurrency", "count", ("max concurrency", "users", "parallel requests", "in flight")),
+        Quantity("running", "count", ("running reqs", "running requests", "engine running")),
+        Quantity("waiting", "count", ("pending", "waiting reqs", "queued", "queue depth", "engine waiting")),
+        Quantity("swapped", "count"),
+        Quantity("preemptions", "count", ("num preemptions", "preempted")),
+        Quantity("replicas", "count", ("gpus", "nodes", "instances", "workers")),
+        Quantity("sessions", "count", ("streams",)),
+        Quantity("prompt_tokens", "tokens", ("input tokens", "isl", "input length", "prompt length")),
+        Quantity("output_tokens", "tokens", ("generated tokens", "osl", "output length", "completion tokens")),
+        Quantity("tokens_in_flight", "tokens", ("queued+running tokens", "tokens")),
+        # -- shares (0..1)
+        Quantity("failed_share", "share", ("error rate", "errors")),
+        Quantity("success_share", "share", ("success", "success rate")),
+        Quantity("kv_usage", "share", ("kv cache usage", "gpu kv cache usage", "token usage", "gpu cache usage")),
+        Quantity("prefix_hit", "share", ("prefix cache hit rate", "cache hit rate", "hit rate", "hit")),
+        Quantity("gpu_util", "share", ("gpu utilization", "gpu utilisation", "utilization.gpu", "gpu busy")),
+        Quantity("encoder_cache_usage", "share", ("encoder cache usage",)),
+        # -- hardware
+        Quantity("sm_clock", "MHz", ("sclk", "clocks.sm", "sm clock", "gpu clock", "clock")),
+        Quantity("power", "W", ("power.draw", "power draw")),
+        Quantity("power_limit", "W", ("power.limit", "power cap")),
+        Quantity("temperature", "C", ("temp", "temperature.gpu")),
+        Quantity("accept_length", "tokens", ("mean acceptance length", "accept len")),
+        # -- speech
+        Quantity("lag", "ms", ("stop lag",)),
+        Quantity("first_partial", "ms", ("first word", "time to first partial")),
+        Quantity("final_latency", "ms", ("stop", "finalization latency")),
+        Quantity("end_of_turn", "ms", ("end of utterance delay", "end of turn delay", "eou delay")),
+        Quantity("transcription_delay", "ms", ()),
+        Quantity("rtf", "", ("real time factor",)),
+        Quantity("rtfx", "", ("aggregate rtfx",)),
+    )
+}
+
+_TO_MS: Final = {
+    "ns": 1e-6,
+    "us": 1e-3,
+    "µs": 1e-3,
+    "usec": 1e-3,
+    "ms": 1.0,
+    "s": 1e3,
+    "sec": 1e3,
+    "min": 6e4,
+    "h": 3.6e6,
+}
+
+
+def in_unit(value: float, unit: str, wanted: str) -> float | None:
+    """`value` in `unit`, expressed in `wanted`: durations, and percent for shares. `None` where that makes no sense."""
+    unit = unit.strip().replace("μ", "µ")
+    if unit == wanted or not wanted:
+        return value
+    if wanted == "ms" and unit in _TO_MS:
+        return value * _TO_MS[unit]
+    if wanted == "share" and unit in {"%", "pct", "percent"}:
+        return value / 100.0
+    return None
+
+
+def quantity_named(words: str) -> Quantity | None:
+    """The quantity that these words name, whatever case and hyphens; `None` when the vocabulary has none."""
+    plain = " ".join(words.lower().replace("_", " ").replace("-", " ").split())
+    return _BY_WORDS.get(plain)
+
+
+_BY_WORDS: Final = {
+    **{word: item for item in reversed(QUANTITIES.values()) for word in item.words},
+    **{item.name.replace("_", " "): item for item in QUANTITIES.values()},
+}

@@ -1,0 +1,38 @@
+"""The answer in words: which finding comes first, what to do, and one sentence for a person."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.model.finding import Finding, Level
+
+__all__ = ["merged", "rank", "wording"]
+
+_ORDER: Final = {level: place for place, level in enumerate(Level)}
+_WORDING: Final = {
+    Level.PROVEN: "This is the cause.",
+    Level.CONSISTENT: "This matches; it was not yet tested by changing it.",
+    Level.SUSPECTED: "This could be it.",
+    Level.INSUFFICIENT: "",
+}
+
+
+def rank(findings: list[Finding]) -> list[Finding]:
+    """Surest first; among equally sure ones, the one that explains the most milliseconds of the tail."""
+    return sorted(findings, key=lambda item: (_ORDER[item.level], -(item.explains_ms or 0.0)))
+
+
+def merged(findings: list[Finding]) -> list[Finding]:
+    """One finding a code: the surest, where two kinds of evidence led to it."""
+    best: dict[str, Finding] = {}
+    for finding in findings:
+        other = best.get(finding.code)
+        best[finding.code] = finding if other is None else rank([other, finding])[0]
+    return list(best.values())
+
+
+def wording(finding: Finding) -> str:
+    """The sentence that says how sure it is, and what would decide it."""
+    if finding.level is Level.SUSPECTED and finding.missing:
+        return f"This could be it; to decide, measure: {finding.missing[0]}."
+    return _WORDING[finding.level]
