@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from tailrace.diagnose.readers.facts import FACTS
 from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.tables import TABLES
 
 __all__ = ["FORMATS", "format_of"]
 
-FORMATS: Final[tuple[Format, ...]] = ()
+FORMATS: Final[tuple[Format, ...]] = (
+    FACTS,
+    # -- whatever is drawn as a table, at last: tables of requests, chunks and series are told before
+    *TABLES,
+)
 
 
 def format_of(head: str, name: str) -> Format | None:
