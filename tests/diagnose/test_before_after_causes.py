@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tailrace.diagnose.causes import decode_slowdown
+from tailrace.diagnose.causes.compute import decode_slowdown
 from tailrace.diagnose.causes.compute.decode_slowdown import DecodeSlowdown
 from tailrace.model.finding import Action, Layer, Level
 from tests.diagnose.simulated import answer, as_gateway, codes, evidence, found, served, without_state

@@ -23,6 +23,7 @@ _BINS: Final = 200
 _A_BIN: Final = 20
 """Requests that a bin needs for a median worth the name."""
 _LEAST: Final = 0.15
+_LEAST_FAILED: Final = 0.02
 _NEAR: Final = 2
 _SHARE: Final = 0.15
 _METRICS: Final = (("ttft", "TTFT"), ("tpot", "TPOT"))
@@ -49,7 +50,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """The change lies within so many seconds of it: one bin."""
     before: float
     after: float
-    """Medians of the level (ms; a share for `failures`) until the neighbouring change."""
+    """The level (median in ms; a share for `failures`) from and until the neighbouring change."""
     change: float
     low: float
     high: float
@@ -95,25 +96,19 @@ def moments(table: RecordTable, events: Sequence[Happening] = ()) -> list[Moment
     origin = _origin(table)
     beside = _context(table, place, bins)
     done = completed(table)
+    n = np.bincount(place, minlength=bins)
     series = [(metric, _medians(table.ms(metric), done, place, bins)) for metric, _ in _METRICS]
     series.append(("failures", _shares(~done, place, bins)))
     out = []
     for metric, values in series:
         known = np.flatnonzero(np.isfinite(values))
-        if known.size < MIN_VALUES:
+        if known.size < MIN_VALUES or np.ptp(values[known]) <= 0:
             continue
-        level = values[known] if metric == "failures" else np.log(np.maximum(values[known], _FLOOR))
-        cuts = change_points(level) if np.ptp(level) > 0 else []
-        edges = [0, *cuts, int(known.size)]
-        spread = noise(level)
+        level = _Level.of_shares(values[known], n[known]) if metric == "failures" else _Level.of_times(values[known])
+        edges = [0, *change_points(level.series, least_noise=level.least_noise), int(known.size)]
         for left, cut, right in zip(edges, edges[1:], edges[2:], strict=False):
-            one, two = level[left:cut], level[cut:right]
-            delta = float(np.median(two) - np.median(one))
-            half = 1.96 * 1.2533 * spread * float(np.sqrt(1.0 / one.size + 1.0 / two.size))
-            ends = (delta - half, delta + half)
-            if metric != "failures":
-                delta, ends = float(np.expm1(delta)), (float(np.expm1(ends[0])), float(np.expm1(ends[1])))
-            if abs(delta) < (_LEAST if metric != "failures" else 0.02) or ends[0] <= 0.0 <= ends[1]:
+            delta, ends = level.change(left, cut, right)
+            if abs(delta) < (_LEAST if metric != "failures" else _LEAST_FAILED) or ends[0] <= 0.0 <= ends[1]:
                 continue
             when = int(known[cut])
             moment = when * width
@@ -124,8 +119,8 @@ def moments(table: RecordTable, events: Sequence[Happening] = ()) -> list[Moment
                     at_s=moment,
                     at_unix_s=origin + moment if origin else 0.0,
                     within_s=width,
-                    before=float(np.median(values[known[left:cut]])),
-                    after=float(np.median(values[known[cut:right]])),
+                    before=level.at(left, cut),
+                    after=level.at(cut, right),
                     change=delta,
                     low=ends[0],
                     high=ends[1],
@@ -138,6 +133,54 @@ def moments(table: RecordTable, events: Sequence[Happening] = ()) -> list[Moment
                 )
             )
     return sorted(out, key=lambda one: (one.at_s, one.metric))
+
+
+class _Level(NamedTuple):
+    """A series as it is cut, and as it is told."""
+
+    series: Floats
+    values: Floats
+    n: NDArray[np.int64]
+    least_noise: float
+    shares: bool
+
+    @classmethod
+    def of_times(cls, values: Floats) -> _Level:
+        """Medians, whose noise is relative."""
+        return cls(np.log(np.maximum(values, _FLOOR)), values, np.ones(values.size, dtype=np.int64), 0.0, shares=False)
+
+    @classmethod
+    def of_shares(cls, values: Floats, n: NDArray[np.int64]) -> _Level:
+        """Shares of n, stabilised: the noise of asin(sqrt(share)) is 1 / (2 sqrt(n)), whatever the share.
+
+        Anscombe, "The transformation of Poisson, binomial and negative-binomial data", Biometrika 35, 1948.
+        """
+        stable = np.arcsin(np.sqrt((values * n + 0.375) / (n + 0.75)))
+        return cls(stable, values, n, 0.5 / float(np.sqrt(np.median(n))), shares=True)
+
+    def at(self, begin: int, end: int) -> float:
+        """The level of a segment."""
+        inside = slice(begin, end)
+        if self.shares:
+            return float((self.values[inside] * self.n[inside]).sum() / self.n[inside].sum())
+        return float(np.median(self.values[inside]))
+
+    def change(self, left: int, cut: int, right: int) -> tuple[float, tuple[float, float]]:
+        """(change at `cut`, its 95 % interval): relative for times, a difference for shares."""
+        if self.shares:
+            one, two = self.at(left, cut), self.at(cut, right)
+            sizes = self.n[left:cut].sum(), self.n[cut:right].sum()
+            half = 1.96 * float(np.sqrt(one * (1 - one) / sizes[0] + two * (1 - two) / sizes[1]))
+            return two - one, (two - one - half, two - one + half)
+        before, after = self.series[left:cut], self.series[cut:right]
+        delta = float(np.median(after) - np.median(before))
+        # 1.2533 = sqrt(pi / 2): how much more a median scatters than a mean.
+        half = 1.96 * 1.2533 * noise(self.series) * float(np.sqrt(1.0 / before.size + 1.0 / after.size))
+        return float(np.expm1(delta)), (float(np.expm1(delta - half)), float(np.expm1(delta + half)))
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _origin(table: RecordTable) -> float:
@@ -189,7 +232,8 @@ class _Beside(NamedTuple):
             return ""
         a, b = float(np.median(one)), float(np.median(two))
         if self.unit:
-            return f"{self.name} {a:,.3g} -> {b:,.3g} {self.unit}" if abs(b - a) > 0.1 * max(abs(a), 1e-9) else ""
+            moved = abs(b - a) > 0.1 * max(abs(a), 1e-9)
+            return f"{self.name} {_short(a)} -> {_short(b)} {self.unit}" if moved else ""
         return f"{self.name} {a:.0%} -> {b:.0%} of the requests" if abs(b - a) >= _SHARE else ""
 
 
