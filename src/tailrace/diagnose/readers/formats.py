@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
+from tailrace.diagnose.readers.chunks import CHUNKS
 from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.requests import REQUESTS
+from tailrace.diagnose.readers.timeseries import TIMESERIES
 
 __all__ = ["FORMATS", "format_of"]
 
-FORMATS: Final[tuple[Format, ...]] = ()
+FORMATS: Final[tuple[Format, ...]] = (
+    CHUNKS,
+    REQUESTS,
+    TIMESERIES,
+)
 
 
 def format_of(head: str, name: str) -> Format | None:
