@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from tailrace.analyze.inferred_waits import with_inferred
 from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
-from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.observed import Arm, Observed
 from tailrace.diagnose.readers.metric_observations import observations_of
+from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.source import Kind, Source
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
@@ -39,6 +42,7 @@ def gather(
     if readings and not _has_records(sources):
         # Beside records of our own, scrapes serve the rules on records (`states`).
         observed = Observed.joined([observed, observations_of(readings)])
+    observed.arms = _apart(observed.arms)
     summaries = [source.name for source in sources if source.aggregate is not None]
     if summaries and not tables and not hardware and not observed:
         raise InputError(
@@ -70,6 +74,18 @@ def gather(
         hardware=hardware,
         observed=observed,
     )
+
+
+def _apart(arms: list[Arm]) -> list[Arm]:
+    """Arms of several files, each with a name of its own; `before.txt` beside `after.txt` tells which is which."""
+    seen: dict[str, int] = {}
+    named = []
+    for arm in arms:
+        seen[arm.name] = seen.get(arm.name, 0) + 1
+        again = seen[arm.name] > 1
+        named.append(msgspec.structs.replace(arm, name=f"{arm.name} ({arm.place.source})") if again else arm)
+    single = len({arm.place.source for arm in named}) == len(named)
+    return with_roles(named) if single else named
 
 
 def _with_inferred(table: RecordTable) -> RecordTable:

@@ -19,7 +19,7 @@ from tailrace.engines.prometheus_text import Sample, Scrape, parse_scrape
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
-__all__ = ["Reading", "is_query_answer", "read_readings"]
+__all__ = ["Reading", "is_query_answer", "is_scrape", "read_readings"]
 
 _SERIES: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(\{.*\})?\s+\S+(?:\s+(\d{9,13}(?:\.\d+)?))?\s*$")
 _ISO: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?")
@@ -28,6 +28,8 @@ _BETWEEN: Final = re.compile(
     r"^(?:==+>|---|===|\*\*\*|\$ |#+ (?:scrape|sample|reading|snapshot|t\s*[=:]|time|at )|<==)", re.IGNORECASE
 )
 _TO_S: Final = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "": 1.0}
+_LOOKED_AT: Final = 1 << 14
+_LINES_LOOKED_AT: Final = 60
 _MOST_READINGS: Final = 20_000
 _QUERY_HEAD: Final = (b'"resultType"', b'"metric":{', b'"metric": {')
 _decode: Final = msgspec.json.Decoder().decode
@@ -55,6 +57,21 @@ def is_query_answer(head: bytes) -> bool:
     """Whether a file begins like an answer of Prometheus' query API, or like the list of results in one."""
     start = head.lstrip()
     return start[:1] in (b"{", b"[") and any(mark in start[:2048] for mark in _QUERY_HEAD) and b'"value' in start
+
+
+def is_scrape(head: bytes) -> bool:
+    """Whether a file begins like a scrape: a type or a help line, or samples whose names or labels are no words of
+    prose (`mean 12.3` alone is none).
+    """
+    lines = head[:_LOOKED_AT].decode("utf-8", "replace").split("\n")[:_LINES_LOOKED_AT]
+    if any(line.startswith(("# TYPE ", "# HELP ")) for line in lines):
+        return True
+    plain = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if len(lines) > 1 and plain and len(lines) < _LINES_LOOKED_AT and len(head) >= _LOOKED_AT:
+        plain = plain[:-1]  # the last line may be cut
+    found = [_SERIES.match(line.partition(" # {")[0]) for line in plain]
+    samples = [one for one in found if one is not None and (one[2] or "_" in one[1] or ":" in one[1])]
+    return bool(samples) and len(samples) >= 0.6 * len(plain)
 
 
 def read_readings(text: str, name: str) -> list[Reading]:

@@ -22,14 +22,17 @@ from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.formats import format_of
 from tailrace.diagnose.readers.imported import chosen, split_number
 from tailrace.diagnose.readers.json_lines import read_lines
+from tailrace.diagnose.readers.json_numbers import read_numbers
 from tailrace.diagnose.readers.metric_quantities import is_known
-from tailrace.diagnose.readers.metric_readings import Reading, is_query_answer, read_readings
+from tailrace.diagnose.readers.metric_readings import Reading, is_query_answer, is_scrape, read_readings
 from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
 from tailrace.diagnose.readers.request_columns import looks_like_requests
 from tailrace.diagnose.readers.request_table import table_of_requests
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import MARK, read_signals
 from tailrace.diagnose.readers.table_text import first_headings
+from tailrace.diagnose.readers.tables import numbered_lines
+from tailrace.diagnose.readers.text import observed_text
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
 from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
@@ -132,7 +135,7 @@ def _look(path: Path) -> tuple[Kind, Foreign | Format | None]:
 
 
 def _other_kind(start: bytes, name: str) -> tuple[Kind, Format | None] | None:
-    if is_query_answer(start):
+    if is_query_answer(start) or is_scrape(start):
         return Kind.SCRAPE, None
     kind = _json_kind(start[:_JSON_HEAD]) or _table_kind(start[:_JSON_HEAD])
     if kind is not None and not (kind is Kind.LINES and _foreign_requests(start)):
@@ -183,10 +186,13 @@ def _looks_like_samples(head: bytes) -> bool:
     return True
 
 
-def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: bool = False) -> Source:
+def read_source(
+    name: str, decode: Decode, *, at_ns: int = 0, allow_partial: bool = False, together: bool = False
+) -> Source:
     """Read one source. `at_ns` orders scrapes, which carry no stamp of their own. InputError says what is wrong.
 
-    Of a file that holds several runs of another load generator, `name#2` is the second one.
+    Of a file that holds several runs of another load generator, `name#2` is the second one. `together`: of summaries
+    without requests all are wanted at once, as the arms of `observed`.
     """
     plain, number = split_number(name)
     path = Path(plain)
@@ -195,7 +201,9 @@ def read_source(name: str, decode: Decode, *, at_ns: int = 0, allow_partial: boo
         observed = foreign.read(path, path.name)
         return Source(name=name, kind=kind, observed=observed, table=table_of_requests(observed))
     if foreign is not None:
-        return _foreign(path, foreign, name, number, allow_partial=allow_partial)
+        all_of_them = together and number is None
+        found = _summaries(path, foreign, name, allow_partial=allow_partial) if all_of_them else None
+        return found or _foreign(path, foreign, name, number, allow_partial=allow_partial)
     if number is not None:
         raise InputError(f"#{number} names one of several runs; this is a {kind}", place=name, remedy=f"Give {plain}")
     if kind is Kind.RUN:
@@ -241,6 +249,26 @@ def _foreign(path: Path, foreign: Foreign, name: str, number: int | None, *, all
     if isinstance(item, Aggregate):
         return Source(name=name, kind=Kind.LOAD_TOOL, foreign=foreign, aggregate=item, notes=notes)
     return Source(name=name, kind=Kind.LOAD_TOOL, foreign=foreign, table=item.table(), run=item, notes=notes)
+
+
+def _summaries(path: Path, foreign: Foreign, name: str, *, allow_partial: bool) -> Source | None:
+    """Summaries of runs as arms, whatever their own reader makes of them; `None` where the file holds requests."""
+    try:
+        imported = read_foreign(path, foreign, allow_partial=allow_partial)
+    except InputError:
+        imported = None
+    if imported is not None and not all(isinstance(item, Aggregate) for item in imported.items):
+        return None
+    if foreign is Foreign.CONSOLE:
+        observed = observed_text(numbered_lines(path), path.name)
+    else:
+        observed = read_numbers(path, path.name)
+    if not observed.arms:
+        return None
+    items = [] if imported is None else imported.items
+    notes = [f"{name}: {note}" for note in ([] if imported is None else imported.notes)]
+    first = next((item for item in items if isinstance(item, Aggregate)), None)
+    return Source(name=name, kind=Kind.LOAD_TOOL, foreign=foreign, aggregate=first, observed=observed, notes=notes)
 
 
 def _hardware(path: Path, name: str, kind: Kind) -> Source:
