@@ -67,7 +67,11 @@ class Ruling(NamedTuple):
     @property
     def words(self) -> list[str]:
         """What was answered, one sentence each."""
-        return [f"{item.name}: {item.words}" for item in (*self.questions, *self.preconditions) if item.answer is not Answer.UNKNOWN]
+        return [
+            f"{item.name}: {item.words}"
+            for item in (*self.questions, *self.preconditions)
+            if item.answer is not Answer.UNKNOWN
+        ]
 
     @property
     def advice(self) -> str:

@@ -103,9 +103,13 @@ def condition(arm: Arm, words: str) -> float | None:
     if quoted is not None:
         return quoted.value
     for text in (arm.label, arm.name):
-        near = re.search(rf"(?:{words})\W{{0,3}}(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\W{{0,2}}(?:{words})", text, re.IGNORECASE)
+        near = re.search(
+            rf"(?:{words})\W{{0,3}}(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\W{{0,2}}(?:{words})", text, re.IGNORECASE
+        )
         if near is not None:
-            number = next((group for group in near.groups() if group is not None and _as_number(group) is not None), None)
+            number = next(
+                (group for group in near.groups() if group is not None and _as_number(group) is not None), None
+            )
             if number is not None:
                 return float(number)
     return None

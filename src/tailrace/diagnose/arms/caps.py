@@ -63,7 +63,10 @@ class CapSweep(NamedTuple):
         """`cap 4 -> 32 (x 8): throughput 40.8 -> 235.5 tok/s (x 5.77), TPOT 92 -> 116 ms (x 1.26)`."""
         first, last = self.points[0].x, self.points[-1].x
         words = f"cap {first:g} -> {last:g} (x {self.growth:.3g})"
-        for name, values in (("throughput", self.rates), ("TPOT" if self.paces and self.paces[0].quantity == "tpot" else "ITL", self.paces)):
+        for name, values in (
+            ("throughput", self.rates),
+            ("TPOT" if self.paces and self.paces[0].quantity == "tpot" else "ITL", self.paces),
+        ):
             if values:
                 one, two = values[0], values[-1]
                 words += f"{':' if name == 'throughput' or not self.rates else ','} {name} {number(one.value)} -> {number(two.value, two.unit)} (x {two.value / one.value:.3g})"
@@ -81,7 +84,11 @@ def cap_sweep(observed: Observed) -> CapSweep | None:
     points = sweep(observed, CAP, _tells)
     if len(points) < 2 or points[0].x <= 0:
         return None
-    return CapSweep(points, _shared(points, ("output_tok_s", "decode_tok_s", "req_s", "completed_rps")), _shared(points, ("tpot", "itl")))
+    return CapSweep(
+        points,
+        _shared(points, ("output_tok_s", "decode_tok_s", "req_s", "completed_rps")),
+        _shared(points, ("tpot", "itl")),
+    )
 
 
 def _tells(arm: Arm) -> bool:

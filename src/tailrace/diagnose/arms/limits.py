@@ -43,10 +43,14 @@ def _length(observed: Observed) -> float | None:
     """Prompt and answer together (tokens): the longest that an arm or a statement names."""
     sums = []
     for arm in observed.arms:
-        prompt, answer = (figure(arm, name, stats=("p95", "p99", "p50", "mean", "")) for name in ("prompt_tokens", "output_tokens"))
+        prompt, answer = (
+            figure(arm, name, stats=("p95", "p99", "p50", "mean", "")) for name in ("prompt_tokens", "output_tokens")
+        )
         if prompt is None or "total" in prompt.label.lower():
             continue
-        sums.append(prompt.value + (answer.value if answer is not None and "total" not in answer.label.lower() else 0.0))
+        sums.append(
+            prompt.value + (answer.value if answer is not None and "total" not in answer.label.lower() else 0.0)
+        )
     if sums:
         return max(sums)
     each = number_stated(observed, r"tokens per (?:request|seq)|mean tokens|tokens a request|avg tokens")
@@ -73,7 +77,11 @@ def limits_fit(observed: Observed) -> Check:
     room, tokens, length = held
     sums = f"{tokens:.0f} / {length:.0f} = {room:.0f} requests fit the KV cache, the cap is {cap:.0f}"
     if cap > 1.05 * room:
-        return Check(_NAME, Answer.FAILS, f"the cap is above what the KV cache holds ({sums}): lower max_num_seqs to {max(int(room), 1)}")
+        return Check(
+            _NAME,
+            Answer.FAILS,
+            f"the cap is above what the KV cache holds ({sums}): lower max_num_seqs to {max(int(room), 1)}",
+        )
     if cap < LOW * room:
         return Check(_NAME, Answer.FAILS, f"the cap leaves room ({sums}): raise max_num_seqs")
     return Check(_NAME, Answer.HOLDS, sums)

@@ -174,7 +174,11 @@ def _what(words: str) -> str:
 
 def _of_series(observed: Observed) -> list[Spread]:
     out = []
-    for name, what in (("running", "running requests"), ("waiting", "waiting requests"), ("tokens_in_flight", "tokens in flight")):
+    for name, what in (
+        ("running", "running requests"),
+        ("waiting", "waiting requests"),
+        ("tokens_in_flight", "tokens in flight"),
+    ):
         series = observed.of_series(name)
         for label in _LABELS:
             mine = {item.labels[label]: item for item in series if label in item.labels and len(item)}

@@ -38,7 +38,11 @@ def _queue(observed: Observed) -> Check:
             share = queue.value / ttft.value
             return Check(name, Answer.HOLDS, f"{share:.0%} of TTFT is queue, the rest execution ({arm.name})")
     for arm in observed.arms:
-        load, rate, ttft = condition(arm, r"\bconcurrency\b"), figure(arm, "req_s"), figure(arm, "ttft", stats=("mean", "p50", ""))
+        load, rate, ttft = (
+            condition(arm, r"\bconcurrency\b"),
+            figure(arm, "req_s"),
+            figure(arm, "ttft", stats=("mean", "p50", "")),
+        )
         if load is not None and rate is not None and rate.value and ttft is not None:
             share = ttft.value / 1000.0 / (load / rate.value)
             words = f"TTFT is {share:.0%} of the {load / rate.value:.2f} s in the system (Little's law); queue and prefill in it are not split"
@@ -50,7 +54,11 @@ def _queue(observed: Observed) -> Check:
         if asked and done is not None and done.value and asked != float("inf"):
             full = "queue: more is offered" if asked > 1.1 * done.value else "execution: what is offered is served"
             return Check(name, Answer.HOLDS, f"{full} ({asked:g}/s offered, {done.value:g}/s completed)")
-    waiting = [float(np.nanmax(item.values)) for item in observed.of_series("waiting") if len(item) and np.isfinite(item.values).any()]
+    waiting = [
+        float(np.nanmax(item.values))
+        for item in observed.of_series("waiting")
+        if len(item) and np.isfinite(item.values).any()
+    ]
     if waiting:
         return Check(name, Answer.HOLDS, f"up to {max(waiting):g} requests wait in the engine")
     return Check(name, Answer.UNKNOWN, "queue time beside TTFT, or offered and completed rate (queue or execution?)")
@@ -65,8 +73,16 @@ def _phase(observed: Observed) -> Check:
         prefill, decode = (figure(arm, what, stats=_ANY) for what in ("prefill", "decode"))
         if prefill is not None and decode is not None and prefill.stat == decode.stat:
             more = "prefill" if prefill.value > decode.value else "decode"
-            return Check(name, Answer.HOLDS, f"{more} (prefill {number(prefill.value, 'ms')}, decode {number(decode.value, 'ms')})")
-        queue, ttft, tpot = figure(arm, "queue", stats=_ANY), figure(arm, "ttft", stats=_ANY), figure(arm, "tpot", "itl", stats=_ANY)
+            return Check(
+                name,
+                Answer.HOLDS,
+                f"{more} (prefill {number(prefill.value, 'ms')}, decode {number(decode.value, 'ms')})",
+            )
+        queue, ttft, tpot = (
+            figure(arm, "queue", stats=_ANY),
+            figure(arm, "ttft", stats=_ANY),
+            figure(arm, "tpot", "itl", stats=_ANY),
+        )
         tokens, n = figure(arm, "output_tokens"), figure(arm, "n")
         if queue is None or ttft is None or tpot is None or tokens is None or queue.stat != ttft.stat:
             continue
@@ -76,7 +92,9 @@ def _phase(observed: Observed) -> Check:
         out = tokens.value / n.value if total and n is not None else tokens.value
         before, after = ttft.value - queue.value, tpot.value * max(out - 1, 0)
         more = "prefill" if before > after else "decode"
-        return Check(name, Answer.HOLDS, f"{more} (TTFT - queue {number(before, 'ms')}, TPOT x (out - 1) {number(after, 'ms')})")
+        return Check(
+            name, Answer.HOLDS, f"{more} (TTFT - queue {number(before, 'ms')}, TPOT x (out - 1) {number(after, 'ms')})"
+        )
     stated = number_stated(observed, r"prefill share|decode share")
     if stated is not None and stated.number is not None:
         return Check(name, Answer.HOLDS, f"{stated.name.replace('_', ' ')} {stated.number:g}")
@@ -101,11 +119,19 @@ def _cap(observed: Observed) -> Check:
     if swept is not None and swept.gain is not None:
         return _of_sweep(name, swept)
     target = number_stated(observed, r"(?:tpot|itl) (?:target|slo|objective)|target tpot")
-    tpots = [value for arm in observed.arms if (value := figure(arm, "tpot", "itl", stats=("p50", "mean", ""))) is not None]
+    tpots = [
+        value for arm in observed.arms if (value := figure(arm, "tpot", "itl", stats=("p50", "mean", ""))) is not None
+    ]
     bound = target.number if target is not None and target.number else TPOT_MS
     if tpots and max(item.value for item in tpots) > bound:
-        return Check(name, Answer.HOLDS, f"TPOT {number(max(item.value for item in tpots), 'ms')} is over {bound:g} ms already: a larger batch makes it worse")
-    return Check(name, Answer.UNKNOWN, "a sweep of the cap (max_num_seqs) under the same load: throughput and TPOT at each")
+        return Check(
+            name,
+            Answer.HOLDS,
+            f"TPOT {number(max(item.value for item in tpots), 'ms')} is over {bound:g} ms already: a larger batch makes it worse",
+        )
+    return Check(
+        name, Answer.UNKNOWN, "a sweep of the cap (max_num_seqs) under the same load: throughput and TPOT at each"
+    )
 
 
 def _of_sweep(name: str, swept: CapSweep) -> Check:
@@ -142,7 +168,9 @@ def _preemptions(observed: Observed) -> Check:
     if not counts:
         return Check(name, Answer.UNKNOWN, "the preemption counter of the window (two scrapes of /metrics)")
     if max(counts) > 0:
-        return Check(name, Answer.FAILS, f"{max(counts):g} preemptions: the KV cache is too small for what runs at once")
+        return Check(
+            name, Answer.FAILS, f"{max(counts):g} preemptions: the KV cache is too small for what runs at once"
+        )
     return Check(name, Answer.HOLDS, "0 preemptions")
 
 
@@ -170,12 +198,17 @@ def _grammar(observed: Observed) -> Check:
     name = "grammar share"
     if _same(observed, r"grammar|schema|structured|\bmix\b|workload|trace"):
         return Check(name, Answer.HOLDS, "the request mix is stated to be equal")
-    item = next((item for item in told(observed) if re.search(r"structured|grammar|json schema", item.name.replace("_", " "))), None)
+    item = next(
+        (item for item in told(observed) if re.search(r"structured|grammar|json schema", item.name.replace("_", " "))),
+        None,
+    )
     if item is not None:
         if item.value in (False, 0, "no", "none", "off"):
             return Check(name, Answer.HOLDS, "no request has a grammar")
         if "share" in item.name and "chang" in item.name:
-            return Check(name, Answer.FAILS if item.value else Answer.HOLDS, f"{item.name.replace('_', ' ')}: {item.value}")
+            return Check(
+                name, Answer.FAILS if item.value else Answer.HOLDS, f"{item.name.replace('_', ' ')}: {item.value}"
+            )
     return Check(name, Answer.UNKNOWN, "the share of requests with a grammar (JSON schema) before and now")
 
 

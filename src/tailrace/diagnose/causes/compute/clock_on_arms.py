@@ -50,7 +50,7 @@ class ClockTable(NamedTuple):
         return 1.0 - self.low / self.high
 
     def exponent(self, pair: tuple[Quoted, Quoted] | None) -> float | None:
-        """e of speed ~ clock^e between the two ends."""
+        """E of speed ~ clock^e between the two ends."""
         if pair is None or min(pair[0].value, pair[1].value) <= 0:
             return None
         return float(np.log(pair[0].value / pair[1].value) / np.log(self.high / self.low))
@@ -124,20 +124,36 @@ def _found(cause: Cause, observed: Observed, table: ClockTable, *, heat: bool) -
         else:
             rivals.append("COMPUTE_POWER_CAP")
     hot = table.heat is not None and max(item.value for item in table.heat) >= HOT_C
-    reasons = next((value for arm, _ in table.rows if (value := worded(arm, r"thermal|throttl|reason")) is not None), None)
+    reasons = next(
+        (value for arm, _ in table.rows if (value := worded(arm, r"thermal|throttl|reason")) is not None), None
+    )
     if reasons is not None or (heat and hot and table.heat is not None and table.heat[1].value >= table.heat[0].value):
         missing = []
     return cause.finding(
         statement=f"The clock falls {number(table.high)} -> {number(table.low, 'MHz')} (-{table.fall:.0%}){words}: "
-        + ("the device cannot shed its heat (thermal history decides the clock)." if heat else "it is at its power limit."),
+        + (
+            "the device cannot shed its heat (thermal history decides the clock)."
+            if heat
+            else "it is at its power limit."
+        ),
         evidence=list(dict.fromkeys(evidence)),
         explains_ms=None,
         relation=f"{number(table.low)} / {number(table.high)} = {table.low / table.high:.3f}"
-        + (f"; {quantity(table.prefill[1])} {number(table.prefill[1].value)} / {number(table.prefill[0].value)} = {table.prefill[1].value / table.prefill[0].value:.3f}" if table.prefill else "")
-        + (f"; {quantity(table.decode[1])} {number(table.decode[1].value)} / {number(table.decode[0].value)} = {table.decode[1].value / table.decode[0].value:.3f}" if table.decode else ""),
+        + (
+            f"; {quantity(table.prefill[1])} {number(table.prefill[1].value)} / {number(table.prefill[0].value)} = {table.prefill[1].value / table.prefill[0].value:.3f}"
+            if table.prefill
+            else ""
+        )
+        + (
+            f"; {quantity(table.decode[1])} {number(table.decode[1].value)} / {number(table.decode[0].value)} = {table.decode[1].value / table.decode[0].value:.3f}"
+            if table.decode
+            else ""
+        ),
         n=len(table.rows),
         advice="Look at its cooling, and let it cool between measurements; record the requested and the effective clock with "
-        "every benchmark." if heat else "Raise the power limit (nvidia-smi -pl), run fewer prefills at once, or plan with this clock.",
+        "every benchmark."
+        if heat
+        else "Raise the power limit (nvidia-smi -pl), run fewer prefills at once, or plan with this clock.",
         price="A lower clock at all times, or money for cooling." if heat else "More power and heat.",
         verify="nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active --format=csv -l 1",
         missing=missing,
@@ -180,8 +196,11 @@ def throughput_beside(observed: Observed) -> tuple[str, list[Evidence]] | None:
     rows = []
     for arm in observed.arms:
         speed = figure(arm, "tflops", "prompt_tok_s", "decode_tok_s", "output_tok_s", "req_s", stats=_ANY)
-        if speed is not None and worded(arm, r"^t\b|time|minute|elapsed|second") is not None or speed is not None and any(
-            name in ("t", "t_s", "time", "elapsed", "minute") for name in arm.keys
+        if (
+            (speed is not None
+            and worded(arm, r"^t\b|time|minute|elapsed|second") is not None)
+            or (speed is not None
+            and any(name in ("t", "t_s", "time", "elapsed", "minute") for name in arm.keys))
         ):
             rows.append((arm, speed))
     if len(rows) < 2 or rows[0][1].key != rows[-1][1].key:

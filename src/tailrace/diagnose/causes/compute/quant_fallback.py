@@ -45,8 +45,14 @@ class QuantFallback(Cause):
 
     code: ClassVar[str] = "COMPUTE_QUANT_FALLBACK"
     stage: ClassVar[str] = "decode"
-    needs: ClassVar[tuple[str, ...]] = ("TPOT with both precisions at a small batch", "the batch (concurrency)", "the kernel that was chosen")
-    disproof: ClassVar[str] = "The ratio is below 0.8, or the batch is large (then decoding is not bound by the weights)."
+    needs: ClassVar[tuple[str, ...]] = (
+        "TPOT with both precisions at a small batch",
+        "the batch (concurrency)",
+        "the kernel that was chosen",
+    )
+    disproof: ClassVar[str] = (
+        "The ratio is below 0.8, or the batch is large (then decoding is not bound by the weights)."
+    )
     action: ClassVar[Action] = Action.FIX
 
     def observe(self, observed: Observed) -> Finding | None:
@@ -80,10 +86,30 @@ class QuantFallback(Cause):
             evidence=[
                 evidence_of(low.arm, low.pace),
                 evidence_of(full.arm, full.pace),
-                Evidence(f"ratio {ratio:.2f} (expected about {expected:.2g})", str(low.pace.place) or "form", "ratio", round(ratio, 4)),
+                Evidence(
+                    f"ratio {ratio:.2f} (expected about {expected:.2g})",
+                    str(low.pace.place) or "form",
+                    "ratio",
+                    round(ratio, 4),
+                ),
                 *(evidence_of(item.arm, item.pace) for item in arms if item not in (low, full)),
-                *([Evidence(f"{best[0].arm.name} / {best[1].arm.name} = {best[2]:.2f}: the hardware can do it", str(best[0].pace.place) or "form", "other_ratio", round(best[2], 4))] if best is not None and best[2] < FALLBACK else []),
-                *([Evidence(f"batch {batch:g}", str(low.arm.place) or "form", "batch", batch)] if batch is not None else []),
+                *(
+                    [
+                        Evidence(
+                            f"{best[0].arm.name} / {best[1].arm.name} = {best[2]:.2f}: the hardware can do it",
+                            str(best[0].pace.place) or "form",
+                            "other_ratio",
+                            round(best[2], 4),
+                        )
+                    ]
+                    if best is not None and best[2] < FALLBACK
+                    else []
+                ),
+                *(
+                    [Evidence(f"batch {batch:g}", str(low.arm.place) or "form", "batch", batch)]
+                    if batch is not None
+                    else []
+                ),
             ],
             explains_ms=None if rate else low.pace.value - expected * full.pace.value,
             relation=f"{_of(full if rate else low)} / {_of(low if rate else full)} = {ratio:.2f}; expected {low.bits} / {full.bits} bits = {expected:.2g}",
@@ -95,7 +121,10 @@ class QuantFallback(Cause):
             verify=again(low.arm, more="--concurrency 1"),
             missing=missing if batch is None or rivals else [],
             rivals=rivals,
-            disproof_checked=[f"batch {batch:g}" if batch is not None else "the batch is not known", *([f"other ratios: {'; '.join(others)}"] if others else [])],
+            disproof_checked=[
+                f"batch {batch:g}" if batch is not None else "the batch is not known",
+                *([f"other ratios: {'; '.join(others)}"] if others else []),
+            ],
         )
 
 
@@ -113,14 +142,19 @@ def _weights(arm: Arm) -> _Weights | None:
     pace = figure(arm, "tpot", "itl", stats=_STATS) or figure(arm, "decode_tok_s", "output_tok_s", stats=_STATS)
     if bits is None or pace is None or pace.value <= 0:
         return None
-    rest = [
-        str(value).lower()
-        for name, value in arm.keys.items()
-        if isinstance(value, str) and bits_of(value) is None
-    ]
+    rest = [str(value).lower() for name, value in arm.keys.items() if isinstance(value, str) and bits_of(value) is None]
     rest += [f"{name}={value:g}" for name, value in arm.keys.items() if isinstance(value, float)]
     if not arm.keys:
-        rest.append(" ".join(re.sub(rf"(?:{_WORDS})\w*|offline|online|dynamic|static|quanti[sz]ed|weights?", " ", words.replace("_", " "), flags=re.IGNORECASE).split()).lower())
+        rest.append(
+            " ".join(
+                re.sub(
+                    rf"(?:{_WORDS})\w*|offline|online|dynamic|static|quanti[sz]ed|weights?",
+                    " ",
+                    words.replace("_", " "),
+                    flags=re.IGNORECASE,
+                ).split()
+            ).lower()
+        )
     return _Weights(arm, bits, " ".join(rest), pace)
 
 
@@ -132,7 +166,7 @@ def _ratios(arms: list[_Weights]) -> list[tuple[_Weights, _Weights, float]]:
     out = []
     for low in arms:
         for full in arms:
-            if low.bits >= 16 or full.bits != 16 or low.rest != full.rest or low.pace.key != full.pace.key:  # noqa: PLR2004
+            if low.bits >= 16 or full.bits != 16 or low.rest != full.rest or low.pace.key != full.pace.key:
                 continue
             rate = low.pace.quantity not in ("tpot", "itl")
             out.append((low, full, full.pace.value / low.pace.value if rate else low.pace.value / full.pace.value))

@@ -123,7 +123,11 @@ def _trips(observed: Observed) -> list[_Trip]:
         if ms is not None:
             out.append(_Trip(_side(item.name), words, ms, str(item.place) or "form"))
     for series in observed.series:
-        if series.name in ("health_rtt", "metrics_rtt", "loop_lag") and len(series) and np.isfinite(series.values).any():
+        if (
+            series.name in ("health_rtt", "metrics_rtt", "loop_lag")
+            and len(series)
+            and np.isfinite(series.values).any()
+        ):
             ms = in_unit(float(np.nanmax(series.values)), series.unit or "ms", "ms")
             if ms is not None:
                 place = series.line_of(int(np.nanargmax(series.values)))

@@ -13,8 +13,8 @@ from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding, Level
 
 if TYPE_CHECKING:
-    from tailrace.diagnose.cause import Cause
     from tailrace.diagnose.arms.pairs import Pair
+    from tailrace.diagnose.cause import Cause
 
 __all__ = ["OF_THE_LOOP", "blocked_streams"]
 
@@ -41,7 +41,9 @@ def _stall(arm: Arm) -> Quoted | None:
         (
             value
             for value in arm.values.values()
-            if value.unit == "ms" and not value.relative and re.search(r"stall|freeze|block|lag", value.label, re.IGNORECASE)
+            if value.unit == "ms"
+            and not value.relative
+            and re.search(r"stall|freeze|block|lag", value.label, re.IGNORECASE)
         ),
         None,
     )
@@ -123,8 +125,10 @@ def _end_to_end(bad: Arm, good: Arm) -> tuple[list[str], list[Evidence]]:
     if all(rates) and all(held) and all(rate.value for rate in rates if rate):
         spent = [load / rate.value for load, rate in zip(held, rates, strict=True) if load and rate]
         if len(spent) == 2:
-            notes.append(f"end to end by Little's law: {held[0]:g} / {rates[0].value:g} = {spent[0]:.3g} s -> "  # type: ignore[union-attr]
-                         f"{held[1]:g} / {rates[1].value:g} = {spent[1]:.3g} s")  # type: ignore[union-attr]
+            notes.append(
+                f"end to end by Little's law: {held[0]:g} / {rates[0].value:g} = {spent[0]:.3g} s -> "  # type: ignore[union-attr]
+                f"{held[1]:g} / {rates[1].value:g} = {spent[1]:.3g} s"
+            )  # type: ignore[union-attr]
             out.append(
                 Evidence(
                     text=f"time in the system by Little's law (concurrency / rate): {spent[0]:.3g} s -> {spent[1]:.3g} s",

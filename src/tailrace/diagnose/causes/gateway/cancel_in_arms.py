@@ -75,9 +75,7 @@ def cancel_in_arms(cause: Cause, observed: Observed) -> Finding | None:
     rivals = ["other requests keep it busy"] if running and min(running) > 1 and not stopped else []
     first = going[0]
     after = f"{first.after_s:g} s after" if first.after_s is not None else "after"
-    statement = f"The engine goes on {after} the client has left: " + "; ".join(
-        f"{item.shown}" for item in going
-    )
+    statement = f"The engine goes on {after} the client has left: " + "; ".join(f"{item.shown}" for item in going)
     if stopped:
         statement += f" ({stopped[0].arm}: {'; '.join(item.shown for item in stopped)})"
     changed_ = changed(observed)
@@ -97,7 +95,10 @@ def cancel_in_arms(cause: Cause, observed: Observed) -> Finding | None:
             *([Evidence(f"taken {first.after_s:g} s after the disconnect", first.source)] if first.after_s else []),
         ],
         explains_ms=None,
-        relation="; ".join(f"{item.arm} {number(item.value, 'share' if item.kind == 'gpu' else 'count')}".strip() for item in (*going, *stopped))
+        relation="; ".join(
+            f"{item.arm} {number(item.value, 'share' if item.kind == 'gpu' else 'count')}".strip()
+            for item in (*going, *stopped)
+        )
         + f" {after} the disconnect; 0 is right",
         n=len(late),
         advice=CANCEL_ADVICE,
@@ -106,7 +107,9 @@ def cancel_in_arms(cause: Cause, observed: Observed) -> Finding | None:
         missing=missing,
         rivals=rivals,
         disproof_checked=[
-            f"in {stopped[0].arm} the same test ends at {stopped[0].shown}" if stopped else "there is no arm in which it stops",
+            f"in {stopped[0].arm} the same test ends at {stopped[0].shown}"
+            if stopped
+            else "there is no arm in which it stops",
             *([f"{number(max(running))} running"] if running else []),
         ],
         level=Level.PROVEN if stopped and changed_ and not missing else None,
@@ -129,7 +132,9 @@ def _in_arms(observed: Observed) -> list[_Still]:
             kind = _kind(words)
             if value.relative or not kind or not _AFTER.search(words):
                 continue
-            share = value.value / 100.0 if kind == "gpu" and value.unit != "share" and value.value > 1.0 else value.value
+            share = (
+                value.value / 100.0 if kind == "gpu" and value.unit != "share" and value.value > 1.0 else value.value
+            )
             seconds = _SECONDS.search(words)
             out.append(
                 _Still(
@@ -150,7 +155,12 @@ def _in_settings(observed: Observed) -> list[_Still]:
         share = item.number / 100.0 if kind == "gpu" and (item.unit == "%" or item.number > 1.0) else item.number
         seconds = _SECONDS.search(words)
         told_after = next(
-            (one.number for one in told(observed) if re.search(r"(?:seconds|s) after|after s$", one.name.replace("_", " "))), None
+            (
+                one.number
+                for one in told(observed)
+                if re.search(r"(?:seconds|s) after|after s$", one.name.replace("_", " "))
+            ),
+            None,
         )
         out.append(
             _Still(

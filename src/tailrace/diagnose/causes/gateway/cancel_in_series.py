@@ -50,7 +50,11 @@ def cancel_in_series(cause: Cause, observed: Observed) -> Finding | None:
     still = float(series.values[last])
     dropped = was is not None and float(np.nanmax(series.values[after])) < was
     rate = next((item for item in observed.of_series("output_tok_s") if len(item) == len(series)), None)
-    tokens = float(np.nansum(rate.values[going] * np.gradient(series.at)[going])) if rate is not None and len(series) > 1 else None
+    tokens = (
+        float(np.nansum(rate.values[going] * np.gradient(series.at)[going]))
+        if rate is not None and len(series) > 1
+        else None
+    )
     open_ = observed.number("client_connections_open_at_end")
     missing = []
     others = still > 1 and open_ is None
@@ -60,7 +64,12 @@ def cancel_in_series(cause: Cause, observed: Observed) -> Finding | None:
     spoken = f"running is {number(still)} {span:.0f} s after the client left"
     evidence = [
         Evidence(f"client left at {left.value}", str(left.place) or "form", left.name),
-        Evidence(f"running {number(float(series.values[first]))} in the first reading after that", str(series.line_of(first)), "running", float(series.values[first])),
+        Evidence(
+            f"running {number(float(series.values[first]))} in the first reading after that",
+            str(series.line_of(first)),
+            "running",
+            float(series.values[first]),
+        ),
         Evidence(spoken, str(series.line_of(last)), "running", still),
     ]
     if tokens:

@@ -102,7 +102,11 @@ def _numbers(point: Point, like: Quoted) -> list[Evidence]:
         found = figure(point.arm, name, stats=(like.stat, "mean", "p50", ""))
         if found is not None:
             item = evidence_of(point.arm, found)
-            out.append(Evidence(f"{point.x:g} CPUs: {item.text.split(': ', 1)[-1]}", item.source, item.name, item.value, item.unit))
+            out.append(
+                Evidence(
+                    f"{point.x:g} CPUs: {item.text.split(': ', 1)[-1]}", item.source, item.name, item.value, item.unit
+                )
+            )
     return out
 
 
@@ -163,7 +167,9 @@ def _throttled(cause: Cause, observed: Observed) -> Finding | None:
 
 def _pinned(cause: Cause, observed: Observed) -> Finding | None:
     """One or two cores at their limit while others idle: a single thread, or the interpreter's lock, is the limit."""
-    used = _stated(observed, r"(?:cores?|cpus?).*(?:used|busy|pinned|active|full)|(?:used|busy|pinned).*(?:cores?|cpus?)")
+    used = _stated(
+        observed, r"(?:cores?|cpus?).*(?:used|busy|pinned|active|full)|(?:used|busy|pinned).*(?:cores?|cpus?)"
+    )
     total = _stated(observed, r"^(?:host |node |machine |total )?(?:cores|cpus|cpu count|cores total|cpu cores)$")
     share = _stated(observed, r"(?:cpu|core|process|thread).*(?:pct|percent|util)")
     if used is None or used.number is None:

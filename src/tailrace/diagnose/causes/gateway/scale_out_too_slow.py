@@ -176,7 +176,11 @@ def _rollout(observed: Observed) -> str:
         if _ROLLOUT.search(item.name.replace("_", " ")) and isinstance(item.value, str):
             return item.value
     found = next(
-        (item for item in told(observed) if isinstance(item.value, str) and _ROLLOUT.search(item.value) and item.name != "action"),
+        (
+            item
+            for item in told(observed)
+            if isinstance(item.value, str) and _ROLLOUT.search(item.value) and item.name != "action"
+        ),
         None,
     )
     return "" if found is None else str(found.value)

@@ -35,7 +35,9 @@ class _Sessions(NamedTuple):
 
 def device_idle(observed: Observed) -> Evidence | None:
     """What says that the device had nothing to do; `None` where nothing does, or it was busy."""
-    used = [(arm, value) for arm in observed.arms if (value := figure(arm, "gpu_util", stats=("", "mean", "p50", "max")))]
+    used = [
+        (arm, value) for arm in observed.arms if (value := figure(arm, "gpu_util", stats=("", "mean", "p50", "max")))
+    ]
     if used:
         arm, value = max(used, key=lambda item: item[1].value)
         return evidence_of(arm, value) if value.value <= IDLE else None
@@ -92,7 +94,10 @@ def session_lock(cause: Cause, observed: Observed) -> Finding | None:
 
 
 def _busy(observed: Observed) -> bool:
-    return any((value := figure(arm, "gpu_util", stats=("", "mean", "p50"))) and value.value > 2 * IDLE for arm in observed.arms)
+    return any(
+        (value := figure(arm, "gpu_util", stats=("", "mean", "p50"))) and value.value > 2 * IDLE
+        for arm in observed.arms
+    )
 
 
 def _sessions(arm: Arm) -> _Sessions | None:

@@ -71,7 +71,9 @@ def _way(arm: Arm) -> Quoted | None:
         (
             value
             for value in arm.values.values()
-            if not value.relative and value.unit in ("ms", "share", "count", "") and _WAY.search(f"{value.label} {value.quantity}")
+            if not value.relative
+            and value.unit in ("ms", "share", "count", "")
+            and _WAY.search(f"{value.label} {value.quantity}")
         ),
         None,
     )
@@ -113,7 +115,15 @@ def _of_gap(cause: Cause, first: Arm, second: Arm) -> Finding | None:
         f"{number(one.ms, 'ms')} to {number(two.ms, 'ms')}, while the server's own time did not: the way between them is "
         "slow.",
         [evidence_of(item.arm, value) for item in (one, two) for value in (item.client, item.server)]
-        + [Evidence(f"client minus server: {number(one.ms, 'ms')} -> {number(two.ms, 'ms')}", str(second.place) or "form", "way_ms", round(two.ms, 3), "ms")]
+        + [
+            Evidence(
+                f"client minus server: {number(one.ms, 'ms')} -> {number(two.ms, 'ms')}",
+                str(second.place) or "form",
+                "way_ms",
+                round(two.ms, 3),
+                "ms",
+            )
+        ]
         + evidence,
         grown,
         f"{number(two.client.value)} - {number(two.server.value)} = {number(two.ms, 'ms')} against "
@@ -143,7 +153,13 @@ def _of_way(cause: Cause, first: Arm, second: Arm) -> Finding | None:
         f"{quantity(two).capitalize()} went from {number(one.value, one.unit)} to {number(two.value, two.unit)} and "
         f"{quantity(slower[1])} from {number(slower[0].value, 'ms')} to {number(slower[1].value, 'ms')}: the way to the "
         "engine is slow.",
-        [evidence_of(first, one), evidence_of(second, two), evidence_of(first, slower[0]), evidence_of(second, slower[1]), *evidence],
+        [
+            evidence_of(first, one),
+            evidence_of(second, two),
+            evidence_of(first, slower[0]),
+            evidence_of(second, slower[1]),
+            *evidence,
+        ],
         slower[1].value - slower[0].value,
         f"{number(two.value)} / {number(one.value)} = {two.value / max(one.value, 1e-9):.3g}",
         [] if checked else ["the engine's own stages (queue, prefill, decode) in both arms"],
@@ -163,7 +179,13 @@ def _alone(cause: Cause, gap: _Gap) -> Finding | None:
         [
             evidence_of(gap.arm, gap.client),
             evidence_of(gap.arm, gap.server),
-            Evidence(f"client minus server: {number(gap.ms, 'ms')}", str(gap.arm.place) or "form", "way_ms", round(gap.ms, 3), "ms"),
+            Evidence(
+                f"client minus server: {number(gap.ms, 'ms')}",
+                str(gap.arm.place) or "form",
+                "way_ms",
+                round(gap.ms, 3),
+                "ms",
+            ),
         ],
         gap.ms,
         f"{number(gap.client.value)} - {number(gap.server.value)} = {number(gap.ms, 'ms')}",

@@ -69,8 +69,20 @@ def _of_classes(cause: Cause, observed: Observed, short: _Class, long: _Class) -
     evidence = [
         evidence_of(short.arm, short.late),
         evidence_of(long.arm, long.late),
-        Evidence(f"{short.arm.name}: {short.tokens:g} prompt tokens", str(short.arm.place) or "form", "prompt_tokens", short.tokens, "tokens"),
-        Evidence(f"{long.arm.name}: {long.tokens:g} prompt tokens", str(long.arm.place) or "form", "prompt_tokens", long.tokens, "tokens"),
+        Evidence(
+            f"{short.arm.name}: {short.tokens:g} prompt tokens",
+            str(short.arm.place) or "form",
+            "prompt_tokens",
+            short.tokens,
+            "tokens",
+        ),
+        Evidence(
+            f"{long.arm.name}: {long.tokens:g} prompt tokens",
+            str(long.arm.place) or "form",
+            "prompt_tokens",
+            long.tokens,
+            "tokens",
+        ),
         *(evidence_of(item.arm, count) for item, count in zip((short, long), counts, strict=True) if count is not None),
         *([evidence_of_setting(alone)] if alone is not None else []),
     ]
@@ -79,8 +91,16 @@ def _of_classes(cause: Cause, observed: Observed, short: _Class, long: _Class) -
         ahead = counts[0].value * short.tokens + counts[1].value * long.tokens
         rate = 1000.0 * ahead / max(long.late.value, short.late.value)
         relation += f"; {ahead:.0f} tokens / {max(long.late.value, short.late.value) / 1000:.2f} s = {rate:.0f} tok/s: a queue served in order"
-        evidence.append(Evidence(f"{ahead:.0f} prompt tokens drain at {rate:.0f} tok/s", "computed", "drain_tok_s", round(rate), "tok/s"))
-    few = f"; n = {n:.0f}, so this {short.late.stat} is about the maximum" if n and short.late.stat == "p99" and n < 500 else ""  # noqa: PLR2004
+        evidence.append(
+            Evidence(
+                f"{ahead:.0f} prompt tokens drain at {rate:.0f} tok/s", "computed", "drain_tok_s", round(rate), "tok/s"
+            )
+        )
+    few = (
+        f"; n = {n:.0f}, so this {short.late.stat} is about the maximum"
+        if n and short.late.stat == "p99" and n < 500
+        else ""
+    )
     if few:
         evidence.append(Evidence(f"n = {n:.0f}: a p99 needs 500 samples", str(short.arm.place) or "form", "n", n))
     missing = [] if n else ["how many requests each class has"]
@@ -115,7 +135,9 @@ def _steps(cause: Cause, observed: Observed) -> Finding | None:
     fits = seen is not None and seen.number and abs(seen.number / steps - 1.0) <= ALIKE
     if seen is not None and seen.number and not fits:
         return None
-    missing = ["TTFT of short requests against the tokens queued ahead of them, and the queue after the long prompt came"]
+    missing = [
+        "TTFT of short requests against the tokens queued ahead of them, and the queue after the long prompt came"
+    ]
     if seen is None:
         missing.append("how many steps the others waited")
     return cause.finding(
@@ -124,11 +146,14 @@ def _steps(cause: Cause, observed: Observed) -> Finding | None:
         evidence=[
             evidence_of_setting(prompt),
             evidence_of_setting(budget),
-            Evidence(f"{prompt.number:g} / {budget.number:g} = {steps:.0f} steps", "computed", "steps", round(steps, 1)),
+            Evidence(
+                f"{prompt.number:g} / {budget.number:g} = {steps:.0f} steps", "computed", "steps", round(steps, 1)
+            ),
             *([evidence_of_setting(seen)] if seen is not None else []),
         ],
         explains_ms=None,
-        relation=f"{prompt.number:g} / {budget.number:g} = {steps:.0f} steps" + (f"; seen {seen.number:g}" if fits and seen is not None else ""),
+        relation=f"{prompt.number:g} / {budget.number:g} = {steps:.0f} steps"
+        + (f"; seen {seen.number:g}" if fits and seen is not None else ""),
         n=1,
         advice=f"{ADVICE} ({prompt.number / 2:g} tokens take {steps / 2:.0f} steps).",
         price=PRICE,

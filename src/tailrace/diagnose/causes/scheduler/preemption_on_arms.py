@@ -31,7 +31,9 @@ ADVICE: Final = (
 )
 PRICE: Final = "Requests wait in the queue instead of being preempted: TTFT rises, ITL and throughput gain."
 _LATENCIES: Final = ("itl", "tpot", "chunk_gap", "e2e", "ttft", "output_tok_s", "req_s")
-_EVICTION: Final = re.compile(r"evict|preempt|retract|recompute|swap|watermark|schedule.?conservat|no.?evict", re.IGNORECASE)
+_EVICTION: Final = re.compile(
+    r"evict|preempt|retract|recompute|swap|watermark|schedule.?conservat|no.?evict", re.IGNORECASE
+)
 
 
 def preemption_on_arms(cause: Cause, observed: Observed) -> Finding | None:
@@ -82,7 +84,10 @@ def _between(cause: Cause, observed: Observed) -> Finding | None:
         price=f"{'; '.join(prices)}. {PRICE}" if prices else PRICE,
         verify=again(bad),
         missing=[] if what else ["that nothing else differs between the arms (what was changed)"],
-        disproof_checked=[f"the counter moved: {number(many.value)} and {number(few.value)}", *(f"equal {item}" for item in pair.same)],
+        disproof_checked=[
+            f"the counter moved: {number(many.value)} and {number(few.value)}",
+            *(f"equal {item}" for item in pair.same),
+        ],
         level=Level.PROVEN if proven else Level.CONSISTENT,
     )
 
@@ -147,12 +152,22 @@ def _one(cause: Cause, observed: Observed) -> Finding | None:
     per = f" in {n:.0f} requests" if n else ""
     return cause.finding(
         statement=f"The KV cache is too small for what runs at once: {number(count)} preemptions{per}; requests lose their "
-        "blocks and are computed again."
-        + (f" It holds {held[0]:.0f} of {held[2]:.0f} tokens each." if held else ""),
+        "blocks and are computed again." + (f" It holds {held[0]:.0f} of {held[2]:.0f} tokens each." if held else ""),
         evidence=[
             evidence,
             *_kv(observed),
-            *([Evidence(f"{held[1]:.0f} / {held[2]:.0f} = {held[0]:.0f} requests fit", "form", "requests_held", round(held[0], 1))] if held else []),
+            *(
+                [
+                    Evidence(
+                        f"{held[1]:.0f} / {held[2]:.0f} = {held[0]:.0f} requests fit",
+                        "form",
+                        "requests_held",
+                        round(held[0], 1),
+                    )
+                ]
+                if held
+                else []
+            ),
             *([Evidence(f"{n:.0f} requests", evidence.source, "n", n)] if n else []),
         ],
         explains_ms=None,
@@ -175,7 +190,7 @@ def _capped(cause: Cause, observed: Observed) -> Finding | None:
     if usage[0] < KV_FULL or running.number > STUCK * cap.number:
         return None
     held = kv_holds(observed)
-    fits = held is not None and abs(held[0] / running.number - 1.0) <= 0.1  # noqa: PLR2004
+    fits = held is not None and abs(held[0] / running.number - 1.0) <= 0.1
     return cause.finding(
         statement=f"Only {running.number:g} of {cap.number:g} requests run, and the KV cache is {usage[0]:.0%} full: the "
         "cache is the cap, and what is admitted beyond it waits or is preempted."
@@ -185,7 +200,18 @@ def _capped(cause: Cause, observed: Observed) -> Finding | None:
             evidence_of_setting(running),
             evidence_of_setting(cap),
             *_kv(observed),
-            *([Evidence(f"{held[1]:.0f} / {held[2]:.0f} = {held[0]:.0f} requests fit", "form", "requests_held", round(held[0], 1))] if held else []),
+            *(
+                [
+                    Evidence(
+                        f"{held[1]:.0f} / {held[2]:.0f} = {held[0]:.0f} requests fit",
+                        "form",
+                        "requests_held",
+                        round(held[0], 1),
+                    )
+                ]
+                if held
+                else []
+            ),
         ],
         explains_ms=None,
         relation=f"running {running.number:g} < cap {cap.number:g} at KV {usage[0]:.0%}",
@@ -240,7 +266,11 @@ def _policy(cause: Cause, observed: Observed) -> Finding | None:
         "cache is too small for what was admitted.",
         evidence=evidence,
         explains_ms=None if gain is None else abs(gain[2].value - gain[3].value),
-        relation=f"x {gain[0]:.3g} between the arms" if gain is not None else f"knee at {knee.number:g}" if knee else "",
+        relation=f"x {gain[0]:.3g} between the arms"
+        if gain is not None
+        else f"knee at {knee.number:g}"
+        if knee
+        else "",
         n=2,
         advice=ADVICE,
         price=PRICE,

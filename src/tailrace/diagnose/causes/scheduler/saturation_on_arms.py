@@ -71,7 +71,9 @@ def _advice(ruling: Ruling) -> str:
 
 def _overload(cause: Cause, observed: Observed, arm: Arm | None, ruling: Ruling) -> Finding | None:
     """Offered above completed; where the count and the span are known, span = n / rate: a pure backlog."""
-    offered = _of(observed, arm, ("offered_rps",), r"^(?:bench )?(?:request rate|offered rps|offered rate|rate)$|request rate")
+    offered = _of(
+        observed, arm, ("offered_rps",), r"^(?:bench )?(?:request rate|offered rps|offered rate|rate)$|request rate"
+    )
     done = _of(observed, arm, ("completed_rps", "req_s"), r"^(?:completed rps|req s|service rate|completed rate)$")
     if offered is None or done is None or done.value <= 0 or offered.value < OVERLOAD * done.value:
         return None
@@ -91,7 +93,13 @@ def _overload(cause: Cause, observed: Observed, arm: Arm | None, ruling: Ruling)
         )
         evidence += [n.evidence, span.evidence]
         evidence.append(
-            Evidence(f"{n.value:g} requests at {done.value:g}/s take {drained:.0f} s", done.evidence.source, "drain_s", round(drained, 1), "s")
+            Evidence(
+                f"{n.value:g} requests at {done.value:g}/s take {drained:.0f} s",
+                done.evidence.source,
+                "drain_s",
+                round(drained, 1),
+                "s",
+            )
         )
     elif n is None and span is None:
         missing.append("n and duration of the run (n / rate = duration shows a pure backlog)")
@@ -104,9 +112,10 @@ def _overload(cause: Cause, observed: Observed, arm: Arm | None, ruling: Ruling)
     # A run of a few seconds ends late by its last request: no overload.
     if n is not None and span is not None and not backlog and offered.value < 2 * OVERLOAD * done.value:
         missing.append("a run that is long against one request: its end stretches the span")
-    lead = (
-        f"{offered.value:g} requests/s are offered and {done.value:g}/s completed"
-        + (f": {n.value:g} requests take {n.value / done.value:.0f} s, as the run did ({span.value:g} s)" if backlog and n and span else "")
+    lead = f"{offered.value:g} requests/s are offered and {done.value:g}/s completed" + (
+        f": {n.value:g} requests take {n.value / done.value:.0f} s, as the run did ({span.value:g} s)"
+        if backlog and n and span
+        else ""
     )
     return cause.finding(
         statement=f"{lead}. More arrives than the engine serves, and what waits is backlog.",
@@ -131,7 +140,7 @@ def _closed_loop(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> 
         held = stated.number if stated is not None and len(observed.arms) == 1 else None
     rate = figure(arm, "req_s", "completed_rps")
     ttft = figure(arm, "ttft", stats=("mean", "p50", ""))
-    if held is None or held < 2 or rate is None or rate.value <= 0 or ttft is None:  # noqa: PLR2004
+    if held is None or held < 2 or rate is None or rate.value <= 0 or ttft is None:
         return None
     spent = held / rate.value
     whole = _whole(arm, ttft)
@@ -147,8 +156,19 @@ def _closed_loop(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> 
         evidence_of(arm, rate),
         evidence_of(arm, ttft),
         *(evidence_of(arm, item) for item in inputs),
-        Evidence(f"time in the system by Little's law: {held:g} / {rate.value:g} = {spent:.2f} s", str(rate.place) or "form", "residence_s", round(spent, 3), "s"),
-        Evidence(f"TTFT is {ttft.value / seen:.0%} of {words}", str(ttft.place) or "form", "first_token_share", round(ttft.value / seen, 4)),
+        Evidence(
+            f"time in the system by Little's law: {held:g} / {rate.value:g} = {spent:.2f} s",
+            str(rate.place) or "form",
+            "residence_s",
+            round(spent, 3),
+            "s",
+        ),
+        Evidence(
+            f"TTFT is {ttft.value / seen:.0%} of {words}",
+            str(ttft.place) or "form",
+            "first_token_share",
+            round(ttft.value / seen, 4),
+        ),
     ]
     gaps = _itl_split(arm)
     if gaps is not None:
@@ -159,7 +179,15 @@ def _closed_loop(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> 
         )
     if alone is not None:
         checked.append(f"TTFT at concurrency {alone[0]:g} is {number(alone[1].value, 'ms')}")
-        evidence.append(Evidence(f"TTFT at concurrency {alone[0]:g}: {number(alone[1].value, 'ms')}", str(alone[1].place) or "form", "ttft_alone", alone[1].value, "ms"))
+        evidence.append(
+            Evidence(
+                f"TTFT at concurrency {alone[0]:g}: {number(alone[1].value, 'ms')}",
+                str(alone[1].place) or "form",
+                "ttft_alone",
+                alone[1].value,
+                "ms",
+            )
+        )
     n = figure(arm, "n")
     return cause.finding(
         statement=f"{held:g} clients in a closed loop at {rate.value:g} requests/s spend {spent:.2f} s in the system, of "
@@ -210,8 +238,10 @@ def _unloaded(observed: Observed, arm: Arm) -> tuple[float, Quoted] | None:
     found = [
         (load, value)
         for other in observed.arms
-        if other is not arm and other.place.source == arm.place.source
-        and (load := condition(other, r"\bconcurrency\b")) is not None and load <= 2  # noqa: PLR2004
+        if other is not arm
+        and other.place.source == arm.place.source
+        and (load := condition(other, r"\bconcurrency\b")) is not None
+        and load <= 2
         and (value := figure(other, "ttft", stats=CENTRAL)) is not None
     ]
     return min(found, key=lambda item: item[0]) if found else None

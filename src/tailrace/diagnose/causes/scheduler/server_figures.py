@@ -44,14 +44,24 @@ def server_figures(observed: Observed) -> ServerFigures:
     return ServerFigures(
         instances=_setting(observed, r"\binstances?\b(?! ?name)|instance (?:count|group)|model copies")
         or _condition(observed, r"\binstances?\b|instance count"),
-        executing=_figure(observed, "running") or _setting(observed, r"^(?:executing|running|in execution|busy instances)$") or _series(observed, "running"),
-        waiting=_figure(observed, "waiting") or _setting(observed, r"^(?:waiting|queued|pending|queue depth|queue size)\b") or _series(observed, "waiting"),
-        gpu=_figure(observed, "gpu_util") or _share(observed, r"gpu util|gpu busy|device util") or _series(observed, "gpu_util"),
+        executing=_figure(observed, "running")
+        or _setting(observed, r"^(?:executing|running|in execution|busy instances)$")
+        or _series(observed, "running"),
+        waiting=_figure(observed, "waiting")
+        or _setting(observed, r"^(?:waiting|queued|pending|queue depth|queue size)\b")
+        or _series(observed, "waiting"),
+        gpu=_figure(observed, "gpu_util")
+        or _share(observed, r"gpu util|gpu busy|device util")
+        or _series(observed, "gpu_util"),
         queue=_figure(observed, "queue") or _duration(observed, r"queue (?:time|duration|mean|us|ms|p50|p95)|^queue"),
         compute=_figure(observed, "compute") or _duration(observed, r"compute|inference time|execution time"),
-        delay=_duration(observed, r"(?:max )?queue delay|batch(?:er|ing)? (?:delay|window|timeout|wait)|batch delay|preferred delay|max batch delay")
+        delay=_duration(
+            observed,
+            r"(?:max )?queue delay|batch(?:er|ing)? (?:delay|window|timeout|wait)|batch delay|preferred delay|max batch delay",
+        )
         or _worded(observed, r"queue[_ ]delay|batch\w*[_ ](?:delay|window|timeout)"),
-        load=_condition(observed, r"\bconcurrency\b|in flight") or _setting(observed, r"^(?:request |max )?concurrency$"),
+        load=_condition(observed, r"\bconcurrency\b|in flight")
+        or _setting(observed, r"^(?:request |max )?concurrency$"),
         rate=_figure(observed, "req_s") or _setting(observed, r"^(?:req s|rps|throughput|infer s|offered rps)$"),
     )
 
@@ -68,7 +78,15 @@ def _condition(observed: Observed, words: str) -> Known | None:
     for arm in observed.arms:
         found = condition(arm, words)
         if found is not None:
-            return Known(found, Evidence(f"{arm.name}: {re.sub(r'[^a-z ]', '', words.split('|')[0])[1:].strip()} {found:g}", str(arm.place) or "form", "", found))
+            return Known(
+                found,
+                Evidence(
+                    f"{arm.name}: {re.sub(r'[^a-z ]', '', words.split('|', maxsplit=1)[0])[1:].strip()} {found:g}",
+                    str(arm.place) or "form",
+                    "",
+                    found,
+                ),
+            )
     return None
 
 
@@ -91,7 +109,14 @@ def _duration(observed: Observed, words: str) -> Known | None:
         name = item.name.replace("_", " ")
         if item.number is None or not re.search(words, name, re.IGNORECASE):
             continue
-        unit = item.unit or next((end for end in ("us", "ms", "s") if re.search(rf"\b{end}$|microseconds$" if end == "us" else rf"\b{end}$", name)), "")
+        unit = item.unit or next(
+            (
+                end
+                for end in ("us", "ms", "s")
+                if re.search(rf"\b{end}$|microseconds$" if end == "us" else rf"\b{end}$", name)
+            ),
+            "",
+        )
         ms = in_unit(item.number, unit, "ms") if unit else None
         if ms is not None:
             return Known(ms, Evidence(f"{name}: {number(ms, 'ms')}", str(item.place) or "form", item.name, ms, "ms"))
@@ -113,5 +138,10 @@ def _series(observed: Observed, name: str) -> Known | None:
         values = series.values[np.isfinite(series.values)]
         if values.size:
             middle = float(np.median(values))
-            return Known(middle, Evidence(f"{name} {number(middle)} (median of {values.size} readings)", str(series.place), name, middle))
+            return Known(
+                middle,
+                Evidence(
+                    f"{name} {number(middle)} (median of {values.size} readings)", str(series.place), name, middle
+                ),
+            )
     return None

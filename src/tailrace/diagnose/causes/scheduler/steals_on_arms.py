@@ -37,7 +37,9 @@ ADVICE: Final = (
     "--chunked-prefill-size; llama.cpp: -b/-ub), give long prompts a lane of their own, or disaggregate prefill. Shorten "
     "what is sent: retrieve fewer chunks, filter before, trim the history"
 )
-PRICE: Final = "The first token of long prompts comes later, because their prefill shares each step; a bit more overhead a step."
+PRICE: Final = (
+    "The first token of long prompts comes later, because their prefill shares each step; a bit more overhead a step."
+)
 
 
 def steals_on_arms(cause: Cause, observed: Observed) -> Finding | None:
@@ -57,10 +59,12 @@ def _ms(item: Setting | None) -> float | None:
 
 
 def _arithmetic(cause: Cause, observed: Observed) -> Finding | None:
-    """gap = chunk / prefill rate, all four stated."""
+    """Gap = chunk / prefill rate, all four stated."""
     chunk = number_stated(observed, BUDGET)
     rate = number_stated(observed, r"(?:prefill|prompt|input)(?: throughput)? tok s|prefill (?:rate|speed)")
-    gap = number_stated(observed, r"^(?:gap|stall|pause|chunk)(?: s| ms| max s| max ms)?$|(?:longest|max) (?:gap|stall)")
+    gap = number_stated(
+        observed, r"^(?:gap|stall|pause|chunk)(?: s| ms| max s| max ms)?$|(?:longest|max) (?:gap|stall)"
+    )
     seen = _ms(gap)
     if chunk is None or rate is None or gap is None or seen is None or not rate.number or not chunk.number:
         return None
@@ -80,7 +84,13 @@ def _arithmetic(cause: Cause, observed: Observed) -> Finding | None:
             evidence_of_setting(chunk),
             evidence_of_setting(rate),
             evidence_of_setting(gap),
-            Evidence(f"{chunk.number:g} / {rate.number:g} = {number(expected, 'ms')} a chunk", "computed", "chunk_ms", round(expected, 1), "ms"),
+            Evidence(
+                f"{chunk.number:g} / {rate.number:g} = {number(expected, 'ms')} a chunk",
+                "computed",
+                "chunk_ms",
+                round(expected, 1),
+                "ms",
+            ),
             Evidence(f"seen: {number(seen, 'ms')}", str(gap.place) or "form", "gap_ms", seen, "ms"),
             *([evidence_of_setting(extra)] if extra is not None else []),
             *([evidence_of_setting(prompt)] if prompt is not None else []),
@@ -112,7 +122,11 @@ def _kv(observed: Observed) -> tuple[list[str], list[str], list[str]]:
     if used is not None and used.number is not None:
         share = used.number / 100 if used.unit == "%" or used.number > 1 else used.number
         return (["SCHED_KV_PREEMPTION"] if share >= KV_FULL else []), [f"KV usage {share:.0%}"], []
-    levels = [value for arm in observed.arms if (value := figure(arm, "kv_usage", "preemptions", stats=("max", "", "p99"))) is not None]
+    levels = [
+        value
+        for arm in observed.arms
+        if (value := figure(arm, "kv_usage", "preemptions", stats=("max", "", "p99"))) is not None
+    ]
     if levels:
         return [], [f"{quantity(item)} {number(item.value, item.unit)}" for item in levels[:2]], []
     series = [item for item in observed.of_series("kv_usage") if len(item)]
@@ -140,7 +154,9 @@ def _budgets(cause: Cause, observed: Observed) -> Finding | None:
     rivals, checked, missing = _kv(observed)
     ttft = [figure(point.arm, "ttft", stats=("p99", "p95", "p50", "mean", "")) for point in (first, last)]
     price = PRICE
-    evidence = [item for point in points if (value := _gap(point.arm)) is not None for item in [evidence_of(point.arm, value)]]
+    evidence = [
+        item for point in points if (value := _gap(point.arm)) is not None for item in [evidence_of(point.arm, value)]
+    ]
     if ttft[0] is not None and ttft[1] is not None and ttft[0].key == ttft[1].key:
         evidence += [evidence_of(first.arm, ttft[0]), evidence_of(last.arm, ttft[1])]
         price = f"{quantity(ttft[0])} {number(ttft[1].value, 'ms')} -> {number(ttft[0].value, 'ms')} with the small budget. {PRICE}"
@@ -155,7 +171,7 @@ def _budgets(cause: Cause, observed: Observed) -> Finding | None:
         advice=f"{ADVICE}.",
         price=price,
         verify=again(first.arm),
-        missing=missing if len(points) < 3 else [],  # noqa: PLR2004
+        missing=missing if len(points) < 3 else [],
         rivals=rivals,
         disproof_checked=[*checked, f"{len(points)} budgets"],
     )
@@ -165,8 +181,13 @@ def _gap(arm: Arm) -> Quoted | None:
     return figure(arm, "chunk_gap", "itl", stats=("max", "p99", "p95"))
 
 
-_ALONE: Final = re.compile(r"\balone|\bno prefill|without prefill|decode only|\bidle\b|\bsolo|by itself|baseline|after", re.IGNORECASE)
-_BESIDE: Final = re.compile(r"during|while|beside|with (?:a )?(?:long )?(?:prefill|prompt|document)|mixed|others? prefill|under prefill", re.IGNORECASE)
+_ALONE: Final = re.compile(
+    r"\balone|\bno prefill|without prefill|decode only|\bidle\b|\bsolo|by itself|baseline|after", re.IGNORECASE
+)
+_BESIDE: Final = re.compile(
+    r"during|while|beside|with (?:a )?(?:long )?(?:prefill|prompt|document)|mixed|others? prefill|under prefill",
+    re.IGNORECASE,
+)
 
 
 def _beside(cause: Cause, observed: Observed) -> Finding | None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import condition, figure, number_stated
 from tailrace.diagnose.arms.shown import number
-from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.causes.gateway.paths import is_direct, is_via
 from tailrace.diagnose.observed import Arm, Observed, Place
 from tailrace.model.finding import Action, Evidence, Finding
 
-__all__ = ["HoldsFirstEvent", "modes"]
+if TYPE_CHECKING:
+    from tailrace.diagnose.cause import Cause
+
+__all__ = ["held_first_event", "modes"]
 
 EMPTY: Final = 3.0
 """The empty space between the modes is so many times as wide as the wider of them …"""
@@ -59,64 +61,67 @@ def modes(values: np.ndarray) -> Modes | None:
     return Modes(low, high) if np.median(high) >= APART * max(float(np.median(low)), 1e-9) else None
 
 
-class HoldsFirstEvent(Cause):
-    """TTFT through the hop has two modes; straight to the engine it has the lower one only."""
-
-    code: ClassVar[str] = "GW_HOLDS_FIRST_EVENT"
-    stage: ClassVar[str] = "response"
-    needs: ClassVar[tuple[str, ...]] = ("TTFT request by request on both paths", "the load, which has to be low")
-    disproof: ClassVar[str] = "The modes are there on the direct path too, or the share of the upper one follows the load."
-    action: ClassVar[Action] = Action.FIX
-
-    def observe(self, observed: Observed) -> Finding | None:
-        """Bimodal through the hop, one mode without it."""
-        paths = _paths(observed)
-        via = [(path, found) for path in paths if (found := modes(path.ttft)) is not None]
-        if len(via) != 1:
-            return None
-        path, found = via[0]
-        direct = next((item for item in paths if item is not path and item.ttft.size >= EACH), None)
-        if direct is not None and float(np.max(direct.ttft)) > float(found.low[-1]) + 0.5 * found.apart:
-            return None
-        load = _load(observed)
-        if load is not None and load > LOW_LOAD:
-            return None
-        missing = []
-        if direct is None:
-            missing.append("TTFT request by request on the direct path: it must have one mode")
-        if load is None:
-            missing.append("the concurrency, which must be low (at high load a queue makes two modes as well)")
-        share = found.high.size / path.ttft.size
-        source = str(path.place) or "form"
-        low, high = float(np.median(found.low)), float(np.median(found.high))
-        return self.finding(
-            statement=f"Through {path.name}, the first event comes after {number(low, 'ms')} or after "
-            f"{number(high, 'ms')}, and never between: the hop holds it back in {share:.0%} of {path.ttft.size} requests.",
-            evidence=[
-                Evidence(f"{path.name}: {found.low.size} first events at {_range(found.low)}", source, "low_ms", low, "ms"),
-                Evidence(f"{path.name}: {found.high.size} first events at {_range(found.high)}", source, "high_ms", high, "ms"),
-                Evidence(f"{share:.0%} of {path.ttft.size} are late", source, "late_share", round(share, 4)),
-                Evidence(f"the modes: {number(low, 'ms')} and {number(high, 'ms')} (medians)", source),
-                *(
-                    [Evidence(f"{direct.name}: {direct.ttft.size} first events at {_range(direct.ttft)}", str(direct.place) or "form")]
-                    if direct is not None
-                    else []
-                ),
-            ],
-            explains_ms=found.apart,
-            relation=f"{number(high, 'ms')} - {number(low, 'ms')} = {number(found.apart, 'ms')} held; nothing between "
-            f"{number(float(found.low[-1]), 'ms')} and {number(float(found.high[0]), 'ms')}",
-            n=int(path.ttft.size),
-            advice="Flush the first event at once; look for what holds it: reasoning that is collected before it is shown, "
-            "a moderation check of the beginning, a buffer that a short first chunk does not fill.",
-            price="What the hold was for (a moderated beginning, hidden reasoning) must be done without it.",
-            verify=again(more="--concurrency 1"),
-            missing=missing,
-            disproof_checked=[
-                f"one mode on the direct path: {_range(direct.ttft)}" if direct is not None else "no direct path given",
-                f"concurrency {load:g}" if load is not None else "concurrency unknown",
-            ],
-        )
+def held_first_event(cause: Cause, observed: Observed) -> Finding | None:
+    """Bimodal through the hop, one mode without it."""
+    paths = _paths(observed)
+    via = [(path, found) for path in paths if (found := modes(path.ttft)) is not None]
+    if len(via) != 1:
+        return None
+    path, found = via[0]
+    direct = next((item for item in paths if item is not path and item.ttft.size >= EACH), None)
+    if direct is not None and float(np.max(direct.ttft)) > float(found.low[-1]) + 0.5 * found.apart:
+        return None
+    load = _load(observed)
+    if load is not None and load > LOW_LOAD:
+        return None
+    missing = []
+    if direct is None:
+        missing.append("TTFT request by request on the direct path: it must have one mode")
+    if load is None:
+        missing.append("the concurrency, which must be low (at high load a queue makes two modes as well)")
+    share = found.high.size / path.ttft.size
+    source = str(path.place) or "form"
+    low, high = float(np.median(found.low)), float(np.median(found.high))
+    return cause.finding(
+        action=Action.FIX,
+        statement=f"Through {path.name}, the first event comes after {number(low, 'ms')} or after "
+        f"{number(high, 'ms')}, and never between: the hop holds it back in {share:.0%} of {path.ttft.size} requests.",
+        evidence=[
+            Evidence(f"{path.name}: {found.low.size} first events at {_range(found.low)}", source, "low_ms", low, "ms"),
+            Evidence(
+                f"{path.name}: {found.high.size} first events at {_range(found.high)}",
+                source,
+                "high_ms",
+                high,
+                "ms",
+            ),
+            Evidence(f"{share:.0%} of {path.ttft.size} are late", source, "late_share", round(share, 4)),
+            Evidence(f"the modes: {number(low, 'ms')} and {number(high, 'ms')} (medians)", source),
+            *(
+                [
+                    Evidence(
+                        f"{direct.name}: {direct.ttft.size} first events at {_range(direct.ttft)}",
+                        str(direct.place) or "form",
+                    )
+                ]
+                if direct is not None
+                else []
+            ),
+        ],
+        explains_ms=found.apart,
+        relation=f"{number(high, 'ms')} - {number(low, 'ms')} = {number(found.apart, 'ms')} held; nothing between "
+        f"{number(float(found.low[-1]), 'ms')} and {number(float(found.high[0]), 'ms')}",
+        n=int(path.ttft.size),
+        advice="Flush the first event at once; look for what holds it: reasoning that is collected before it is shown, "
+        "a moderation check of the beginning, a buffer that a short first chunk does not fill.",
+        price="What the hold was for (a moderated beginning, hidden reasoning) must be done without it.",
+        verify=again(more="--concurrency 1"),
+        missing=missing,
+        disproof_checked=[
+            f"one mode on the direct path: {_range(direct.ttft)}" if direct is not None else "no direct path given",
+            f"concurrency {load:g}" if load is not None else "concurrency unknown",
+        ],
+    )
 
 
 def _range(values: np.ndarray) -> str:
@@ -175,5 +180,7 @@ def _lists(observed: Observed) -> list[_Path]:
             continue
         scale = 1000.0 if item.unit == "s" or item.name.endswith("_s") else 1.0
         name = item.scope or item.name.replace("ttft", "").replace("_ms", "").removesuffix("_s").strip("_. ")
-        out.append(_Path(name.replace("_", " ") or "all requests", scale * np.array(item.value, dtype=np.float64), item.place))
+        out.append(
+            _Path(name.replace("_", " ") or "all requests", scale * np.array(item.value, dtype=np.float64), item.place)
+        )
     return out

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, said
 from tailrace.diagnose.arms.pairs import changed, pairs
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
-from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding
 
-__all__ = ["DecodingOptions"]
+if TYPE_CHECKING:
+    from tailrace.diagnose.cause import Cause
+
+__all__ = ["options_on_arms"]
 
 WORSE: Final = 1.2
 _OPTION: Final = re.compile(
@@ -27,49 +29,45 @@ _KEYS: Final = re.compile(
 )
 
 
-class DecodingOptions(Cause):
-    """Slower at equal load where sampling options multiply the work."""
-
-    code: ClassVar[str] = "MIX_DECODING_OPTIONS"
-    stage: ClassVar[str] = "decode"
-    needs: ClassVar[tuple[str, ...]] = ("the decoding options of both arms", "latency of both at equal load")
-    disproof: ClassVar[str] = "Requests with the old options are as slow in the same window."
-
-    def observe(self, observed: Observed) -> Finding | None:
-        """An option that differs, and latency that follows it."""
-        what = changed(observed)
-        for pair in pairs(observed.arms):
-            option = _differs(pair.first, pair.second) or (what if _OPTION.search(what) else "") or _in_names(pair.first, pair.second)
-            if not option:
-                continue
-            found = _worse(pair.first, pair.second)
-            if found is None:
-                continue
-            bad, slow, good, fast, ratio = found
-            more = _numbers(bad) > _numbers(good) if _numbers(bad) and _numbers(good) else None
-            if more is False:
-                continue  # the one that does less is slower: not the option
-            missing = [] if pair.same else ["that both arms had the same load (rate or concurrency, lengths)"]
-            return self.finding(
-                statement=f"{quantity(slow)} is {number(slow.value, slow.unit)} with {bad.name} and {number(fast.value, fast.unit)} "
-                f"with {good.name} ({ratio:.3g} x): the decoding options differ ({option}), and each answer costs that much "
-                "more work.",
-                evidence=[
-                    evidence_of(bad, slow),
-                    evidence_of(good, fast),
-                    Evidence(f"options: {option}", str(bad.place) or "form", "options"),
-                ],
-                explains_ms=slow.value - fast.value if slow.unit == "ms" else None,
-                relation=f"{number(slow.value)} / {number(fast.value)} = {slow.value / fast.value:.3g}",
-                n=2,
-                advice="Limit n, best_of, beams and logprobs at the gateway, or give requests that use them a lane of their own "
-                "with a small running limit; count sequences, not requests, against max_num_seqs.",
-                price="Requests with such options wait in their lane, or are refused.",
-                verify=again(bad),
-                missing=missing,
-                disproof_checked=[f"equal load: {', '.join(pair.same)}" if pair.same else "the load is not stated"],
-            )
-        return None
+def options_on_arms(cause: Cause, observed: Observed) -> Finding | None:
+    """An option that differs, and latency that follows it."""
+    what = changed(observed)
+    for pair in pairs(observed.arms):
+        option = (
+            _differs(pair.first, pair.second)
+            or (what if _OPTION.search(what) else "")
+            or _in_names(pair.first, pair.second)
+        )
+        if not option:
+            continue
+        found = _worse(pair.first, pair.second)
+        if found is None:
+            continue
+        bad, slow, good, fast, ratio = found
+        more = _numbers(bad) > _numbers(good) if _numbers(bad) and _numbers(good) else None
+        if more is False:
+            continue  # the one that does less is slower: not the option
+        missing = [] if pair.same else ["that both arms had the same load (rate or concurrency, lengths)"]
+        return cause.finding(
+            statement=f"{quantity(slow)} is {number(slow.value, slow.unit)} with {bad.name} and {number(fast.value, fast.unit)} "
+            f"with {good.name} ({ratio:.3g} x): the decoding options differ ({option}), and each answer costs that much "
+            "more work.",
+            evidence=[
+                evidence_of(bad, slow),
+                evidence_of(good, fast),
+                Evidence(f"options: {option}", str(bad.place) or "form", "options"),
+            ],
+            explains_ms=slow.value - fast.value if slow.unit == "ms" else None,
+            relation=f"{number(slow.value)} / {number(fast.value)} = {slow.value / fast.value:.3g}",
+            n=2,
+            advice="Limit n, best_of, beams and logprobs at the gateway, or give requests that use them a lane of their own "
+            "with a small running limit; count sequences, not requests, against max_num_seqs.",
+            price="Requests with such options wait in their lane, or are refused.",
+            verify=again(bad),
+            missing=missing,
+            disproof_checked=[f"equal load: {', '.join(pair.same)}" if pair.same else "the load is not stated"],
+        )
+    return None
 
 
 def _differs(one: Arm, two: Arm) -> str:
@@ -101,7 +99,14 @@ def _numbers(arm: Arm) -> float | None:
 
 def _worse(one: Arm, two: Arm) -> tuple[Arm, Quoted, Arm, Quoted, float] | None:
     """(slow arm, its number, fast arm, its number, ratio) of the first latency or rate that both have."""
-    for name, rate in (("tpot", False), ("itl", False), ("e2e", False), ("ttft", False), ("output_tok_s", True), ("req_s", True)):
+    for name, rate in (
+        ("tpot", False),
+        ("itl", False),
+        ("e2e", False),
+        ("ttft", False),
+        ("output_tok_s", True),
+        ("req_s", True),
+    ):
         for stat in ("p99", "p95", "p50", "mean", ""):
             first, second = figure(one, name, stats=(stat,)), figure(two, name, stats=(stat,))
             if first is None or second is None or min(first.value, second.value) <= 0:
