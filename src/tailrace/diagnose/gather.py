@@ -11,6 +11,7 @@ from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.readers.gpu_series import series_of_gpus
 from tailrace.diagnose.readers.metric_observations import observations_of
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.source import Kind, Source
@@ -43,6 +44,9 @@ def gather(
         # Beside records of our own, scrapes serve the rules on records (`states`).
         observed = Observed.joined([observed, observations_of(readings)])
     observed.arms = _apart(observed.arms)
+    if observed and hardware.gpus and not observed.of_series("sm_clock"):
+        # Rules on tables and forms see the device's readings beside them.
+        observed.series += series_of_gpus(hardware.gpus, ", ".join(hardware.sources))
     summaries = [source.name for source in sources if source.aggregate is not None]
     if summaries and not tables and not hardware and not observed:
         raise InputError(

@@ -19,6 +19,7 @@ __all__ = [
     "label_number",
     "named",
     "number_stated",
+    "per_request",
     "said",
     "stated",
     "tail_or_middle",
@@ -57,6 +58,17 @@ def figure(arm: Arm, *quantities: str, stats: tuple[str, ...] = CENTRAL) -> Quot
 def tail_or_middle(arm: Arm, *quantities: str) -> Quoted | None:
     """The number of a tail, where there is one; else the usual value."""
     return figure(arm, *quantities, stats=(*TAIL[1:], *CENTRAL))
+
+
+def per_request(arm: Arm, quantity: str, stats: tuple[str, ...] = CENTRAL) -> tuple[float, Quoted] | None:
+    """(tokens of one request, the number it comes from): a total is divided by the arm's requests."""
+    found, n = figure(arm, quantity, stats=stats), figure(arm, "n")
+    if found is None:
+        return None
+    words = f"{found.label} {found.qualifier}".lower()
+    if "total" in words and "/" not in found.label:
+        return (found.value / n.value, found) if n is not None and n.value else None
+    return found.value, found
 
 
 def figures(arms: Iterable[Arm], quantity: str, stats: tuple[str, ...] = ANY) -> list[tuple[Arm, Quoted]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tailrace.diagnose.arms.asked import condition, figure, number_stated
+from tailrace.diagnose.arms.asked import condition, number_stated, per_request
 from tailrace.diagnose.arms.checks import Answer, Check
 from tailrace.diagnose.observed import Observed
 
@@ -18,6 +18,7 @@ CAP: Final = (
 """What engines call the most requests in one step."""
 LOW: Final = 0.5
 """A cap below half of what the KV cache carries leaves room."""
+_LENGTHS: Final = ("p95", "p99", "p50", "mean", "")
 _NAME: Final = "do the batch limits fit the lengths"
 
 
@@ -43,14 +44,9 @@ def _length(observed: Observed) -> float | None:
     """Prompt and answer together (tokens): the longest that an arm or a statement names."""
     sums = []
     for arm in observed.arms:
-        prompt, answer = (
-            figure(arm, name, stats=("p95", "p99", "p50", "mean", "")) for name in ("prompt_tokens", "output_tokens")
-        )
-        if prompt is None or "total" in prompt.label.lower():
-            continue
-        sums.append(
-            prompt.value + (answer.value if answer is not None and "total" not in answer.label.lower() else 0.0)
-        )
+        prompt, answer = (per_request(arm, name, _LENGTHS) for name in ("prompt_tokens", "output_tokens"))
+        if prompt is not None:
+            sums.append(prompt[0] + (answer[0] if answer is not None else 0.0))
     if sums:
         return max(sums)
     each = number_stated(observed, r"tokens per (?:request|seq)|mean tokens|tokens a request|avg tokens")

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tailrace.diagnose.arms.asked import condition, figure, number_stated, told
+from tailrace.diagnose.arms.asked import condition, figure, number_stated, per_request, told
 from tailrace.diagnose.arms.caps import CapSweep, cap_sweep
 from tailrace.diagnose.arms.checks import Answer, Check
 from tailrace.diagnose.arms.pairs import stated_same
@@ -83,14 +83,10 @@ def _phase(observed: Observed) -> Check:
             figure(arm, "ttft", stats=_ANY),
             figure(arm, "tpot", "itl", stats=_ANY),
         )
-        tokens, n = figure(arm, "output_tokens"), figure(arm, "n")
-        if queue is None or ttft is None or tpot is None or tokens is None or queue.stat != ttft.stat:
+        out = per_request(arm, "output_tokens")
+        if queue is None or ttft is None or tpot is None or out is None or queue.stat != ttft.stat:
             continue
-        total = "total" in tokens.label.lower()
-        if total and (n is None or not n.value):
-            continue
-        out = tokens.value / n.value if total and n is not None else tokens.value
-        before, after = ttft.value - queue.value, tpot.value * max(out - 1, 0)
+        before, after = ttft.value - queue.value, tpot.value * max(out[0] - 1, 0)
         more = "prefill" if before > after else "decode"
         return Check(
             name, Answer.HOLDS, f"{more} (TTFT - queue {number(before, 'ms')}, TPOT x (out - 1) {number(after, 'ms')})"

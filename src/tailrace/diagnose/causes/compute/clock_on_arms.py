@@ -8,8 +8,9 @@ import numpy as np
 
 from tailrace.diagnose.arms.asked import figure, number_stated, worded
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
+from tailrace.diagnose.causes.compute.clock_beside import clock_beside
 from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.model.finding import Evidence, Finding, Level
+from tailrace.model.finding import Finding, Level
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -82,7 +83,9 @@ _ANY: Final = ("", "mean", "p50", "max")
 def thermal_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """The clock is low where the power is below what it was: nothing but heat (or another limit) holds it down."""
     table = clock_table(observed)
-    if table is None or _at_limit(observed, table) is True:
+    if table is None:
+        return clock_beside(cause, observed, heat=True)
+    if _at_limit(observed, table) is True:
         return None
     speed = table.exponent(table.prefill if table.prefill is not None else table.decode)
     if speed is None or speed < FOLLOWS:
@@ -93,7 +96,9 @@ def thermal_on_arms(cause: Cause, observed: Observed) -> Finding | None:
 def power_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """The clock is low where the power is at its limit."""
     table = clock_table(observed)
-    if table is None or _at_limit(observed, table) is not True:
+    if table is None:
+        return clock_beside(cause, observed, heat=False)
+    if _at_limit(observed, table) is not True:
         return None
     return _found(cause, observed, table, heat=False)
 
@@ -189,25 +194,3 @@ def _not_power(table: ClockTable) -> str:
         f"power at the low clock is {number(table.power[1].value, 'W')}, below the {number(table.power[0].value, 'W')} of the "
         "high one: no fixed power limit holds it there"
     )
-
-
-def throughput_beside(observed: Observed) -> tuple[str, list[Evidence]] | None:
-    """A speed that falls from the first to the last row of a table over time, in words."""
-    rows = []
-    for arm in observed.arms:
-        speed = figure(arm, "tflops", "prompt_tok_s", "decode_tok_s", "output_tok_s", "req_s", stats=_ANY)
-        if (
-            (speed is not None
-            and worded(arm, r"^t\b|time|minute|elapsed|second") is not None)
-            or (speed is not None
-            and any(name in ("t", "t_s", "time", "elapsed", "minute") for name in arm.keys))
-        ):
-            rows.append((arm, speed))
-    if len(rows) < 2 or rows[0][1].key != rows[-1][1].key:
-        return None
-    best = max(value.value for _, value in rows)
-    last = rows[-1][1]
-    if best <= 0 or last.value > (1 - FALL) * best:
-        return None
-    words = f"{quantity(last)} falls {number(best)} -> {number(last.value, last.unit)} (-{1 - last.value / best:.0%}) in the same time"
-    return words, [evidence_of(arm, value) for arm, value in rows]

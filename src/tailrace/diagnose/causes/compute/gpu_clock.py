@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.compute.clock_on_arms import power_on_arms, thermal_on_arms
 from tailrace.diagnose.clock_fall import ClockFall, clock_fall
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.pace import Pace, compare_pace
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
@@ -127,6 +129,10 @@ class PowerCap(_GpuClock):
     )
     price: ClassVar[str] = "More power and heat, or a longer queue for prefills."
 
+    def observe(self, observed: Observed) -> Finding | None:
+        """From a table with a row a clock, with its power and limit."""
+        return power_on_arms(self, observed)
+
 
 class Thermal(_GpuClock):
     """The device is too hot and lowers its clock."""
@@ -143,3 +149,7 @@ class Thermal(_GpuClock):
         "Look at its cooling (fans, airflow, neighbours), or lower its power limit to what it can cool."
     )
     price: ClassVar[str] = "A lower power limit costs speed at all times; cooling costs money."
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From a table with a row a clock."""
+        return thermal_on_arms(self, observed)

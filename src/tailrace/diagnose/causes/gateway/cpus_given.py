@@ -134,6 +134,11 @@ def _counted(observed: Observed, name: str) -> tuple[float, str] | None:
     for counter in observed.counters:
         if counter.name.removesuffix("_total").endswith(name) and counter.delta is not None:
             return counter.delta, str(counter.place)
+    for series in observed.series:
+        # One reading counts since the group's start; of several the last minus the first.
+        if series.name.removesuffix("_total").endswith(name) and len(series):
+            first = float(series.values[0]) if len(series) > 1 else 0.0
+            return float(series.values[-1]) - first, str(series.place)
     found = next((item for item in told(observed) if item.name.endswith(name) and item.number is not None), None)
     return None if found is None or found.number is None else (found.number, str(found.place) or "form")
 

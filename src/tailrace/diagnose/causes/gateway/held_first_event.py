@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import condition, figure, number_stated
+from tailrace.diagnose.arms.asked import condition, figure, number_stated, said
 from tailrace.diagnose.arms.shown import number
 from tailrace.diagnose.causes.gateway.paths import is_direct, is_via
 from tailrace.diagnose.observed import Arm, Observed, Place
@@ -64,6 +64,8 @@ def modes(values: np.ndarray) -> Modes | None:
 def held_first_event(cause: Cause, observed: Observed) -> Finding | None:
     """Bimodal through the hop, one mode without it."""
     paths = _paths(observed)
+    if not any(is_direct(path.name) or is_via(path.name) for path in paths):
+        return None  # classes of requests have modes of their own: only paths can accuse a hop
     via = [(path, found) for path in paths if (found := modes(path.ttft)) is not None]
     if len(via) != 1:
         return None
@@ -142,8 +144,11 @@ def _paths(observed: Observed) -> list[_Path]:
     out = []
     for rows in observed.table("requests"):
         named = next((name for name in ("arm", "path", "group", "replica") if rows.has(name)), "")
-        ttft = rows.numbers("ttft") if rows.has("ttft") else rows.numbers("t_first_ms") - rows.numbers("t_send_ms")
-        labels = np.array(rows.texts(named)) if named else np.array(["all requests"] * len(rows))
+        if not named:
+            continue
+        ttft = next((rows.numbers(name) for name in ("ttft_ms", "ttft") if rows.has(name)), None)
+        ttft = rows.numbers("t_first_ms") - rows.numbers("t_send_ms") if ttft is None else ttft
+        labels = np.array(rows.texts(named))
         for label in dict.fromkeys(labels):
             mine = ttft[(labels == label) & np.isfinite(ttft)]
             if mine.size:
@@ -151,7 +156,7 @@ def _paths(observed: Observed) -> list[_Path]:
     by_label: dict[str, list[tuple[Arm, float]]] = {}
     for arm in observed.arms:
         found = figure(arm, "ttft", stats=_STATS)
-        if found is not None and (is_direct(arm) or is_via(arm)):
+        if found is not None and (is_direct(said(arm)) or is_via(said(arm))):
             by_label.setdefault(arm.label or arm.name, []).append((arm, found.value))
     for label, mine_ in by_label.items():
         out.append(_Path(label, np.array([value for _, value in mine_]), mine_[0][0].place))

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.gateway.way_on_arms import way_on_arms
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -47,6 +49,10 @@ class Network(Cause):
         known = ~np.isnan(done.column("connect_ns")) | ~np.isnan(done.column("upstream_rtt_ns"))
         gateway = evidence.vantage == "gateway"
         return "" if gateway and known.any() else "records of the gateway (connect and round-trip times)"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From the client's time against the server's, or times of the way itself."""
+        return way_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """The way to the engine above 10 % of what the tail lost, and longer than the others' way."""

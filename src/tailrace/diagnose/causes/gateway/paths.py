@@ -31,15 +31,14 @@ class Hop(NamedTuple):
     concurrency: float | None
 
 
-def is_direct(arm: Arm) -> bool:
-    """Whether its words say that it goes straight to the engine."""
-    words = said(arm)
+def is_direct(words: str) -> bool:
+    """Whether words say that a path goes straight to the engine."""
     return _DIRECT.search(words) is not None and not re.search(r"\b(?:via|through|behind)\b", words, re.IGNORECASE)
 
 
-def is_via(arm: Arm) -> bool:
-    """Whether its words say that it goes through something."""
-    return not is_direct(arm) and _VIA.search(said(arm)) is not None
+def is_via(words: str) -> bool:
+    """Whether words say that a path goes through something."""
+    return not is_direct(words) and _VIA.search(words) is not None
 
 
 def hops(observed: Observed) -> list[Hop]:
@@ -59,8 +58,8 @@ def hops(observed: Observed) -> list[Hop]:
 
 
 def _split(arms: Sequence[Arm]) -> tuple[Arm, Arm] | None:
-    direct = [arm for arm in arms if is_direct(arm)]
-    via = [arm for arm in arms if is_via(arm)]
+    direct = [arm for arm in arms if is_direct(said(arm))]
+    via = [arm for arm in arms if is_via(said(arm))]
     others = [arm for arm in arms if arm not in direct and arm not in via]
     if direct and via:
         return direct[0], via[0]

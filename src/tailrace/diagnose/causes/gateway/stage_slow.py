@@ -19,7 +19,7 @@ from tailrace.diagnose.symptoms import more_often_than
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.store.table import RecordTable
 
-__all__ = ["PostprocessSlow", "PreprocessSlow"]
+__all__ = ["PostprocessSlow", "PreprocessSlow", "StageSlow"]
 
 MOST: Final = 0.5
 """The stage is the cause if it has at least this share of what is late, or of the tail's excess."""
@@ -30,8 +30,8 @@ MIN_WELL: Final = 5
 KNOWN: Final = 0.9
 
 
-class _StageSlow(Cause):
-    """Shared by both; the subclasses name the stage."""
+class StageSlow(Cause):
+    """Shared by them; the subclasses name the stage."""
 
     needs: ClassVar[tuple[str, ...]] = (
         "records of the service before the gateway, or the stage reported by one behind it",
@@ -52,7 +52,7 @@ class _StageSlow(Cause):
             found = self._by_budgets(evidence.application)
             if found is not None:
                 return found
-        return self._by_tail(evidence) if self.stage == "preprocess" else None
+        return self._after_tokens(evidence) if self.stage == "postprocess" else self._by_tail(evidence)
 
     # -- requests whose time is over in the stage
 
@@ -181,6 +181,41 @@ class _StageSlow(Cause):
             (lost, f"they lost {lost:.0f} ms"),
         )
 
+    def _after_tokens(self, evidence: EvidenceSet) -> Finding | None:
+        """What comes after the last token is in no first token and no gap: the slowest whole requests decide."""
+        window = evidence.now
+        times, e2e = window.done.ms(self.stage), window.done.ms("e2e")
+        if window.n < 20 or float((~np.isnan(times)).mean()) < KNOWN:
+            return None
+        times = np.nan_to_num(times, nan=0.0)
+        usual, usual_e2e = float(np.median(times)), float(np.median(e2e))
+        # Against what the answer's length explains: a long answer is slow by itself.
+        rest = e2e - times
+        slow = np.argsort(times + np.maximum(rest - usual_e2e, 0.0), kind="stable")[-max(10, round(0.025 * window.n)) :]
+        of_tail = np.maximum(times[slow] - usual, 0.0)
+        explains = float(of_tail.mean())
+        low = explains - 1.96 * float(of_tail.std()) / max(of_tail.size, 1) ** 0.5
+        excess = float(np.maximum(e2e[slow] - usual_e2e, 0.0).mean())
+        part = self._longest_part(window.done.where(slow))
+        if explains >= max(50.0, MOST * excess) and low > 0:
+            return self._of_tail(
+                evidence,
+                part,
+                f"The slow requests spend {explains:.0f} ms more than usual in {part}, after their last token: most of "
+                f"the {excess:.0f} ms by which they are slower.",
+                (explains, f"{explains:.0f} ms more than the median in {self.stage} (95 % interval from {low:.0f} ms)"),
+                (excess, f"they take {excess:.0f} ms more than the median"),
+            )
+        if usual >= max(50.0, MOST * usual_e2e):
+            return self._of_tail(
+                evidence,
+                part,
+                f"Requests spend {usual:.0f} ms in {part}, after their last token: most of their {usual_e2e:.0f} ms.",
+                (usual, f"{usual:.0f} ms in {self.stage} (median)"),
+                (usual_e2e, f"{usual_e2e:.0f} ms end to end (median)"),
+            )
+        return None
+
     def _longest_part(self, rows: RecordTable) -> str:
         sums: Counter[str] = Counter()
         for row in rows.column("parts_ns"):
@@ -220,7 +255,7 @@ class _StageSlow(Cause):
         return msgspec.structs.replace(finding, stage=part)
 
 
-class PreprocessSlow(_StageSlow):
+class PreprocessSlow(StageSlow):
     """What the service does before it calls the model is slow: retrieval, templating, tokenising."""
 
     code: ClassVar[str] = "PREPROCESS_SLOW"
@@ -233,7 +268,7 @@ class PreprocessSlow(_StageSlow):
     )
 
 
-class PostprocessSlow(_StageSlow):
+class PostprocessSlow(StageSlow):
     """What the service does after the model has answered is slow: safety checks, formatting."""
 
     code: ClassVar[str] = "POSTPROCESS_SLOW"

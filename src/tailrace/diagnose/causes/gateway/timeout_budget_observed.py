@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tailrace.diagnose.arms.asked import figure, told
+from tailrace.diagnose.arms.asked import figure, per_request, told
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number
 from tailrace.diagnose.observed import Arm, Observed, Setting
 from tailrace.diagnose.observed.vocabulary import in_unit
@@ -134,17 +134,9 @@ def _timeout(observed: Observed) -> tuple[float, Setting] | None:
 def _tokens(observed: Observed) -> tuple[float, Evidence] | None:
     best: tuple[float, Evidence] | None = None
     for arm in observed.arms:
-        value = figure(arm, "output_tokens", stats=("p99", "p95", "max", "p50", "mean", ""))
-        requests = figure(arm, "n")
-        if value is None or not value.value:
-            continue
-        each = (
-            value.value / requests.value
-            if _in_all(value.label) and requests is not None and requests.value
-            else value.value
-        )
-        if best is None or each > best[0]:
-            best = each, evidence_of(arm, value)
+        found = per_request(arm, "output_tokens", ("p99", "p95", "max", "p50", "mean", ""))
+        if found is not None and found[0] and (best is None or found[0] > best[0]):
+            best = found[0], evidence_of(arm, found[1])
     for name in ("output_tokens", "max_tokens", "osl", "max_new_tokens", "max_completion_tokens", "expected_tokens"):
         item = observed.setting(name)
         if item is not None and item.number:
@@ -152,10 +144,6 @@ def _tokens(observed: Observed) -> tuple[float, Evidence] | None:
             if best is None:
                 best = float(top), evidence_of_setting(item)
     return best
-
-
-def _in_all(label: str) -> bool:
-    return "total" in label.lower()
 
 
 def _pace(observed: Observed) -> _Pace | None:

@@ -132,7 +132,7 @@ def _seen(observed: Observed) -> list[_Hits]:
     out = []
     for hits in observed.counters:
         if (
-            not re.search(r"prefix_(?:cache_)?hits|prefix_hit_tokens|cached_tokens|^prefix_hits", hits.name)
+            not re.search(r"prefix_found|prefix_(?:cache_)?hits|prefix_hit_tokens|cached_tokens", hits.name)
             or hits.delta is None
         ):
             continue
@@ -140,7 +140,7 @@ def _seen(observed: Observed) -> list[_Hits]:
             (
                 item
                 for item in observed.counters
-                if re.search(r"prefix_(?:cache_)?queries|prefix_query_tokens|^prefix_queries|prompt_tokens", item.name)
+                if re.search(r"prefix_queried|prefix_(?:cache_)?queries|prefix_query_tokens", item.name)
                 and item.labels == hits.labels
                 and item.order == hits.order
                 and item.delta

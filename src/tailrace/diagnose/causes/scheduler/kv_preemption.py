@@ -7,7 +7,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.scheduler.preemption_on_arms import preemption_on_arms
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import prefill_stalls
 from tailrace.model.finding import Evidence, Finding
 
@@ -31,6 +33,10 @@ class KvPreemption(Cause):
         if evidence.preemptions is None and evidence.kv_usage is None:
             return "the engine's preemption counter or KV usage (two scrapes of /metrics)"
         return ""
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From preemptions in tables and forms, or a cache that caps what runs."""
+        return preemption_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Counter delta above 1 % of the requests; or, without a counter, KV at 98 %."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.scheduler.steals_on_arms import steals_on_arms
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
 from tailrace.model.finding import Evidence, Finding
 
@@ -50,6 +52,10 @@ class PrefillStealsDecode(Cause):
         if not evidence.now.long.any():
             return "prompt lengths"
         return ""
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From a chunk's arithmetic, a sweep of the budget, or ITL whose mean is far from its median."""
+        return steals_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Stalls inside prefills, shared by the streams, gap in proportion to the prompt."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import CENTRAL, condition, figure, number_stated
+from tailrace.diagnose.arms.asked import CENTRAL, condition, figure, number_stated, per_request
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.diagnose.scale import Ruling, rule_on
@@ -210,7 +210,7 @@ def _closed_loop(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> 
 def _whole(arm: Arm, ttft: Quoted) -> tuple[float, str, list[Quoted]] | None:
     """(ms of a whole request, in words, what it is made of): TTFT + TPOT x (out - 1), else E2E."""
     tpot = figure(arm, "tpot", stats=(ttft.stat, "mean", "p50", ""))
-    out = _out(arm)
+    out = per_request(arm, "output_tokens", ("mean", "p50", ""))
     if tpot is not None and out is not None and out[0] >= 1:
         seen = ttft.value + tpot.value * (out[0] - 1)
         return (
@@ -220,17 +220,6 @@ def _whole(arm: Arm, ttft: Quoted) -> tuple[float, str, list[Quoted]] | None:
         )
     whole = figure(arm, "e2e", stats=("mean", "p50", ""))
     return None if whole is None else (whole.value, quantity(whole), [whole])
-
-
-def _out(arm: Arm) -> tuple[float, Quoted] | None:
-    """Tokens of one answer: as the arm says, or all of them by its requests."""
-    tokens, n = figure(arm, "output_tokens", stats=("mean", "p50", "")), figure(arm, "n")
-    if tokens is None:
-        return None
-    total = "total" in f"{tokens.label} {tokens.qualifier}".lower()
-    if total and n is not None and n.value:
-        return tokens.value / n.value, tokens
-    return None if total else (tokens.value, tokens)
 
 
 def _unloaded(observed: Observed, arm: Arm) -> tuple[float, Quoted] | None:
