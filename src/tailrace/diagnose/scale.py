@@ -22,7 +22,8 @@ from tailrace.model.finding import Action, Finding
 __all__ = ["SLOW_TO_START", "Ruling", "disciplined", "rule_on"]
 
 SLOW_TO_START: Final = (
-    "A new replica needs minutes to load its weights and warm up: it ends no incident; shed, roll back or shorten outputs "
+    "A new replica needs minutes to load its weights and warm up: it ends no incident; shed, roll back or shorten "
+    "outputs "
     "first."
 )
 _PER_NODE: Final = (
@@ -83,7 +84,10 @@ class Ruling(NamedTuple):
                 "More replicas help then (scale out): queue or execution, prefill or decode, and the batch limits are "
                 f"answered, and nothing is left to tune. {SLOW_TO_START} {_PER_NODE}"
             )
-        return f"Do not add replicas (scale out) before this is known: {'; '.join(self.missing_for_scale)}. {SLOW_TO_START}"
+        return (
+            f"Do not add replicas (scale out) before this is known: {'; '.join(self.missing_for_scale)}. "
+            f"{SLOW_TO_START}"
+        )
 
 
 def rule_on(observed: Observed) -> Ruling:
@@ -92,8 +96,8 @@ def rule_on(observed: Observed) -> Ruling:
 
 
 def disciplined(findings: Iterable[Finding], ruling: Ruling) -> list[Finding]:
-    """The same findings, none of which says `scale` where the ruling does not allow it: it becomes what the ruling says,
-    and what is missing is named.
+    """The same findings, none of which says `scale` where the ruling does not allow it: it becomes what the ruling
+    says, and what is missing is named.
     """
     out = []
     for finding in findings:

@@ -28,4 +28,7 @@ def again(arm: Arm | None = None, *, more: str = "") -> str:
     if not given & {"--concurrency", "--rate"}:
         parts.insert(0, "--rate 5")
     load = " ".join([*parts, *([more] if more else [])])
-    return f"tailrace bench http://localhost:8000 {load} --duration 60 --out after.run && tailrace compare before.run after.run"
+    return (
+        f"tailrace bench http://localhost:8000 {load} --duration 60 --out after.run && tailrace compare "
+        "before.run after.run"
+    )

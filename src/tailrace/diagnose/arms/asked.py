@@ -72,7 +72,7 @@ def per_request(arm: Arm, quantity: str, stats: tuple[str, ...] = CENTRAL) -> tu
 
 
 def figures(arms: Iterable[Arm], quantity: str, stats: tuple[str, ...] = ANY) -> list[tuple[Arm, Quoted]]:
-    """The arms that have `quantity`, each with the first of `stats` that all of them share (else with its own first)."""
+    """The arms that have `quantity`, each with the first of `stats` that all of them share, else its own first."""
     arms = list(arms)
     for stat in stats:
         found = [(arm, value) for arm in arms if (value := figure(arm, quantity, stats=(stat,))) is not None]
@@ -118,12 +118,9 @@ def condition(arm: Arm, words: str) -> float | None:
         near = re.search(
             rf"(?:{words})\W{{0,3}}(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\W{{0,2}}(?:{words})", text, re.IGNORECASE
         )
-        if near is not None:
-            number = next(
-                (group for group in near.groups() if group is not None and _as_number(group) is not None), None
-            )
-            if number is not None:
-                return float(number)
+        numbers = [] if near is None else [group for group in near.groups() if group is not None]
+        if numbers:
+            return float(numbers[0])
     return None
 
 

@@ -69,7 +69,10 @@ class CapSweep(NamedTuple):
         ):
             if values:
                 one, two = values[0], values[-1]
-                words += f"{':' if name == 'throughput' or not self.rates else ','} {name} {number(one.value)} -> {number(two.value, two.unit)} (x {two.value / one.value:.3g})"
+                words += (
+                    f"{':' if name == 'throughput' or not self.rates else ','} {name} {number(one.value)} -> "
+                    f"{number(two.value, two.unit)} (x {two.value / one.value:.3g})"
+                )
         return words
 
 

@@ -12,7 +12,8 @@ __all__ = ["CAP", "kv_holds", "limits_fit", "most_stated"]
 
 CAP: Final = (
     r"\bmax[ _-]?num[ _-]?seqs\b|\bmax[ _-]?(?:running|concurrent)[ _-]?requests\b|\bmax[ _-]?batch(?:[ _-]?size)?\b|"
-    r"\bbatch (?:limit|cap|size limit)\b|\bcap\b|\bnum[ _-]?slots\b|\bparallel slots\b|\bn[ _-]parallel\b|\bmax[ _-]seqs\b|"
+    r"\bbatch (?:limit|cap|size limit)\b|\bcap\b|\bnum[ _-]?slots\b|\bparallel slots\b|\bn[ _-]parallel\b|"
+    r"\bmax[ _-]seqs\b|"
     r"\bseqs\b"
 )
 """What engines call the most requests in one step."""

@@ -50,7 +50,8 @@ def loads(arm: Arm) -> dict[str, float]:
 def same_load(first: Arm, second: Arm) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(what is equal, what is not) of the loads that both arms name."""
     here, there = loads(first), loads(second)
-    same, other = [], []
+    same: list[str] = []
+    other: list[str] = []
     for name in here.keys() & there.keys():
         one, two_ = here[name], there[name]
         alike = abs(one - two_) <= _ALIKE * max(abs(one), abs(two_), 1e-12)

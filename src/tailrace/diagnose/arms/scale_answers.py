@@ -1,4 +1,4 @@
-"""The other two questions before a scale-out, and its preconditions, as far as tables, forms and scrapes answer them."""
+"""The other two questions before a scale-out, and its preconditions, as far as tables and forms answer them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def _queue(observed: Observed) -> Check:
         )
         if load is not None and rate is not None and rate.value and ttft is not None:
             share = ttft.value / 1000.0 / (load / rate.value)
-            words = f"TTFT is {share:.0%} of the {load / rate.value:.2f} s in the system (Little's law); queue and prefill in it are not split"
+            words = (
+                f"TTFT is {share:.0%} of the {load / rate.value:.2f} s in the system (Little's law); queue and "
+                "prefill in it are not split"
+            )
             return Check(name, Answer.HOLDS, words)
     offered = number_stated(observed, r"request rate|offered rps|offered rate")
     for arm in observed.arms:
@@ -123,7 +126,8 @@ def _cap(observed: Observed) -> Check:
         return Check(
             name,
             Answer.HOLDS,
-            f"TPOT {number(max(item.value for item in tpots), 'ms')} is over {bound:g} ms already: a larger batch makes it worse",
+            f"TPOT {number(max(item.value for item in tpots), 'ms')} is over {bound:g} ms already: a larger batch "
+            "makes it worse",
         )
     return Check(
         name, Answer.UNKNOWN, "a sweep of the cap (max_num_seqs) under the same load: throughput and TPOT at each"

@@ -77,11 +77,13 @@ def _one(cause: Cause, observed: Observed, clock: Series, *, heat: bool) -> Find
         n=int(values.size),
         advice="Look at its cooling (fans, airflow, neighbours), or lower its power limit to what it can cool."
         if heat
-        else "Raise the power limit (nvidia-smi -pl), or run fewer prefills at once; otherwise plan capacity with this clock.",
+        else "Raise the power limit (nvidia-smi -pl), or run fewer prefills at once; otherwise plan capacity with "
+        "this clock.",
         price="A lower power limit costs speed at all times; cooling costs money."
         if heat
         else "More power and heat, or a longer queue for prefills.",
-        verify="nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,clocks_event_reasons.active --format=csv -l 1, during the "
+        verify="nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,clocks_event_reasons.active --format=csv -l 1, "
+        "during the "
         "same load",
         disproof_checked=[
             f"power {'at' if at_limit else 'below'} its limit" if at_limit is not None else "power limit unknown",
@@ -126,5 +128,8 @@ def _slower(observed: Observed) -> tuple[str, list[Evidence]] | None:
     best, last = max(value.value for _, value in rows), rows[-1][1]
     if best <= 0 or last.value > (1 - FALL) * best:
         return None
-    words = f"{quantity(last)} falls {number(best)} -> {number(last.value, last.unit)} (-{1 - last.value / best:.0%}) in the same time"
+    words = (
+        f"{quantity(last)} falls {number(best)} -> {number(last.value, last.unit)} "
+        f"(-{1 - last.value / best:.0%}) in the same time"
+    )
     return words, [evidence_of(arm, value) for arm, value in rows]

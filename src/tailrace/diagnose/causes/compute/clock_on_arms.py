@@ -90,7 +90,7 @@ def thermal_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     speed = table.exponent(table.prefill if table.prefill is not None else table.decode)
     if speed is None or speed < FOLLOWS:
         return None
-    return _found(cause, observed, table, heat=True)
+    return _found(cause, table, heat=True)
 
 
 def power_on_arms(cause: Cause, observed: Observed) -> Finding | None:
@@ -100,7 +100,7 @@ def power_on_arms(cause: Cause, observed: Observed) -> Finding | None:
         return clock_beside(cause, observed, heat=False)
     if _at_limit(observed, table) is not True:
         return None
-    return _found(cause, observed, table, heat=False)
+    return _found(cause, table, heat=False)
 
 
 def _at_limit(observed: Observed, table: ClockTable) -> bool | None:
@@ -113,7 +113,7 @@ def _at_limit(observed: Observed, table: ClockTable) -> bool | None:
     return table.power[1].value >= AT_LIMIT * most
 
 
-def _found(cause: Cause, observed: Observed, table: ClockTable, *, heat: bool) -> Finding:
+def _found(cause: Cause, table: ClockTable, *, heat: bool) -> Finding:
     first, last = table.rows[0], table.rows[-1]
     evidence = [evidence_of(arm, value) for arm, value in table.rows]
     for pair in (table.prefill, table.decode, table.power, table.heat):
@@ -145,22 +145,26 @@ def _found(cause: Cause, observed: Observed, table: ClockTable, *, heat: bool) -
         explains_ms=None,
         relation=f"{number(table.low)} / {number(table.high)} = {table.low / table.high:.3f}"
         + (
-            f"; {quantity(table.prefill[1])} {number(table.prefill[1].value)} / {number(table.prefill[0].value)} = {table.prefill[1].value / table.prefill[0].value:.3f}"
+            f"; {quantity(table.prefill[1])} {number(table.prefill[1].value)} / {number(table.prefill[0].value)} = "
+            f"{table.prefill[1].value / table.prefill[0].value:.3f}"
             if table.prefill
             else ""
         )
         + (
-            f"; {quantity(table.decode[1])} {number(table.decode[1].value)} / {number(table.decode[0].value)} = {table.decode[1].value / table.decode[0].value:.3f}"
+            f"; {quantity(table.decode[1])} {number(table.decode[1].value)} / {number(table.decode[0].value)} = "
+            f"{table.decode[1].value / table.decode[0].value:.3f}"
             if table.decode
             else ""
         ),
         n=len(table.rows),
-        advice="Look at its cooling, and let it cool between measurements; record the requested and the effective clock with "
+        advice="Look at its cooling, and let it cool between measurements; record the requested and the effective "
+        "clock with "
         "every benchmark."
         if heat
         else "Raise the power limit (nvidia-smi -pl), run fewer prefills at once, or plan with this clock.",
         price="A lower clock at all times, or money for cooling." if heat else "More power and heat.",
-        verify="nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active --format=csv -l 1",
+        verify="nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active "
+        "--format=csv -l 1",
         missing=missing,
         rivals=rivals,
         disproof_checked=checked,
@@ -179,7 +183,10 @@ def _speeds(table: ClockTable) -> tuple[str, list[str]]:
     if table.decode is not None and decode is not None:
         one, two = table.decode
         if abs(decode) <= FLAT:
-            words += f", while decode is flat ({number(one.value)} and {number(two.value, two.unit)}: bound by memory bandwidth)"
+            words += (
+                f", while decode is flat ({number(one.value)} and {number(two.value, two.unit)}: bound by "
+                "memory bandwidth)"
+            )
         else:
             words += f", and decode goes {number(one.value)} -> {number(two.value, two.unit)}"
         checked.append(f"decode ~ clock^{decode:.2f}")
@@ -191,6 +198,7 @@ def _not_power(table: ClockTable) -> str:
     if table.power is None or table.power[1].value >= AT_LIMIT * table.power[0].value:
         return ""
     return (
-        f"power at the low clock is {number(table.power[1].value, 'W')}, below the {number(table.power[0].value, 'W')} of the "
+        f"power at the low clock is {number(table.power[1].value, 'W')}, below the "
+        f"{number(table.power[0].value, 'W')} of the "
         "high one: no fixed power limit holds it there"
     )

@@ -89,7 +89,8 @@ def _sweep(cause: Cause, observed: Observed) -> Finding | None:
     return cause.finding(
         action=Action.TUNE,
         statement=f"Tensor parallelism {few.x:g} -> {many.x:g} makes {quantity(one)} {number(one.value, one.unit)} -> "
-        f"{number(two.value, two.unit)}, x {gain:.2f} for {many.x / few.x:g} x the devices: what is gained by computing in "
+        f"{number(two.value, two.unit)}, x {gain:.2f} for {many.x / few.x:g} x the devices: what is gained by "
+        "computing in "
         "parallel is spent on communication.",
         evidence=[evidence_of(few.arm, one), evidence_of(many.arm, two)],
         explains_ms=None,
@@ -105,9 +106,7 @@ def _sweep(cause: Cause, observed: Observed) -> Finding | None:
 def _share_of_step(observed: Observed) -> tuple[float, str, list[Evidence]] | None:
     for arm in observed.arms:
         value = worded(arm, _COMM.pattern)
-        if value is not None and (
-            value.unit == "share" or value.unit == "%" or "%" in value.label or "share" in value.label.lower()
-        ):
+        if value is not None and (value.unit in ("share", "%") or "%" in value.label or "share" in value.label.lower()):
             share = value.value if value.unit == "share" or value.value <= 1.0 else value.value / 100.0
             if share > SHARE:
                 return (

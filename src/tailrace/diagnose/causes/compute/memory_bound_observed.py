@@ -22,7 +22,8 @@ _DRAM: Final = re.compile(
     r"dram|memory (?:active|bandwidth|bw|throughput)|hbm|mem(?:ory)?[ _](?:util|copy|bandwidth)", re.IGNORECASE
 )
 _SM: Final = re.compile(
-    r"\bsm[ _]?(?:active|util|busy|occup|throughput)|tensor[ _](?:active|util|core)|compute (?:util|active|throughput)|sm$",
+    r"\bsm[ _]?(?:active|util|busy|occup|throughput)|tensor[ _](?:active|util|core)|compute (?:util|active|"
+    r"throughput)|sm$",
     re.IGNORECASE,
 )
 

@@ -80,7 +80,8 @@ class QuantFallback(Cause):
         rate = low.pace.quantity not in ("tpot", "itl", "chunk_gap")
         others = [f"{item[0].arm.name}: {item[2]:.2f}" for item in ratios if item[0] is not low]
         return self.finding(
-            statement=f"{low.arm.name} is no faster than {full.arm.name}: {quantity(low.pace)} {_pair(low, full)}, a ratio of "
+            statement=f"{low.arm.name} is no faster than {full.arm.name}: {quantity(low.pace)} {_pair(low, full)}, a "
+            "ratio of "
             f"{ratio:.2f} where about {expected:.2g} is expected: a fallback kernel, not the fast one, computes the "
             "quantised weights.",
             evidence=[
@@ -112,10 +113,13 @@ class QuantFallback(Cause):
                 ),
             ],
             explains_ms=None if rate else low.pace.value - expected * full.pace.value,
-            relation=f"{_of(full if rate else low)} / {_of(low if rate else full)} = {ratio:.2f}; expected {low.bits} / {full.bits} bits = {expected:.2g}",
+            relation=f"{_of(full if rate else low)} / {_of(low if rate else full)} = {ratio:.2f}; expected "
+            f"{low.bits} / {full.bits} bits = {expected:.2g}",
             n=len(arms),
-            advice="Look in the engine's start-up log for the kernel that the quantised layers use, and at what makes it fall "
-            "back (GPU generation, group size, shapes, an offline checkpoint's scheme); try online quantisation, another "
+            advice="Look in the engine's start-up log for the kernel that the quantised layers use, and at what "
+            "makes it fall "
+            "back (GPU generation, group size, shapes, an offline checkpoint's scheme); try online quantisation, "
+            "another "
             "kernel or another version. At tensor parallelism above 1, look at the share of communication first.",
             price="Another scheme or checkpoint: quality must be checked again.",
             verify=again(low.arm, more="--concurrency 1"),

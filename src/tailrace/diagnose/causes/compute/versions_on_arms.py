@@ -1,4 +1,4 @@
-"""COMPUTE_KERNEL_REGRESSION: tokens (or prompts) are computed more slowly since a version, at the same batch and mix."""
+"""COMPUTE_KERNEL_REGRESSION: tokens (or prompts) are computed more slowly since a version."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ __all__ = ["versions_on_arms"]
 SLOWER: Final = 0.08
 """Relative change from which it is more than a benchmark's scatter."""
 _VERSION: Final = re.compile(
-    r"\bv?\d+\.\d+(?:\.\d+)?(?:rc\d+|\.post\d+|\.dev\d+)?\b|version|upgrad|downgrad|nightly|build|commit|kernel|backend|driver|"
+    r"\bv?\d+\.\d+(?:\.\d+)?(?:rc\d+|\.post\d+|\.dev\d+)?\b|version|upgrad|downgrad|nightly|build|commit|kernel|"
+    r"backend|driver|"
     r"cuda|rocm|triton|flash ?attn|flashinfer|\bmoe\b|model (?:change|version|revision)|torch|release",
     re.IGNORECASE,
 )
 _OTHERS: Final = re.compile(
-    r"server version|session|grammar|schema|rout|load balanc|\blb\b|proxy|nginx|gateway|cpu|watermark|max[ _-]num|concurrency|"
+    r"server version|session|grammar|schema|rout|load balanc|\blb\b|proxy|nginx|gateway|cpu|watermark|max[ _-]num|"
+    r"concurrency|"
     r"rollout|replica|stream",
     re.IGNORECASE,
 )

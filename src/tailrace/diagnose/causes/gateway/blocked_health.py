@@ -99,22 +99,31 @@ def blocked_health(cause: Cause, observed: Observed) -> Finding | None:
 
 
 def _watched(observed: Observed) -> bool:
-    """Restarts by a probe, or an engine that is full: a late /health is then what the probe saw, and another's cause."""
+    """Restarts by a probe: a late /health is then what the probe saw, and another's cause."""
     restarted = any("restart" in item.name and len(item) and np.nanmax(item.values) > 0 for item in observed.series)
     probed = any(re.search(r"probe|restart", item.name, re.IGNORECASE) for item in told(observed))
     return restarted or probed
 
 
 def _trips(observed: Observed) -> list[_Trip]:
+    return [*_in_arms(observed), *_in_statements(observed), *_in_series(observed)]
+
+
+def _in_arms(observed: Observed) -> list[_Trip]:
     out = []
     for arm in observed.arms:
         for value in arm.values.values():
             words = f"{value.label} {value.quantity.replace('_', ' ')}"
-            if value.relative or not _TRIVIAL.search(words) or _TIMERS.search(value.label):
+            if value.relative or not value.unit or not _TRIVIAL.search(words) or _TIMERS.search(value.label):
                 continue
-            ms = in_unit(value.value, value.unit, "ms") if value.unit else None
+            ms = in_unit(value.value, value.unit, "ms")
             if ms is not None:
                 out.append(_Trip(arm.name, value.label, ms, str(value.place) or "form"))
+    return out
+
+
+def _in_statements(observed: Observed) -> list[_Trip]:
+    out = []
     for item in told(observed):
         words = item.name.replace("_", " ")
         if item.number is None or not item.unit or not _TRIVIAL.search(words) or _TIMERS.search(item.name):
@@ -122,16 +131,19 @@ def _trips(observed: Observed) -> list[_Trip]:
         ms = in_unit(item.number, item.unit, "ms")
         if ms is not None:
             out.append(_Trip(_side(item.name), words, ms, str(item.place) or "form"))
+    return out
+
+
+def _in_series(observed: Observed) -> list[_Trip]:
+    out = []
     for series in observed.series:
-        if (
-            series.name in ("health_rtt", "metrics_rtt", "loop_lag")
-            and len(series)
-            and np.isfinite(series.values).any()
-        ):
-            ms = in_unit(float(np.nanmax(series.values)), series.unit or "ms", "ms")
-            if ms is not None:
-                place = series.line_of(int(np.nanargmax(series.values)))
-                out.append(_Trip("", series.name.replace("_", " "), ms, str(place)))
+        named = series.name in ("health_rtt", "metrics_rtt", "loop_lag")
+        if not named or not len(series) or not np.isfinite(series.values).any():
+            continue
+        ms = in_unit(float(np.nanmax(series.values)), series.unit or "ms", "ms")
+        if ms is not None:
+            place = series.line_of(int(np.nanargmax(series.values)))
+            out.append(_Trip("", series.name.replace("_", " "), ms, str(place)))
     return out
 
 

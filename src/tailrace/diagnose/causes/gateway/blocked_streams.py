@@ -68,12 +68,11 @@ def blocked_streams(cause: Cause, observed: Observed) -> Finding | None:
     shared = _SHARED.search(f"{long.label} {long.qualifier}") is not None or long.quantity == "loop_lag"
     if OF_THE_LOOP.search(words) is None or (not shared and figure(bad, "preprocess", stats=_ANY) is None):
         return None
-    return _found(cause, observed, pair, (long, bad), (short, good), shared=shared)
+    return _found(cause, pair, (long, bad), (short, good), shared=shared)
 
 
 def _found(
     cause: Cause,
-    observed: Observed,
     pair: Pair,
     worse: tuple[Quoted, Arm],
     better: tuple[Quoted, Arm],
@@ -101,8 +100,8 @@ def _found(
         "loop, and no stream gets a token meanwhile.",
         evidence=evidence,
         explains_ms=long.value - short.value,
-        relation=f"{number(long.value, 'ms')} / {number(short.value, 'ms')} = {long.value / max(short.value, 1e-9):.3g} x"
-        + (f" at {', '.join(pair.same)}" if pair.same else ""),
+        relation=f"{number(long.value, 'ms')} / {number(short.value, 'ms')} = "
+        f"{long.value / max(short.value, 1e-9):.3g} x" + (f" at {', '.join(pair.same)}" if pair.same else ""),
         n=int(n),
         advice="Take tokenising, image and audio work off the event loop (a pool of threads or processes, or more API "
         "server processes) and bound how much of it runs at once.",
@@ -122,22 +121,12 @@ def _end_to_end(bad: Arm, good: Arm) -> tuple[list[str], list[Evidence]]:
     slow, fast = (figure(arm, "preprocess", stats=_ANY) for arm in (bad, good))
     notes: list[str] = []
     out: list[Evidence] = []
-    if all(rates) and all(held) and all(rate.value for rate in rates if rate):
-        spent = [load / rate.value for load, rate in zip(held, rates, strict=True) if load and rate]
-        if len(spent) == 2:
-            notes.append(
-                f"end to end by Little's law: {held[0]:g} / {rates[0].value:g} = {spent[0]:.3g} s -> "  # type: ignore[union-attr]
-                f"{held[1]:g} / {rates[1].value:g} = {spent[1]:.3g} s"
-            )  # type: ignore[union-attr]
-            out.append(
-                Evidence(
-                    text=f"time in the system by Little's law (concurrency / rate): {spent[0]:.3g} s -> {spent[1]:.3g} s",
-                    source=str(good.place) or "form",
-                    name="residence_s",
-                    value=round(spent[1], 4),
-                    unit="s",
-                )
-            )
+    spent = [load / rate.value for load, rate in zip(held, rates, strict=True) if load and rate and rate.value]
+    if len(spent) == 2:  # noqa: PLR2004
+        words = f"by Little's law (concurrency / rate): {spent[0]:.3g} s -> {spent[1]:.3g} s"
+        notes.append(f"end to end {words}")
+        source = str(good.place) or "form"
+        out.append(Evidence(f"time in the system {words}", source, "residence_s", round(spent[1], 4), "s"))
     if slow is not None and fast is not None and fast.value > slow.value:
         notes.append(
             f"the stage itself went {number(slow.value, 'ms')} -> {number(fast.value, 'ms')}: waiting moved into it; "

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["CANCEL_ADVICE", "CANCEL_PRICE", "CANCEL_VERIFY", "cancel_in_arms"]
 
 CANCEL_ADVICE: Final = (
-    "Pass the request's id from the closed socket to the engine's abort (watch for the disconnect in every layer: proxy, "
+    "Pass the request's id from the closed socket to the engine's abort (watch for the disconnect in every layer: "
+    "proxy, "
     "server, engine), also for requests that do not stream. Keep it as an acceptance test: GPU utilisation and running "
     "requests are back to 0 about 1 s after the client leaves."
 )
@@ -29,7 +30,8 @@ CANCEL_VERIFY: Final = (
 BUSY: Final = 0.2
 TOO_LONG_S: Final = 1.0
 _AFTER: Final = re.compile(
-    r"(?:after|post|since)[ _](?:the )?(?:client'?s? )?(?:disconnect|cancel|abort|clos|hang|kill|left|leav|drop|gone|ctrl)|"
+    r"(?:after|post|since)[ _](?:the )?(?:client'?s? )?(?:disconnect|cancel|abort|clos|hang|kill|left|leav|drop|gone|"
+    r"ctrl)|"
     r"(?:disconnect|cancel|abort|hang.?up)\w*[ _](?:\+|plus)|client (?:gone|left|killed)",
     re.IGNORECASE,
 )

@@ -21,7 +21,8 @@ __all__ = ["cancel_in_series"]
 GRACE_S: Final = 2.0
 """An abort takes up to a step of the engine and a print of its log."""
 _LEFT: Final = (
-    "client_killed_at", "client_disconnected_at", "client_closed_at", "disconnected_at", "cancelled_at", "client_left_at",
+    "client_killed_at", "client_disconnected_at", "client_closed_at", "disconnected_at", "cancelled_at",
+    "client_left_at",
     "killed_at", "client_gone_at", "disconnect_at",
 )  # fmt: skip
 _STAMP: Final = re.compile(
@@ -90,7 +91,8 @@ def cancel_in_series(cause: Cause, observed: Observed) -> Finding | None:
         + ". The disconnect is not passed on as an abort.",
         evidence=evidence,
         explains_ms=None,
-        relation=f"running {number(was) if was is not None else '?'} before, {number(still)} {span:.0f} s after; 0 is right",
+        relation=f"running {number(was) if was is not None else '?'} before, {number(still)} {span:.0f} s after; 0 "
+        "is right",
         n=int(going.size),
         advice=CANCEL_ADVICE,
         price=CANCEL_PRICE,

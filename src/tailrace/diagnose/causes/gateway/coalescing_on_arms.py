@@ -74,7 +74,10 @@ def _found(cause: Cause, found: list[_AddOn], whole: float | None, tail: _AddOn 
     )
     if whole is not None:
         statement += f" and {whole:+.0%} to the whole request" if whole else " and nothing to the whole request"
-    statement += ": a fixed time before the first chunk goes out, as of a batching timer (a flush interval) in the response path."
+    statement += (
+        ": a fixed time before the first chunk goes out, as of a batching timer (a flush interval) in the "
+        "response path."
+    )
     evidence = [evidence_of(first.hop.direct, first.direct), evidence_of(first.hop.via, first.via)]
     evidence += [_evidence(item) for item in (found if tail is None else [found[0], tail, *found[1:]])]
     if whole is not None:
@@ -112,10 +115,11 @@ def _found(cause: Cause, found: list[_AddOn], whole: float | None, tail: _AddOn 
 
 
 def _by_load(found: list[_AddOn]) -> list[str]:
-    out = []
-    for item in found:
-        if item.hop.concurrency is not None:
-            out.append(f"add-on at concurrency {item.hop.concurrency:g}: {number(item.ms, 'ms')}")
+    out = [
+        f"add-on at concurrency {item.hop.concurrency:g}: {number(item.ms, 'ms')}"
+        for item in found
+        if item.hop.concurrency is not None
+    ]
     if _grows(found):
         out.append("what comes on top at high concurrency is queueing in the hop; it starts from the fixed part")
     return out or ["the add-on at other concurrencies is not known"]

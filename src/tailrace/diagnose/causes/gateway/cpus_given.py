@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["cpus_given"]
 
-CPUS: Final = r"\bv?cpus?\b(?! ?util)(?! ?usage)|\bcores?\b(?! ?util)|\bomp(?: num)? threads?\b|\bcpu (?:request|limit|quota|count)"
+CPUS: Final = (
+    r"\bv?cpus?\b(?! ?util)(?! ?usage)|\bcores?\b(?! ?util)|\bomp(?: num)? threads?\b|\bcpu (?:request|"
+    r"limit|quota|count)"
+)
 SLOWER: Final = 1.5
 """So many times slower with few CPUs than with many; two times is the page's own case."""
 THROTTLED: Final = 0.10
@@ -78,14 +81,16 @@ def _sweep(cause: Cause, observed: Observed) -> Finding | None:
     what = changed(observed)
     return cause.finding(
         statement=f"With {few.x:g} CPUs, {quantity(slow)} is {number(slow.value, slow.unit)}; with {many.x:g}, "
-        f"{number(fast.value, fast.unit)}: {ratio:.3g} x. The engine's process lacks CPU; that more CPUs help is shown, "
+        f"{number(fast.value, fast.unit)}: {ratio:.3g} x. The engine's process lacks CPU; that more CPUs help is "
+        "shown, "
         "by which mechanism (scheduling, steal, thread pool) is not: mechanism unproven.",
         evidence=evidence,
         explains_ms=slow.value - fast.value if slow.quantity in _PACES else None,
         relation=f"{number(slow.value)} / {number(fast.value)} = {slow.value / fast.value:.3g} at {few.x:g} and "
         f"{many.x:g} CPUs" + (f"; nothing more above {plateau:g}" if plateau is not None else ""),
         n=len(points),
-        advice=f"Give the engine's process {plateau or many.x:g} CPUs (request and limit), keep its threads at or below "
+        advice=f"Give the engine's process {plateau or many.x:g} CPUs (request and limit), keep its threads at or "
+        "below "
         "that (OMP_NUM_THREADS, --api-server-count), and pin it apart from its neighbours.",
         price="Cores that other work cannot use.",
         verify=again(many.arm),
@@ -160,7 +165,8 @@ def _throttled(cause: Cause, observed: Observed) -> Finding | None:
         f"({stopped:.0f} of {periods:.0f}).",
         evidence=[evidence],
         explains_ms=None,
-        relation=f"nr_throttled / nr_periods = {stopped:.0f} / {periods:.0f} = {stopped / periods:.0%} > {THROTTLED:.0%}",
+        relation=f"nr_throttled / nr_periods = {stopped:.0f} / {periods:.0f} = {stopped / periods:.0%} > "
+        f"{THROTTLED:.0%}",
         n=int(periods),
         advice="Raise the CPU limit, or remove it and keep the request; run no more threads than the quota has cores.",
         price="Cores that other work cannot use.",

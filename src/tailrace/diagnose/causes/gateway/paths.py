@@ -17,7 +17,8 @@ _DIRECT: Final = re.compile(
     re.IGNORECASE,
 )
 _VIA: Final = re.compile(
-    r"\bvia\b|through|proxy|proxied|gateway|\bserve\b|serving layer|router|load balancer|\blb\b|ingress|\blayer|\bhop\b|"
+    r"\bvia\b|through|proxy|proxied|gateway|\bserve\b|serving layer|router|load balancer|\blb\b|ingress|\blayer|"
+    r"\bhop\b|"
     r"sidecar|\bmesh\b|envoy|nginx|haproxy|traefik|litellm|kong|istio|api ?six|frontend|front end|behind",
     re.IGNORECASE,
 )

@@ -1,4 +1,4 @@
-"""GW_CONN_POOL_CAP: the proxy's connections to the engine are all taken, and requests wait where no engine sees them."""
+"""GW_CONN_POOL_CAP: the proxy's connections to the engine are all taken, and requests wait for one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def pool_cap_observed(cause: Cause, observed: Observed) -> Finding | None:
                 found.client,
             ),
             Evidence(
-                f"in flight to the engine: {number(found.cap)} (in {found.readings} reading{'s' if found.readings != 1 else ''})",
+                f"in flight to the engine: {number(found.cap)} (in {found.readings} "
+                f"reading{'s' if found.readings != 1 else ''})",
                 found.places[1],
                 "inflight_upstream",
                 found.cap,

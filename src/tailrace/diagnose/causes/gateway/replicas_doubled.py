@@ -60,7 +60,8 @@ def replicas_doubled(cause: Cause, observed: Observed) -> Finding | None:
         missing.append("the offered load of both arms")
     return cause.finding(
         statement=f"{many / few:.3g} x the replicas left {quantity(before)} where it was: "
-        f"{number(before.value, before.unit)} with {few:.0f}, {number(after.value, after.unit)} with {many:.0f}. Do not "
+        f"{number(before.value, before.unit)} with {few:.0f}, {number(after.value, after.unit)} with {many:.0f}. Do "
+        "not "
         "add more: routing does not spread the work, or long requests are not kept apart from short ones.",
         evidence=[
             evidence_of(pair.first, before),

@@ -18,7 +18,8 @@ _SPREADING: Final = re.compile(
     re.IGNORECASE,
 )
 _ROUTING: Final = re.compile(
-    r"rout(?:er|ing|e)|load[ _-]?balanc|\blb\b|balancer|tie[ _-]?break|scorer|stick|affinity|dispatch|endpoint[ _-]?pick|"
+    r"rout(?:er|ing|e)|load[ _-]?balanc|\blb\b|balancer|tie[ _-]?break|scorer|stick|affinity|dispatch|"
+    r"endpoint[ _-]?pick|"
     r"\bepp\b|session|hash|dp[ _-]?(?:rank|coordinator)|ingress|gateway polic",
     re.IGNORECASE,
 )

@@ -24,7 +24,8 @@ _ADDED: Final = re.compile(
     re.IGNORECASE,
 )
 _NO_EFFECT: Final = re.compile(
-    r"no (?:visible )?(?:effect|change|improvement|help|difference)|useless|did ?n.t help|not help|without (?:any )?effect|"
+    r"no (?:visible )?(?:effect|change|improvement|help|difference)|useless|did ?n.t help|not help|"
+    r"without (?:any )?effect|"
     r"nothing changed|unchanged|still (?:slow|bad|high)|does not help|(?:only )?after \d+ ?min|took \d+ ?min",
     re.IGNORECASE,
 )
@@ -83,7 +84,8 @@ class ScaleOutTooSlow(Cause):
             n=2 if worse is not None else 1,
             advice="Roll back first"
             + (f" ({rollout})" if rollout else "")
-            + "; meanwhile shed load (429) or shorten outputs (max_tokens). A scale-out is no incident action: a replica "
+            + "; meanwhile shed load (429) or shorten outputs (max_tokens). A scale-out is no incident action: a "
+            "replica "
             "needs minutes to load its weights and warm up before it takes traffic.",
             price="Users lose what the rollout brought; refused requests are to be retried by their clients.",
             verify="tailrace diagnose http://127.0.0.1:9480 --before before.run, after the rollback",

@@ -20,7 +20,8 @@ IDLE: Final = 0.35
 SLOWER: Final = 1.3
 GROWTH: Final = 1.3
 _IDLE_WORDS: Final = re.compile(
-    r"\bidle\b|under[ -]?utili[sz]ed|mostly unused|near (?:0|zero)|not busy|\blow (?:gpu )?util|far from (?:full|its limit)",
+    r"\bidle\b|under[ -]?utili[sz]ed|mostly unused|near (?:0|zero)|not busy|\blow (?:gpu )?util|far from (?:full|"
+    r"its limit)",
     re.IGNORECASE,
 )
 _LATENESS: Final = ("e2e", "lag", "final_latency", "first_partial", "ttft")

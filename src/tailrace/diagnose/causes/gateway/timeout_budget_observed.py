@@ -73,11 +73,13 @@ def timeout_budget_observed(cause: Cause, observed: Observed) -> Finding | None:
         explains_ms=None,
         relation=f"{number(tokens[0])} tokens x {number(pace.ms, 'ms')} = {number(needed)} s > {number(seconds)} s",
         n=len(ages),
-        advice=f"Set the timeout from the token budget (at least {number(1.2 * needed)} s for {number(tokens[0])} tokens), "
+        advice=f"Set the timeout from the token budget (at least {number(1.2 * needed)} s for {number(tokens[0])} "
+        "tokens), "
         "stream and time the gap between tokens instead of the whole, or cap the answer at "
         f"{max(int(served), 1)} tokens (max_tokens) for this timeout.",
         price="A longer timeout holds a connection and a place in the batch longer; a cap cuts answers.",
-        verify=f"tailrace bench http://localhost:8000 --rate 1 --output-tokens {int(tokens[0])} --duration 60 --out after.run",
+        verify=f"tailrace bench http://localhost:8000 --rate 1 --output-tokens {int(tokens[0])} --duration 60 --out "
+        "after.run",
         disproof_checked=[
             f"{fits:.0%} of {len(ages)} aborts lie at the timeout" if fits is not None else "ages of the aborts unknown"
         ],

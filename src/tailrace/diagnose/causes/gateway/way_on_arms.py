@@ -112,7 +112,8 @@ def _of_gap(cause: Cause, first: Arm, second: Arm) -> Finding | None:
     return _finding(
         cause,
         f"Between {first.name} and {second.name}, the client's {quantity(two.client)} minus the server's grew from "
-        f"{number(one.ms, 'ms')} to {number(two.ms, 'ms')}, while the server's own time did not: the way between them is "
+        f"{number(one.ms, 'ms')} to {number(two.ms, 'ms')}, while the server's own time did not: the way between "
+        "them is "
         "slow.",
         [evidence_of(item.arm, value) for item in (one, two) for value in (item.client, item.server)]
         + [
@@ -151,7 +152,8 @@ def _of_way(cause: Cause, first: Arm, second: Arm) -> Finding | None:
     return _finding(
         cause,
         f"{quantity(two).capitalize()} went from {number(one.value, one.unit)} to {number(two.value, two.unit)} and "
-        f"{quantity(slower[1])} from {number(slower[0].value, 'ms')} to {number(slower[1].value, 'ms')}: the way to the "
+        f"{quantity(slower[1])} from {number(slower[0].value, 'ms')} to {number(slower[1].value, 'ms')}: the way to "
+        "the "
         "engine is slow.",
         [
             evidence_of(first, one),
@@ -174,7 +176,8 @@ def _alone(cause: Cause, gap: _Gap) -> Finding | None:
         return None
     return _finding(
         cause,
-        f"Of the client's {quantity(gap.client)} of {number(gap.client.value, 'ms')}, {number(gap.ms, 'ms')} are not the "
+        f"Of the client's {quantity(gap.client)} of {number(gap.client.value, 'ms')}, {number(gap.ms, 'ms')} are not "
+        "the "
         f"server's ({number(gap.server.value, 'ms')}): the way to it, or what stands before it.",
         [
             evidence_of(gap.arm, gap.client),
@@ -213,7 +216,8 @@ def _finding(
         explains_ms=explains,
         relation=relation,
         n=2,
-        advice="Look at the route (distance, losses, a proxy or a tunnel between), and keep connections open: a pool that "
+        advice="Look at the route (distance, losses, a proxy or a tunnel between), and keep connections open: a pool "
+        "that "
         "is large enough, keep-alive longer than the idle time between requests.",
         price="An idle connection costs both ends a socket.",
         verify=again(arm),

@@ -25,7 +25,8 @@ GRAMMAR: Final = re.compile(
 )
 _BACKENDS: Final = re.compile(r"xgrammar|outlines|guidance|llguidance|lm[ _-]?format|enforcer|\bgbnf\b", re.IGNORECASE)
 _PLAIN: Final = re.compile(
-    r"\bplain|\bfree|unconstrain|without|\bno (?:grammar|schema|json|structur)|none\b|\btext\b|unstructured|baseline|normal",
+    r"\bplain|\bfree|unconstrain|without|\bno (?:grammar|schema|json|structur)|none\b|\btext\b|unstructured|baseline|"
+    r"normal",
     re.IGNORECASE,
 )
 LATER: Final = 2.0
@@ -34,7 +35,8 @@ SLOWER: Final = 1.5
 IDLE: Final = 0.3
 ADVICE: Final = (
     "Cache compiled grammars (the same schema again and again should cost once), compile them off the request's path, "
-    "try another backend (vLLM: --structured-outputs-config backend xgrammar or guidance; SGLang: --grammar-backend), and "
+    "try another backend (vLLM: --structured-outputs-config backend xgrammar or guidance; SGLang: "
+    "--grammar-backend), and "
     "simplify the schema. Give requests with a schema a lane of their own meanwhile"
 )
 PRICE: Final = "Backends differ in what they accept; a lane makes requests with a schema wait."
@@ -79,7 +81,8 @@ def _of_first_token(
             return None
         evidence += [evidence_of(slow, pace[0]), evidence_of(fast, pace[1])]
         same = (
-            f", while {quantity(pace[0])} is equal ({number(pace[0].value, 'ms')} and {number(pace[1].value, 'ms')}): the cost "
+            f", while {quantity(pace[0])} is equal ({number(pace[0].value, 'ms')} and "
+            f"{number(pace[1].value, 'ms')}): the cost "
             "lies before decoding (next tokens come as fast)"
         )
     plain = [arm for arm in observed.arms if _PLAIN.search(said(arm)) and not _BACKENDS.search(said(arm))]
@@ -91,7 +94,8 @@ def _of_first_token(
     n = int(sum(item.value for item in counts if item is not None))
     proven = bool(what) and GRAMMAR.search(what) is not None and one_plain and pace is not None
     return cause.finding(
-        statement=f"{quantity(late)} is {number(late.value, 'ms')} with {slow.name} and {number(early.value, 'ms')} with "
+        statement=f"{quantity(late)} is {number(late.value, 'ms')} with {slow.name} and {number(early.value, 'ms')} "
+        "with "
         f"{fast.name}, {ratio:.3g} x{same}. The grammar (schema) is compiled on the request's path.",
         evidence=[
             *evidence,
@@ -176,7 +180,8 @@ def _of_throughput(
     idle = f" while the GPU is at {number(gpu, 'share')}" if gpu is not None else ""
     return cause.finding(
         statement=f"{quantity(high).capitalize()} falls from {number(high.value, high.unit)} ({fast.name}) to "
-        f"{number(low.value, low.unit)} ({slow.name}){idle}: computing the grammar's masks (the schema's state machine) on "
+        f"{number(low.value, low.unit)} ({slow.name}){idle}: computing the grammar's masks (the schema's state "
+        "machine) on "
         "the CPU holds every step back.",
         evidence=[*evidence, *([Evidence(f"changed: {what}", "form")] if what else [])],
         explains_ms=None,

@@ -89,7 +89,8 @@ def misses_observed(cause: Cause, observed: Observed) -> Finding | None:
         else (f" against {best.words} with {best.name}" if best is not worst else ", though the prompts repeat")
     )
     return cause.finding(
-        statement=f"Prefix hits over the window are {worst.words}{f' with {worst.name}' if worst.name else ''}{against}: every "
+        statement="Prefix hits over the window are "
+        f"{worst.words}{f' with {worst.name}' if worst.name else ''}{against}: every "
         "prompt is computed whole. That is eviction, block alignment or a switch, not the mix.",
         evidence=evidence,
         explains_ms=None if slower is None else slower[0].value - slower[1].value if slower[0].unit == "ms" else None,
@@ -100,7 +101,8 @@ def misses_observed(cause: Cause, observed: Observed) -> Finding | None:
         )
         + (f"; {wanted:.1%} {'offered' if offered is not None else 'with ' + best.name}" if wanted is not None else ""),
         n=len(seen),
-        advice="Look for what evicts or misaligns the prefix: prefix caching switched off (vLLM: --enable-prefix-caching; "
+        advice="Look for what evicts or misaligns the prefix: prefix caching switched off (vLLM: "
+        "--enable-prefix-caching; "
         "SGLang: --disable-radix-cache must be absent), sliding-window or hybrid layers, a changing beginning (time, "
         "session id) in the prompt, too little KV cache for all prefixes; keep the shared part first and unchanged. "
         "Until then, send less: retrieve fewer chunks, trim the history.",
@@ -153,8 +155,10 @@ def _seen(observed: Observed) -> list[_Hits]:
             _Hits(
                 "", hits.delta / asked.delta, hits.delta, asked.delta,
                 [
-                    Evidence(f"{hits.raw or hits.name}: +{number(hits.delta)} tokens", str(hits.place), hits.name, hits.delta, "tokens"),
-                    Evidence(f"{asked.raw or asked.name}: +{number(asked.delta)} tokens", str(asked.place), asked.name, asked.delta, "tokens"),
+                    Evidence(f"{hits.raw or hits.name}: +{number(hits.delta)} "
+                             "tokens", str(hits.place), hits.name, hits.delta, "tokens"),
+                    Evidence(f"{asked.raw or asked.name}: +{number(asked.delta)} "
+                             "tokens", str(asked.place), asked.name, asked.delta, "tokens"),
                 ],
                 None,
             )

@@ -19,12 +19,15 @@ __all__ = ["options_on_arms"]
 
 WORSE: Final = 1.2
 _OPTION: Final = re.compile(
-    r"best[ _-]?of|\bbeams?\b|beam[ _-]?(?:width|search|size)|num[ _-]?(?:return|beams)|\bn ?[=>:]|\bn (?:samples|completions)|"
-    r"parallel sampl|log[ _-]?probs?|prompt_logprobs|penalt|\btop[ _-]?k\b|sampling (?:param|option)|decoding option|samples? per",
+    r"best[ _-]?of|\bbeams?\b|beam[ _-]?(?:width|search|size)|num[ _-]?(?:return|beams)|\bn ?[=>:]|\bn (?:samples|"
+    r"completions)|"
+    r"parallel sampl|log[ _-]?probs?|prompt_logprobs|penalt|\btop[ _-]?k\b|sampling (?:param|option)|decoding option|"
+    r"samples? per",
     re.IGNORECASE,
 )
 _KEYS: Final = re.compile(
-    r"^(?:best_?of|beam\w*|num_(?:return_sequences|beams)|n_?(?:samples|completions)|samples_per\w*|logprobs|top_k|penalt\w*)$",
+    r"^(?:best_?of|beam\w*|num_(?:return_sequences|beams)|n_?(?:samples|completions)|samples_per\w*|logprobs|top_k|"
+    r"penalt\w*)$",
     re.IGNORECASE,
 )
 
@@ -44,13 +47,15 @@ def options_on_arms(cause: Cause, observed: Observed) -> Finding | None:
         if found is None:
             continue
         bad, slow, good, fast, ratio = found
-        more = _numbers(bad) > _numbers(good) if _numbers(bad) and _numbers(good) else None
-        if more is False:
+        asked, less = _numbers(bad), _numbers(good)
+        if asked is not None and less is not None and asked <= less:
             continue  # the one that does less is slower: not the option
         missing = [] if pair.same else ["that both arms had the same load (rate or concurrency, lengths)"]
         return cause.finding(
-            statement=f"{quantity(slow)} is {number(slow.value, slow.unit)} with {bad.name} and {number(fast.value, fast.unit)} "
-            f"with {good.name} ({ratio:.3g} x): the decoding options differ ({option}), and each answer costs that much "
+            statement=f"{quantity(slow)} is {number(slow.value, slow.unit)} with {bad.name} and "
+            f"{number(fast.value, fast.unit)} "
+            f"with {good.name} ({ratio:.3g} x): the decoding options differ ({option}), and each answer costs that "
+            "much "
             "more work.",
             evidence=[
                 evidence_of(bad, slow),
@@ -60,7 +65,8 @@ def options_on_arms(cause: Cause, observed: Observed) -> Finding | None:
             explains_ms=slow.value - fast.value if slow.unit == "ms" else None,
             relation=f"{number(slow.value)} / {number(fast.value)} = {slow.value / fast.value:.3g}",
             n=2,
-            advice="Limit n, best_of, beams and logprobs at the gateway, or give requests that use them a lane of their own "
+            advice="Limit n, best_of, beams and logprobs at the gateway, or give requests that use them a lane of "
+            "their own "
             "with a small running limit; count sequences, not requests, against max_num_seqs.",
             price="Requests with such options wait in their lane, or are refused.",
             verify=again(bad),

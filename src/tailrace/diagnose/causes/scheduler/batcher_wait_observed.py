@@ -44,7 +44,8 @@ def batcher_wait_observed(cause: Cause, observed: Observed) -> Finding | None:
         f"{number(seen.delay.value, 'ms')}, though nothing is before them: it waits for a fuller batch.",
         evidence=known,
         explains_ms=seen.queue.value,
-        relation=f"queue {number(seen.queue.value, 'ms')} / window {number(seen.delay.value, 'ms')} = {seen.queue.value / seen.delay.value:.2f}",
+        relation=f"queue {number(seen.queue.value, 'ms')} / window {number(seen.delay.value, 'ms')} = "
+        f"{seen.queue.value / seen.delay.value:.2f}",
         n=1,
         advice="Shorten the window (max_queue_delay_microseconds) to well below the compute time"
         + (f" ({number(seen.compute.value, 'ms')})" if seen.compute is not None else "")

@@ -25,8 +25,10 @@ STEPS: Final = 20.0
 """So many steps of one prompt hold everybody behind it up."""
 ALONE: Final = 5.0
 ADVICE: Final = (
-    "Give long prompts a lane of their own with a small running limit, or serve the shortest first with a bounded wait; "
-    "vLLM: --max-long-partial-prefills, --long-prefill-token-threshold. Limit inputs, and shorten what is sent: retrieve "
+    "Give long prompts a lane of their own with a small running limit, or serve the shortest first with a bounded "
+    "wait; "
+    "vLLM: --max-long-partial-prefills, --long-prefill-token-threshold. Limit inputs, and shorten what is sent: "
+    "retrieve "
     "fewer chunks, filter before, trim the history"
 )
 PRICE: Final = "Long prompts wait in their own lane: their TTFT rises."
@@ -86,11 +88,17 @@ def _of_classes(cause: Cause, observed: Observed, short: _Class, long: _Class) -
         *(evidence_of(item.arm, count) for item, count in zip((short, long), counts, strict=True) if count is not None),
         *([evidence_of_setting(alone)] if alone is not None else []),
     ]
-    relation = f"short {number(short.late.value, 'ms')} / long {number(long.late.value, 'ms')} = {short.late.value / long.late.value:.2f} at {long.tokens / short.tokens:.3g} x the tokens"
+    relation = (
+        f"short {number(short.late.value, 'ms')} / long {number(long.late.value, 'ms')} = "
+        f"{short.late.value / long.late.value:.2f} at {long.tokens / short.tokens:.3g} x the tokens"
+    )
     if counts[0] is not None and counts[1] is not None:
         ahead = counts[0].value * short.tokens + counts[1].value * long.tokens
         rate = 1000.0 * ahead / max(long.late.value, short.late.value)
-        relation += f"; {ahead:.0f} tokens / {max(long.late.value, short.late.value) / 1000:.2f} s = {rate:.0f} tok/s: a queue served in order"
+        relation += (
+            f"; {ahead:.0f} tokens / {max(long.late.value, short.late.value) / 1000:.2f} s = {rate:.0f} "
+            "tok/s: a queue served in order"
+        )
         evidence.append(
             Evidence(
                 f"{ahead:.0f} prompt tokens drain at {rate:.0f} tok/s", "computed", "drain_tok_s", round(rate), "tok/s"
@@ -107,14 +115,17 @@ def _of_classes(cause: Cause, observed: Observed, short: _Class, long: _Class) -
     if not short.late.stat:
         missing.append("the tail (p99 or p95) of each class")
     return cause.finding(
-        statement=f"Short requests are as late as long ones: {quantity(short.late)} {number(short.late.value, 'ms')} at "
-        f"{short.tokens:g} prompt tokens, {number(long.late.value, 'ms')} at {long.tokens:g}{few}. They wait behind the "
+        statement=f"Short requests are as late as long ones: {quantity(short.late)} {number(short.late.value, 'ms')} "
+        "at "
+        f"{short.tokens:g} prompt tokens, {number(long.late.value, 'ms')} at {long.tokens:g}{few}. They wait behind "
+        "the "
         "prefill of the long ones.",
         evidence=evidence,
         explains_ms=short.late.value,
         relation=relation,
         n=int(n),
-        advice=f"{ADVICE} ({long.tokens / 2:g} instead of {long.tokens:g} tokens about halve the wait: {number(long.late.value / 2, 'ms')}).",
+        advice=f"{ADVICE} ({long.tokens / 2:g} instead of {long.tokens:g} tokens about halve the wait: "
+        f"{number(long.late.value / 2, 'ms')}).",
         price=PRICE,
         verify=again(short.arm),
         missing=missing,
@@ -141,7 +152,8 @@ def _steps(cause: Cause, observed: Observed) -> Finding | None:
     if seen is None:
         missing.append("how many steps the others waited")
     return cause.finding(
-        statement=f"One prompt of {prompt.number:g} tokens takes {steps:.0f} steps of {budget.number:g} tokens, and requests "
+        statement=f"One prompt of {prompt.number:g} tokens takes {steps:.0f} steps of {budget.number:g} tokens, and "
+        "requests "
         "behind it wait for all of them where one prompt is computed at a time.",
         evidence=[
             evidence_of_setting(prompt),

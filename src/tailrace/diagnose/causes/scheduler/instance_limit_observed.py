@@ -59,17 +59,20 @@ def instance_limit_observed(cause: Cause, observed: Observed) -> Finding | None:
         relation.append(f"executing {number(seen.executing.value)} = instances {number(seen.instances.value)}")
     if at_rate and rate is not None and seen.rate is not None and seen.compute is not None:
         relation.append(
-            f"{number(seen.instances.value)} / {number(seen.compute.value, 'ms')} = {number(rate)}/s; seen {number(seen.rate.value)}/s"
+            f"{number(seen.instances.value)} / {number(seen.compute.value, 'ms')} = {number(rate)}/s; seen "
+            f"{number(seen.rate.value)}/s"
         )
     return cause.finding(
         action=Action.TUNE,
-        statement=f"All {number(seen.instances.value)} instances execute and {waits}{idle}: the instance count is the limit.",
+        statement=f"All {number(seen.instances.value)} instances execute and {waits}{idle}: the instance count is "
+        "the limit.",
         evidence=[
             *(item.evidence for item in known),
             *(
                 [
                     Evidence(
-                        f"{number(seen.instances.value)} instances at {number(seen.compute.value, 'ms')} give {number(rate)}/s",
+                        f"{number(seen.instances.value)} instances at {number(seen.compute.value, 'ms')} give "
+                        f"{number(rate)}/s",
                         "computed",
                         "most_per_s",
                         round(rate, 2),
@@ -83,7 +86,8 @@ def instance_limit_observed(cause: Cause, observed: Observed) -> Finding | None:
         explains_ms=None if seen.queue is None else seen.queue.value,
         relation="; ".join(relation),
         n=1,
-        advice="Raise instance_group.count of the model, or its max_batch_size with dynamic batching, until the device is "
+        advice="Raise instance_group.count of the model, or its max_batch_size with dynamic batching, until the "
+        "device is "
         "busy or the queue is gone; one step at a time.",
         price="Each instance takes device memory; larger batches make one execution longer.",
         verify="perf_analyzer -m MODEL --concurrency-range 1:16 before and after: throughput rises, queue falls",

@@ -25,8 +25,10 @@ EFFECT: Final = 0.10
 KV_FULL: Final = 0.98
 STUCK: Final = 0.8
 ADVICE: Final = (
-    "Admit fewer requests at once, near what the KV cache holds (vLLM: --max-num-seqs, or an admission watermark; SGLang: "
-    "--max-running-requests, --schedule-conservativeness; TensorRT-LLM: batch_scheduler_policy guaranteed_no_evict; or a "
+    "Admit fewer requests at once, near what the KV cache holds (vLLM: --max-num-seqs, or an admission watermark; "
+    "SGLang: "
+    "--max-running-requests, --schedule-conservativeness; TensorRT-LLM: batch_scheduler_policy guaranteed_no_evict; "
+    "or a "
     "lane's running limit), shorten outputs, or give the cache more memory (--gpu-memory-utilization, fp8 KV cache)."
 )
 PRICE: Final = "Requests wait in the queue instead of being preempted: TTFT rises, ITL and throughput gain."
@@ -37,8 +39,8 @@ _EVICTION: Final = re.compile(
 
 
 def preemption_on_arms(cause: Cause, observed: Observed) -> Finding | None:
-    """Two arms with other counts of preemptions; one arm with some; running requests that the cache caps; or a policy of
-    eviction that was changed.
+    """Two arms with other counts of preemptions; one arm with some; running requests that the cache caps; or a policy
+    of eviction that was changed.
     """
     return surest(_between(cause, observed), _one(cause, observed), _capped(cause, observed), _policy(cause, observed))
 
@@ -94,7 +96,9 @@ def _between(cause: Cause, observed: Observed) -> Finding | None:
 
 def _effects(bad: Arm, good: Arm) -> tuple[list[str], list[str], list[Evidence]]:
     """(what got better with fewer preemptions, what got worse, the numbers)."""
-    gains, prices, evidence = [], [], []
+    gains: list[str] = []
+    prices: list[str] = []
+    evidence: list[Evidence] = []
     for name in _LATENCIES:
         for stat in ("p99", "p95", "p50", "mean", ""):
             one, two = figure(bad, name, stats=(stat,)), figure(good, name, stats=(stat,))
@@ -151,7 +155,8 @@ def _one(cause: Cause, observed: Observed) -> Finding | None:
     missing = [] if n else ["how many requests there were in that window"]
     per = f" in {n:.0f} requests" if n else ""
     return cause.finding(
-        statement=f"The KV cache is too small for what runs at once: {number(count)} preemptions{per}; requests lose their "
+        statement=f"The KV cache is too small for what runs at once: {number(count)} preemptions{per}; requests lose "
+        "their "
         "blocks and are computed again." + (f" It holds {held[0]:.0f} of {held[2]:.0f} tokens each." if held else ""),
         evidence=[
             evidence,
@@ -192,7 +197,8 @@ def _capped(cause: Cause, observed: Observed) -> Finding | None:
     held = kv_holds(observed)
     fits = held is not None and abs(held[0] / running.number - 1.0) <= 0.1
     return cause.finding(
-        statement=f"Only {running.number:g} of {cap.number:g} requests run, and the KV cache is {usage[0]:.0%} full: the "
+        statement=f"Only {running.number:g} of {cap.number:g} requests run, and the KV cache is {usage[0]:.0%} full: "
+        "the "
         "cache is the cap, and what is admitted beyond it waits or is preempted."
         + (f" {held[1]:.0f} / {held[2]:.0f} = {held[0]:.0f} fit." if held and fits else ""),
         evidence=[
@@ -262,7 +268,8 @@ def _policy(cause: Cause, observed: Observed) -> Finding | None:
     if knee is not None:
         evidence.append(evidence_of_setting(knee))
     return cause.finding(
-        statement=f"What was changed is how the engine makes room in its KV cache ({words}), and the tail followed it: the "
+        statement=f"What was changed is how the engine makes room in its KV cache ({words}), and the tail followed "
+        "it: the "
         "cache is too small for what was admitted.",
         evidence=evidence,
         explains_ms=None if gain is None else abs(gain[2].value - gain[3].value),

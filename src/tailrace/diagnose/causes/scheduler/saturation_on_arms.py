@@ -190,7 +190,8 @@ def _closed_loop(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> 
         )
     n = figure(arm, "n")
     return cause.finding(
-        statement=f"{held:g} clients in a closed loop at {rate.value:g} requests/s spend {spent:.2f} s in the system, of "
+        statement=f"{held:g} clients in a closed loop at {rate.value:g} requests/s spend {spent:.2f} s in the "
+        "system, of "
         f"which {number(ttft.value, 'ms')} pass before the first token ({ttft.value / seen:.0%}): the engine is at its "
         "limit and requests wait for it.",
         evidence=evidence,

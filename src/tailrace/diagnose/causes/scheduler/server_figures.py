@@ -57,7 +57,8 @@ def server_figures(observed: Observed) -> ServerFigures:
         compute=_figure(observed, "compute") or _duration(observed, r"compute|inference time|execution time"),
         delay=_duration(
             observed,
-            r"(?:max )?queue delay|batch(?:er|ing)? (?:delay|window|timeout|wait)|batch delay|preferred delay|max batch delay",
+            r"(?:max )?queue delay|batch(?:er|ing)? (?:delay|window|timeout|wait)|batch delay|preferred delay|"
+            r"max batch delay",
         )
         or _worded(observed, r"queue[_ ]delay|batch\w*[_ ](?:delay|window|timeout)"),
         load=_condition(observed, r"\bconcurrency\b|in flight")

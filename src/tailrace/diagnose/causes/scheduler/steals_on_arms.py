@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["BUDGET", "steals_on_arms"]
 
 BUDGET: Final = (
-    r"max[ _-]?num[ _-]?batched[ _-]?tokens|chunked[ _-]?prefill[ _-]?size|prefill[ _-]?chunk|token[ _-]?budget|\bn[ _-]?batch\b|"
+    r"max[ _-]?num[ _-]?batched[ _-]?tokens|chunked[ _-]?prefill[ _-]?size|prefill[ _-]?chunk|token[ _-]?budget|"
+    r"\bn[ _-]?batch\b|"
     r"\bchunk[ _-]?size\b|^budget$|max[ _-]?prefill[ _-]?tokens"
 )
 FITS: Final = 0.35
@@ -34,7 +35,8 @@ KV_FULL: Final = 0.98
 SLOWED: Final = 2.0
 ADVICE: Final = (
     "Lower the step's token budget (vLLM: --max-num-batched-tokens 2048 or less with --enable-chunked-prefill; SGLang: "
-    "--chunked-prefill-size; llama.cpp: -b/-ub), give long prompts a lane of their own, or disaggregate prefill. Shorten "
+    "--chunked-prefill-size; llama.cpp: -b/-ub), give long prompts a lane of their own, or disaggregate prefill. "
+    "Shorten "
     "what is sent: retrieve fewer chunks, filter before, trim the history"
 )
 PRICE: Final = (
@@ -78,7 +80,8 @@ def _arithmetic(cause: Cause, observed: Observed) -> Finding | None:
     rivals, checked, missing = _kv(observed)
     prompt = number_stated(observed, r"^prompt tokens|isl|input tokens")
     return cause.finding(
-        statement=f"Each step carries one prefill chunk of {chunk.number:g} tokens, which takes {number(expected, 'ms')} at "
+        statement=f"Each step carries one prefill chunk of {chunk.number:g} tokens, which takes "
+        f"{number(expected, 'ms')} at "
         f"{rate.number:g} tokens/s; the streams that decode stand still for {number(seen, 'ms')} meanwhile.",
         evidence=[
             evidence_of_setting(chunk),
@@ -113,7 +116,10 @@ def _shorter(prompt: Setting | None, rate: Setting) -> str:
     if prompt is None or not prompt.number or not rate.number:
         return ""
     half = prompt.number / 2
-    return f" ({half:.0f} instead of {prompt.number:.0f} tokens: {half / rate.number:.1f} s of prefill instead of {prompt.number / rate.number:.1f} s)"
+    return (
+        f" ({half:.0f} instead of {prompt.number:.0f} tokens: {half / rate.number:.1f} s of prefill instead of "
+        f"{prompt.number / rate.number:.1f} s)"
+    )
 
 
 def _kv(observed: Observed) -> tuple[list[str], list[str], list[str]]:
@@ -159,13 +165,18 @@ def _budgets(cause: Cause, observed: Observed) -> Finding | None:
     ]
     if ttft[0] is not None and ttft[1] is not None and ttft[0].key == ttft[1].key:
         evidence += [evidence_of(first.arm, ttft[0]), evidence_of(last.arm, ttft[1])]
-        price = f"{quantity(ttft[0])} {number(ttft[1].value, 'ms')} -> {number(ttft[0].value, 'ms')} with the small budget. {PRICE}"
+        price = (
+            f"{quantity(ttft[0])} {number(ttft[1].value, 'ms')} -> {number(ttft[0].value, 'ms')} with the small "
+            f"budget. {PRICE}"
+        )
     return cause.finding(
-        statement=f"The longest gaps follow the step's token budget: {quantity(low)} {number(low.value, 'ms')} at {first.x:g} "
+        statement=f"The longest gaps follow the step's token budget: {quantity(low)} {number(low.value, 'ms')} at "
+        f"{first.x:g} "
         f"tokens, {number(high.value, 'ms')} at {last.x:g}: a prefill chunk occupies the step and decoding waits.",
         evidence=evidence,
         explains_ms=high.value - low.value,
-        relation=f"{number(high.value)} / {number(low.value)} = {high.value / low.value:.3g} at {last.x / first.x:.3g} x the budget "
+        relation=f"{number(high.value)} / {number(low.value)} = {high.value / low.value:.3g} at "
+        f"{last.x / first.x:.3g} x the budget "
         f"(gap ~ budget^{exponent:.2f})",
         n=len(points),
         advice=f"{ADVICE}.",
@@ -234,18 +245,17 @@ def _split(cause: Cause, arm: Arm) -> Finding | None:
         return None
     share = (mean.value - median.value) / tail.value
     return cause.finding(
-        statement=f"Few huge gaps make the mean: ITL median {number(median.value, 'ms')}, mean {number(mean.value, 'ms')}, "
+        statement=f"Few huge gaps make the mean: ITL median {number(median.value, 'ms')}, mean "
+        f"{number(mean.value, 'ms')}, "
         f"{tail.stat} {number(tail.value, 'ms')}. Prefills that take a whole step interrupt decoding so.",
         evidence=[evidence_of(arm, median), evidence_of(arm, mean), evidence_of(arm, tail)],
         explains_ms=mean.value - median.value,
-        relation=f"({number(mean.value)} - {number(median.value)}) / {number(tail.value)} = {share:.1%} of the gaps would do",
+        relation=f"({number(mean.value)} - {number(median.value)}) / {number(tail.value)} = {share:.1%} of the gaps "
+        "would do",
         n=int(value.value) if (value := figure(arm, "n")) is not None else 0,
         advice=f"{ADVICE}.",
         price=PRICE,
         verify=again(arm),
-        missing=[
-            "when prompts were in prefill (engine log or stamps) beside the gaps, and the step's token budget with the "
-            "prefill rate"
-        ],
+        missing=["when prompts were in prefill (engine log), the step's token budget and the prefill rate"],
         rivals=["FE_EVENTLOOP_BLOCK", "SCHED_KV_PREEMPTION"],
     )
