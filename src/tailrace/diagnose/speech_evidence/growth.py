@@ -16,7 +16,17 @@ __all__ = ["Growth", "growths"]
 Floats = NDArray[np.float64]
 
 SERVICE: Final = frozenset(
-    {"chunk_service", "service", "feed", "feed_time", "chunk_processing", "processing", "chunk_time", "vad_feed"}
+    {
+        "chunk_service",
+        "service",
+        "service_time",
+        "feed",
+        "feed_time",
+        "chunk_processing",
+        "processing",
+        "chunk_time",
+        "vad_feed",
+    }
 )
 WAITED: Final = frozenset({"lag", "transcript_lag", "backlog", "session_lag", "asr_lag"})
 _RECEIVED: Final = ("audio_received", "audio_received_s")

@@ -148,4 +148,4 @@ def _matters(growth: Growth) -> bool:
 
 
 def _stream_grows(lag: StreamLag) -> bool:
-    return lag.line.grows and lag.line.n >= FEW and (lag.line.last - lag.line.first) * 1e3 >= WAITS_MS
+    return lag.line.grows and lag.line.n >= FEW - 1 and (lag.line.last - lag.line.first) * 1e3 >= WAITS_MS
