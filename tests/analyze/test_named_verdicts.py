@@ -159,3 +159,39 @@ def test_a_heavier_load_is_not_a_slower_system():
     # The other way round a lighter load did not make it slower: it is slower.
     slower = table([request(i, at_ms=i * 80.0, lane="all", prompt=300, prefill_ms=900.0 + i % 50) for i in range(2000)])
     assert compare(arm(0.08, 1), slower).verdict is Verdict.REGRESSED
+
+
+def test_an_open_verdict_names_both_sides_of_a_trade():
+    """Smaller prefill steps: the longest waits end, every document takes longer, and the p99 itself decides nothing."""
+
+    def arm(seed, *, stalled, document):
+        rng, rows = np.random.default_rng(seed), []
+        for i in range(600):
+            long = i % 8 == 0
+            if long:
+                wait = document * float(np.exp(0.05 * rng.standard_normal()))
+            elif i % 12 == 1:
+                wait = stalled * float(np.exp(0.05 * rng.standard_normal()))
+            elif i % 100 == 3:
+                wait = float(rng.uniform(1000, 9000))  # whatever else happens: it makes the p99 uncertain
+            else:
+                wait = float(rng.uniform(40, 60))
+            rows.append(request(i, at_ms=i * 500.0, prefill_ms=wait, lane="document" if long else "chat",
+                                prompt=8000 if long else 200))  # fmt: skip
+        return table(rows)
+
+    result = compare(arm(1, stalled=900.0, document=2700.0), arm(2, stalled=300.0, document=3500.0))
+    fell = [text for text in result.trade_offs if "of chat fell" in text]
+    rose = [text for text in result.trade_offs if "of document (long prompts) rose" in text]
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert fell
+    assert rose
+    assert "It is a trade: TTFT p90 of chat fell from" in result.summary
+    assert "TTFT p90 of document (long prompts) rose from" in result.summary
+
+
+def test_no_trade_is_told_by_a_quantile_that_rests_on_one_request():
+    few = [request(i, at_ms=i * 500.0, prefill_ms=2000.0 if i == 7 else 50.0 + i % 9) for i in range(60)]
+    fewer = [request(i, at_ms=i * 500.0, prefill_ms=200.0 if i == 7 else 80.0 + i % 9) for i in range(60)]
+    result = compare(table(few), table(fewer))
+    assert not [text for text in result.trade_offs if "p99" in text or "p95" in text]
