@@ -105,6 +105,15 @@ def breaks(bounds: Bounds, seen: Measures) -> bool:
     return _more(seen.stalled, seen.streams, _ALLOWED) or _more(seen.failed, seen.n, _ALLOWED)
 
 
+def keeps(bounds: Bounds, seen: Measures) -> bool:
+    """Whether the window itself keeps every objective, and at most one in a hundred stalls or fails."""
+    for name, wanted in bounds.items():
+        values: Floats = getattr(seen, name)
+        if any((values > bound / MS).sum() > (1 - p) * values.size for p, bound in wanted.items()):
+            return False
+    return seen.stalled <= _ALLOWED * seen.streams and seen.failed <= _ALLOWED * seen.n
+
+
 def _more(count: int, n: int, share: float) -> bool:
     from scipy.special import bdtrc  # noqa: PLC0415  (loaded only where it is used)
 
