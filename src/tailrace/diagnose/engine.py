@@ -9,10 +9,13 @@ import msgspec
 from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.scale import disciplined, rule_on
+from tailrace.diagnose.scale_records import rule_on_records
 from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
 from tailrace.diagnose.told import told
 from tailrace.diagnose.triage import triage
+from tailrace.diagnose.triage_arms import triage_arms
 from tailrace.diagnose.validity import Checked, check
 from tailrace.diagnose.verdict import merged, rank, wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
@@ -47,7 +50,7 @@ def _observed(evidence: EvidenceSet) -> list[Finding]:
             if cause.ends and finding.level in (Level.PROVEN, Level.CONSISTENT):
                 return [finding]
             found.append(finding)
-    return rank(found)
+    return disciplined(rank(found), lambda: rule_on(evidence.observed))
 
 
 def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
@@ -63,6 +66,7 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
         validity=[item for item in findings if item.layer is Layer.VALIDITY],
         findings=findings or [first],
         action=first.action,
+        triage=triage_arms(evidence.observed),
         needs=needs or first.missing,
         not_understood=[*evidence.not_understood, *_not_understood(evidence)],
         summary=f"{first.statement} {wording(first)}".strip()
@@ -174,6 +178,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
             findings.append(finding)
             needs += [f"{cause.code}: {item}" for item in finding.missing]
     findings = rank(findings)
+    findings = disciplined(findings, lambda: rule_on_records(evidence, findings, CAUSES))
     return Diagnosis(
         validity=checked.findings,
         findings=findings,

@@ -8,7 +8,7 @@ what it was, the clock did not fall. What is not known does not hold: it is name
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -95,18 +95,20 @@ def rule_on(observed: Observed) -> Ruling:
     return Ruling((*answers(observed), limits_fit(observed)), preconditions(observed))
 
 
-def disciplined(findings: Iterable[Finding], ruling: Ruling) -> list[Finding]:
+def disciplined(findings: Sequence[Finding], ruling: Callable[[], Ruling]) -> list[Finding]:
     """The same findings, none of which says `scale` where the ruling does not allow it: it becomes what the ruling
-    says, and what is missing is named.
+    says, and what is missing is named. `ruling` is asked only where one says so.
     """
-    out = []
-    for finding in findings:
-        if finding.action is Action.SCALE and not ruling.may_scale:
-            finding = msgspec.structs.replace(  # noqa: PLW2901
-                finding,
-                action=ruling.action,
-                advice=f"{finding.advice} {ruling.advice}".strip(),
-                disproof_checked=[*finding.disproof_checked, *ruling.words],
-            )
-        out.append(finding)
-    return out
+    if not any(finding.action is Action.SCALE for finding in findings):
+        return list(findings)
+    ruled = ruling()
+    return [_ruled(finding, ruled) if finding.action is Action.SCALE else finding for finding in findings]
+
+
+def _ruled(finding: Finding, ruled: Ruling) -> Finding:
+    return msgspec.structs.replace(
+        finding,
+        action=ruled.action,
+        advice=f"{finding.advice} {ruled.advice}".strip(),
+        disproof_checked=[*finding.disproof_checked, *ruled.words],
+    )

@@ -82,21 +82,21 @@ def _of_one(one: _Arm) -> set[str]:
     out = set()
     share, ttft = one.queue_share, one.ttft
     queue = one.number("queue", _TAIL)
-    if (share is not None and share > 0.5) or (queue is not None and queue > 0.5 * one.target):  # noqa: PLR2004
+    if (share is not None and share > 0.5) or (queue is not None and queue > 0.5 * one.target):
         out.add("R1")
     tpot = one.number("tpot", _MIDDLE) or one.number("itl", _MIDDLE)
     slow = ttft is not None and ttft > one.target
-    if slow and tpot is not None and tpot <= one.pace and (share is None or share < 0.5):  # noqa: PLR2004
+    if slow and tpot is not None and tpot <= one.pace and (share is None or share < 0.5):
         out.add("R2")
     if ttft is not None and not slow and _long_total(one):
         out.add("R3")
     middle, tail = one.number("ttft", _MIDDLE[:1]), one.number("ttft", _TAIL[:2])
     if middle is not None and tail is not None and middle <= one.target and tail > 5.0 * middle and tail > one.target:
         out.add("R5")
-    if ttft is not None and ttft > 2000.0:  # noqa: PLR2004
+    if ttft is not None and ttft > 2000.0:
         out.add("R11")
     used = one.number("gpu_util", ANY)
-    if used is not None and ((used > BUSY and share is not None and share > 0.5) or (used < IDLE and slow)):  # noqa: PLR2004
+    if used is not None and ((used > BUSY and share is not None and share > 0.5) or (used < IDLE and slow)):
         out.add("R12")
     return out
 
@@ -121,7 +121,9 @@ def _of_two(pair: Pair) -> set[str]:
             out.add("R4")
         if middle > WORSE and tail > WORSE and _near_limit(pair.second):
             out.add("R6")
-    middle = next((value for name in ("ttft", "e2e") if (value := _change(pair, name, ("p50", "mean"))) is not None), None)
+    middle = next(
+        (value for name in ("ttft", "e2e") if (value := _change(pair, name, ("p50", "mean"))) is not None), None
+    )
     if middle is not None and abs(middle) < SAME and _more_errors(pair):
         out.add("R7")
     return out
@@ -153,4 +155,4 @@ def _more_errors(pair: Pair) -> bool:
         if one is not None and two is not None:
             return two.value > max(1.2 * one.value, one.value + (0.005 if name == "failed_share" else 2.0))
     one, two = figure(pair.first, "success_share"), figure(pair.second, "success_share")
-    return one is not None and two is not None and one.value - two.value > 0.005  # noqa: PLR2004
+    return one is not None and two is not None and one.value - two.value > 0.005

@@ -122,7 +122,7 @@ def _end_to_end(bad: Arm, good: Arm) -> tuple[list[str], list[Evidence]]:
     notes: list[str] = []
     out: list[Evidence] = []
     spent = [load / rate.value for load, rate in zip(held, rates, strict=True) if load and rate and rate.value]
-    if len(spent) == 2:  # noqa: PLR2004
+    if len(spent) == 2:
         words = f"by Little's law (concurrency / rate): {spent[0]:.3g} s -> {spent[1]:.3g} s"
         notes.append(f"end to end {words}")
         source = str(good.place) or "form"
