@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from math import isfinite
 from typing import Final
 
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
@@ -46,11 +47,11 @@ def figure(arm: Arm, *quantities: str, stats: tuple[str, ...] = CENTRAL) -> Quot
     for quantity in quantities:
         for stat in stats:
             found = arm.values.get(f"{quantity}.{stat}" if stat else quantity)
-            if found is not None and not found.relative:
+            if found is not None and not found.relative and isfinite(found.value):
                 return found
         for stat in stats:
             for found in arm.values.values():
-                if found.quantity == quantity and found.stat == stat and not found.relative:
+                if found.quantity == quantity and found.stat == stat and not found.relative and isfinite(found.value):
                     return found
     return None
 
@@ -91,7 +92,7 @@ def worded(arm: Arm, words: str, *, relative: bool = False) -> Quoted | None:
     pattern = _pattern(words)
     for value in arm.values.values():
         heading = " ".join((value.label, value.quantity.replace("_", " "), value.qualifier, value.stat))
-        if value.relative is relative and pattern.search(heading):
+        if value.relative is relative and isfinite(value.value) and pattern.search(heading):
             return value
     return None
 
@@ -126,7 +127,7 @@ def condition(arm: Arm, words: str) -> float | None:
 
 def _as_number(value: object) -> float | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if isfinite(value) else None
     if isinstance(value, str):
         found = _NUMBER.fullmatch(value.strip())
         return float(found[0]) if found else None
@@ -157,7 +158,7 @@ def number_stated(observed: Observed, words: str) -> Setting | None:
     """The first statement that is a number (a range counts by its lower end) and of which the name matches `words`."""
     pattern = _pattern(words)
     for item in told(observed):
-        if item.number is not None and pattern.search(item.name.replace("_", " ")):
+        if item.number is not None and isfinite(item.number) and pattern.search(item.name.replace("_", " ")):
             return item
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
+from math import isfinite
 from typing import Final, NamedTuple
 
 from tailrace.diagnose.arms.asked import condition, label_number, told
@@ -43,7 +44,8 @@ def loads(arm: Arm) -> dict[str, float]:
             if found is None:
                 continue
             value = found
-        out[name] = float(value)
+        if isfinite(value):
+            out[name] = float(value)
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import isfinite
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -111,7 +112,7 @@ def _of_arms(arms: Sequence[Arm]) -> list[Spread]:
     out = []
     for quantity, what in QUANTITIES:
         found = [(arm, value) for arm in arms if (value := figure(arm, quantity)) is not None]
-        if len(found) >= 2 and len(found) == len(arms):
+        if len(found) >= 2 and len(found) == len(arms) and all(value.value >= 0 for _, value in found):
             out.append(
                 Spread(
                     quantity,
@@ -140,7 +141,7 @@ def _of_settings(observed: Observed) -> list[Spread]:
         if isinstance(values, dict):
             names = tuple(f"replica {key}" for key in values)
             values = list(values.values())
-        if not isinstance(values, list) or not all(isinstance(value, (int, float)) for value in values):
+        if not isinstance(values, list) or not all(_is_count(value) for value in values):
             continue
         # A pair is a range unless its name says that it goes by replica.
         if len(values) < 2 or (not named and (len(values) < FEWEST or not _in_flight(item.name))):
@@ -160,6 +161,10 @@ def _of_settings(observed: Observed) -> list[Spread]:
 
 
 FEWEST: Final = 3
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value) and value >= 0
 
 
 def _in_flight(name: str) -> bool:
@@ -191,7 +196,7 @@ def _of_series(observed: Observed) -> list[Spread]:
 def _over_time(name: str, what: str, label: str, mine: dict[str, Series]) -> list[Spread]:
     """The reading with the most uneven spread; places on the axis are matched by rank where all have as many."""
     size = min(len(item) for item in mine.values())
-    values = np.array([np.nan_to_num(item.values[:size]) for item in mine.values()])
+    values = np.array([np.nan_to_num(item.values[:size], posinf=0.0, neginf=0.0) for item in mine.values()])
     total = values.sum(axis=0)
     if not (total > 0).any():
         return []

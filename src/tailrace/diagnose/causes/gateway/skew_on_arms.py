@@ -60,7 +60,7 @@ def skew_on_arms(cause: Cause, observed: Observed) -> Finding | None:
 def _statement(worst: Spread) -> str:
     idle = worst.idle
     words = (
-        f"{worst.what} are unevenly spread over {len(worst.names)} replicas: {worst.busiest} has "
+        f"{worst.what.capitalize()} are unevenly spread over {len(worst.names)} replicas: {worst.busiest} has "
         f"{number(worst.most)}, {worst.skew:.3g} x the mean of {number(worst.mean)}"
     )
     if idle:
@@ -77,13 +77,13 @@ def _skewed(item: Spread) -> bool:
 
 def _evidence(worst: Spread, by_requests: Spread | None) -> list[Evidence]:
     out = [
-        Evidence(text=f"{name}: {number(value)} {worst.what} ", source=place, name=worst.quantity, value=value)
+        Evidence(text=f"{name}: {number(value)} {worst.what}", source=place, name=worst.quantity, value=value)
         for name, value, place in zip(worst.names, worst.values, worst.places, strict=True)
     ]
-    out = [Evidence(text=item.text.strip(), source=item.source, name=item.name, value=item.value) for item in out]
     out.append(
         Evidence(
-            text=f"skew {worst.skew:.3g} (busiest {number(worst.most)} / mean {number(worst.mean)})",
+            text=f"skew {worst.skew:.3g} (busiest {number(worst.most)} / mean {number(worst.mean)} of "
+            f"{len(worst.names)} replicas)",
             source=worst.places[0],
             name="skew",
             value=round(worst.skew, 4),
