@@ -65,7 +65,7 @@ class GcPause(Cause):
             rivals=rivals,
             disproof_checked=[
                 *disproofs(evidence, pattern),
-                f"{pattern.triggers.share:.0%} of the stops begin with an arrival ({pattern.triggers.chance:.0%} by chance)",
+                f"{pattern.triggers.share:.0%} of the stops begin with an arrival, {pattern.triggers.chance:.0%} would",
             ],
         )
 

@@ -147,7 +147,11 @@ def _modes(window: Window, first: NDArray[np.float64]) -> _Modes | None:
     hold = float(np.median(high) - np.median(low))
     pace = _pace(window)
     caught = first[seen] >= CAUGHT_UP
-    fits = FITS[0] * hold <= float(np.median(first[seen])) * pace <= FITS[1] * hold
+    # As many as were made meanwhile; or the whole answer, where it was done before the hold was over.
+    events = window.done.column("chunk_gap_count") + 1.0
+    whole = float((first[seen] >= 0.9 * events[seen]).mean())
+    made = float(np.median(first[seen])) * pace
+    fits = made <= FITS[1] * hold and (made >= FITS[0] * hold or whole > 0.5)
     if float(caught.mean()) < MOST_HELD or not fits or (empty < width / APART and empty < 0.3 * hold):
         return None
     return _Modes(held, float(np.median(low)), float(np.median(high)))

@@ -42,7 +42,11 @@ class BatcherWait(Cause):
         window = evidence.now
         if self.cannot_run(evidence):
             return None
-        queue = window.done.ms("queue_engine")
+        # An inferred queue holds whatever else lies between the send and the engine's own clock.
+        told = np.array(
+            [row.get("queue", "").startswith("reported") for row in window.done.column("stage_sources")], dtype=bool
+        )
+        queue = np.where(told, window.done.ms("queue_engine"), np.nan)
         at = account(window)
         load = at.upstream().at(at.sent)[window.rows]
         waiting = window.done.column("waiting_at_admission")

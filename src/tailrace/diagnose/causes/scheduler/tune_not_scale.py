@@ -27,7 +27,7 @@ class TuneNotScale(Cause):
 
     code: ClassVar[str] = "TUNE_NOT_SCALE"
     stage: ClassVar[str] = "queue"
-    needs: ClassVar[tuple[str, ...]] = ("running and waiting requests", "TPOT below and at the cap", "KV usage")
+    needs: ClassVar[tuple[str, ...]] = ("running and waiting requests", "a sweep of the cap with its TPOT", "KV usage")
     disproof: ClassVar[str] = "TPOT rises with the cap, or throughput does not."
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
@@ -67,9 +67,9 @@ class TuneNotScale(Cause):
         ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0) - lost.gateway_queue
         if explains < QUEUE_SHARE * window.in_tail(ttft) or not self.carries(evidence, explains):
             return None
-        missing = []
+        missing = ["a sweep of the cap: throughput and TPOT at twice as many running requests"]
         if below is None:
-            missing.append("the pace at a smaller batch (requests that found half of the cap), or a sweep of the cap")
+            missing.append("the pace at a smaller batch (requests that found half of the cap)")
         if kv is None:
             missing.append("KV usage of the engine")
         knob = evidence.knobs.get("max_num_seqs")
