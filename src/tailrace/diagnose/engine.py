@@ -50,7 +50,7 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
     """Foreign evidence alone: the findings, or what is missing for one."""
     if not findings:
         findings = rank([found for cause in CAUSES if (found := cause.without_requests(evidence.hardware))])
-    first = findings[0] if findings else _cannot_tell()
+    first = findings[0] if findings else _cannot_tell(evidence)
     needs = [f"{item.code}: {missing}" for item in findings for missing in item.missing]
     return Diagnosis(
         validity=[item for item in findings if item.layer is Layer.VALIDITY],
@@ -79,7 +79,7 @@ def _with_observed(found: Diagnosis, observed: list[Finding]) -> Diagnosis:
     )
 
 
-def _cannot_tell() -> Finding:
+def _cannot_tell(evidence: EvidenceSet) -> Finding:
     """No rule could be computed: what to collect next."""
     return Finding(
         code="INSUFFICIENT_EVIDENCE",
@@ -88,6 +88,7 @@ def _cannot_tell() -> Finding:
         level=Level.INSUFFICIENT,
         statement="",
         missing=[
+            *(want for item in evidence.observed.understood for want in item.wants),
             "the requests one by one, as CSV or JSONL: send, first token, last token, tokens",
             "the engine's log of the slow window, or two scrapes of its /metrics (preemptions, running, waiting)",
         ],
@@ -101,7 +102,7 @@ def _not_understood(evidence: EvidenceSet) -> list[str]:
         + (f", not: {'; '.join(item.examples)}" if item.examples else "")
         for item in evidence.observed.understood
         if item.understood < item.total
-    ]
+    ] + [f"{item.source}: {said}" for item in evidence.observed.understood for said in item.said]
 
 
 def _without_requests(evidence: EvidenceSet) -> Diagnosis:

@@ -6,12 +6,15 @@ from typing import Final
 
 from tailrace.diagnose.readers.facts import FACTS
 from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.logs.log import LOG
 from tailrace.diagnose.readers.tables import TABLES
 
 __all__ = ["FORMATS", "format_of"]
 
 FORMATS: Final[tuple[Format, ...]] = (
     FACTS,
+    # -- logs before tables: the container's name and a bar before each line make no table of them
+    LOG,
     # -- whatever is drawn as a table, at last: tables of requests, chunks and series are told before
     *TABLES,
 )
