@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.validity.idle_artifact import IdleArtifact
 
 __all__ = ["VALIDITY"]
 
-VALIDITY: Final[tuple[Cause, ...]] = ()
+VALIDITY: Final[tuple[Cause, ...]] = (IdleArtifact(),)
