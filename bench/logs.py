@@ -2,8 +2,8 @@
 
     python bench/logs.py [--mb 64] [--json]
 
-A log of `--mb` megabytes is made for each kind and read once; the figure is CPU time of this process scaled to 1 GB. The
-budgets: a gigabyte of vLLM's log in 60 s, the first answer to a paste of 10 MB in 2 s.
+A log of `--mb` megabytes is made for each kind and read once; the figure is CPU time of this process scaled to 1 GB.
+The budgets: a gigabyte of vLLM's log in 60 s, the first answer to a paste of 10 MB in 2 s.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def load_line(index: int) -> str:
 
 
 def access_line(index: int) -> str:
-    return f'INFO:     10.0.{index % 256}.{index % 199}:{20000 + index % 40000} - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
+    client = f"10.0.{index % 256}.{index % 199}:{20000 + index % 40000}"
+    return f'INFO:     {client} - "POST /v1/chat/completions HTTP/1.1" 200 OK\n'
 
 
 def mixed(index: int) -> str:
@@ -61,7 +62,8 @@ def sglang(index: int) -> str:
     stamp = f"2026-{clock(index)}"
     return (
         f"[{stamp} TP0] Decode batch, #running-req: {index % 40}, #full token: {index % 9999}, full token usage: "
-        f"{index % 100 / 100:.2f}, #swa token: 14592, swa token usage: 0.06, cuda graph: True, gen throughput (token/s): "
+        f"{index % 100 / 100:.2f}, #swa token: 14592, swa token usage: 0.06, cuda graph: True, gen throughput "
+        "(token/s): "
         f"{index % 499 * 2.3:.2f}, #queue-req: {index % 3}\n"
     )
 
@@ -69,8 +71,9 @@ def sglang(index: int) -> str:
 def nginx(index: int) -> str:
     took = 0.2 + index % 977 / 50
     return (
-        f"10.0.4.7 - - [11/Feb/2026:{index // 3600 % 24:02d}:{index // 60 % 60:02d}:{index % 60:02d} +0000] \"POST "
-        f'/v1/completions HTTP/2.0" {504 if index % 97 == 0 else 200} 1841 "-" "curl/8.5.0" 912 {took:.3f} [llm-gw-80] [] '
+        f'10.0.4.7 - - [11/Feb/2026:{index // 3600 % 24:02d}:{index // 60 % 60:02d}:{index % 60:02d} +0000] "POST '
+        f'/v1/completions HTTP/2.0" {504 if index % 97 == 0 else 200} 1841 "-" "curl/8.5.0" 912 '
+        f"{took:.3f} [llm-gw-80] [] "
         f"10.0.9.{index % 40}:9080 1841 {took - 0.001:.3f} 200 {index:032x}\n"
     )
 

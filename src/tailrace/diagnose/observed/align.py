@@ -101,8 +101,8 @@ def wall_seconds(text: str) -> float | None:
 
 
 def _wall_shift(rows: Rows) -> tuple[float, bool] | None:
-    """(wall minus the table's own clock in s, whether the wall clock has a year). Walls are cut to whole seconds, so each
-    row allows one second; what all rows allow is believed.
+    """(wall minus the table's own clock in s, whether the wall clock has a year). Walls are cut to whole seconds,
+    so each row allows one second; what all rows allow is believed.
     """
     own = next((rows.numbers(name) / 1e3 for name in ("t_send_ms", "t_intended_ms") if rows.has(name)), None)
     if own is None or not rows.has("wall"):
@@ -160,29 +160,39 @@ def align(observed: Observed) -> Alignment:
             place[axis] = (span[0] + shift, span[1] + shift)
             if words:
                 assumed[axis] = words
-    # The common axis is that of the stamps with a zone, if there are any; else of the first source.
-    anchors = [axis for axis in shifts if _dated(observed, axis)] or list(shifts)[:1]
-    if anchors:
-        for axis in shifts:
-            if axis in anchors:
-                continue
-            moved = _moved(place[axis], [place[one] for one in anchors])
-            if moved is None:
-                said.append(f"{axis.words} cannot be aligned with {anchors[0].words}: their times do not overlap")
-                continue
-            if moved:
-                assumed[axis] = f"{axis.source} is taken to be {_words(moved)} beside {anchors[0].source}"
-            else:
-                assumed[axis] = f"{axis.source} and {anchors[0].source} are taken for one clock: their times overlap"
-            shifts[axis] += moved
-            said.append(assumed[axis])
-        unplaced = [axis for axis in shifts if axis not in anchors and axis not in assumed]
-        for axis in unplaced:
-            del shifts[axis]
+    _on_one_axis(observed, place, shifts, assumed, said)
     for axis in spans:
         if axis not in shifts and len(spans) > 1 and not any(axis.source in text for text in said):
             said.append(f"{axis.words} cannot be aligned with the other sources: no line carries both clocks")
     return Alignment(shifts=shifts, assumed=assumed, said=said)
+
+
+def _on_one_axis(
+    observed: Observed,
+    place: dict[Axis, tuple[float, float]],
+    shifts: dict[Axis, float],
+    assumed: dict[Axis, str],
+    said: list[str],
+) -> None:
+    """The common axis is that of the stamps with a zone, if there are any; else of the first source. Others come to it
+    where their times overlap with it, and leave where they do not.
+    """
+    anchors = [axis for axis in shifts if _dated(observed, axis)] or list(shifts)[:1]
+    for axis in list(shifts):
+        if axis in anchors:
+            continue
+        moved = _moved(place[axis], [place[one] for one in anchors])
+        if moved is None:
+            said.append(f"{axis.words} cannot be aligned with {anchors[0].words}: their times do not overlap")
+            del shifts[axis]
+            continue
+        assumed[axis] = (
+            f"{axis.source} is taken to be {_words(moved)} beside {anchors[0].source}"
+            if moved
+            else f"{axis.source} and {anchors[0].source} are taken for one clock: their times overlap"
+        )
+        shifts[axis] += moved
+        said.append(assumed[axis])
 
 
 def _dated(observed: Observed, axis: Axis) -> bool:
@@ -231,8 +241,8 @@ def _words(seconds: float) -> str:
 
 
 def _moved(span: tuple[float, float], others: list[tuple[float, float]]) -> float | None:
-    """The one shift that makes `span` overlap with `others`: none at all if it does already; years where it has no year,
-    then whole quarters of an hour. `None` where there is none.
+    """The one shift that makes `span` overlap with `others`: none at all if it does already; years where it has no
+    year, then whole quarters of an hour. `None` where there is none.
     """
     low, high = min(one[0] for one in others), max(one[1] for one in others)
     slack = 60.0
@@ -251,9 +261,14 @@ def _moved(span: tuple[float, float], others: list[tuple[float, float]]) -> floa
     moved = (span[0] + years, span[1] + years)
     if moved[0] <= high + slack and moved[1] >= low - slack:
         return years
-    # Not one shift but the nearest whole hours would do: believed where the sources are short enough to tell them apart.
+    # The nearest quarter of an hour that makes them overlap: believed where both are too short for two to do so.
     length = max(span[1] - span[0], high - low)
     best = round((low - moved[0]) / _QUARTER) * _QUARTER
-    if abs(best) <= _FARTHEST and length < 2 * _QUARTER and moved[0] + best <= high + slack and moved[1] + best >= low - slack:
+    if (
+        abs(best) <= _FARTHEST
+        and length < 2 * _QUARTER
+        and moved[0] + best <= high + slack
+        and moved[1] + best >= low - slack
+    ):
         return years + best
     return None

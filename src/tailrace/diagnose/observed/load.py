@@ -1,4 +1,4 @@
-"""The load of one engine over time: gauges that one line of a log (or one scrape) tells together, side by side again."""
+"""The load of one engine over time: gauges that one line of a log (or one scrape) tells together."""
 
 from __future__ import annotations
 
@@ -114,12 +114,8 @@ def loads(observed: Observed) -> list[Load]:
     for series in observed.series:
         labels = tuple(sorted((key, value) for key, value in series.labels.items() if key not in _APART))
         groups.setdefault((series.place.source, series.axis, series.clock, labels), []).append(series)
-    out = []
     several = len({key[3] for key, items in groups.items() if _tells(items)}) > 1
-    for items in groups.values():
-        if _tells(items):
-            out.append(_joined(items, several=several))
-    return out
+    return [_joined(items, several=several) for items in groups.values() if _tells(items)]
 
 
 def _tells(items: list[Series]) -> bool:
@@ -144,7 +140,9 @@ def _joined(items: list[Series], *, several: bool) -> Load:
     labels = {key: value for key, value in first.labels.items() if key not in _APART}
     engine = labels.get("engine", "")
     replica = labels.get("replica") or labels.get("instance") or labels.get("rank") or ""
-    name = " ".join(part for part in (replica, f"engine {engine}" if engine else "") if part) if several else "the engine"
+    name = (
+        " ".join(part for part in (replica, f"engine {engine}" if engine else "") if part) if several else "the engine"
+    )
     return Load(
         name=name or "the engine",
         labels=labels,

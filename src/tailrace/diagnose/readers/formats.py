@@ -7,9 +7,8 @@ from typing import Final
 from tailrace.diagnose.readers.chunks import CHUNKS
 from tailrace.diagnose.readers.facts import FACTS
 from tailrace.diagnose.readers.format import Format
-from tailrace.diagnose.readers.logs.log import LOG
-from tailrace.diagnose.readers.tables import TABLES
 from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS
+from tailrace.diagnose.readers.logs.log import LOG
 from tailrace.diagnose.readers.requests import REQUESTS
 from tailrace.diagnose.readers.text import TEXT
 from tailrace.diagnose.readers.timeseries import TIMESERIES
@@ -21,10 +20,8 @@ FORMATS: Final[tuple[Format, ...]] = (
     REQUESTS,
     TIMESERIES,
     FACTS,
-    # -- logs before tables: the container's name and a bar before each line make no table of them
+    # -- logs before text: the container's name and a bar before each line make no table of them
     LOG,
-    # -- whatever is drawn as a table, at last: tables of requests, chunks and series are told before
-    *TABLES,
     # -- what any JSON and any text may hold, at last: requests, chunks, series and logs are told before
     JSON_NUMBERS,
     TEXT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tailrace.diagnose.observed import Clock, Event, Observed, Rows
 from tailrace.diagnose.observed.align import Alignment, Axis, align
@@ -27,7 +28,7 @@ AGAIN_S: Final = 30.0
 
 class _Slow(NamedTuple):
     rows: Rows
-    index: int
+    row: int
     took: float
     usual: float
     n: int
@@ -71,10 +72,11 @@ def jit_in_log(cause: Cause, observed: Observed) -> Finding | None:
         worst = max(slow, key=lambda one: one.took)
         explains = worst.took - worst.usual
         line = worst.rows.lines
-        place = f"{worst.rows.place.source}:{int(line[worst.index])}" if line is not None else worst.rows.place.source
+        place = f"{worst.rows.place.source}:{int(line[worst.row])}" if line is not None else worst.rows.place.source
         facts.append(
             Evidence(
-                text=f"{worst.what} {worst.took:,.0f} ms of the request in whose wait {len(worst.events)} of these lines "
+                text=f"{worst.what} {worst.took:,.0f} ms of the request in whose wait {len(worst.events)} of "
+                "these lines "
                 f"lie; the others take {worst.usual:,.0f} ms (median, n = {worst.n})",
                 source=place,
                 name=worst.what,
@@ -114,12 +116,19 @@ def jit_in_log(cause: Cause, observed: Observed) -> Finding | None:
     return cause.finding(
         statement=f"The engine compiles kernels while it serves (JIT: {', '.join(kernels[:3])}): {head}"
         + (f", {explains:,.0f} ms of one request." if explains is not None and slow else "."),
-        evidence=[*facts, *([Evidence(f"{explains:,.0f} ms over the usual", facts[0].source, "excess", round(explains, 1), "ms")]
-                            if explains is not None else [])],  # fmt: skip
+        evidence=[
+            *facts,
+            *(
+                [Evidence(f"{explains:,.0f} ms over the usual", facts[0].source, "excess", round(explains, 1), "ms")]
+                if explains is not None
+                else []
+            ),
+        ],
         explains_ms=explains,
         relation=relation,
         n=len(events),
-        advice="Add these shapes to the engine's warm-up: send one request of each length, with and without the feature "
+        advice="Add these shapes to the engine's warm-up: send one request of each length, with and without "
+        "the feature "
         "(images, tools, speculation), after each start and before users come; keep the compile cache across restarts "
         "(VLLM_CACHE_ROOT, TRITON_CACHE_DIR, SGLANG_DG_CACHE_DIR on a volume; SGLang: python3 -m "
         "sglang.compile_deep_gemm). Count the seconds of compiling at the start.",
@@ -153,39 +162,51 @@ def _again(events: list[Event]) -> str:
 
 
 def _slow_requests(observed: Observed, events: list[Event], clocks: Alignment) -> list[_Slow]:
-    out = []
+    """Requests far slower than the others in whose wait a line lies: by TTFT; where nobody is slow by it, by E2E."""
+    out: list[_Slow] = []
     for rows in observed.table("requests"):
         begin, first, last = (rows.numbers(name) / 1e3 for name in ("t_send_ms", "t_first_ms", "t_last_ms"))
-        if np.isnan(begin).all():
-            continue
-        mine = Axis(rows.place.source, rows.clock if rows.clock is not Clock.NONE else Clock.RELATIVE)
         for what, end in (("TTFT", first), ("E2E", last)):
-            took = (end - begin) * 1e3
-            if np.isnan(took).all():
-                continue
-            for index in np.flatnonzero(~np.isnan(took)):
-                others = np.delete(took, index)
-                others = others[~np.isnan(others)]
-                usual = float(np.median(others)) if others.size else float("nan")
-                if not (took[index] > SLOWER * usual and took[index] - usual > LEAST_MS):
-                    continue
-                inside = []
-                sure = True
-                for event in events:
-                    axis = Axis(event.place.source, event.clock)
-                    shift = clocks.between(axis, mine)
-                    if shift is None or event.at is None:
-                        continue
-                    # The log's stamps are cut to whole seconds.
-                    at = event.at + shift
-                    if begin[index] - 1.0 <= at <= end[index] + 0.5:
-                        inside.append(event)
-                        sure = sure and clocks.sure(axis, mine)
-                if inside:
-                    out.append(_Slow(rows, int(index), float(took[index]), usual, others.size, inside, sure, what))
-            if out:
+            slow = _slow_by(rows, what, begin, end, events, clocks)
+            if slow:
+                out += slow
                 break
     return out
+
+
+def _slow_by(
+    rows: Rows,
+    what: str,
+    begin: NDArray[np.float64],
+    end: NDArray[np.float64],
+    events: list[Event],
+    clocks: Alignment,
+) -> list[_Slow]:
+    mine = Axis(rows.place.source, rows.clock if rows.clock is not Clock.NONE else Clock.RELATIVE)
+    took = (end - begin) * 1e3
+    out = []
+    for index in np.flatnonzero(~np.isnan(took)):
+        others = np.delete(took, index)
+        others = others[~np.isnan(others)]
+        usual = float(np.median(others)) if others.size else float("nan")
+        if not (took[index] > SLOWER * usual and took[index] - usual > LEAST_MS):
+            continue
+        # The log's stamps are cut to whole seconds.
+        inside = [
+            event
+            for event in events
+            if (at := _at(event, mine, clocks)) is not None and begin[index] - 1.0 <= at <= end[index] + 0.5
+        ]
+        if inside:
+            sure = clocks.sure(mine, *(Axis(event.place.source, event.clock) for event in inside))
+            out.append(_Slow(rows, int(index), float(took[index]), usual, others.size, inside, sure, what))
+    return out
+
+
+def _at(event: Event, axis: Axis, clocks: Alignment) -> float | None:
+    """The time of an event on another clock."""
+    shift = clocks.between(Axis(event.place.source, event.clock), axis)
+    return None if shift is None or event.at is None else event.at + shift
 
 
 def _dip(observed: Observed, events: list[Event]) -> tuple[Load, int, float] | None:

@@ -14,19 +14,28 @@ from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["CancelUnattributed"]
 
-_GENERATES: Final = ("completions", "/generate", "/messages", "/responses", "/infer", "/transcriptions", "/speech", "/embeddings")
+_GENERATES: Final = (
+    "completions",
+    "/generate",
+    "/messages",
+    "/responses",
+    "/infer",
+    "/transcriptions",
+    "/speech",
+    "/embeddings",
+)
 SILENT: Final = 0.1
 """Share of the answers begun that have no end, from which it is no cut of the log at its ends."""
 FREED: Final = 0.02
 
 
 class _Begun(NamedTuple):
-    count: float
+    requests: float
     place: str
 
 
 class CancelUnattributed(Cause):
-    """Answers that were begun and never ended; or running drops to 0 and the cache is freed while clients still wait."""
+    """Answers that were begun and never ended; or running drops to 0 and KV is freed while clients still wait."""
 
     code: ClassVar[str] = "CANCEL_UNATTRIBUTED"
     stage: ClassVar[str] = "decode"
@@ -46,37 +55,43 @@ class CancelUnattributed(Cause):
         begun, ended = _begun(observed), _ended(observed)
         if begun is None or ended is None:
             return None
-        silent = begun.count - ended.count
+        silent = begun.requests - ended.requests
         aborted = float(len(observed.of_kind("aborted")))
         silent -= aborted
-        if silent < 1 or silent < SILENT * begun.count:
+        if silent < 1 or silent < SILENT * begun.requests:
             return None
         return self.finding(
-            statement=f"{silent:g} of {begun.count:g} answers that began with 200 have no end: no summary, no abort line. The "
+            statement=f"{silent:g} of {begun.requests:g} answers that began with 200 have no end: no summary, "
+            "no abort line. The "
             "client hung up (a disconnect), and nothing says so.",
             evidence=[
                 Evidence(
-                    text=f"{begun.count:g} access lines with 200; such a line is written when the answer begins",
+                    text=f"{begun.requests:g} access lines with 200; such a line is written when the answer begins",
                     source=begun.place,
                     name="begun",
-                    value=begun.count,
+                    value=begun.requests,
                 ),
-                Evidence(f"{ended.count:g} summaries of ended requests", ended.place, "ended", ended.count),
+                Evidence(f"{ended.requests:g} summaries of ended requests", ended.place, "ended", ended.requests),
                 Evidence(f"{aborted:g} abort lines", begun.place, "aborted", aborted),
                 Evidence(f"{silent:g} without any end: client hang-ups", begun.place, "silent", silent),
             ],
             explains_ms=None,
-            relation=f"{begun.count:g} - {ended.count:g}"
+            relation=f"{begun.requests:g} - {ended.requests:g}"
             + (f" - {aborted:g}" if aborted else "")
             + f" = {silent:g} answers without summary",
-            n=int(begun.count),
-            advice="Record who ended each stream: client_write_failed and upstream_read_failed are two reasons (the gateway "
-            "keeps both). Switch request logging on (vLLM --enable-log-requests) so that aborts have a line. Look at when "
-            "clients give up (their timeout) and whether they ask again: a repeated long prompt is computed again.",
+            n=int(begun.requests),
+            advice="Record who ended each stream: client_write_failed and upstream_read_failed are two reasons "
+            "(the gateway "
+            "keeps both). Switch request logging on (vLLM --enable-log-requests) so that aborts have a line. "
+            "Look at when clients give up (their timeout) and whether they ask again: a repeated long prompt "
+            "is computed again.",
             price="A line or two a request in the log.",
             verify="tailrace serve --upstream URL, and after the next hour: tailrace diagnose http://127.0.0.1:9480",
-            missing=["which side ended each of them: the gateway's record with its reason (cancelled by disconnect, or failed)"],
-            disproof_checked=[f"{aborted:g} abort lines" if aborted else "no abort line", "no finish line beyond the summaries"],
+            missing=["which side ended each of them: the gateway's record with its reason"],
+            disproof_checked=[
+                f"{aborted:g} abort lines" if aborted else "no abort line",
+                "no finish line beyond the summaries",
+            ],
         )
 
     def _by_gauges(self, observed: Observed) -> Finding | None:
@@ -93,7 +108,11 @@ class CancelUnattributed(Cause):
                 freed = float(kv[index - 1] - kv[index]) if load.has("kv_usage") else 0.0
                 if load.has("kv_usage") and freed < FREED * max(float(kv[index - 1]), 0.05):
                     continue
-                who = f"{open_:g} client connections are still open at the end" if open_ else f"clients hold for {held:g} min"
+                who = (
+                    f"{open_:g} client connections are still open at the end"
+                    if open_
+                    else f"clients hold for {held:g} min"
+                )
                 gone = float(running[index - 1])
                 return self.finding(
                     statement=f"{gone:g} requests left the engine without a line: running went from {gone:g} to 0"
@@ -107,14 +126,16 @@ class CancelUnattributed(Cause):
                             name="running",
                             value=gone,
                         ),
-                        Evidence(who, "stated", "connections", open_ if open_ else held),
+                        Evidence(who, "stated", "connections", open_ or held),
                         Evidence("0 abort or finish lines", load.place.source, "ends", 0.0),
                     ],
                     explains_ms=None if held is None else held * 6e4,
                     relation=f"running {gone:g} -> 0, KV freed, 0 lines that say why",
                     n=1,
-                    advice="Record both sides of each stream at the gateway: client_write_failed and upstream_read_failed are two "
-                    "causes, and a proxy's word (recovered from upstream disconnection) does not tell them apart. Switch "
+                    advice="Record both sides of each stream at the gateway: client_write_failed and "
+                    "upstream_read_failed are two "
+                    "causes, and a proxy's word (recovered from upstream disconnection) does not tell them "
+                    "apart. Switch "
                     "request logging on in the engine (vLLM --enable-log-requests): abort lines are printed only then.",
                     price="A line or two a request in the log.",
                     verify="tailrace serve --upstream URL, and after the next hour: tailrace diagnose http://127.0.0.1:9480",

@@ -21,7 +21,11 @@ RISING: Final = 1.1
 
 def retries_in_access(cause: Cause, observed: Observed) -> Finding | None:
     """Attempts over requests above 1.2, from the lists with one value an attempt; with errors, and rising."""
-    tables = [rows for rows in observed.table("access") if rows.has("attempts") and not np.isnan(rows.numbers("attempts")).all()]
+    tables = [
+        rows
+        for rows in observed.table("access")
+        if rows.has("attempts") and not np.isnan(rows.numbers("attempts")).all()
+    ]
     if not tables:
         return None
     rows = max(tables, key=len)
@@ -48,8 +52,18 @@ def retries_in_access(cause: Cause, observed: Observed) -> Finding | None:
             name="attempts",
             value=round(ratio, 3),
         ),
-        Evidence(f"{failed:.0%} of the requests failed with 5xx in the end", rows.place.source, "failed_share", round(failed, 4)),
-        Evidence(f"first half {early:.2f} attempts a request, second half {late:.2f}", rows.place.source, "late", round(late, 3)),
+        Evidence(
+            f"{failed:.0%} of the requests failed with 5xx in the end",
+            rows.place.source,
+            "failed_share",
+            round(failed, 4),
+        ),
+        Evidence(
+            f"first half {early:.2f} attempts a request, second half {late:.2f}",
+            rows.place.source,
+            "late",
+            round(late, 3),
+        ),
     ]
     missing, rivals = [], []
     if lost.size:
@@ -65,17 +79,24 @@ def retries_in_access(cause: Cause, observed: Observed) -> Finding | None:
         )
     if not rises:
         missing.append("whether attempts rise with the errors over time: within this log they do not")
-    if failed == 0 and not (status[again] >= 500).any() and not np.isin(rows.numbers("upstream_status")[again], (502, 503, 504)).any():
+    if (
+        failed == 0
+        and not (status[again] >= 500).any()
+        and not np.isin(rows.numbers("upstream_status")[again], (502, 503, 504)).any()
+    ):
         rivals.append("GW_NETWORK")
     return cause.finding(
-        statement=f"The proxy repeats what fails: {ratio:.2f} attempts a request ({tries:,.0f} for {requests:,.0f}), so the "
+        statement=f"The proxy repeats what fails: {ratio:.2f} attempts a request ({tries:,.0f} for "
+        f"{requests:,.0f}), so the "
         "upstream gets more work the worse it does.",
         evidence=facts,
         explains_ms=float(np.percentile(lost, 99)) if lost.size else None,
         relation=f"{tries:,.0f} / {requests:,.0f} = {ratio:.2f} > {AMPLIFIED:g} attempts a request",
         n=int(requests),
-        advice="Give retries a budget (a tenth of the requests), a backoff with jitter, and never repeat a request that may "
-        "have been computed: nginx proxy_next_upstream_tries 2 with proxy_next_upstream_timeout and without `timeout` in "
+        advice="Give retries a budget (a tenth of the requests), a backoff with jitter, and never repeat a "
+        "request that may "
+        "have been computed: nginx proxy_next_upstream_tries 2 with proxy_next_upstream_timeout and without "
+        "`timeout` in "
         "proxy_next_upstream; Envoy retry_policy with a retry budget. Refuse early (429 with Retry-After) instead.",
         price="Some requests fail at once that a third try would have saved.",
         verify="tailrace diagnose access.log  # after the change: attempts a request below 1.1",

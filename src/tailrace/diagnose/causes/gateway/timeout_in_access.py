@@ -18,8 +18,8 @@ __all__ = ["timeout_in_access"]
 WIDTH_MS: Final = 15.0
 """A timer ends a request within so much; answers that take long do not agree to so few milliseconds."""
 ROUND_MS: Final = 12.0
-_ROUND_S: Final = (1, 2, 3, 5, 10, 12, 15, 20, 25, 30, 40, 45, 50, 60, 75, 90, 100, 120, 150, 180, 200, 240, 250, 300, 360,
-                   400, 450, 500, 600, 720, 900, 1000, 1200, 1500, 1800, 2400, 3000, 3600, 7200)  # fmt: skip
+_ROUND_S: Final = (1, 2, 3, 5, 10, 12, 15, 20, 25, 30, 40, 45, 50, 60, 75, 90, 100, 120, 150, 180, 200, 240, 250, 300,
+                   360, 400, 450, 500, 600, 720, 900, 1000, 1200, 1500, 1800, 2400, 3000, 3600, 7200)  # fmt: skip
 _SETTINGS: Final = ("proxy_read_timeout", "read_timeout", "upstream_timeout", "route_timeout", "timeout_s", "timeout")
 LEAST: Final = 2
 OTHER: Final = 3
@@ -73,7 +73,9 @@ def timeout_in_access(cause: Cause, observed: Observed) -> Finding | None:
     if timer.unanswered is not None:
         facts.append(
             Evidence(
-                text="0 bytes had come from the upstream" if timer.unanswered else "some bytes had come from the upstream",
+                text="0 bytes had come from the upstream"
+                if timer.unanswered
+                else "some bytes had come from the upstream",
                 source=place,
                 name="upstream_bytes",
                 value=0.0 if timer.unanswered else None,
@@ -82,10 +84,14 @@ def timeout_in_access(cause: Cause, observed: Observed) -> Finding | None:
     if timer.named:
         facts.append(Evidence(f"the gateway's own word: {timer.named}", place))
     if done is not None:
-        facts.append(Evidence(f"the longest answered request took {done / 1e3:.1f} s", rows.place.source, "longest", done, "ms"))
+        facts.append(
+            Evidence(f"the longest answered request took {done / 1e3:.1f} s", rows.place.source, "longest", done, "ms")
+        )
     missing, checked = [], [f"{timer.failed} failed, {count:g} of them at {seconds:g} s"]
     if configured is not None:
-        facts.append(Evidence(f"{configured[0]} is {configured[1]:g} s", configured[2], configured[0], configured[1], "s"))
+        facts.append(
+            Evidence(f"{configured[0]} is {configured[1]:g} s", configured[2], configured[0], configured[1], "s")
+        )
         checked.append(f"a configured timer of {configured[1]:g} s is there")
     elif timer.at.size < LEAST and not timer.named:
         missing.append("the proxy's timeouts (proxy_read_timeout, route timeout): one request may agree by chance")
@@ -93,17 +99,20 @@ def timeout_in_access(cause: Cause, observed: Observed) -> Finding | None:
         missing.append("$upstream_response_length: whether a byte had come")
     stage = "before the first byte: queue or prefill (or the whole answer, where it is not streamed)"
     return cause.finding(
-        statement=f"The proxy gives up, not the engine: {count:g} requests ended with {'/'.join(map(str, status)) or 'an error'} "
+        statement=f"The proxy gives up, not the engine: {count:g} requests ended with "
+        f"{'/'.join(map(str, status)) or 'an error'} "
         f"when the upstream had answered nothing for {seconds:g} s, {timer_words} in the proxy.",
         evidence=facts,
         explains_ms=float(ages.mean()),
         relation=f"upstream time {values}{' …' if ages.size > 6 else ''} s = {seconds:g} s to {spread:.0f} ms"
         + (f"; {configured[0]} {configured[1]:g} s" if configured is not None else ""),
         n=int(timer.at.size),
-        advice="Set the timers of every hop above what a request may take, from outside in (client > ingress > gateway > "
+        advice="Set the timers of every hop above what a request may take, from outside in (client > ingress > "
+        "gateway > "
         f"engine's budget), and look why the upstream needs {seconds:g} s {stage}. nginx: proxy_read_timeout and "
         "proxy_send_timeout (ingress: nginx.ingress.kubernetes.io/proxy-read-timeout); Envoy: the route's timeout and "
-        "stream idle timeout; APISIX: upstream timeout.read. Stream the answer: the timer then counts between tokens. Long "
+        "stream idle timeout; APISIX: upstream timeout.read. Stream the answer: the timer then counts between "
+        "tokens. Long "
         "answers without a stream belong in jobs that are polled.",
         price="A longer timer finds a dead upstream later, and holds connections longer.",
         verify="tailrace diagnose access.log  # after the change: no cluster of ages",
@@ -155,8 +164,8 @@ def _timer(rows: Rows) -> _Timer | None:
         if unanswered is False and not named:
             continue
         shown = "upstream" if what == "upstream_last" else "e2e"
-        return _Timer(rows, chosen, float(taken.mean()), taken, shown, float(near) if is_round else None, named, unanswered,
-                      int(failed.size))  # fmt: skip
+        timer = float(near) if is_round else None
+        return _Timer(rows, chosen, float(taken.mean()), taken, shown, timer, named, unanswered, int(failed.size))
     return None
 
 

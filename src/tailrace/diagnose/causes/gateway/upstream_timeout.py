@@ -17,7 +17,10 @@ class UpstreamTimeout(Cause):
 
     code: ClassVar[str] = "GW_UPSTREAM_TIMEOUT"
     stage: ClassVar[str] = "prefill"
-    needs: ClassVar[tuple[str, ...]] = ("an access log with upstream times and statuses", "the proxy's configured timers")
+    needs: ClassVar[tuple[str, ...]] = (
+        "an access log with upstream times and statuses",
+        "the proxy's configured timers",
+    )
     disproof: ClassVar[str] = "The ages of the failed requests differ from every configured timer."
     action: ClassVar[Action] = Action.TUNE
 

@@ -19,7 +19,9 @@ class AdmissionDeadlock(Cause):
 
     code: ClassVar[str] = "SCHED_ADMISSION_DEADLOCK"
     stage: ClassVar[str] = "queue"
-    needs: ClassVar[tuple[str, ...]] = ("running, waiting and both throughputs in two intervals (log lines or scrapes)",)
+    needs: ClassVar[tuple[str, ...]] = (
+        "running, waiting and both throughputs in two intervals (log lines or scrapes)",
+    )
     disproof: ClassVar[str] = "Any token was produced meanwhile."
     action: ClassVar[Action] = Action.FIX
 

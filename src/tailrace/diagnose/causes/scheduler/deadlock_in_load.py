@@ -48,7 +48,9 @@ def deadlock_in_load(cause: Cause, observed: Observed) -> Finding | None:
         )
     ]
     if kv is not None:
-        facts.append(Evidence(text=f"KV usage {kv:.0%} with nothing running", source=load.where(stretch.last), value=kv))
+        facts.append(
+            Evidence(text=f"KV usage {kv:.0%} with nothing running", source=load.where(stretch.last), value=kv)
+        )
     missing = [] if known else ["prompt and generation throughput of the same lines"]
     if longest and capacity:
         facts.append(
@@ -69,7 +71,8 @@ def deadlock_in_load(cause: Cause, observed: Observed) -> Finding | None:
         explains_ms=seconds * 1e3 if seconds == seconds else None,  # noqa: PLR0124
         relation=f"running = 0, waiting = {waiting:g}, throughput = 0 over {stretch.n} >= {TWICE} lines",
         n=stretch.n,
-        advice="Refuse prompts that can never fit the KV cache: max_model_len (--max-model-len) below its capacity, or a "
+        advice="Refuse prompts that can never fit the KV cache: max_model_len (--max-model-len) below its "
+        "capacity, or a "
         "lane's prompt limit at the gateway; then restart the engine, because the request at the head will not leave "
         "by itself. Find its prompt length: it is the one that does not fit.",
         price="Such prompts get an error at once.",

@@ -1,4 +1,4 @@
-"""SCHED_KV_PREEMPTION from an engine's log: preempted, swapped or retracted requests, a full cache, and what stays after."""
+"""SCHED_KV_PREEMPTION from an engine's log: requests preempted, swapped or retracted, a full cache, what stays."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def preemption_in_log(cause: Cause, observed: Observed) -> Finding | None:
             )
         )
     if counted:
-        facts.append(Evidence(f"the load lines count {counted:g} preemptions", every[0].place.source, "preemptions", counted))
+        facts.append(
+            Evidence(f"the load lines count {counted:g} preemptions", every[0].place.source, "preemptions", counted)
+        )
     relation = [f"{len(events)} lines of preemption"] if events else []
     sequences = state = None
     if load is not None:
@@ -77,14 +79,9 @@ def preemption_in_log(cause: Cause, observed: Observed) -> Finding | None:
         sequences = _sequences(load, facts, relation)
         state = _state(load, events, facts, relation)
     # The cache was seen to be short; that users felt it is not in a log.
-    missing = ["the preemption counter over the slow window (two scrapes of /metrics)"]
+    missing = _missing(cumulative, state, seen=bool(events or swapped or counted))
     if cumulative is not None and cumulative > 0:
-        missing = []
         checked.append(f"the log's own counter rose by {cumulative:g}")
-    if state is not None:
-        missing.append("whether a restart brings the rate back (then it is state)")
-    if not events and not swapped and not counted:
-        missing.append("the running limit (max_num_seqs), to see that the cache and not the limit stops admission")
     kinds = sorted({event.kind for event in events})
     return cause.finding(
         statement=_statement(kinds, events, swapped, sequences, state, full),
@@ -99,6 +96,16 @@ def preemption_in_log(cause: Cause, observed: Observed) -> Finding | None:
         disproof_checked=checked,
         level=Level.SUSPECTED if missing else Level.CONSISTENT,
     )
+
+
+def _missing(cumulative: float | None, state: _State | None, *, seen: bool) -> list[str]:
+    """Lines alone are a suspicion; a counter that the log itself tells twice is none."""
+    missing = [] if cumulative else ["the preemption counter over the slow window (two scrapes of /metrics)"]
+    if state is not None:
+        missing.append("whether a restart brings the rate back (then it is state)")
+    if not seen:
+        missing.append("the running limit (max_num_seqs), to see that the cache and not the limit stops admission")
+    return missing
 
 
 def _top(every: list[Load], name: str) -> tuple[Load, int] | None:
@@ -139,9 +146,13 @@ def _of_events(events: list[Event], cumulative: float | None) -> list[Evidence]:
             value=float(len(events)),
         )
     ]
-    total = next((event.attributes["cumulative"] for event in reversed(events) if "cumulative" in event.attributes), None)
+    total = next(
+        (event.attributes["cumulative"] for event in reversed(events) if "cumulative" in event.attributes), None
+    )
     if total is not None:
-        rose = f", {cumulative:g} more than in the first line" if cumulative is not None else " since the engine's start"
+        rose = (
+            f", {cumulative:g} more than in the first line" if cumulative is not None else " since the engine's start"
+        )
         out.append(Evidence(f"preemptions counted: {total:g}{rose}", str(last.place), "preemptions", float(total)))
     return out
 
@@ -180,10 +191,12 @@ def _sequences(load: Load, facts: list[Evidence], relation: list[str]) -> float 
     rate = load.rate
     if np.isnan(rate).all():
         return None
-    top = int(np.nanargmax(rate))
-    value = float(rate[top])
-    if value < ONE_STREAM:
+    many = np.flatnonzero(np.nan_to_num(rate) >= ONE_STREAM)
+    if not many.size:
         return None
+    # The line with the most requests says it best.
+    top = int(many[np.argmax(load.get("running")[many])])
+    value = float(rate[top])
     made, running = float(load.get("output_tok_s")[top]), float(load.get("running")[top])
     facts.append(
         Evidence(
@@ -238,10 +251,16 @@ def _state(load: Load, events: list[Event], facts: list[Evidence], relation: lis
         )
     )
     if usage == usage:  # noqa: PLR0124  (not NaN)
-        facts.append(Evidence(f"KV usage is at most {usage:.0%} after it: there is room", load.where(found.first), "kv_after", usage))
+        facts.append(
+            Evidence(
+                f"KV usage is at most {usage:.0%} after it: there is room", load.where(found.first), "kv_after", usage
+            )
+        )
     if lost:
         facts.append(Evidence("cuda graph: True before it, False in every line after it", load.where(found.first)))
-    relation.append(f"{found.before:g} -> {found.after[0]:g}-{found.after[1]:g} tok/s and no recovery at KV {usage:.0%}")
+    relation.append(
+        f"{found.before:g} -> {found.after[0]:g}-{found.after[1]:g} tok/s and no recovery at KV {usage:.0%}"
+    )
     return found
 
 
@@ -258,7 +277,8 @@ def _statement(
         what = "retract" if "retracted" in kinds else "preemption"
         return (
             f"After the {what} at a full KV cache the throughput fell from {state.before:g} to {state.after[0]:g}-"
-            f"{state.after[1]:g} tok/s and did not come back although KV usage is at most {state.usage:.0%} since{graph}: "
+            f"{state.after[1]:g} tok/s and did not come back although KV usage is at most {state.usage:.0%} "
+            f"since{graph}: "
             "that is a state of the engine, not its load."
         )
     head = "The KV cache is too small for what runs: "
@@ -282,7 +302,8 @@ def _advice(observed: Observed, kinds: list[str], sequences: float | None, state
     parts = []
     if state is not None:
         graph = (
-            "Look why decoding lost its CUDA graph after the retract (batch size or sequence length beyond what was captured: "
+            "Look why decoding lost its CUDA graph after the retract (batch size or sequence length beyond "
+            "what was captured: "
             "--cuda-graph-max-bs; a flag that stayed set) and report it with these lines; "
             if state.graph_lost
             else "Look for what stayed changed after the event, and report it with these lines; "
@@ -295,14 +316,15 @@ def _advice(observed: Observed, kinds: list[str], sequences: float | None, state
         )
     else:
         parts.append(
-            "Admit fewer at once so that their KV fits: max_num_seqs (--max-num-seqs) or the lane's running limit lower, "
+            "Admit fewer at once so that their KV fits: max_num_seqs (--max-num-seqs) or the lane's running "
+            "limit lower, "
             "--watermark where the version has it, shorter outputs (max_tokens), or more memory for the cache "
             "(--gpu-memory-utilization)."
         )
     if sequences is not None:
         parts.append("Count sequences, not requests: a request with n > 1 (or best_of, beams) takes n times the cache.")
     if swap:
-        parts.append("Swapping to the CPU is slow and may stop everything: prefer recomputing (--preemption-mode recompute).")
+        parts.append(
+            "Swapping to the CPU is slow and may stop everything: prefer recomputing (--preemption-mode recompute)."
+        )
     return " ".join(parts)
-
-

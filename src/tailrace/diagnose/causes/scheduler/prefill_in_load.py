@@ -98,7 +98,8 @@ def prefill_in_load(cause: Cause, observed: Observed) -> Finding | None:
     first = load.where(int(fall.rows[0]))
     facts = [
         Evidence(
-            text=f"prompts are computed at {rate:,.0f} tok/s while {fall.streams + 1:g} requests run, and {fall.made:g} "
+            text=f"prompts are computed at {rate:,.0f} tok/s while {fall.streams + 1:g} requests run, and "
+            f"{fall.made:g} "
             f"tok/s come out for all streams together ({fall.rows.size} lines)",
             source=f"{first} to {load.where(int(fall.rows[-1]))}",
             name="prefill_rate",
@@ -121,7 +122,8 @@ def prefill_in_load(cause: Cause, observed: Observed) -> Finding | None:
         relation = f"{budget.number:g}/{rate:g} = {step:.2f} s a step"
         facts.append(
             Evidence(
-                text=f"a step holds up to {budget.number:g} tokens ({budget.name}): {budget.number:g}/{rate:g} = {step:.2f} s",
+                text=f"a step holds up to {budget.number:g} tokens ({budget.name}): {budget.number:g}/{rate:g} "
+                f"= {step:.2f} s",
                 source=str(budget.place) or "configuration",
                 name="step",
                 value=round(step, 3),
@@ -149,7 +151,9 @@ def prefill_in_load(cause: Cause, observed: Observed) -> Finding | None:
                 )
             )  # fmt: skip
         if step is not None and not 0.3 * gap[0] <= step + (extra[1] if extra else 0.0) <= 2.0 * gap[1]:
-            missing.append("the length of the gaps and of the prompts: the step does not explain the gaps that were seen")
+            missing.append(
+                "the length of the gaps and of the prompts: the step does not explain the gaps that were seen"
+            )
     _kv(observed, kv, checked, rivals, missing)
     prompts = observed.number("prompt_tokens")
     if prompts:
@@ -163,7 +167,8 @@ def prefill_in_load(cause: Cause, observed: Observed) -> Finding | None:
     seconds = float(load.at[fall.rows[-1]] - load.at[fall.rows[0]]) if load.timed else None
     words = f", {step:.1f} s a step" if step is not None else ""
     return cause.finding(
-        statement=f"Prompts take the steps from running streams: while they are computed at {rate:,.0f} tok/s{words}, all "
+        statement=f"Prompts take the steps from running streams: while they are computed at {rate:,.0f} "
+        f"tok/s{words}, all "
         f"streams together make {fall.made:g} tok/s instead of {fall.alone:g} each.",
         evidence=facts,
         explains_ms=None if step is None else step * 1e3,
@@ -204,7 +209,10 @@ def _advice(budget: Setting | None, rate: float, prompts: float | None) -> str:
     flag = {
         "chunked_prefill_size": "--chunked-prefill-size",
         "n_batch": "--batch-size",
-    }.get(budget.name if budget is not None else "", "max_num_batched_tokens (vLLM --max-num-batched-tokens, SGLang --chunked-prefill-size)")
+    }.get(
+        budget.name if budget is not None else "",
+        "max_num_batched_tokens (vLLM --max-num-batched-tokens, SGLang --chunked-prefill-size)",
+    )
     shorter = ""
     if prompts:
         shorter = (
@@ -227,8 +235,12 @@ def prefill_in_steps(cause: Cause, observed: Observed) -> Finding | None:
     """From a log with a line a step: long steps that carry prompt tokens beside streams that decode."""
     best: tuple[float, Finding] | None = None
     for steps in observed.of_series("step"):
-        prompts = next((one for one in observed.of_series("step_prompt_tokens", **steps.labels) if one.place == steps.place), None)
-        decodes = next((one for one in observed.of_series("step_decodes", **steps.labels) if one.place == steps.place), None)
+        prompts = next(
+            (one for one in observed.of_series("step_prompt_tokens", **steps.labels) if one.place == steps.place), None
+        )
+        decodes = next(
+            (one for one in observed.of_series("step_decodes", **steps.labels) if one.place == steps.place), None
+        )
         if prompts is None or decodes is None or len(prompts) != len(steps):
             continue
         carried, beside = prompts.values, decodes.values
@@ -253,20 +265,27 @@ def prefill_in_steps(cause: Cause, observed: Observed) -> Finding | None:
                 ),
                 Evidence(text=f"{hit.size} steps of {LONG_STEP_MS:g} ms or more are such", source=steps.place.source),
                 *(
-                    [Evidence(f"steps without a prompt take {usual:.1f} ms", steps.place.source, "usual_step", usual, "ms")]
+                    [
+                        Evidence(
+                            f"steps without a prompt take {usual:.1f} ms", steps.place.source, "usual_step", usual, "ms"
+                        )
+                    ]
                     if usual == usual  # noqa: PLR0124
                     else []
                 ),
             ],
             explains_ms=took,
-            relation=f"{tokens:g} tokens / {took / 1e3:.2f} s = {tokens / took * 1e3:,.0f} tok/s; the gap of all {streams:g} "
+            relation=f"{tokens:g} tokens / {took / 1e3:.2f} s = {tokens / took * 1e3:,.0f} tok/s; the gap of "
+            f"all {streams:g} "
             f"streams is the step, {took:,.0f} ms",
             n=int(hit.size),
             advice=_advice(None, tokens / took * 1e3, tokens),
             price="The first token of long prompts comes later.",
             verify="tailrace diagnose vllm.log",
             missing=[] if usual == usual else ["steps without a prompt, to compare with"],  # noqa: PLR0124
-            disproof_checked=[f"steps without a prompt take {usual:.1f} ms" if usual == usual else "no step without a prompt"],  # noqa: PLR0124
+            disproof_checked=[
+                f"steps without a prompt take {usual:.1f} ms" if plain.size else "no step without a prompt"
+            ],
             level=Level.PROVEN if named else None,
         )
         if best is None or took > best[0]:

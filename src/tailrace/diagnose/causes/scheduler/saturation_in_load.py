@@ -52,7 +52,9 @@ def saturation_in_load(cause: Cause, observed: Observed) -> Finding | None:
         Evidence(text=f"running stays at {cap:g}", source=load.place.source, name="running", value=cap),
     ]
     if served is not None:
-        facts.append(Evidence(f"{served:g} tok/s come out meanwhile", load.place.source, "output_tok_s", served, "tok/s"))
+        facts.append(
+            Evidence(f"{served:g} tok/s come out meanwhile", load.place.source, "output_tok_s", served, "tok/s")
+        )
     checked = ["no line of preemption"]
     missing = ["requests one by one (send, first token), or arrivals and completions: how long they waited"]
     at_limit = limit is not None and cap >= 0.97 * limit
@@ -64,20 +66,25 @@ def saturation_in_load(cause: Cause, observed: Observed) -> Finding | None:
         facts.append(Evidence(f"max_num_seqs is {limit:g}", "configuration", "max_num_seqs", limit))
     per = float(np.nanmedian(load.rate[rows])) if not np.isnan(load.rate[rows]).all() else None
     if per:
-        facts.append(Evidence(f"{per:.1f} tok/s per stream", load.place.source, "rate_per_stream", round(per, 2), "tok/s"))
+        facts.append(
+            Evidence(f"{per:.1f} tok/s per stream", load.place.source, "rate_per_stream", round(per, 2), "tok/s")
+        )
     return cause.finding(
         statement=f"Requests wait for the scheduler: {most:g} wait while {cap:g} run"
         + (f", and the queue grew from {first:g} to {last:g}." if grows else ", and the queue does not end."),
         evidence=facts,
         explains_ms=None,
-        relation=f"waiting {first:g} -> {last:g} while running = {cap:g}" + (f" (limit {limit:g})" if limit is not None else ""),
+        relation=f"waiting {first:g} -> {last:g} while running = {cap:g}"
+        + (f" (limit {limit:g})" if limit is not None else ""),
         n=int(rows.size),
         advice=f"Raise max_num_seqs (now {limit:g}): KV usage is {kv:.0%}, so more fit; watch TPOT while you do."
         if room and kv is not None
         else "First the limits: a sweep of max_num_seqs with TPOT beside it (is it flat, raise the limit). Where TPOT "
         "rises with the batch, shed load at the gateway (queued limit and 429) or shorten outputs, and only then add "
         "a replica, which takes minutes to load. A longer timeout only hides the queue.",
-        price="TPOT rises a little with the batch." if room else "Refused requests must be tried again by their clients.",
+        price="TPOT rises a little with the batch."
+        if room
+        else "Refused requests must be tried again by their clients.",
         verify="tailrace bench URL --sweep --duration 30",
         missing=missing,
         disproof_checked=checked,

@@ -55,7 +55,7 @@ def stall_in_load(cause: Cause, observed: Observed) -> Finding | None:
     rivals, checked, missing = _weigh(observed, worst)
     if kv is None:
         missing.append("KV usage in the same lines")
-    span = f"{stretch.n} lines in a row" + (f" ({worst.seconds:.0f} s)" if worst.seconds == worst.seconds else "")  # noqa: PLR0124
+    span = f"{stretch.n} lines in a row" + (f" ({worst.seconds:.0f} s)" if worst.seconds == worst.seconds else "")
     relation = f"{made:g}/{running:g} = {rate:.2f} tok/s per stream"
     relation += f", usual {worst.usual:.1f}" if worst.usual is not None else ""
     facts = [
@@ -93,7 +93,7 @@ def stall_in_load(cause: Cause, observed: Observed) -> Finding | None:
         statement=f"The engine stands still in a step: {running:g} requests run{full} and {rate:.2f} tok/s per stream "
         f"come out, in {span}, while no prompt is computed. That is no lack of capacity.",
         evidence=facts,
-        explains_ms=worst.seconds * 1e3 if worst.seconds == worst.seconds else None,  # noqa: PLR0124
+        explains_ms=worst.seconds * 1e3 if worst.seconds == worst.seconds else None,
         relation=relation,
         n=stretch.n,
         advice="Take a stack dump of the engine process and of every worker while it lasts (py-spy dump --pid PID, "
@@ -170,7 +170,11 @@ def _weigh(observed: Observed, stall: _Stall) -> tuple[list[str], list[str], lis
         rivals.append("ASR_SILENT_HANG")
         checked.append("the encoder cache is full as well")
     begin, end = float(load.at[stretch.first]) - (load.interval if load.timed else 0.0), float(load.at[stretch.last])
-    for kind, code in (("jit", "COMPUTE_JIT"), ("retracted", "SCHED_KV_PREEMPTION"), ("preempted", "SCHED_KV_PREEMPTION")):
+    for kind, code in (
+        ("jit", "COMPUTE_JIT"),
+        ("retracted", "SCHED_KV_PREEMPTION"),
+        ("preempted", "SCHED_KV_PREEMPTION"),
+    ):
         inside = [
             event
             for event in observed.of_kind(kind)
@@ -191,7 +195,10 @@ def _health(observed: Observed) -> list[Evidence]:
     out = []
     for rows in observed.table("access"):
         for index, path in enumerate(rows.texts("path")):
-            if path.rstrip("/").endswith(("health", "ping", "healthz", "livez")) and rows.numbers("status")[index] == 200:
+            if (
+                path.rstrip("/").endswith(("health", "ping", "healthz", "livez"))
+                and rows.numbers("status")[index] == 200
+            ):
                 line = 0 if rows.lines is None else int(rows.lines[index])
                 out.append(
                     Evidence(

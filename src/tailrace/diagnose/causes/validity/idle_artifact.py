@@ -21,7 +21,7 @@ STEADY: Final = 0.5
 
 class _First(NamedTuple):
     load: Load
-    index: int
+    row: int
     rate: float
     next: float
 
@@ -47,13 +47,15 @@ class IdleArtifact(Cause):
         low, high = min(steady), max(steady)
         steady_words = f"{low:g} to {high:g}" if high > low else f"{high:g}"
         return self.finding(
-            statement=f"The low rates ({lows} tok/s) are no slow decoding: each is the first line after idle time, and its "
+            statement=f"The low rates ({lows} tok/s) are no slow decoding: each is the first line after idle "
+            "time, and its "
             f"rate counts the pause. All other lines say {steady_words} tok/s.",
             evidence=[
                 *(
                     Evidence(
-                        text=f"{first.rate:g} tok/s in the first decode line after idle, {first.next:g} tok/s in the next one",
-                        source=first.load.where(first.index),
+                        text=f"{first.rate:g} tok/s in the first decode line after idle, {first.next:g} tok/s "
+                        "in the next one",
+                        source=first.load.where(first.row),
                         name="output_tok_s",
                         value=first.rate,
                         unit="tok/s",
@@ -69,7 +71,8 @@ class IdleArtifact(Cause):
                 ),
             ],
             explains_ms=None,
-            relation=f"{found[0].rate:g}/{found[0].next:g} = {found[0].rate / found[0].next:.3f} < {LOW:g} on the first line only",
+            relation=f"{found[0].rate:g}/{found[0].next:g} = {found[0].rate / found[0].next:.3f} < {LOW:g} on "
+            "the first line only",
             n=len(found),
             advice="Leave out the first decode line after an idle time; take the rate of the lines that follow, or the "
             "client's own time per output token.",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import msgspec
 
 from tailrace.diagnose.observed import Clock
-from tailrace.diagnose.readers.logs.accesses import Access
 from tailrace.diagnose.readers.logs.access_text import attempts_of
+from tailrace.diagnose.readers.logs.accesses import Access
 from tailrace.diagnose.readers.logs.context import Context
 from tailrace.diagnose.readers.logs.stamps import nginx_stamp, stamp_in
 
@@ -40,9 +40,9 @@ MARKS: Final = (
 """Keys of which one set is in every object of such a log."""
 
 
-def is_access_object(keys: frozenset[str] | set[str]) -> bool:
+def is_access_object(keys: Collection[str]) -> bool:
     """Whether an object with these keys tells of one request through a gateway."""
-    return "t_send_ms" not in keys and any(marks <= keys for marks in MARKS)
+    return "t_send_ms" not in keys and any(marks.issubset(keys) for marks in MARKS)
 
 
 def _number(value: object) -> float:
@@ -75,7 +75,11 @@ def _millis(scale: float) -> Callable[[object], float]:
 
 # (field, keys in order of preference, how a value becomes the field's). A key names its unit, or its maker fixed it.
 _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...]] = (
-    ("e2e", ("duration_ms", "latency_ms", "request_time_ms", "elapsed_ms", "total_ms", "response_time_ms"), _millis(1.0)),
+    (
+        "e2e",
+        ("duration_ms", "latency_ms", "request_time_ms", "elapsed_ms", "total_ms", "response_time_ms"),
+        _millis(1.0),
+    ),
     ("e2e", ("request_time", "response_time", "duration_s", "latency_s"), _millis(1e3)),
     ("ttft", ("ttft_ms", "time_to_first_token_ms", "llm_first_token_duration"), _millis(1.0)),
     ("ttft", ("ttft", "time_to_first_token"), _millis(1e3)),
@@ -84,7 +88,11 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
     ("upstream_header", ("upstream_service_time", "upstream_service_time_ms"), _millis(1.0)),
     ("upstream_header", ("upstream_header_time",), _millis(1e3)),
     ("upstream_connect", ("upstream_connect_time",), _millis(1e3)),
-    ("status", ("response_code", "status_code", "status", "http_status", "DownstreamStatus", "response_status"), _number),
+    (
+        "status",
+        ("response_code", "status_code", "status", "http_status", "DownstreamStatus", "response_status"),
+        _number,
+    ),
     ("upstream_status", ("OriginStatus",), _number),
     ("bytes", ("bytes_sent", "body_bytes_sent", "size", "DownstreamContentSize", "response_size"), _number),
     ("attempts", ("attempts", "upstream_request_attempt_count", "request_attempt_count"), _number),
@@ -93,8 +101,25 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
 )
 _METHODS: Final = ("method", "request_method", "RequestMethod", "http_method")
 _PATHS: Final = ("path", "uri", "request_uri", "RequestPath", "url", "route", "call_type")
-_STAMPS: Final = ("start_time", "startTime", "time_iso8601", "time_local", "StartUTC", "timestamp", "@timestamp", "time", "ts")
-_ADDRESSES: Final = ("upstream_host", "upstream_addr", "ServiceAddr", "upstream_address", "api_base", "upstream_cluster")
+_STAMPS: Final = (
+    "start_time",
+    "startTime",
+    "time_iso8601",
+    "time_local",
+    "StartUTC",
+    "timestamp",
+    "@timestamp",
+    "time",
+    "ts",
+)
+_ADDRESSES: Final = (
+    "upstream_host",
+    "upstream_addr",
+    "ServiceAddr",
+    "upstream_address",
+    "api_base",
+    "upstream_cluster",
+)
 _REASONS: Final = ("response_code_details", "exception", "error_str", "error", "reason", "end_reason")
 
 
@@ -158,7 +183,7 @@ class AccessJson:
         for name, key, read in self._plan(tuple(found)):
             value = found[key]
             # The first key that says something is believed.
-            if value is not None and getattr(row, name) != getattr(row, name):  # noqa: PLR0124  (still NaN)
+            if value is not None and getattr(row, name) != getattr(row, name):
                 setattr(row, name, read(value))
         self._duration(row, found)
         self._attempts(row, found)
@@ -190,7 +215,7 @@ class AccessJson:
             row.e2e = _number(found["Duration"]) / 1e6
             row.upstream = _number(found.get("OriginDuration")) / 1e6
             row.attempts = 1.0 + (_number(found.get("RetryAttempts")) if "RetryAttempts" in found else 0.0)
-        elif "duration" in found and row.e2e != row.e2e:  # noqa: PLR0124
+        elif "duration" in found and row.e2e != row.e2e:
             if "response_flags" in found or "response_code" in found or "upstream_service_time" in found:
                 row.e2e = _millis(1.0)(found["duration"])
             elif str(found.get("logger", "")).startswith("http.log"):
@@ -202,7 +227,7 @@ class AccessJson:
 
     @staticmethod
     def _attempts(row: Access, found: dict[str, Any]) -> None:
-        """nginx writes what it knows of each attempt as a list in one string."""
+        """Nginx writes what it knows of each attempt as a list in one string."""
         times = found.get("upstream_response_time")
         if times not in (None, "", "-"):
             values = attempts_of(str(times).encode())
@@ -219,7 +244,7 @@ class AccessJson:
         """LiteLLM gives start, first token and end as stamps."""
         start, end = _when(found.get("startTime")), _when(found.get("endTime"))
         first = _when(found.get("completionStartTime"))
-        if start and end and row.e2e != row.e2e:  # noqa: PLR0124
+        if start and end and row.e2e != row.e2e:
             row.e2e = (end[0] - start[0]) * 1e3
-        if start and first and row.ttft != row.ttft:  # noqa: PLR0124
+        if start and first and row.ttft != row.ttft:
             row.ttft = (first[0] - start[0]) * 1e3

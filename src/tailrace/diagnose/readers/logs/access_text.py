@@ -1,4 +1,4 @@
-"""Access logs as text: uvicorn, nginx (combined, with times in several orders, the Kubernetes ingress), APISIX, Envoy."""
+"""Access logs as text: uvicorn; nginx with and without times, the Kubernetes ingress, APISIX; Envoy."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ _INGRESS: Final = re.compile(
 _APISIX: Final = re.compile(rb' ([\d.]+) "[^"]*" "[^"]*" (' + _LIST + rb") (" + _LIST + rb") (" + _LIST + rb")(?: |$)")
 _AFTER_AGENT: Final = re.compile(rb' "[^"]*" "[^"]*"(?: "[^"]*")?((?: +"?(?:[\d.]+|-)(?:(?:, | : )(?:[\d.]+|-))*"?)+)')
 _NUMBERS: Final = re.compile(rb'"?((?:[\d.]+|-)(?:(?:, | : )(?:[\d.]+|-))*)"?')
-_NAMED: Final = re.compile(
-    rb'(?<![\w$])([a-z_]{2,30})[=:] ?"?((?:[\w.:-]+)(?:(?:, | : )[\w.:-]+)*)"?(?=[\s,;|}]|$)'
-)
+_NAMED: Final = re.compile(rb'(?<![\w$])([a-z_]{2,30})[=:] ?"?((?:[\w.:-]+)(?:(?:, | : )[\w.:-]+)*)"?(?=[\s,;|}]|$)')
 _NAMES: Final = {
     b"rt": "e2e",
     b"request_time": "e2e",
@@ -48,7 +46,8 @@ _NAMES: Final = {
     b"upstream_response_length": "upstream_bytes",
 }
 _ENVOY: Final = re.compile(
-    rb'\[([^\]]+)\] "([A-Z]{3,10}|-) (\S+) ([^"]*)" (\d{1,3}) (\S+)(?: (\S+))??(?: \S+)??(?: "[^"]*")?? (\d+) (\d+) (\d+) (\d+|-) (.*)$'
+    rb'\[([^\]]+)\] "([A-Z]{3,10}|-) (\S+) ([^"]*)" (\d{1,3}) (\S+)(?: (\S+))??(?: \S+)??(?: "[^"]*")?? '
+    rb"(\d+) (\d+) (\d+) (\d+|-) (.*)$"
 )
 _QUOTED: Final = re.compile(rb'"([^"]*)"')
 NO_TIMES: Final = (
@@ -79,6 +78,35 @@ def _set_attempts(row: Access, times: bytes) -> None:
         row.upstream, row.upstream_last = sum(known), known[-1]
 
 
+def _times_by_name(row: Access, named: dict[str, bytes]) -> bool:
+    """`rt=0.123 urt="0.100, 0.020"`, and the like."""
+    if "upstream" in named:
+        _set_attempts(row, named["upstream"])
+    if "upstream_address" in named:
+        row.upstream_address = named["upstream_address"].decode("utf-8", "replace")[-60:]
+    for name, scale in (("e2e", 1e3), ("upstream_header", 1e3), ("upstream_connect", 1e3)):
+        if name in named:
+            setattr(row, name, attempts_of(named[name])[-1] * scale)
+    for name in ("upstream_status", "upstream_bytes"):
+        if name in named:
+            setattr(row, name, attempts_of(named[name])[-1])
+    return "e2e" in named or "upstream" in named
+
+
+def _bare_times(row: Access, rest: bytes) -> bool:
+    """Numbers after the agent."""
+    after = _AFTER_AGENT.match(rest)
+    if after is not None:
+        # A time has a fraction, a size has none.
+        times = [value for value in _NUMBERS.findall(after[1]) if b"." in value or value == b"-"]
+        if times and b"." in times[0]:
+            row.e2e = _number(times[0]) * 1e3
+            if len(times) > 1:
+                _set_attempts(row, times[1])
+            return True
+    return False
+
+
 class AccessText:
     """What access lines in text say."""
 
@@ -101,7 +129,7 @@ class AccessText:
     def line(self, text: bytes) -> bool:
         """Any line with a request in it; False where it is none that is known."""
         at = text.find(b' - "')
-        if b"] \"" in text[:60] and text[:1] == b"[" and self._envoy(text):
+        if b'] "' in text[:60] and text[:1] == b"[" and self._envoy(text):
             return True
         if b'] "' in text or b" [" in text[:200]:
             found = _LINE.search(text)
@@ -168,28 +196,7 @@ class AccessText:
             _set_attempts(row, apisix[4])
             return True
         named = {_NAMES[key]: value for key, value in _NAMED.findall(rest) if key in _NAMES}
-        if named:
-            if "upstream" in named:
-                _set_attempts(row, named["upstream"])
-            if "upstream_address" in named:
-                row.upstream_address = named["upstream_address"].decode("utf-8", "replace")[-60:]
-            for name, scale in (("e2e", 1e3), ("upstream_header", 1e3), ("upstream_connect", 1e3)):
-                if name in named:
-                    setattr(row, name, attempts_of(named[name])[-1] * scale)
-            for name in ("upstream_status", "upstream_bytes"):
-                if name in named:
-                    setattr(row, name, attempts_of(named[name])[-1])
-            return "e2e" in named or "upstream" in named
-        after = _AFTER_AGENT.match(rest)
-        if after is not None:
-            # A time has a fraction, a size has none.
-            times = [value for value in _NUMBERS.findall(after[1]) if b"." in value or value == b"-"]
-            if times and b"." in times[0]:
-                row.e2e = _number(times[0]) * 1e3
-                if len(times) > 1:
-                    _set_attempts(row, times[1])
-                return True
-        return False
+        return _times_by_name(row, named) if named else _bare_times(row, rest)
 
     def _envoy(self, text: bytes) -> bool:
         """Envoy's text format, with or without the mesh's further fields after the flags."""

@@ -102,7 +102,7 @@ class Accesses:
             self.clock = clock
         access.path = plain_path(access.path)
         # NaN is not itself.
-        if access.e2e == access.e2e or access.upstream == access.upstream or access.flags or access.attempts > 1:  # noqa: PLR0124
+        if access.e2e == access.e2e or access.upstream == access.upstream or access.flags or access.attempts > 1:
             self._timed.append(access)
             if len(self._timed) > self.limit:
                 self._thin()

@@ -45,9 +45,8 @@ class Context(msgspec.Struct, kw_only=True):
         at, clock = own
         if clock is Clock.LOCAL and at < 2 * 366 * 86400:
             at = self.years.rising(at)
-        if self.outer is not None and clock is Clock.LOCAL:
-            if len(self.offsets) < _PAIRS:
-                self.offsets.append(self.outer[0] - at)
+        if self.outer is not None and clock is Clock.LOCAL and len(self.offsets) < _PAIRS:
+            self.offsets.append(self.outer[0] - at)
         return at, clock
 
     def understood(self, dialect: str) -> bool:

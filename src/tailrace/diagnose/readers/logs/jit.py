@@ -10,7 +10,8 @@ from tailrace.diagnose.readers.logs.context import Context
 __all__ = ["is_jit", "jit"]
 
 _KERNEL: Final = re.compile(
-    rb"(?:(\w+) kernel )?JIT compilation during inference:? ?(?:for )?[`'\"]?([\w.<>:]+?)[`'\"]?(?=[\s.,;(]|$)", re.IGNORECASE
+    rb"(?:(\w+) kernel )?JIT compilation during inference:? ?(?:for )?[`'\"]?([\w.<>:]+?)[`'\"]?(?=[\s.,;(]|$)",
+    re.IGNORECASE,
 )
 _DEEPGEMM: Final = re.compile(rb"DeepGEMM JIT (?:code generation|compil\w+)[^<]{0,40}<?([\w.]*)>?:?")
 _AUTOTUNE: Final = re.compile(rb"(?:[Tt]riton )?[Aa]utotuning (?:kernel |function |of )([\w.]+)")
@@ -29,14 +30,15 @@ def jit(context: Context, line: bytes) -> bool:
     """A kernel's name, its shape, the seconds where they are told; False where the line is cut before the name."""
     attributes: dict[str, float | str] = {}
     kernel = b""
-    for pattern, maker in ((_KERNEL, ""), (_DEEPGEMM, "DeepGEMM"), (_AUTOTUNE, "Triton"), (_RECOMPILED, "Dynamo")):
+    maker = ""
+    for pattern, usual in ((_KERNEL, ""), (_DEEPGEMM, "DeepGEMM"), (_AUTOTUNE, "Triton"), (_RECOMPILED, "Dynamo")):
         found = pattern.search(line)
         if found is None:
             continue
         if pattern is _KERNEL:
-            kernel, maker = found[2], (found[1] or b"").decode("utf-8", "replace") or maker
+            kernel, maker = found[2], (found[1] or b"").decode("utf-8", "replace")
         else:
-            kernel = found[1] or b""
+            kernel, maker = found[1] or b"", usual
         attributes["kernel"] = kernel.decode("utf-8", "replace")[:200] or maker
         if maker:
             attributes["maker"] = maker

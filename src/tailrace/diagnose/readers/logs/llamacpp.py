@@ -22,7 +22,8 @@ from tailrace.diagnose.readers.logs.request_table import RequestTable
 __all__ = ["LlamaCpp"]
 
 _TIMING: Final = re.compile(
-    rb"(prompt eval|generation eval|(?<!prompt )(?<!generation )eval|total) time\s*=\s*([\d.]+) ms(?: /\s*(\d+) (?:tokens|runs))?"
+    rb"(prompt eval|generation eval|(?<!prompt )(?<!generation )eval|total) time"
+    rb"\s*=\s*([\d.]+) ms(?: /\s*(\d+) (?:tokens|runs))?"
 )
 _SLOT: Final = re.compile(rb"slot +\w+: id +(\d+) \| task (-?\d+) \|")
 _SINCE: Final = re.compile(rb"(?:^|[\] ])(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) [A-Z] ")
@@ -108,15 +109,8 @@ class LlamaCpp:
                         self._open["tpot"] = took / (tokens - 1)
             self._line = self._line or self.context.number
             if slot is not None:
-                self._named(slot)
+                self._open["slot"], self._open["task"] = slot[1].decode(), slot[2].decode()
         return True
-
-    def _named(self, slot: re.Match[bytes]) -> None:
-        self._open["slot"], self._open["task"] = slot[1].decode(), slot[2].decode()
-        total = self._prompts.get((slot[1].decode(), slot[2].decode()))
-        if total is not None and "prompt_tokens" in self._open:
-            # What is computed is told beside the timing; the rest of the prompt came from the slot's cache.
-            self._open["cached_tokens"] = max(total - float(self._open["prompt_tokens"]), 0.0)
 
     def _slot(self, text: bytes, slot: re.Match[bytes]) -> None:
         key = (slot[1].decode(), slot[2].decode())
@@ -141,6 +135,10 @@ class LlamaCpp:
     def end(self) -> None:
         """The request in hand is whole."""
         if "prefill" in self._open or "decode" in self._open:
+            total = self._prompts.get((str(self._open.get("slot")), str(self._open.get("task"))))
+            if total is not None and "prompt_tokens" in self._open:
+                # Beside the timing stands what was computed; the rest of the prompt came from the slot's cache.
+                self._open["cached_tokens"] = max(total - float(self._open["prompt_tokens"]), 0.0)
             self.requests.add(self._line, self._open)
             self._open = {}
         elif "e2e" in self._open:

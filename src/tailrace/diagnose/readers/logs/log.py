@@ -50,9 +50,21 @@ _HAPPENED: Final = (
     (b"CRITICAL", "error"),
     (b"Traceback (most recent call last)", "error"),
 )
+_TAGS: Final = 4096
 _USELESS: Final = 50
-"""So many lines of one place in the engine's source, without anything learned from one, and the rest is not looked at."""
-_WORTH_FACTS: Final = (b"args", b"rgs {", b"onfig", b"max_", b"KV", b"model len", b"n_", b"version", b"oncurrency", b"build")
+"""So many lines of one place in the engine's source, nothing learned from any, and the rest is not looked at."""
+_WORTH_FACTS: Final = (
+    b"args",
+    b"rgs {",
+    b"onfig",
+    b"max_",
+    b"KV",
+    b"model len",
+    b"n_",
+    b"version",
+    b"oncurrency",
+    b"build",
+)
 
 
 class Log:
@@ -62,9 +74,8 @@ class Log:
         """`source` stands in the places of everything that is read."""
         self.source = source
         self.context = Context(source=source, events=Happenings(source), accesses=Accesses(source))
-        self.vllm, self.sglang, self.llamacpp, self.tgi = (
-            dialect(self.context) for dialect in (Vllm, Sglang, LlamaCpp, Tgi)
-        )
+        self.vllm, self.sglang = Vllm(self.context), Sglang(self.context)
+        self.llamacpp, self.tgi = LlamaCpp(self.context), Tgi(self.context)
         self.access_text, self.access_json = AccessText(self.context), AccessJson(self.context)
         self.facts = StartLog(source)
         self.records = 0
@@ -93,7 +104,7 @@ class Log:
             (b"srv ", self.llamacpp.line),
             (b"que ", self.llamacpp.line),
             (b" request: ", self.llamacpp.line),
-            (b"] \"", self.access_text.line),
+            (b'] "', self.access_text.line),
         )
 
     # -- lines
@@ -108,10 +119,11 @@ class Log:
             line = raw[:-1] if raw[-1:] == b"\r" else raw
             context.outer = None
             begin = line[:1]
-            if begin != b"(" and begin != b"I":  # noqa: PLR1714  (a collector's prefix begins with neither, and lines are many)
-                line = self._unprefixed(line)
-                if line is None:
+            if begin != b"(" and begin != b"I":  # noqa: PLR1714  (lines are many)
+                bare = self._unprefixed(line)
+                if bare is None:
                     continue
+                line = bare
             tail = line.find(b' - "')
             if tail > 0 and self.access_text.repeated(line[tail:]):
                 self._release()
@@ -218,9 +230,8 @@ class Log:
                 self.context.events.add(kind, self.context.number, self.context.stamp(head), head)
                 told = True
                 break
-        if tag and not told:
-            if len(self._useless) < 4096:
-                self._useless[tag] = self._useless.get(tag, 0) + 1
+        if tag and not told and len(self._useless) < _TAGS:
+            self._useless[tag] = self._useless.get(tag, 0) + 1
         if head[:1] == b"{" or _RECORD.match(head) is None:
             self._missed(head)
             return
@@ -290,7 +301,9 @@ class Log:
         said = [*self.vllm.said(), *self.sglang.said(), *context.events.said()]
         said += [*self.llamacpp.requests.said(), *self.tgi.requests.said()]
         if context.accesses.thinned:
-            said.append(f"{context.accesses.total:,} access lines were thinned; each row that stayed counts for several")
+            said.append(
+                f"{context.accesses.total:,} access lines were thinned; each row that stayed counts for several"
+            )
         if context.rejected:
             said.append(f"{context.rejected:,} values were dropped: negative, or shares outside 0..1")
         if context.unknown_keys:
@@ -375,6 +388,7 @@ def sample_of(lines: Iterable[bytes], name: str) -> Log:
 
 
 _ENOUGH: Final = 0.5
+_CUT: Final = 60_000
 
 
 def is_log(head: str, name: str) -> bool:
@@ -385,8 +399,8 @@ def is_log(head: str, name: str) -> bool:
     if head.startswith("\x1f") or not raw.strip():
         return head.startswith("\x1f")
     lines = raw.split(b"\n")
-    # The last line of a beginning is cut.
-    log = sample_of(lines[:-1] if len(lines) > 1 else lines, name)
+    # Where more follows, the last line of the beginning is cut.
+    log = sample_of(lines[:-1] if len(lines) > 1 and len(head) > _CUT else lines, name)
     if not log.records:
         return False
     share = log.understood / log.records

@@ -1,11 +1,11 @@
 """What a collector writes before each line: its own stamp, the container's name, the pod, the stream.
 
-    2026-05-11T17:50:24.123456789Z stdout F (APIServer pid=434) INFO …     the container runtime's file
-    2026-05-11T17:50:24.123Z (APIServer pid=434) INFO …                    kubectl logs --timestamps
-    [pod/vllm-0/vllm] (APIServer pid=434) INFO …                           kubectl logs --prefix
-    vllm-1  | (APIServer pid=434) INFO …                                   docker compose logs
-    May 11 17:50:24 host vllm[123]: (APIServer pid=434) INFO …             the journal
-    {"log": "(APIServer pid=434) INFO …", "stream": "stderr", "time": "2026-…Z"}   docker's JSON file
+2026-05-11T17:50:24.123456789Z stdout F (APIServer pid=434) INFO …     the container runtime's file
+2026-05-11T17:50:24.123Z (APIServer pid=434) INFO …                    kubectl logs --timestamps
+[pod/vllm-0/vllm] (APIServer pid=434) INFO …                           kubectl logs --prefix
+vllm-1  | (APIServer pid=434) INFO …                                   docker compose logs
+May 11 17:50:24 host vllm[123]: (APIServer pid=434) INFO …             the journal
+{"log": "(APIServer pid=434) INFO …", "stream": "stderr", "time": "2026-…Z"}   docker's JSON file
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _of_docker(line: bytes) -> Prefixed | None:
 
 
 def _of_journal(line: bytes) -> Prefixed | None:
-    if line[:1].isupper() and line[3:4] == b" " and line[9:10] == b":" or line[10:11] == b"T":
+    if (line[:1].isupper() and line[3:4] == b" " and line[9:10] == b":") or line[10:11] == b"T":
         found = _JOURNAL.match(line)
         if found is not None:
             return Prefixed(line[found.end() :], stamp_in(line[: found.start(1)]), found[2].decode(), partial=False)

@@ -1,8 +1,8 @@
 """Gauges that a log prints together again and again, kept in bounded memory.
 
-Up to `LIMIT` lines all are kept. Beyond it stretches without work keep their two ends, then every second of the ordinary
-lines goes, as often as needed; lines that tell of trouble (somebody waits, the cache is full, running requests produce
-hardly anything) stay the longest. How many are left is told.
+Up to `LIMIT` lines all are kept. Beyond it stretches without work keep their two ends, then every second of the
+ordinary lines goes, as often as needed; lines that tell of trouble (somebody waits, the cache is full, running
+requests produce hardly anything) stay the longest. How many are left is told.
 """
 
 from __future__ import annotations

@@ -97,11 +97,11 @@ class Sglang:
             place = _PLACE[name]
             value = min(said, 1.0) if name in _USAGE else said
             # Of two caches the fuller one limits (`full token usage` beside `token usage`).
-            if name == "kv_usage" and values[place] == values[place]:  # noqa: PLR0124  (not NaN)
+            if name == "kv_usage" and values[place] == values[place]:
                 value = max(value, values[place])
             values[place] = value
             known += 1
-        if known < 2 or (decode and values[0] != values[0]):  # noqa: PLR0124
+        if known < 2 or (decode and values[0] != values[0]):
             return False
         found = _RANK.search(text, 0, at)
         rank = "" if found is None else found[0].decode()
@@ -175,5 +175,3 @@ class Sglang:
             for (_, rank), samples in part.items()
             if samples.kept < samples.total
         ]
-
-

@@ -15,7 +15,9 @@ __all__ = ["Yearless", "leading_rfc3339", "nginx_stamp", "stamp_in", "wall_text"
 
 _DAY: Final = 86400.0
 _YEAR: Final = 365 * _DAY
-_MONTHS: Final = {name: place for place, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+_MONTHS: Final = {
+    name: place for place, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)
+}
 _LENGTHS: Final = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 _FULL: Final = re.compile(

@@ -1,4 +1,4 @@
-"""Logs of text-generation-inference and text-embeddings-inference: one line a finished request, each time with its unit."""
+"""Logs of text-generation-inference and text-embeddings-inference: one line a finished request."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class Tgi:
             if known is None:
                 continue
             # `1m2.5s`: minutes are written together with the seconds after them.
-            value = float(number) * 6e4 + float(seconds or 0) * 1e3 if unit == "m" else in_unit(float(number), unit, "ms")
+            value = (
+                float(number) * 6e4 + float(seconds or 0) * 1e3 if unit == "m" else in_unit(float(number), unit, "ms")
+            )
             if value is not None:
                 row[known] = value
         if len(row) < 2:

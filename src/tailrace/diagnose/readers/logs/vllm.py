@@ -99,7 +99,7 @@ class Vllm:
         digits = text[at + 7 : at + 11].split(b":", 1)[0]
         return str(int(digits)) if digits.isdigit() else "0"
 
-    def load(self, text: bytes, at: int) -> bool:
+    def load(self, text: bytes, at: int) -> bool:  # noqa: C901, PLR0912  (once a line: calls would cost)
         """The line with throughput, running, waiting and cache usage; `at` is where its first key stands.
 
         False where it is not whole: the rest may be on the next line.
@@ -135,12 +135,12 @@ class Vllm:
                 continue
             values[place] = value
         # NaN is not itself: without these the line was cut.
-        if values[2] != values[2] or values[1] != values[1]:  # noqa: PLR0124
+        if values[2] != values[2] or values[1] != values[1]:
             return False
         if not gpu:
             # A build for CPUs calls its only cache so; beside a GPU's it is the swap space.
             values[7], values[8] = values[8], _NAN
-            if values[7] != values[7]:  # noqa: PLR0124
+            if values[7] != values[7]:
                 return False
         stamp = self.context.stamp(text, at)
         if stamp is None:
