@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (lines of logs are as long as they are)
 """Lines of logs as engines and proxies write them, for tests to vary."""
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
+# ruff: noqa: E501, FLY002  (lines of logs are as long as they are)
 """Logs are read in whatever state they are pasted."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 
 import numpy as np
@@ -143,9 +145,7 @@ def test_collectors_write_before_each_line(head):
 def test_docker_keeps_lines_as_objects():
     import json
 
-    lines = [
-        json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-05-11T10:00:24.1Z"}) for line in PLAIN
-    ]
+    lines = [json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-05-11T10:00:24.1Z"}) for line in PLAIN]
     found = read_log_text("\n".join(lines), "vllm.log")
     assert values(found, "running") == TRUTH
     # 17:00:00 on the engine's clock, 10:00:24 UTC: seven hours apart, and not the few seconds of the first lines.
@@ -265,12 +265,12 @@ def test_what_is_not_understood_is_counted_and_shown():
 def test_any_split_of_any_mixture_is_read_the_same(lines, end, size, noise):
     raw = end.join(lines).encode() + noise
     at_once = [line for batch in batches([raw]) for line in batch.lines]
-    in_pieces = [line for batch in batches([raw[at : at + size] for at in range(0, len(raw), size)]) for line in batch.lines]
+    in_pieces = [
+        line for batch in batches([raw[at : at + size] for at in range(0, len(raw), size)]) for line in batch.lines
+    ]
     assert at_once == in_pieces
-    try:
-        read_log_text(raw, "a")
-    except InputError as error:
-        assert "none of its" in str(error)
+    with contextlib.suppress(InputError):
+        assert read_log_text(raw, "a").understood
 
 
 @given(st.binary(max_size=3000))
@@ -285,7 +285,9 @@ def test_no_bytes_break_the_reader(raw):
 
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False), st.integers(-(10**30), 10**30), st.floats(0, 1e6))
 def test_any_numbers(made, prompt, running, kv):
-    line = v1(1).replace("throughput: 30.0", f"throughput: {made!r}").replace("throughput: 0.0", f"throughput: {prompt!r}")
+    line = (
+        v1(1).replace("throughput: 30.0", f"throughput: {made!r}").replace("throughput: 0.0", f"throughput: {prompt!r}")
+    )
     line = line.replace("Running: 1", f"Running: {running}").replace("usage: 5.0%", f"usage: {kv!r}%")
     try:
         found = read_log_text(line, "a")
@@ -300,7 +302,11 @@ def test_any_numbers(made, prompt, running, kv):
 def test_ten_megabytes_on_one_line_are_read_in_pieces():
     line = "".join(PLAIN)
     raw = (line * (10_000_000 // len(line))).encode()
-    sizes = [len(piece) for batch in batches([raw[at : at + (1 << 20)] for at in range(0, len(raw), 1 << 20)]) for piece in batch.lines]
+    sizes = [
+        len(piece)
+        for batch in batches([raw[at : at + (1 << 20)] for at in range(0, len(raw), 1 << 20)])
+        for piece in batch.lines
+    ]
     assert max(sizes) <= LONGEST
     assert sum(sizes) == len(raw)
     found = read_log_text(raw[: 1 << 20], "a")
@@ -404,7 +410,10 @@ def test_timings_of_llamacpp_in_both_forms():
 def test_nginx_in_the_order_of_the_ingress_with_retries():
     line = ingress(5, status=200, took="6.201", upstream="5.000, 1.2", size="0, 900", last="504, 200", addresses="10.0.0.1:80, 10.0.0.2:80")  # fmt: skip
     (rows,) = read_log_text(line, "nginx.log").rows
-    one = {name: rows.numbers(name)[0] for name in ("e2e", "upstream", "upstream_last", "attempts", "upstream_bytes", "status")}
+    one = {
+        name: rows.numbers(name)[0]
+        for name in ("e2e", "upstream", "upstream_last", "attempts", "upstream_bytes", "status")
+    }
     assert one == {"e2e": 6201.0, "upstream": 6200.0, "upstream_last": 1200.0, "attempts": 2.0, "upstream_bytes": 900.0, "status": 200.0}  # fmt: skip
     assert rows.clock is Clock.UTC
 
@@ -448,7 +457,11 @@ def test_the_plain_combined_format_says_that_it_has_no_times(tmp_path):
 )  # fmt: skip
 def test_envoy_as_text_and_as_objects(line, flags):
     (rows,) = read_log_text(line, "envoy.log").rows
-    assert (rows.numbers("e2e").tolist(), rows.numbers("status").tolist(), rows.texts("flags")) == ([60000.0], [504.0], [flags])
+    assert (rows.numbers("e2e").tolist(), rows.numbers("status").tolist(), rows.texts("flags")) == (
+        [60000.0],
+        [504.0],
+        [flags],
+    )
 
 
 def test_objects_of_litellm_higress_and_traefik():
@@ -473,7 +486,9 @@ def test_a_duration_without_a_unit_is_no_value():
 
 
 def test_lines_of_uvicorn_are_counted():
-    text = "\n".join([uvicorn(f"10.0.0.{i}:{40000 + i}") for i in range(40)] + [uvicorn(status="503 Service Unavailable")])
+    text = "\n".join(
+        [uvicorn(f"10.0.0.{i}:{40000 + i}") for i in range(40)] + [uvicorn(status="503 Service Unavailable")]
+    )
     (rows,) = read_log_text(text, "uvicorn.log").rows
     assert dict(zip(rows.numbers("status"), rows.numbers("count"), strict=True)) == {200.0: 40.0, 503.0: 1.0}
 
@@ -507,7 +522,7 @@ def test_a_log_is_known_by_its_beginning(text):
         "vllm:num_requests_running 3\n",
         "a,b\n1,2\n",
         "We see a p99 of 3 s since yesterday.\n",
-        "Process 2011: VLLM::Worker_TP0\nThread 2011 (active): \"MainThread\"\n",
+        'Process 2011: VLLM::Worker_TP0\nThread 2011 (active): "MainThread"\n',
     ],
 )
 def test_other_things_are_no_log(text):

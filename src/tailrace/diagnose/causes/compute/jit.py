@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.compute.jit_in_log import jit_in_log
+from tailrace.diagnose.log_evidence.compiling import jit_in_log
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Finding
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.retries_in_access import retries_in_access
+from tailrace.diagnose.log_evidence.retries import retries_in_access
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Finding
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.timeout_in_access import timeout_in_access
+from tailrace.diagnose.log_evidence.timeouts import timeout_in_access
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Finding
 

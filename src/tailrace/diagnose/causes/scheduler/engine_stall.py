@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.scheduler.stall_in_load import stall_in_load
+from tailrace.diagnose.log_evidence.stall import stall_in_load
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Finding
 

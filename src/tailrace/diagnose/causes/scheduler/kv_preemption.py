@@ -7,8 +7,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.scheduler.preemption_in_log import preemption_in_log
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.preemption import preemption_in_log
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import prefill_stalls
 from tailrace.model.finding import Evidence, Finding

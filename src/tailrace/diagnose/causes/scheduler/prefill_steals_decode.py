@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.scheduler.prefill_in_load import prefill_in_load, prefill_in_steps
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.prefill import prefill_in_load, prefill_in_steps
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
 from tailrace.model.finding import Evidence, Finding

@@ -8,8 +8,8 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
-from tailrace.diagnose.causes.scheduler.saturation_in_load import saturation_in_load
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.saturation import saturation_in_load
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding

@@ -13,6 +13,7 @@ from tailrace.diagnose.readers.logs.access_text import attempts_of
 from tailrace.diagnose.readers.logs.accesses import Access
 from tailrace.diagnose.readers.logs.context import Context
 from tailrace.diagnose.readers.logs.stamps import nginx_stamp, stamp_in
+from tailrace.measure.dialect import UNREADABLE
 
 __all__ = ["AccessJson", "is_access_object"]
 
@@ -159,7 +160,7 @@ class AccessJson:
         """A line that begins with `{`; False where it is no object of such a log."""
         try:
             found = _DECODER.decode(text)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return False
         if not isinstance(found, dict) or not is_access_object(found.keys()):
             return False
@@ -175,7 +176,7 @@ class AccessJson:
         if isinstance(told, str):
             try:
                 ai = _DECODER.decode(told.encode())
-            except msgspec.DecodeError:
+            except UNREADABLE:
                 ai = None
             if isinstance(ai, dict):
                 found = {**ai, **found}

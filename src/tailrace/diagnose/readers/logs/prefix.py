@@ -17,6 +17,7 @@ import msgspec
 
 from tailrace.diagnose.observed import Clock
 from tailrace.diagnose.readers.logs.stamps import leading_rfc3339, stamp_in
+from tailrace.measure.dialect import UNREADABLE
 
 __all__ = ["Prefixed", "unprefixed"]
 
@@ -73,7 +74,7 @@ def unprefixed(line: bytes) -> Prefixed | None:
 def _of_docker(line: bytes) -> Prefixed | None:
     try:
         said = _DOCKER.decode(line)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     text = said.log.encode("utf-8", "replace")
     stamp = stamp_in(said.time.encode()) if said.time else None

@@ -165,7 +165,7 @@ def prefill_in_load(cause: Cause, observed: Observed) -> Finding | None:
             )
         )  # fmt: skip
     seconds = float(load.at[fall.rows[-1]] - load.at[fall.rows[0]]) if load.timed else None
-    words = f", {step:.1f} s a step" if step is not None else ""
+    words = f", {step:.2f} s a step" if step is not None else ""
     return cause.finding(
         statement=f"Prompts take the steps from running streams: while they are computed at {rate:,.0f} "
         f"tok/s{words}, all "
