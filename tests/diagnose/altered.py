@@ -126,11 +126,21 @@ def failed(record, age_ms, *, reason="stream_cut", outcome="failed", tokens=Fals
         "stage_sources": {"queue": "measured"},
         "died_in": "prefill",
         **dict.fromkeys(
-            (
-                "ttft_ns ttft_upstream_ns ttft_content_ns prefill_ns decode_ns unattributed_ns e2e_last_token_ns "
-                "tpot_ns "
-                "chunk_gap_p50_ns chunk_gap_p95_ns chunk_gap_max_ns output_tokens timeline"
-            ).split()
+            [
+                "ttft_ns",
+                "ttft_upstream_ns",
+                "ttft_content_ns",
+                "prefill_ns",
+                "decode_ns",
+                "unattributed_ns",
+                "e2e_last_token_ns",
+                "tpot_ns",
+                "chunk_gap_p50_ns",
+                "chunk_gap_p95_ns",
+                "chunk_gap_max_ns",
+                "output_tokens",
+                "timeline",
+            ]
         ),
         "chunk_gap_count": 0,
     }

@@ -29,7 +29,7 @@ def test_more_documents_are_a_mix_shift():
     assert finding is not None
     assert (finding.layer, finding.level) == (Layer.MIX, Level.CONSISTENT)
     assert "the mix explains +" in finding.statement
-    assert "4096-16383" in " ".join(item.text for item in finding.evidence)
+    assert "prompts of 4096 to 8192 tokens" in " ".join(item.text for item in finding.evidence)
     assert SLOW not in codes(result)
 
 

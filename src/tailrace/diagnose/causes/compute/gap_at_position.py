@@ -63,7 +63,7 @@ class GapAtPosition(Cause):
         lost = np.zeros(window.n)
         lonely = np.isin(window.stalls.row, place.rows)
         np.add.at(lost, window.stalls.row[lonely], window.stalls.excess_ms[lonely])
-        explains = window.in_tail(lost)
+        explains = window.explain(self.code, lost)
         if not self.carries(evidence, explains):
             return None
         grammar = window.done.column("grammar").astype(bool)

@@ -43,7 +43,7 @@ class EventLoopBlock(Cause):
         triggers = pattern.triggers
         if pattern.kind is not StopKind.TRIGGERED:
             return None
-        explains = window.in_tail(pattern.explains)
+        explains = window.explain(self.code, pattern.explains)
         if not self.carries(evidence, explains):
             return None
         missing, rivals = [], []

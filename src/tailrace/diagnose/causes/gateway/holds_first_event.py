@@ -62,7 +62,7 @@ class HoldsFirstEvent(Cause):
             return None
         ttft = window.done.ms("ttft")
         held_ms = np.where(modes.held, ttft - modes.low_ms, 0.0)
-        explains = window.in_tail(np.nan_to_num(held_ms, nan=0.0))
+        explains = window.explain(self.code, np.nan_to_num(held_ms, nan=0.0))
         if not self.carries(evidence, explains):
             return None
         known = account(window)

@@ -70,7 +70,7 @@ class CacheAffinityLost(Cause):
         rate = window.seconds_a_token
         computed = np.where(seen.moved, np.maximum(seen.repeat - seen.cached, 0.0), 0.0)
         extra = computed * (0.0 if np.isnan(rate) else rate * 1e3)
-        explains = window.in_tail(np.minimum(extra, np.nan_to_num(window.done.ms("ttft"), nan=0.0)))
+        explains = window.explain(self.code, np.minimum(extra, np.nan_to_num(window.done.ms("ttft"), nan=0.0)))
         if not self.carries(evidence, explains):
             return None
         return self.finding(

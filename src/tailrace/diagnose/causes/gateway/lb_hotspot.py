@@ -52,7 +52,7 @@ class LbHotspot(Cause):
         group = str(names[int(np.argmax(counts))])
         share, mine = float(counts.max()) / float(hot.sum()), labels == group
         bound = float((mine & hot).sum()) / max(float(mine.sum()), 1.0)
-        explains = window.in_tail(np.where(mine | hot, lost_on_hot(window, served), 0.0))
+        explains = window.explain(self.code, np.where(mine | hot, lost_on_hot(window, served), 0.0))
         if not group or share < ONE_GROUP or bound < BOUND or not self.carries(evidence, explains):
             return None
         cache = reuse(window)

@@ -60,7 +60,7 @@ class LbSkew(Cause):
         rest = (served.of_row >= 0) & ~hot
         if hot.sum() < LEAST:
             return None
-        explains = window.in_tail(lost_on_hot(window, served))
+        explains = window.explain(self.code, lost_on_hot(window, served))
         if not self.carries(evidence, explains):
             return None
         theirs, others = (window.done.ms("e2e")[rows] for rows in (hot, rest))

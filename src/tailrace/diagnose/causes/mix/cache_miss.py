@@ -94,7 +94,7 @@ class CacheMiss(Cause):
         load = float(missed.sum()) / max(float(tokens.sum()), 1.0)
         own = np.where(np.isnan(prefill), missed * each, np.minimum(share, 1.0) * np.nan_to_num(prefill, nan=0.0))
         queue = (window.lost.engine_queue + window.lost.first_token) * load
-        explains = window.in_tail(np.minimum(own + queue, ttft))
+        explains = window.explain(self.code, np.minimum(own + queue, ttft))
         if not self.carries(evidence, explains):
             return None
         missing, rivals, checked = [], [], []

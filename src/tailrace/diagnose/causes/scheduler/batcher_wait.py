@@ -68,7 +68,7 @@ class BatcherWait(Cause):
             return None
         whole = np.fmax(window.done.ms("ttft"), 0.0)
         whole = np.where(np.isnan(whole), window.done.ms("e2e"), whole)
-        explains = window.in_tail(np.minimum(np.nan_to_num(queue, nan=0.0), size))
+        explains = window.explain(self.code, np.minimum(np.nan_to_num(queue, nan=0.0), size))
         middle = float(np.median(whole[~np.isnan(whole)]))
         if size < CARRIES * middle and not self.carries(evidence, explains):
             return None

@@ -52,7 +52,7 @@ class InstanceLimit(Cause):
             return None
         lost = window.lost
         wait = lost.engine_queue + (0.0 if window.reported else lost.first_token)
-        explains = window.in_tail(wait)
+        explains = window.explain(self.code, wait)
         if not self.carries(evidence, explains):
             return None
         missing = [] if busy is not None else ["the use of the device meanwhile (DCGM, NVML)"]

@@ -63,7 +63,7 @@ class TuneNotScale(Cause):
             return None
         lost = window.lost
         wait = lost.engine_queue + (0.0 if window.reported else lost.first_token)
-        explains = window.in_tail(wait)
+        explains = window.explain(self.code, wait)
         ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0) - lost.gateway_queue
         if explains < QUEUE_SHARE * window.in_tail(ttft) or not self.carries(evidence, explains):
             return None
