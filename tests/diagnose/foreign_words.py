@@ -22,7 +22,15 @@ def asked(tmp_path, *texts) -> Diagnosis:
     """The diagnosis of these texts, each a file of its own."""
     paths = []
     for place, text in enumerate(texts):
-        name = "json" if text.startswith("{") else "md" if text.startswith("|") else "csv" if text.startswith("t_s") else "txt"
+        name = (
+            "json"
+            if text.startswith("{")
+            else "md"
+            if text.startswith("|")
+            else "csv"
+            if text.startswith("t_s")
+            else "txt"
+        )
         path = tmp_path / f"evidence{place}.{name}"
         path.write_text(text)
         paths.append(str(path))
@@ -36,5 +44,12 @@ def of(result: Diagnosis, code: str) -> Finding | None:
 
 def everything(finding: Finding) -> str:
     """All words of a finding."""
-    parts = [finding.statement, finding.relation, finding.advice, finding.price, *finding.missing, *finding.disproof_checked]
+    parts = [
+        finding.statement,
+        finding.relation,
+        finding.advice,
+        finding.price,
+        *finding.missing,
+        *finding.disproof_checked,
+    ]
     return " ".join([*parts, *(item.text for item in finding.evidence)])

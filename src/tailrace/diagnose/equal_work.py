@@ -11,7 +11,7 @@ from tailrace.diagnose.window import Window
 from tailrace.stats.bootstrap import Arm, compare_quantiles
 from tailrace.stats.decomposition import BUCKET_ROWS
 
-__all__ = ["EqualPace", "batch_of", "equal_pace", "pace_of"]
+__all__ = ["EqualPace", "batch_of", "equal_pace", "pace_of", "tokens_an_event"]
 
 Floats = NDArray[np.float64]
 BATCH_EQUAL: Final = 0.15
@@ -40,9 +40,22 @@ class EqualPace(NamedTuple):
 
 
 def pace_of(window: Window) -> Floats:
-    """What a token usually takes (ms): the median gap of a request, which stalls do not move; TPOT where absent."""
-    gap = window.done.ms("chunk_gap_p50")
+    """What a token usually takes (ms): the median gap of a request, which stalls do not move; TPOT where absent.
+
+    Where events bring several tokens (a hop groups them, the engine speculates) a gap is that of as many.
+    """
+    gap = window.done.ms("chunk_gap_p50") / tokens_an_event(window)
     return np.where(np.isnan(gap), window.done.ms("tpot"), gap)
+
+
+def tokens_an_event(window: Window) -> Floats:
+    """By row of `done`: output tokens that the engine counted over token events; 1 where it did not count."""
+    done = window.done
+    events = done.column("chunk_gap_count") + 1.0
+    counted = done.column("output_tokens_source").astype(str) == "usage"
+    with np.errstate(invalid="ignore"):
+        ratio = np.where(counted & (events > 1), (done.column("output_tokens") - 1.0) / (events - 1.0), 1.0)
+    return np.nan_to_num(np.maximum(ratio, 1.0), nan=1.0)
 
 
 def batch_of(window: Window) -> float:

@@ -17,6 +17,7 @@ STRETCH: Final = 16
 LEAST: Final = 30
 LEAST_STREAMS: Final = 3
 VARY: Final = 1.5
+MOST: Final = 0.8
 
 
 class PositionSlope(NamedTuple):
@@ -67,9 +68,11 @@ def position_slope(window: Window) -> PositionSlope | None:
         return None
     columns = [np.ones(value.size), position, batch.astype(np.float64)] + ([prompt] if vary else [])
     design = np.column_stack(columns)
-    keep = value <= 5.0 * float(np.median(value))
+    # Events that come at one instant say nothing of the pace, and a stall nothing of the position.
+    middling = float(np.median(value))
+    keep = (value >= 0.3 * middling) & (value <= 5.0 * middling)
     fit, _, rank, _ = np.linalg.lstsq(design[keep], value[keep], rcond=None)
-    if rank < min(design.shape[1], 3) or keep.sum() <= design.shape[1]:
+    if float(keep.mean()) < MOST or rank < min(design.shape[1], 3) or keep.sum() <= design.shape[1]:
         return None
     rest = value[keep] - design[keep] @ fit
     error = float(rest @ rest) / (int(keep.sum()) - design.shape[1])

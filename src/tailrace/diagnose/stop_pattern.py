@@ -142,8 +142,7 @@ def _beat(begin: Floats, length: Floats) -> tuple[float, float]:
     if begin.size < MIN_PERIODIC:
         return float("nan"), 0.0
     between = np.diff(begin)
-    between = between[between > 2.0 * float(np.median(length)) / 1e3]
-    if between.size < MIN_PERIODIC - 1:
+    if float(between.min()) <= 0 or float(np.median(between)) * 1e3 <= float(np.median(length)):
         return float("nan"), 0.0
     best = (float("nan"), 0.0)
     # A stop that nobody saw leaves a double interval: the shortest usual one is the period.

@@ -20,28 +20,25 @@ INSTANT_SHARE: Final = 0.1
 """A gap is none if it is at most this much of the stream's mean gap (or `INSTANT_MS`, if that is more)."""
 LEAST_EVENTS: Final = 12
 MOST_INSTANT: Final = 0.5
-LEAST_BURSTS: Final = 3
-AT_ONCE: Final = 0.08
-"""An answer came at once if its first to last event took no more than this share of its whole time."""
 
 
 class StreamBursts(NamedTuple):
-    """By stream with enough events whose timeline is whole."""
+    """By stream with enough events whose timeline is there."""
 
     rows: Ints
     """Rows of `Window.done`."""
     bursty: Mask
-    """Most gaps are none, and at least three long ones lie between."""
+    """At least half of the gaps are none."""
     at_once: Mask
-    """The whole answer came in one burst."""
+    """All of them are: the whole answer came at one instant."""
     events: Floats
     """Events a burst."""
-    period_ms: Floats
-    """Time from burst to burst (median of the stream)."""
-    period_spread: Floats
-    """Its quartile distance over its median."""
     first: Floats
     """Events that came with the first one."""
+    gap_ms: Floats
+    """Time between two bursts (median of the stream), NaN where there is one burst only."""
+    spread: Floats
+    """Its quartile distance over its median, NaN for fewer than four bursts."""
 
     def of(self, rows: Mask) -> StreamBursts:
         """Those among `rows`, a mask over `Window.done`."""
@@ -51,9 +48,9 @@ class StreamBursts(NamedTuple):
             self.bursty[keep],
             self.at_once[keep],
             self.events[keep],
-            self.period_ms[keep],
-            self.period_spread[keep],
             self.first[keep],
+            self.gap_ms[keep],
+            self.spread[keep],
         )
 
 
@@ -74,37 +71,34 @@ def _bursts(window: Window) -> StreamBursts:
     total = np.bincount(gaps.row, weights=gaps.ms, minlength=window.n)
     mean = total / np.maximum(count, 1)
     instant = gaps.ms <= np.maximum(INSTANT_MS, INSTANT_SHARE * mean[gaps.row])
-    still = np.bincount(gaps.row, weights=instant, minlength=window.n)
-    longs = count - still
+    none_at_all = np.bincount(gaps.row, weights=instant, minlength=window.n)
+    longs = count - none_at_all
     rows = np.flatnonzero(count + 1 >= LEAST_EVENTS)
-    e2e = window.done.ms("e2e")
-    bursty = (still >= MOST_INSTANT * count) & (longs >= LEAST_BURSTS)
-    at_once = (longs < LEAST_BURSTS) & (total <= AT_ONCE * np.nan_to_num(e2e, nan=np.inf))
-    period, spread = _periods(window, instant)
+    bursty = none_at_all >= MOST_INSTANT * count
+    between, spread = _between(window, instant)
     return StreamBursts(
         rows,
         bursty[rows],
-        at_once[rows],
+        (longs == 0)[rows],
         ((count + 1) / (longs + 1))[rows],
-        period[rows],
-        spread[rows],
         _first_burst(window, instant)[rows],
+        between[rows],
+        spread[rows],
     )
 
 
-def _periods(window: Window, instant: Mask) -> tuple[Floats, Floats]:
+def _between(window: Window, instant: Mask) -> tuple[Floats, Floats]:
     gaps = window.gaps
-    ends, owner = gaps.end_ns[~instant] / 1e6, gaps.row[~instant]
-    same = owner[1:] == owner[:-1]
-    between, of = np.diff(ends)[same], owner[1:][same]
-    period, spread = np.full(window.n, np.nan), np.full(window.n, np.nan)
-    if of.size:
-        edges = np.concatenate([np.flatnonzero(np.diff(of, prepend=-1)), [of.size]])
+    length, owner = gaps.ms[~instant], gaps.row[~instant]
+    middle, spread = np.full(window.n, np.nan), np.full(window.n, np.nan)
+    if owner.size:
+        edges = np.concatenate([np.flatnonzero(np.diff(owner, prepend=-1)), [owner.size]])
         for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            quarter, middle, upper = np.quantile(between[low:high], (0.25, 0.5, 0.75))
-            period[of[low]] = middle
-            spread[of[low]] = (upper - quarter) / max(middle, 1e-9)
-    return period, spread
+            quarter, half, upper = np.quantile(length[low:high], (0.25, 0.5, 0.75))
+            middle[owner[low]] = half
+            if high - low >= 4:
+                spread[owner[low]] = (upper - quarter) / max(half, 1e-9)
+    return middle, spread
 
 
 def _first_burst(window: Window, instant: Mask) -> Floats:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.replicas_doubled import doubled
 from tailrace.diagnose.arms.asked import ANY, condition, figure, number_stated, per_request
 from tailrace.diagnose.arms.pairs import Pair, pairs
-from tailrace.diagnose.causes.gateway.replicas_doubled import doubled
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Role
 
 __all__ = ["triage_arms"]

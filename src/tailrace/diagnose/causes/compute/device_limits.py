@@ -6,9 +6,9 @@ from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.comm_observed import comm_observed
+from tailrace.diagnose.arm_evidence.memory_bound_observed import memory_bound_observed
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.compute.comm_observed import comm_observed
-from tailrace.diagnose.causes.compute.memory_bound_observed import memory_bound_observed
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.shared_stops import shared_stops
+from tailrace.diagnose.stream_bursts import stream_bursts
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.model.timeline import EventKind
@@ -22,6 +23,7 @@ SHARE: Final = 0.6
 WITHIN: Final = 2.0
 """Tokens that the place may differ by."""
 CHANCE: Final = 0.2
+OF_BURSTS: Final = 0.3
 """Of all positions that streams pass, the share that lies as near: above it the place says nothing."""
 
 
@@ -53,13 +55,15 @@ class GapAtPosition(Cause):
         window = evidence.now
         if self.cannot_run(evidence) or window.stalls.row.size < LEAST:
             return None
+        if float(stream_bursts(window).bursty.mean()) > OF_BURSTS:
+            return None  # a buffer's size is a place too
         place = _place(window)
         if place is None:
             return None
         lost = np.zeros(window.n)
         lonely = np.isin(window.stalls.row, place.rows)
         np.add.at(lost, window.stalls.row[lonely], window.stalls.excess_ms[lonely])
-        explains = window.in_tail(lost)
+        explains = window.explain(self.code, lost)
         if not self.carries(evidence, explains):
             return None
         grammar = window.done.column("grammar").astype(bool)

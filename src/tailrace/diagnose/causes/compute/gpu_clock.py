@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.clock_on_arms import power_on_arms, thermal_on_arms
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.compute.clock_on_arms import power_on_arms, thermal_on_arms
 from tailrace.diagnose.clock_fall import ClockFall, clock_fall
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu

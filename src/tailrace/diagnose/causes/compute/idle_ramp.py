@@ -78,7 +78,7 @@ class IdleRamp(Cause):
         at = account(window)
         load = at.upstream().at(at.sent)[window.rows]
         with_load = spearman(load[known & (idle <= 0)], ttft[known & (idle <= 0)])
-        explains = window.in_tail(np.where(idle >= pause, excess, 0.0))
+        explains = window.explain(self.code, np.where(idle >= pause, excess, 0.0))
         if not self.carries(evidence, explains):
             return None
         # Under a load that makes requests slower too, the pause is not what makes the difference.

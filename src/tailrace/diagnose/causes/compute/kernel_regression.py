@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from tailrace.diagnose.arm_evidence.versions_on_arms import versions_on_arms
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.compute.versions_on_arms import versions_on_arms
 from tailrace.diagnose.changed import changed_between
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet

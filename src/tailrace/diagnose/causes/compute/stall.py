@@ -34,7 +34,7 @@ class Stall(Cause):
         pattern = stop_pattern(window)
         if pattern.kind is not StopKind.OTHER or (evidence.kv_usage or 0.0) >= KV_FULL:
             return None
-        explains = window.in_tail(pattern.explains)
+        explains = window.explain(self.code, pattern.explains)
         if not self.carries(evidence, explains):
             return None
         rivals = ["FE_EVENTLOOP_BLOCK", "FE_GC_PAUSE", "FE_CPU_STARVED"]

@@ -7,6 +7,7 @@ from typing import Final
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.causes.gateway.cancel_not_propagated import CancelNotPropagated
 from tailrace.diagnose.causes.gateway.cancel_storm import CancelStorm
+from tailrace.diagnose.causes.gateway.cancel_unattributed import CancelUnattributed
 from tailrace.diagnose.causes.gateway.chunk_coalescing import ChunkCoalescing
 from tailrace.diagnose.causes.gateway.client_timeout_budget import ClientTimeoutBudget
 from tailrace.diagnose.causes.gateway.client_upload_late import UploadLate
@@ -51,6 +52,7 @@ GATEWAY: Final[tuple[Cause, ...]] = (
     ClientTimeoutBudget(),
     CancelNotPropagated(),
     CancelStorm(),
+    CancelUnattributed(),
     RetryStorm(),
     LbHotspot(),
     CacheAffinityLost(),

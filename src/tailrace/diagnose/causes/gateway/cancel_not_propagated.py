@@ -7,10 +7,10 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arm_evidence.cancel_in_arms import cancel_in_arms
+from tailrace.diagnose.arm_evidence.cancel_in_series import cancel_in_series
 from tailrace.diagnose.cancels import cancels
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.cancel_in_arms import cancel_in_arms
-from tailrace.diagnose.causes.gateway.cancel_in_series import cancel_in_series
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import InFlight, account
 from tailrace.diagnose.observed import Observed

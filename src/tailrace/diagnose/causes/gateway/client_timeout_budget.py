@@ -7,9 +7,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.age_cluster import age_cluster
+from tailrace.diagnose.arm_evidence.timeout_budget_observed import timeout_budget_observed
 from tailrace.diagnose.cancels import cancels
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.timeout_budget_observed import timeout_budget_observed
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.symptoms import more_often_than

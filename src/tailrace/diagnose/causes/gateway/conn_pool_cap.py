@@ -6,8 +6,8 @@ from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.pool_cap_observed import pool_cap_observed
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.pool_cap_observed import pool_cap_observed
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.observed import Observed

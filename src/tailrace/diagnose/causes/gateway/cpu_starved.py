@@ -7,8 +7,8 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arm_evidence.cpus_given import cpus_given
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.cpus_given import cpus_given
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Shares, host_shares, of_engine
 from tailrace.diagnose.observed import Observed

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.blocked_health import blocked_health
+from tailrace.diagnose.arm_evidence.blocked_streams import blocked_streams
+from tailrace.diagnose.arm_evidence.session_lock import session_lock
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.blocked_health import blocked_health
-from tailrace.diagnose.causes.gateway.blocked_streams import blocked_streams
-from tailrace.diagnose.causes.gateway.session_lock import session_lock
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.stop_pattern import SCALES, StopKind, stop_pattern
@@ -52,7 +52,7 @@ class EventLoopBlock(Cause):
         triggers = pattern.triggers
         if pattern.kind is not StopKind.TRIGGERED:
             return None
-        explains = window.in_tail(pattern.explains)
+        explains = window.explain(self.code, pattern.explains)
         if not self.carries(evidence, explains):
             return None
         missing, rivals = [], []

@@ -38,7 +38,7 @@ class GcPause(Cause):
         pattern = stop_pattern(window)
         if pattern.kind not in (StopKind.PERIODIC, StopKind.GROWING):
             return None
-        explains = window.in_tail(pattern.explains)
+        explains = window.explain(self.code, pattern.explains)
         if not self.carries(evidence, explains):
             return None
         missing, rivals = [], []
@@ -65,7 +65,7 @@ class GcPause(Cause):
             rivals=rivals,
             disproof_checked=[
                 *disproofs(evidence, pattern),
-                f"{pattern.triggers.share:.0%} of the stops begin with an arrival ({pattern.triggers.chance:.0%} by chance)",
+                f"{pattern.triggers.share:.0%} of the stops begin with an arrival, {pattern.triggers.chance:.0%} would",
             ],
         )
 

@@ -7,8 +7,8 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arm_evidence.held_first_event import held_first_event
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.held_first_event import held_first_event
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.observed import Observed
@@ -68,7 +68,7 @@ class HoldsFirstEvent(Cause):
             return None
         ttft = window.done.ms("ttft")
         held_ms = np.where(modes.held, ttft - modes.low_ms, 0.0)
-        explains = window.in_tail(np.nan_to_num(held_ms, nan=0.0))
+        explains = window.explain(self.code, np.nan_to_num(held_ms, nan=0.0))
         if not self.carries(evidence, explains):
             return None
         known = account(window)
@@ -153,7 +153,11 @@ def _modes(window: Window, first: NDArray[np.float64]) -> _Modes | None:
     hold = float(np.median(high) - np.median(low))
     pace = _pace(window)
     caught = first[seen] >= CAUGHT_UP
-    fits = FITS[0] * hold <= float(np.median(first[seen])) * pace <= FITS[1] * hold
+    # As many as were made meanwhile; or the whole answer, where it was done before the hold was over.
+    events = window.done.column("chunk_gap_count") + 1.0
+    whole = float((first[seen] >= 0.9 * events[seen]).mean())
+    made = float(np.median(first[seen])) * pace
+    fits = made <= FITS[1] * hold and (made >= FITS[0] * hold or whole > 0.5)
     if float(caught.mean()) < MOST_HELD or not fits or (empty < width / APART and empty < 0.3 * hold):
         return None
     return _Modes(held, float(np.median(low)), float(np.median(high)))

@@ -6,8 +6,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.affinity_on_arms import affinity_on_arms
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.affinity_on_arms import affinity_on_arms
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.replicas import replicas
@@ -76,7 +76,7 @@ class CacheAffinityLost(Cause):
         rate = window.seconds_a_token
         computed = np.where(seen.moved, np.maximum(seen.repeat - seen.cached, 0.0), 0.0)
         extra = computed * (0.0 if np.isnan(rate) else rate * 1e3)
-        explains = window.in_tail(np.minimum(extra, np.nan_to_num(window.done.ms("ttft"), nan=0.0)))
+        explains = window.explain(self.code, np.minimum(extra, np.nan_to_num(window.done.ms("ttft"), nan=0.0)))
         if not self.carries(evidence, explains):
             return None
         return self.finding(

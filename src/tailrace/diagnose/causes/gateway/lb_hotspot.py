@@ -6,8 +6,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.hotspot_on_arms import hotspot_on_arms
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.hotspot_on_arms import hotspot_on_arms
 from tailrace.diagnose.causes.gateway.lb_skew import lost_on_hot, threshold
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
@@ -58,7 +58,7 @@ class LbHotspot(Cause):
         group = str(names[int(np.argmax(counts))])
         share, mine = float(counts.max()) / float(hot.sum()), labels == group
         bound = float((mine & hot).sum()) / max(float(mine.sum()), 1.0)
-        explains = window.in_tail(np.where(mine | hot, lost_on_hot(window, served), 0.0))
+        explains = window.explain(self.code, np.where(mine | hot, lost_on_hot(window, served), 0.0))
         if not group or share < ONE_GROUP or bound < BOUND or not self.carries(evidence, explains):
             return None
         cache = reuse(window)

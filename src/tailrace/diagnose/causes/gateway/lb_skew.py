@@ -7,8 +7,8 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arm_evidence.skew_on_arms import skew_on_arms
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.skew_on_arms import skew_on_arms
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.replicas import LEAST, Replicas, replicas
@@ -66,7 +66,7 @@ class LbSkew(Cause):
         rest = (served.of_row >= 0) & ~hot
         if hot.sum() < LEAST:
             return None
-        explains = window.in_tail(lost_on_hot(window, served))
+        explains = window.explain(self.code, lost_on_hot(window, served))
         if not self.carries(evidence, explains):
             return None
         theirs, others = (window.done.ms("e2e")[rows] for rows in (hot, rest))

@@ -59,7 +59,7 @@ class BurstyArrivals(Cause):
             return None
         lost = window.lost
         wait = lost.gateway_queue + lost.engine_queue + lost.first_token
-        explains = window.in_tail(np.where(found.in_burst, wait, 0.0))
+        explains = window.explain(self.code, np.where(found.in_burst, wait, 0.0))
         total = float(wait.sum())
         inside = float(wait[found.in_burst].sum()) / total if total > 0 else 0.0
         if inside < IN_BURSTS or inside < CROWDED * found.burst_share or not self.carries(evidence, explains):

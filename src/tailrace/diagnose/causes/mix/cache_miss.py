@@ -6,8 +6,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.misses_observed import misses_observed
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.mix.misses_observed import misses_observed
 from tailrace.diagnose.engine_counts import intervals_of
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
@@ -100,7 +100,7 @@ class CacheMiss(Cause):
         load = float(missed.sum()) / max(float(tokens.sum()), 1.0)
         own = np.where(np.isnan(prefill), missed * each, np.minimum(share, 1.0) * np.nan_to_num(prefill, nan=0.0))
         queue = (window.lost.engine_queue + window.lost.first_token) * load
-        explains = window.in_tail(np.minimum(own + queue, ttft))
+        explains = window.explain(self.code, np.minimum(own + queue, ttft))
         if not self.carries(evidence, explains):
             return None
         missing, rivals, checked = [], [], []

@@ -7,8 +7,8 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arm_evidence.grammar_on_arms import grammar_on_arms
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.mix.grammar_on_arms import grammar_on_arms
 from tailrace.diagnose.equal_work import pace_of
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed

@@ -2,90 +2,40 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import ClassVar, Final
-
-import numpy as np
+from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.engine_counts import intervals_of
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.model.finding import Action, Evidence, Finding
+from tailrace.diagnose.log_evidence.deadlock import deadlock_in_load
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.deadlock import deadlock_in_scrapes
+from tailrace.model.finding import Action, Finding
 
 __all__ = ["AdmissionDeadlock"]
 
-TWICE: Final = 2
-LEAST_S: Final = 2.0
-
 
 class AdmissionDeadlock(Cause):
-    """Running 0, waiting > 0 and no token of any kind over at least two scrape intervals: the head of the queue can
-    never be admitted, and everybody waits behind it.
+    """Running 0, waiting > 0 and no token of any kind over at least two intervals: the head of the queue can never be
+    admitted, and everybody waits behind it.
     """
 
     code: ClassVar[str] = "SCHED_ADMISSION_DEADLOCK"
     stage: ClassVar[str] = "queue"
-    needs: ClassVar[tuple[str, ...]] = ("scrapes of running and waiting requests and of the token counters",)
+    needs: ClassVar[tuple[str, ...]] = (
+        "running, waiting and both throughputs in two intervals (log lines or scrapes)",
+    )
     disproof: ClassVar[str] = "Any token was produced meanwhile."
     action: ClassVar[Action] = Action.FIX
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs at least three scrapes."""
-        enough = len(evidence.states) > TWICE
+        enough = len(evidence.states) > 2
         return "" if enough else "three scrapes of the engine's running, waiting and token counters"
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """Two intervals in a row or more."""
-        if self.cannot_run(evidence):
-            return None
-        series = intervals_of(evidence.states)
-        gauges = [(state.running, state.waiting) for state in evidence.states]
-        none = np.array([a == 0 == b for (a, _), (b, _) in pairwise(gauges)], dtype=bool)
-        stuck = none & (series.waiting > 0) & ~(series.generated > 0) & ~(series.prompts > 0)
-        low, best = 0, (0.0, 0, 0)
-        for i in range(stuck.size + 1):
-            if i < stuck.size and stuck[i]:
-                continue
-            if i - low >= TWICE and float(series.seconds[low:i].sum()) > best[0]:
-                best = (float(series.seconds[low:i].sum()), low, i)
-            low = i + 1
-        seconds, low, high = best
-        if seconds < LEAST_S:
-            return None
-        waiting = float(series.waiting[low:high].max())
-        known = not np.isnan(series.generated[low:high]).any()
-        prompts = evidence.now.every.column("prompt_tokens")
-        largest = float(np.nanmax(prompts)) if prompts.size and not np.isnan(prompts).all() else None
-        return self.finding(
-            statement=f"The engine's queue is stuck: nothing runs, up to {waiting:.0f} requests wait and no token "
-            f"comes "
-            f"out for {seconds:.0f} s.",
-            evidence=[
-                Evidence(
-                    f"running 0, waiting up to {waiting:.0f}, no prompt or output token over {seconds:.0f} s "
-                    f"({high - low} intervals)",
-                    "metric:running, waiting, generation_tokens_total",
-                    "stuck_s",
-                    round(seconds, 1),
-                    "s",
-                ),
-                *(
-                    [
-                        Evidence(
-                            f"the largest prompt has {largest:,.0f} tokens", "record:prompt_tokens", "prompt", largest
-                        )
-                    ]
-                    if largest
-                    else []
-                ),
-            ],
-            explains_ms=seconds * 1e3,
-            relation=f"running = 0, waiting = {waiting:.0f}, tokens = 0 for {seconds:.0f} s",
-            n=high - low,
-            advice="Refuse prompts that can never fit the KV cache (max_model_len below its capacity, a lane's "
-            "max_prompt_tokens), and restart the engine: the request at the head will not leave by itself.",
-            price="Such prompts get an error at once.",
-            verify="two scrapes of /metrics 10 s apart: running, waiting and the token counters",
-            missing=[] if known else ["the token counters of the same time"],
-            disproof_checked=["no token was produced in these intervals"] if known else [],
-        )
+        """From records, scrapes and timelines."""
+        return deadlock_in_scrapes(self, evidence)
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From an engine's load lines."""
+        return deadlock_in_load(self, observed)

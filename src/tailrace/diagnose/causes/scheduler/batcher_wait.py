@@ -6,8 +6,8 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.batcher_wait_observed import batcher_wait_observed
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.scheduler.batcher_wait_observed import batcher_wait_observed
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.observed import Observed
@@ -48,7 +48,11 @@ class BatcherWait(Cause):
         window = evidence.now
         if self.cannot_run(evidence):
             return None
-        queue = window.done.ms("queue_engine")
+        # An inferred queue holds whatever else lies between the send and the engine's own clock.
+        told = np.array(
+            [row.get("queue", "").startswith("reported") for row in window.done.column("stage_sources")], dtype=bool
+        )
+        queue = np.where(told, window.done.ms("queue_engine"), np.nan)
         at = account(window)
         load = at.upstream().at(at.sent)[window.rows]
         waiting = window.done.column("waiting_at_admission")
@@ -70,7 +74,7 @@ class BatcherWait(Cause):
             return None
         whole = np.fmax(window.done.ms("ttft"), 0.0)
         whole = np.where(np.isnan(whole), window.done.ms("e2e"), whole)
-        explains = window.in_tail(np.minimum(np.nan_to_num(queue, nan=0.0), size))
+        explains = window.explain(self.code, np.minimum(np.nan_to_num(queue, nan=0.0), size))
         middle = float(np.median(whole[~np.isnan(whole)]))
         if size < CARRIES * middle and not self.carries(evidence, explains):
             return None

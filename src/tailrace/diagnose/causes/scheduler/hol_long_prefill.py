@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arm_evidence.hol_on_arms import hol_on_arms
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.scheduler.hol_on_arms import hol_on_arms
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window

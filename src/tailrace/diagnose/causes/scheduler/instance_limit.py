@@ -6,9 +6,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.instance_limit_observed import instance_limit_observed
 from tailrace.diagnose.caps import running_cap
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.scheduler.instance_limit_observed import instance_limit_observed
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Evidence, Finding
@@ -58,7 +58,7 @@ class InstanceLimit(Cause):
             return None
         lost = window.lost
         wait = lost.engine_queue + (0.0 if window.reported else lost.first_token)
-        explains = window.in_tail(wait)
+        explains = window.explain(self.code, wait)
         if not self.carries(evidence, explains):
             return None
         missing = [] if busy is not None else ["the use of the device meanwhile (DCGM, NVML)"]

@@ -6,9 +6,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.cap_on_arms import cap_on_arms
 from tailrace.diagnose.caps import running_cap
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.scheduler.cap_on_arms import cap_on_arms
 from tailrace.diagnose.equal_work import pace_of
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
@@ -29,7 +29,7 @@ class TuneNotScale(Cause):
 
     code: ClassVar[str] = "TUNE_NOT_SCALE"
     stage: ClassVar[str] = "queue"
-    needs: ClassVar[tuple[str, ...]] = ("running and waiting requests", "TPOT below and at the cap", "KV usage")
+    needs: ClassVar[tuple[str, ...]] = ("running and waiting requests", "a sweep of the cap with its TPOT", "KV usage")
     disproof: ClassVar[str] = "TPOT rises with the cap, or throughput does not."
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
@@ -69,13 +69,13 @@ class TuneNotScale(Cause):
             return None
         lost = window.lost
         wait = lost.engine_queue + (0.0 if window.reported else lost.first_token)
-        explains = window.in_tail(wait)
+        explains = window.explain(self.code, wait)
         ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0) - lost.gateway_queue
         if explains < QUEUE_SHARE * window.in_tail(ttft) or not self.carries(evidence, explains):
             return None
-        missing = []
+        missing = ["a sweep of the cap: throughput and TPOT at twice as many running requests"]
         if below is None:
-            missing.append("the pace at a smaller batch (requests that found half of the cap), or a sweep of the cap")
+            missing.append("the pace at a smaller batch (requests that found half of the cap)")
         if kv is None:
             missing.append("KV usage of the engine")
         knob = evidence.knobs.get("max_num_seqs")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.routing_words import affine, spreading
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, number_stated, said
 from tailrace.diagnose.arms.pairs import pairs
 from tailrace.diagnose.arms.replicas import spreads
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
-from tailrace.diagnose.causes.gateway.routing_words import affine, spreading
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.model.finding import Evidence, Finding
 

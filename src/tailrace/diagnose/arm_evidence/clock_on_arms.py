@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.clock_beside import clock_beside
 from tailrace.diagnose.arms.asked import figure, number_stated, worded
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
-from tailrace.diagnose.causes.compute.clock_beside import clock_beside
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Finding, Level
 

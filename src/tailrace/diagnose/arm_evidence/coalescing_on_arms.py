@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.paths import Hop, hops
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, worded
 from tailrace.diagnose.arms.shown import evidence_of, number
-from tailrace.diagnose.causes.gateway.paths import Hop, hops
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Action, Evidence, Finding
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.routing_words import of_routing
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, number_stated, told, worded
 from tailrace.diagnose.arms.pairs import changed
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number
-from tailrace.diagnose.causes.gateway.routing_words import of_routing
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.model.finding import Evidence, Finding, Level
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.cancel_in_arms import CANCEL_ADVICE, CANCEL_PRICE, CANCEL_VERIFY
 from tailrace.diagnose.arms.shown import number
-from tailrace.diagnose.causes.gateway.cancel_in_arms import CANCEL_ADVICE, CANCEL_PRICE, CANCEL_VERIFY
 from tailrace.diagnose.observed import Clock, Observed, Series, Setting
 from tailrace.model.finding import Evidence, Finding
 

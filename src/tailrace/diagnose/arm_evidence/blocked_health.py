@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.blocked_streams import OF_THE_LOOP
 from tailrace.diagnose.arms.asked import said, told
 from tailrace.diagnose.arms.pairs import changed
 from tailrace.diagnose.arms.shown import number
-from tailrace.diagnose.causes.gateway.blocked_streams import OF_THE_LOOP
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.vocabulary import in_unit
 from tailrace.model.finding import Evidence, Finding, Level

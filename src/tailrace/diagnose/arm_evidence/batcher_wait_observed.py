@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tailrace.diagnose.arm_evidence.server_figures import server_figures
 from tailrace.diagnose.arms.shown import number
-from tailrace.diagnose.causes.scheduler.server_figures import server_figures
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Finding
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.paths import is_direct, is_via
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import condition, figure, number_stated, said
 from tailrace.diagnose.arms.shown import number
-from tailrace.diagnose.causes.gateway.paths import is_direct, is_via
 from tailrace.diagnose.observed import Arm, Observed, Place
 from tailrace.model.finding import Action, Evidence, Finding
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tailrace.diagnose.arm_evidence.routing_words import of_routing
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, number_stated, said
 from tailrace.diagnose.arms.pairs import changed, pairs, stated_same
 from tailrace.diagnose.arms.shown import compared, evidence_of, evidence_of_setting, number
-from tailrace.diagnose.causes.gateway.routing_words import of_routing
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Action, Evidence, Finding, Level
 

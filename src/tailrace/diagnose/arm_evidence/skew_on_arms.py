@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tailrace.diagnose.arm_evidence.replicas_doubled import replicas_doubled
 from tailrace.diagnose.arms.replicas import Spread, spreads
 from tailrace.diagnose.arms.shown import number
-from tailrace.diagnose.causes.gateway.replicas_doubled import replicas_doubled
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Evidence, Finding
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.steals_on_arms import BUDGET
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import condition, figure, number_stated
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
-from tailrace.diagnose.causes.scheduler.steals_on_arms import BUDGET
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.diagnose.verdict import surest
 from tailrace.model.finding import Evidence, Finding
