@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.readers.chunks import CHUNKS
+from tailrace.diagnose.readers.cpu_stat import CPU_STAT
 from tailrace.diagnose.readers.facts import FACTS
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS
+from tailrace.diagnose.readers.nvidia_smi_q import NVIDIA_SMI_DMON, NVIDIA_SMI_Q
+from tailrace.diagnose.readers.pyspy import PYSPY
 from tailrace.diagnose.readers.requests import REQUESTS
 from tailrace.diagnose.readers.text import TEXT
 from tailrace.diagnose.readers.timeseries import TIMESERIES
@@ -15,6 +18,10 @@ from tailrace.diagnose.readers.timeseries import TIMESERIES
 __all__ = ["FORMATS", "format_of"]
 
 FORMATS: Final[tuple[Format, ...]] = (
+    CPU_STAT,
+    NVIDIA_SMI_Q,
+    NVIDIA_SMI_DMON,
+    PYSPY,
     CHUNKS,
     REQUESTS,
     TIMESERIES,
