@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.compute.clock_in_series import clock_in_series
 from tailrace.diagnose.clock_fall import ClockFall, clock_fall
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.pace import Pace, compare_pace
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
@@ -23,6 +25,10 @@ class _GpuClock(Cause):
     why: ClassVar[str]
     advice: ClassVar[str]
     price: ClassVar[str]
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return clock_in_series(self, observed, heat=self.heat)
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """Clocks must have been read."""
@@ -46,7 +52,7 @@ class _GpuClock(Cause):
             return self._found(fall, None, missing=["20 requests under the limit and 20 without it, to compare"])
         if not pace.slower:
             return None  # it fell, and nobody was slower for it: a memory-bound decode does not follow the clock
-        explains = window.in_tail(pace.explains)
+        explains = window.explain(self.code, pace.explains)
         return self._found(fall, pace, explains_ms=explains) if self.carries(evidence, explains) else None
 
     def without_requests(self, hardware: Hardware) -> Finding | None:

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.gateway.throttled import throttled
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Shares, host_shares, of_engine
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.model.host_state import HostState, ProcessState
@@ -51,6 +53,10 @@ class CpuStarved(Cause):
     )
     action: ClassVar[Action] = Action.FIX
 
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return throttled(self, observed)
+
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """The engine's machine must have been looked at."""
         return "" if evidence.meanwhile.host else "CPU time of the engine's machine (`GET /signals` of a gateway on it)"
@@ -81,7 +87,7 @@ class CpuStarved(Cause):
         shares = host_shares(window, [(state, _share(state, process)) for state, process in seen])
         lost = window.lost.total
         explained, part = _where_it_was_lost(window, shares)
-        explains = window.in_tail(explained)
+        explains = window.explain(self.code, explained)
         if not self.carries(evidence, explains):
             return None
         others = np.ones(window.n, dtype=bool)
@@ -140,7 +146,7 @@ class CpuStarved(Cause):
         if not known or float(np.mean([share for _, share in known])) <= PRESSURE:
             return None
         kept = host_shares(window, known).inside_ms(window.start, window.end)
-        explains = window.in_tail(np.minimum(kept, window.lost.total))
+        explains = window.explain(self.code, np.minimum(kept, window.lost.total))
         if not self.carries(evidence, explains):
             return None
         share = float(np.mean([share for _, share in known]))

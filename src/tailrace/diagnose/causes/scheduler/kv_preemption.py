@@ -7,7 +7,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.scheduler.preempted_in_scrapes import preempted_in_scrapes
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import prefill_stalls
 from tailrace.model.finding import Evidence, Finding
 
@@ -25,6 +27,10 @@ class KvPreemption(Cause):
     stage: ClassVar[str] = "decode"
     needs: ClassVar[tuple[str, ...]] = ("the preemption counter (two scrapes) or preemptions by request",)
     disproof: ClassVar[str] = "The preemption counter does not move and KV usage stays under 90 %."
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return preempted_in_scrapes(self, observed)
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs the counter, or at least KV usage."""
@@ -109,8 +115,8 @@ class KvPreemption(Cause):
             queued = np.where(kv >= 0.9, window.lost.engine_queue, 0.0)
         preempted = window.preempted
         if preempted is None:
-            return window.in_tail(stall + queued), None
+            return window.explain("SCHED_KV_PREEMPTION", stall + queued), None
         victims = preempted > 0
         share = float(victims[window.tail].mean()) if window.tail.size else 0.0
         # A preempted request stalls for its whole wait and recomputation, also where a prefill ran meanwhile.
-        return window.in_tail(np.where(victims, window.lost.stall, 0.0) + queued), share
+        return window.explain("SCHED_KV_PREEMPTION", np.where(victims, window.lost.stall, 0.0) + queued), share

@@ -8,7 +8,9 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
+from tailrace.diagnose.causes.scheduler.saturation_in_series import saturation_in_series
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -79,6 +81,10 @@ class QueueSaturation(Cause):
     needs: ClassVar[tuple[str, ...]] = ("queue times from the engine", "running and waiting requests")
     disproof: ClassVar[str] = "The queue is about 0, or the service rate rises with the engine's cap (max_num_seqs)."
 
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return saturation_in_series(self, observed)
+
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A wait that no long prefill explains, on an engine that is full."""
         window = evidence.now
@@ -91,7 +97,7 @@ class QueueSaturation(Cause):
             # What short requests wait inside a long prefill is another cause's, unless more arrives than is served:
             # then they would wait behind short ones as well.
             wait = np.maximum(wait - waits_behind_prefill(window).behind_ms, 0.0)
-        explains = window.in_tail(wait)
+        explains = window.explain(self.code, wait)
         ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0) - lost.gateway_queue
         share = window.in_tail(wait) / max(window.in_tail(ttft), 1e-9)
         if share < QUEUE_SHARE or not signs.full or not self.carries(evidence, explains):
