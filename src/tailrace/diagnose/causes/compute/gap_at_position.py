@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.compute.gap_at_position_in_chunks import gap_at_position_in_chunks
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.gap_at_position_in_chunks import gap_at_position_in_chunks
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["GapAtPosition"]

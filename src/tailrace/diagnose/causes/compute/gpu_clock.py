@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.compute.clock_in_series import clock_in_series
 from tailrace.diagnose.clock_fall import ClockFall, clock_fall
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.pace import Pace, compare_pace
+from tailrace.diagnose.series_evidence.clock_in_series import clock_in_series
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["PowerCap", "Thermal"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.compute.idle_ramp_in_requests import idle_ramp_in_requests
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.idle_ramp_in_requests import idle_ramp_in_requests
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["IdleRamp"]

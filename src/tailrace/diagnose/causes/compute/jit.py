@@ -1,29 +1,27 @@
-"""COMPUTE_JIT: kernels are compiled while requests wait."""
+"""COMPUTE_JIT: a kernel is compiled in the middle of serving, at the first use of a shape."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.compute.jit_in_stacks import jit_in_stacks
+from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.log_evidence.compiling import jit_in_log
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.jit_in_stacks import jit_in_stacks
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["Jit"]
 
 
 class Jit(Cause):
-    """A compiler is on the stack, or in the log, inside the slow window."""
+    """The engine compiles while requests wait, at the first request of a shape."""
 
     code: ClassVar[str] = "COMPUTE_JIT"
     stage: ClassVar[str] = "prefill"
-    needs: ClassVar[tuple[str, ...]] = (
-        "a stack dump (or a log line) from inside the stall",
-        "use of the accelerator and running requests",
-    )
-    disproof: ClassVar[str] = "It comes again on a shape that was used already."
+    needs: ClassVar[tuple[str, ...]] = ("the engine's log or a stack dump from inside the slow window",)
+    disproof: ClassVar[str] = "It happens again on a shape that was already used."
     action: ClassVar[Action] = Action.FIX
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From foreign evidence."""
-        return jit_in_stacks(self, observed)
+        """From the engine's own lines, or a stack dump."""
+        return surest([jit_in_log(self, observed), jit_in_stacks(self, observed)])

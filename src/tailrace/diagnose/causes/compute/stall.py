@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.compute.stall_in_series import stall_in_series
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.stall_in_series import stall_in_series
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["Stall"]

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.throttled import throttled
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Shares, host_shares, of_engine
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.throttled import throttled
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.model.host_state import HostState, ProcessState

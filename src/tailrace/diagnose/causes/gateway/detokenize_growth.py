@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.growth_with_position import growth_with_position
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.growth_with_position import growth_with_position
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["DetokenizeGrowth"]

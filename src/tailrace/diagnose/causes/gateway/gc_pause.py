@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.gc_in_series import gc_in_series
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.gc_in_series import gc_in_series
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["GcPause"]

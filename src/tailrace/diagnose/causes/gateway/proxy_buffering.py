@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.proxy_bursts import proxy_bursts
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.proxy_bursts import proxy_bursts
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["ProxyBuffering"]

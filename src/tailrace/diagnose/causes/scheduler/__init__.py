@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.scheduler.admission_deadlock import AdmissionDeadlock
 from tailrace.diagnose.causes.scheduler.batcher_wait import BatcherWait
+from tailrace.diagnose.causes.scheduler.engine_stall import EngineStall
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill
 from tailrace.diagnose.causes.scheduler.instance_limit import InstanceLimit
 from tailrace.diagnose.causes.scheduler.kv_preemption import KvPreemption
@@ -21,4 +23,6 @@ SCHEDULER: Final[tuple[Cause, ...]] = (
     KvPreemption(),
     BatcherWait(),
     InstanceLimit(),
+    EngineStall(),
+    AdmissionDeadlock(),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.scheduler.batcher_in_counters import batcher_in_counters
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.batcher_in_counters import batcher_in_counters
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["BatcherWait"]

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.scheduler.hol_in_requests import hol_in_requests
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.hol_in_requests import hol_in_requests
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
 from tailrace.stats.quantiles import quantile

@@ -6,11 +6,12 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.scheduler.preempted_in_scrapes import preempted_in_scrapes
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.preemption import preemption_in_log
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import prefill_stalls
+from tailrace.diagnose.series_evidence.preempted_in_scrapes import preempted_in_scrapes
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["KvPreemption"]
@@ -27,10 +28,6 @@ class KvPreemption(Cause):
     stage: ClassVar[str] = "decode"
     needs: ClassVar[tuple[str, ...]] = ("the preemption counter (two scrapes) or preemptions by request",)
     disproof: ClassVar[str] = "The preemption counter does not move and KV usage stays under 90 %."
-
-    def observe(self, observed: Observed) -> Finding | None:
-        """From foreign evidence."""
-        return preempted_in_scrapes(self, observed)
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs the counter, or at least KV usage."""
@@ -97,6 +94,10 @@ class KvPreemption(Cause):
                 f"KV usage {kv:.0%}" if kv is not None else "KV usage unknown",
             ],
         )
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From scrapes, or from an engine's log: lines of preemption, swapped requests, a full cache."""
+        return surest([preemption_in_log(self, observed), preempted_in_scrapes(self, observed)])
 
     @staticmethod
     def _explains(evidence: EvidenceSet) -> tuple[float, float | None]:

@@ -6,11 +6,12 @@ from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
-from tailrace.diagnose.causes.scheduler.saturation_in_series import saturation_in_series
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.saturation import saturation_in_load
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.saturation_in_series import saturation_in_series
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -81,10 +82,6 @@ class QueueSaturation(Cause):
     needs: ClassVar[tuple[str, ...]] = ("queue times from the engine", "running and waiting requests")
     disproof: ClassVar[str] = "The queue is about 0, or the service rate rises with the engine's cap (max_num_seqs)."
 
-    def observe(self, observed: Observed) -> Finding | None:
-        """From foreign evidence."""
-        return saturation_in_series(self, observed)
-
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A wait that no long prefill explains, on an engine that is full."""
         window = evidence.now
@@ -134,6 +131,10 @@ class QueueSaturation(Cause):
             disproof_checked=[f"queue share of TTFT in the tail is {share:.0%}"],
             action=Action.TUNE if room else (Action.SCALE if slow_decode else Action.SHED),
         )
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From gauges, or an engine's load lines: waiting grows while running stays at its most."""
+        return surest([saturation_in_load(self, observed), saturation_in_series(self, observed)])
 
     @staticmethod
     def _limit(signs: _Signs) -> str:

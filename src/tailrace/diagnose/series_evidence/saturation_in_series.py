@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.shared_gaps import at_times
 from tailrace.diagnose.observed import Observed, Series
+from tailrace.diagnose.series_evidence.shared_gaps import at_times
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["saturation_in_series"]
@@ -76,6 +76,8 @@ def _found(
     missing = []
     if not several:
         missing.append("waiting and running over time: a queue at one or two moments may be a burst")
+    if not _rates_known(observed):
+        missing.append("how many requests came and how many were served (send stamps, or two scrapes with their times)")
     if kv is None:
         missing.append("KV usage at the same time (a full cache would make it SCHED_KV_PREEMPTION)")
     at_limit = limit is not None and plateau >= 0.98 * limit
@@ -147,6 +149,16 @@ def _found(
         action=Action.TUNE if tune else Action.SCALE if rising else Action.SHED,
         level=Level.SUSPECTED if missing else Level.CONSISTENT,
     )
+
+
+def _rates_known(observed: Observed) -> bool:
+    """Whether somebody says what was offered, and what was served."""
+    if observed.table("requests"):
+        return True
+    offered = observed.number("offered_rps", "request_rate")
+    served = observed.number("completed_rps", "req_s")
+    counted = any(item.window_s and item.delta is not None for item in observed.of_counter("finished"))
+    return offered is not None and (served is not None or counted)
 
 
 def _tpot_rises(observed: Observed) -> bool | None:

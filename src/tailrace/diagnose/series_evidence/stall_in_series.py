@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.shared_gaps import at_times, beat_of, shared_gaps
 from tailrace.diagnose.observed import Observed, Series
+from tailrace.diagnose.series_evidence.shared_gaps import at_times, beat_of, shared_gaps
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["stall_in_series"]

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.shared_gaps import at_times
 from tailrace.diagnose.observed import Observed, Series
+from tailrace.diagnose.series_evidence.shared_gaps import at_times
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["growth_with_position"]

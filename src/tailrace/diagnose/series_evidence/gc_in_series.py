@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.gateway.shared_gaps import SharedGaps, beat_of, shared_gaps
 from tailrace.diagnose.observed import Observed, Series
+from tailrace.diagnose.series_evidence.shared_gaps import SharedGaps, beat_of, shared_gaps
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["gc_in_series"]

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.mix.bursty_arrivals import QueueMean, queue_mean
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.queue_mean import QueueMean, queue_mean
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["batcher_in_counters", "instances_in_counters"]
