@@ -38,10 +38,11 @@ WORDS = st.sampled_from(
 TEXTS = st.sampled_from(
     [
         "cpu request", "routing policy", "model rollout", "version 0.18 -> 0.21",
-        "one replica added, no effect for 20 min", "share of requests with a JSON schema", "eviction policy", "12-01 08:00:02", "idle most of the time", "",
-        "sampling: best_of 4", "admission watermark", "x" * 3000,
+        "one replica added, no effect for 20 min", "share of requests with a JSON schema", "eviction policy",
+        "12-01 08:00:02", "idle most of the time", "", "sampling: best_of 4", "admission watermark", "x" * 3000,
     ]
 )  # fmt: skip
+UNITS = st.sampled_from(["", "ms"])
 HEADINGS = st.sampled_from(
     [*sorted(QUANTITIES), "cpu_request", "router_score", "health", "client TTFT", "connect time"]
 )
@@ -52,7 +53,7 @@ def quoteds(draw):
     name = draw(HEADINGS)
     known = QUANTITIES.get(name)
     return Quoted(
-        quantity=name, stat=draw(STATS), value=draw(ODD), unit=known.unit if known else draw(st.sampled_from(["", "ms"])),
+        quantity=name, stat=draw(STATS), value=draw(ODD), unit=known.unit if known else draw(UNITS),
         relative=draw(st.integers(0, 3)) == 0, label=name.replace("_", " "),
         qualifier=draw(st.sampled_from(["", "1 s after disconnect", "all stream", "server"])), place=Place("t.md", 3),
     )  # fmt: skip
@@ -77,12 +78,19 @@ def arms(draw):
     )  # fmt: skip
 
 
+GAUGES = st.sampled_from(
+    [
+        "running", "waiting", "inflight_client", "inflight_upstream", "sm_clock", "power", "kv_usage", "power_limit",
+        "output_tok_s", "health_rtt", "nr_throttled", "nr_periods",
+    ]
+)  # fmt: skip
+
+
 @st.composite
 def series(draw):
     n = draw(st.integers(0, 5))
     values = np.array(draw(st.lists(ODD, min_size=n, max_size=n)), dtype=np.float64)
-    name = draw(st.sampled_from(["running", "waiting", "inflight_client", "inflight_upstream", "sm_clock", "power", "kv_usage",
-                                 "power_limit", "output_tok_s", "health_rtt", "nr_throttled", "nr_periods"]))  # fmt: skip
+    name = draw(GAUGES)
     labels = draw(st.sampled_from([{}, {"engine": "0"}, {"engine": "1"}, {"gpu": "0"}]))
     return Series(name=name, labels=labels, at=np.arange(n, dtype=np.float64), values=values, place=Place("s.csv", 2))
 

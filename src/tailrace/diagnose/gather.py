@@ -43,6 +43,14 @@ def gather(
     if readings and not _has_records(sources):
         # Beside records of our own, scrapes serve the rules on records (`states`).
         observed = Observed.joined([observed, observations_of(readings)])
+    if not _has_records(sources):
+        gpus = [
+            series
+            for source in sources
+            if source.kind is Kind.NVIDIA_SMI and source.hardware is not None
+            for series in series_of_gpus(source.hardware.gpus, source.name.rsplit("/", 1)[-1])
+        ]
+        observed = Observed.joined([observed, Observed(series=gpus)])
     observed.arms = _apart(observed.arms)
     if observed and hardware.gpus and not observed.of_series("sm_clock"):
         # Rules on tables and forms see the device's readings beside them.

@@ -6,7 +6,7 @@ from typing import Final
 
 from tailrace.model.finding import Finding, Level
 
-__all__ = ["merged", "rank", "surest", "wording"]
+__all__ = ["merged", "rank", "wording"]
 
 _ORDER: Final = {level: place for place, level in enumerate(Level)}
 _WORDING: Final = {
@@ -36,9 +36,3 @@ def wording(finding: Finding) -> str:
     if finding.level is Level.SUSPECTED and finding.missing:
         return f"This could be it; to decide, measure: {finding.missing[0]}."
     return _WORDING[finding.level]
-
-
-def surest(*findings: Finding | None) -> Finding | None:
-    """The surest of what several rules of one cause found; of equally sure ones, the one that explains the most."""
-    found = rank([finding for finding in findings if finding is not None])
-    return found[0] if found else None

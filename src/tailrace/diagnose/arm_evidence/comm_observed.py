@@ -9,9 +9,9 @@ from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, number_stated, told, worded
 from tailrace.diagnose.arms.pairs import sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
+from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Observed, Quoted
 from tailrace.diagnose.observed.vocabulary import in_unit
-from tailrace.diagnose.verdict import surest
 from tailrace.model.finding import Action, Evidence, Finding
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _LINK: Final = re.compile(
 
 def comm_observed(cause: Cause, observed: Observed) -> Finding | None:
     """A share, a link, or a sweep of tensor parallelism."""
-    return surest(_share(cause, observed), _sweep(cause, observed))
+    return surest([_share(cause, observed), _sweep(cause, observed)])
 
 
 def _share(cause: Cause, observed: Observed) -> Finding | None:

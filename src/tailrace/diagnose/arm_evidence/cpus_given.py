@@ -9,8 +9,8 @@ from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, told
 from tailrace.diagnose.arms.pairs import Point, changed, stated_same, sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
+from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
-from tailrace.diagnose.verdict import surest
 from tailrace.model.finding import Evidence, Finding, Level
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _NEEDED: Final = (
 
 def cpus_given(cause: Cause, observed: Observed) -> Finding | None:
     """By a sweep over CPUs, by the throttle's counters, or by a core that is pinned."""
-    return surest(_sweep(cause, observed), _throttled(cause, observed), _pinned(cause, observed))
+    return surest([_sweep(cause, observed), _throttled(cause, observed), _pinned(cause, observed)])
 
 
 def _pace(arm: Arm) -> Quoted | None:

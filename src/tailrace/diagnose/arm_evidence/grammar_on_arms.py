@@ -9,8 +9,8 @@ from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import CENTRAL, figure, number_stated, said, told
 from tailrace.diagnose.arms.pairs import changed, pairs
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
+from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.diagnose.verdict import surest
 from tailrace.model.finding import Evidence, Finding, Level
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ PRICE: Final = "Backends differ in what they accept; a lane makes requests with 
 
 def grammar_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """Between arms with other grammars, or other shares of them."""
-    return surest(_first_token(cause, observed), _throughput(cause, observed))
+    return surest([_first_token(cause, observed), _throughput(cause, observed)])
 
 
 def _first_token(cause: Cause, observed: Observed) -> Finding | None:

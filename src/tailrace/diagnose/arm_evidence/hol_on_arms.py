@@ -8,8 +8,8 @@ from tailrace.diagnose.arm_evidence.steals_on_arms import BUDGET
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import condition, figure, number_stated
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
+from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.diagnose.verdict import surest
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class _Class(NamedTuple):
 
 def hol_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """Classes by length with equal tails, or the arithmetic of one long prompt."""
-    return surest(_classes(cause, observed), _steps(cause, observed))
+    return surest([_classes(cause, observed), _steps(cause, observed)])
 
 
 def _classes(cause: Cause, observed: Observed) -> Finding | None:

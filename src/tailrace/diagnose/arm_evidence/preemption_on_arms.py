@@ -10,8 +10,8 @@ from tailrace.diagnose.arms.asked import CENTRAL, figure, number_stated, stated
 from tailrace.diagnose.arms.limits import kv_holds
 from tailrace.diagnose.arms.pairs import Pair, changed, pairs
 from tailrace.diagnose.arms.shown import compared, evidence_of, evidence_of_setting, number, quantity
+from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.diagnose.verdict import surest
 from tailrace.model.finding import Evidence, Finding, Level
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def preemption_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """Two arms with other counts of preemptions; one arm with some; running requests that the cache caps; or a policy
     of eviction that was changed.
     """
-    return surest(_between(cause, observed), _one(cause, observed), _capped(cause, observed), _policy(cause, observed))
+    return surest(
+        [_between(cause, observed), _one(cause, observed), _capped(cause, observed), _policy(cause, observed)]
+    )
 
 
 def _between(cause: Cause, observed: Observed) -> Finding | None:

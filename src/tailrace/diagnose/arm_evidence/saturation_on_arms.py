@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import CENTRAL, condition, figure, number_stated, per_request
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
+from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.diagnose.scale import Ruling, rule_on
-from tailrace.diagnose.verdict import surest
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -39,10 +39,12 @@ def saturation_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """The surest of the three relations."""
     ruling = rule_on(observed)
     return surest(
-        *(_overload(cause, observed, arm, ruling) for arm in observed.arms),
-        _overload(cause, observed, None, ruling),
-        *(_closed_loop(cause, observed, arm, ruling) for arm in observed.arms),
-        *(_queued(cause, observed, arm, ruling) for arm in observed.arms),
+        [
+            *(_overload(cause, observed, arm, ruling) for arm in observed.arms),
+            _overload(cause, observed, None, ruling),
+            *(_closed_loop(cause, observed, arm, ruling) for arm in observed.arms),
+            *(_queued(cause, observed, arm, ruling) for arm in observed.arms),
+        ]
     )
 
 

@@ -9,9 +9,9 @@ from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, number_stated
 from tailrace.diagnose.arms.pairs import sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
+from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.diagnose.observed.vocabulary import in_unit
-from tailrace.diagnose.verdict import surest
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -49,10 +49,12 @@ def steals_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     mean is far from its median.
     """
     return surest(
-        _arithmetic(cause, observed),
-        _budgets(cause, observed),
-        _beside(cause, observed),
-        *(_split(cause, arm) for arm in observed.arms),
+        [
+            _arithmetic(cause, observed),
+            _budgets(cause, observed),
+            _beside(cause, observed),
+            *(_split(cause, arm) for arm in observed.arms),
+        ]
     )
 
 

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.gap_at_position_in_chunks import gap_at_position_in_chunks
 from tailrace.diagnose.shared_stops import shared_stops
 from tailrace.diagnose.stream_bursts import stream_bursts
 from tailrace.diagnose.window import Window
@@ -45,6 +47,10 @@ class GapAtPosition(Cause):
     needs: ClassVar[tuple[str, ...]] = ("timelines with tokens by event", "the text at that place")
     disproof: ClassVar[str] = "The place varies from stream to stream."
     action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From chunks of several streams with their text offset."""
+        return gap_at_position_in_chunks(self, observed)
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs timelines."""

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import account
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.replicas import replicas
+from tailrace.diagnose.series_evidence.idle_ramp_in_requests import idle_ramp_in_requests
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.stats.rank_correlation import spearman
@@ -49,6 +51,10 @@ class IdleRamp(Cause):
     needs: ClassVar[tuple[str, ...]] = ("requests after pauses and requests without one, of equal lengths",)
     disproof: ClassVar[str] = "Requests are as slow under load."
     action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From stamps of single requests: the pause before each."""
+        return idle_ramp_in_requests(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Requests after a pause against those without one, each against its own length."""

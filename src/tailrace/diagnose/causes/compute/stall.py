@@ -6,6 +6,8 @@ from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.stall_in_series import stall_in_series
 from tailrace.diagnose.stop_pattern import StopKind, stop_pattern
 from tailrace.diagnose.stop_words import KV_FULL, device_idle, disproofs, head, stop_facts
 from tailrace.model.finding import Action, Finding
@@ -21,6 +23,10 @@ class Stall(Cause):
     needs: ClassVar[tuple[str, ...]] = ("timelines of streams", "a stack dump or profile from inside a stop")
     disproof: ClassVar[str] = "The gaps are not common to the streams."
     action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From gaps of several streams and the batch."""
+        return stall_in_series(self, observed)
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs timelines."""

@@ -24,6 +24,7 @@ from tailrace.diagnose.causes.gateway.lb_hotspot import LbHotspot
 from tailrace.diagnose.causes.gateway.lb_skew import LbSkew
 from tailrace.diagnose.causes.gateway.lock_contention import LockContention
 from tailrace.diagnose.causes.gateway.network import Network
+from tailrace.diagnose.causes.gateway.probe_kill import ProbeKill
 from tailrace.diagnose.causes.gateway.proxy_buffering import ProxyBuffering
 from tailrace.diagnose.causes.gateway.retry_storm import RetryStorm
 from tailrace.diagnose.causes.gateway.scale_out_too_slow import ScaleOutTooSlow
@@ -48,6 +49,11 @@ GATEWAY: Final[tuple[Cause, ...]] = (
     ChunkCoalescing(),
     HoldsFirstEvent(),
     IdleTimeout(),
+    CpuStarved(),
+    ProbeKill(),
+    EventLoopBlock(),
+    GcPause(),
+    DetokenizeGrowth(),
     UpstreamTimeout(),
     ClientTimeoutBudget(),
     CancelNotPropagated(),
@@ -58,8 +64,4 @@ GATEWAY: Final[tuple[Cause, ...]] = (
     CacheAffinityLost(),
     LbSkew(),
     ScaleOutTooSlow(),
-    EventLoopBlock(),
-    GcPause(),
-    CpuStarved(),
-    DetokenizeGrowth(),
 )

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from tailrace.diagnose.arm_evidence.cancel_in_arms import cancel_in_arms
 from tailrace.diagnose.arm_evidence.cancel_in_series import cancel_in_series
 from tailrace.diagnose.cancels import cancels
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import InFlight, account
 from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.verdict import surest
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.stats.rank_correlation import spearman
@@ -59,7 +58,7 @@ class CancelNotPropagated(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From what ran after the disconnect: in a table, a form, or an engine's log."""
-        return surest(cancel_in_arms(self, observed), cancel_in_series(self, observed))
+        return surest([cancel_in_arms(self, observed), cancel_in_series(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """By the slot of each cancelled request; else by requests that the engine has and we have not."""

@@ -8,6 +8,8 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.speech_evidence.upload_late import late_upload
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["UploadLate"]
@@ -24,6 +26,10 @@ class UploadLate(Cause):
     needs: ClassVar[tuple[str, ...]] = ("records of the gateway (ingress)", "the gateway's event-loop lag")
     disproof: ClassVar[str] = "The gateway's own loop stood still meanwhile, or small requests are as late."
     action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From received audio with positions and receive times."""
+        return late_upload(self, observed)
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """Only a gateway sees a request come in."""

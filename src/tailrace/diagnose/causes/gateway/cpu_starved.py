@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.arm_evidence.cpus_given import cpus_given
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Shares, host_shares, of_engine
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.throttled import throttled
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.model.host_state import HostState, ProcessState
@@ -53,13 +54,13 @@ class CpuStarved(Cause):
     )
     action: ClassVar[Action] = Action.FIX
 
+    def observe(self, observed: Observed) -> Finding | None:
+        """From arms with other CPUs, the throttle's counters, or a core that is pinned."""
+        return surest([throttled(self, observed), cpus_given(self, observed)])
+
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """The engine's machine must have been looked at."""
         return "" if evidence.meanwhile.host else "CPU time of the engine's machine (`GET /signals` of a gateway on it)"
-
-    def observe(self, observed: Observed) -> Finding | None:
-        """From arms with other CPUs, the throttle's counters, or a core that is pinned."""
-        return cpus_given(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """More than a tenth withheld, and more of it in the slow requests than in the others."""

@@ -8,7 +8,9 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.position_slope import position_slope
+from tailrace.diagnose.series_evidence.growth_with_position import growth_with_position
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["DetokenizeGrowth"]
@@ -27,6 +29,10 @@ class DetokenizeGrowth(Cause):
     needs: ClassVar[tuple[str, ...]] = ("timelines of long answers", "prompts of several lengths")
     disproof: ClassVar[str] = "The slope vanishes when the batch is held constant, or prompts have the same slope."
     action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From a step's cost over the output position."""
+        return growth_with_position(self, observed)
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs timelines."""

@@ -9,12 +9,12 @@ import numpy as np
 from tailrace.diagnose.arm_evidence.blocked_health import blocked_health
 from tailrace.diagnose.arm_evidence.blocked_streams import blocked_streams
 from tailrace.diagnose.arm_evidence.session_lock import session_lock
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.blocked_in_series import blocked_in_series
 from tailrace.diagnose.stop_pattern import SCALES, StopKind, stop_pattern
 from tailrace.diagnose.stop_words import device_idle, disproofs, head, stop_facts
-from tailrace.diagnose.verdict import surest
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["EventLoopBlock"]
@@ -41,7 +41,14 @@ class EventLoopBlock(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From stalls that all streams share, /health, or sessions that slow each other down while the device idles."""
-        return surest(blocked_streams(self, observed), blocked_health(self, observed), session_lock(self, observed))
+        return surest(
+            [
+                blocked_streams(self, observed),
+                blocked_in_series(self, observed),
+                blocked_health(self, observed),
+                session_lock(self, observed),
+            ]
+        )
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Shared stops that begin with arrivals and grow with their size, outside prefills and our own lag."""

@@ -8,6 +8,8 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.gc_in_series import gc_in_series
 from tailrace.diagnose.stop_pattern import StopKind, StopPattern, stop_pattern
 from tailrace.diagnose.stop_words import KV_FULL, disproofs, head, stop_facts
 from tailrace.model.finding import Action, Evidence, Finding
@@ -25,6 +27,10 @@ class GcPause(Cause):
     needs: ClassVar[tuple[str, ...]] = ("timelines of streams over at least six pauses", "when the prefills ran")
     disproof: ClassVar[str] = "The stops follow the batch or the prompts' size, or stay when the collector is frozen."
     action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From gaps of several streams over time."""
+        return gc_in_series(self, observed)
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs timelines."""

@@ -8,6 +8,8 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.proxy_bursts import proxy_bursts
 from tailrace.diagnose.stream_bursts import StreamBursts, stream_bursts
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -49,6 +51,10 @@ class ProxyBuffering(Cause):
         "Only the tail is slow (buffering shifts every stream of its path), or the direct path too."
     )
     action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From chunks with both their stamps."""
+        return proxy_bursts(self, observed)
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs timelines."""

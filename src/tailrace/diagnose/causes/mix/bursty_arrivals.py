@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import account
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.bursty_in_counters import bursty_in_counters
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -48,6 +50,10 @@ class BurstyArrivals(Cause):
     needs: ClassVar[tuple[str, ...]] = ("arrivals of all requests", "queue times")
     disproof: ClassVar[str] = "Arrivals are regular, or requests wait as long between the bursts."
     action: ClassVar[Action] = Action.TUNE
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From queue and compute times, and the arrivals where stamps tell them."""
+        return bursty_in_counters(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Dispersion of the arrivals, and where the waits lie."""

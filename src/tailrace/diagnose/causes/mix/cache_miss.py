@@ -7,12 +7,13 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.misses_observed import misses_observed
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.engine_counts import intervals_of
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.reuse import LEAST, Reuse, reuse
+from tailrace.diagnose.series_evidence.misses_in_counters import misses_in_counters
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["CacheMiss"]
@@ -47,7 +48,7 @@ class CacheMiss(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From prefix hits of a window or an arm against what repeats."""
-        return misses_observed(self, observed)
+        return surest([misses_in_counters(self, observed), misses_observed(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Against the window from before; without one, against what the turns of sessions repeat."""

@@ -7,10 +7,11 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.batcher_wait_observed import batcher_wait_observed
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.batcher_in_counters import batcher_in_counters
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["BatcherWait"]
@@ -41,7 +42,7 @@ class BatcherWait(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From a server's queue time beside its batcher's window."""
-        return batcher_wait_observed(self, observed)
+        return surest([batcher_in_counters(self, observed), batcher_wait_observed(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """The queue of requests at low load clusters at one value above 20 ms."""

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.arm_evidence.hol_on_arms import hol_on_arms
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.hol_in_requests import hol_in_requests
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
 from tailrace.stats.quantiles import quantile
@@ -102,13 +103,13 @@ class HolLongPrefill(Cause):
     )
     disproof: ClassVar[str] = "The wait of short requests does not depend on the long-prompt tokens ahead of them."
 
+    def observe(self, observed: Observed) -> Finding | None:
+        """From requests one by one, classes by length, or the steps of one long prompt."""
+        return surest([hol_in_requests(self, observed), hol_on_arms(self, observed)])
+
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs prompt lengths."""
         return "" if evidence.now.long.any() else "prompt lengths"
-
-    def observe(self, observed: Observed) -> Finding | None:
-        """From classes by length, or the steps of one long prompt."""
-        return hol_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """The waits lie inside long prefills and grow with the tokens ahead."""

@@ -8,9 +8,10 @@ import numpy as np
 
 from tailrace.diagnose.arm_evidence.instance_limit_observed import instance_limit_observed
 from tailrace.diagnose.caps import running_cap
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.batcher_in_counters import instances_in_counters
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["InstanceLimit"]
@@ -40,7 +41,7 @@ class InstanceLimit(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From a server's instances, executing and waiting requests."""
-        return instance_limit_observed(self, observed)
+        return surest([instances_in_counters(self, observed), instance_limit_observed(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A flat cap with a queue behind it, on a device that is not full, of an engine that has instances."""

@@ -7,12 +7,12 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.preemption_on_arms import preemption_on_arms
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.preemption import preemption_in_log
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import prefill_stalls
-from tailrace.diagnose.verdict import surest
+from tailrace.diagnose.series_evidence.preempted_in_scrapes import preempted_in_scrapes
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["KvPreemption"]
@@ -37,8 +37,14 @@ class KvPreemption(Cause):
         return ""
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From an engine's log, from preemptions in tables and forms, or a cache that caps what runs."""
-        return surest(preemption_in_log(self, observed), preemption_on_arms(self, observed))
+        """From scrapes, an engine's log, tables and forms, or a cache that caps what runs."""
+        return surest(
+            [
+                preemption_in_log(self, observed),
+                preempted_in_scrapes(self, observed),
+                preemption_on_arms(self, observed),
+            ]
+        )
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Counter delta above 1 % of the requests; or, without a counter, KV at 98 %."""

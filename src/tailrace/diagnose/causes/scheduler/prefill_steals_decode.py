@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from tailrace.diagnose.arm_evidence.steals_on_arms import steals_on_arms
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.prefill import prefill_in_load, prefill_in_steps
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
-from tailrace.diagnose.verdict import surest
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["PrefillStealsDecode"]
@@ -58,7 +57,7 @@ class PrefillStealsDecode(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """From an engine's log, from a chunk's arithmetic, a sweep of the budget, or ITL far above its median."""
         in_log = prefill_in_steps(self, observed) or prefill_in_load(self, observed)
-        return surest(in_log, steals_on_arms(self, observed))
+        return surest([in_log, steals_on_arms(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Stalls inside prefills, shared by the streams, gap in proportion to the prompt."""

@@ -7,12 +7,12 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.saturation_on_arms import saturation_on_arms
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.saturation import saturation_in_load
 from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.verdict import surest
+from tailrace.diagnose.series_evidence.saturation_in_series import saturation_in_series
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -84,8 +84,14 @@ class QueueSaturation(Cause):
     disproof: ClassVar[str] = "The queue is about 0, or the service rate rises with the engine's cap (max_num_seqs)."
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From an engine's load lines, from printed benchmarks, tables and forms."""
-        return surest(saturation_in_load(self, observed), saturation_on_arms(self, observed))
+        """From gauges, an engine's load lines, printed benchmarks, tables and forms."""
+        return surest(
+            [
+                saturation_in_load(self, observed),
+                saturation_in_series(self, observed),
+                saturation_on_arms(self, observed),
+            ]
+        )
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A wait that no long prefill explains, on an engine that is full."""
