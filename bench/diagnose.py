@@ -43,7 +43,8 @@ def table(rows: int):
     prompt = np.where(long, draw.integers(4000, 8000, rows), draw.integers(50, 1500, rows)).astype(float)
     output = draw.integers(20, 300, rows).astype(float)
     queue_gateway = np.round(draw.exponential(2e6, rows))
-    queue_engine = np.round(np.where(draw.random(rows) < 0.04, draw.exponential(9e8, rows), draw.exponential(4e6, rows)))
+    waits = draw.random(rows) < 0.04
+    queue_engine = np.round(np.where(waits, draw.exponential(9e8, rows), draw.exponential(4e6, rows)))
     prefill = np.round(prompt * 6e4 * draw.lognormal(0, 0.2, rows))
     pace = 2e7 * draw.lognormal(0, 0.15, rows)
     stall = np.where(draw.random(rows) < 0.03, draw.uniform(6e8, 2e9, rows), 0.0)
@@ -81,8 +82,8 @@ def table(rows: int):
     texts = {"request_id": ids, "tenant": tenant, "backend": backend}
     alike = {"outcome": "completed", "model": "llama-3-8b", "engine": "vllm", "lane": "default", "route": "stable"}
     alike |= {"endpoint": "/v1/chat/completions", "vantage": "gateway", "chunk_gap_method": "exact"}
-    sources = {name: "measured" for name in ("ingress", "decode", "response")}
-    sources |= {name: "reported(metrics)" for name in ("queue", "prefill")}
+    sources = dict.fromkeys(("ingress", "decode", "response"), "measured")
+    sources |= dict.fromkeys(("queue", "prefill"), "reported(metrics)")
     columns = {}
     for name in FIELDS:
         if name in numbers:
@@ -125,7 +126,7 @@ def write(rows: int, root: Path) -> None:
     from tailrace.store.segment import SegmentName
 
     directory = DataDirectory(root)
-    directory.create()
+    directory.prepare()
     whole, _ = table(rows)
     size = 50_000
     for number, first in enumerate(range(0, rows, size), start=1):
@@ -159,7 +160,8 @@ def case(name: str, rows: int, root: str) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{said}: {[one.code for one in found.findings]}, {len(found.attribution)} attributions", flush=True)
     for what, value, unit, budget in (("CPU", spent, "s", BUDGET_S), ("peak RSS", peak, "MB", BUDGET_MB)):
-        print(json.dumps({"name": f"diagnose {name} {what}", "value": value, "unit": unit, "budget": budget}), flush=True)
+        row = {"name": f"diagnose {name} {what}", "value": value, "unit": unit, "budget": budget}
+        print(json.dumps(row), flush=True)
 
 
 def main() -> int:

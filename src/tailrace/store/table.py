@@ -139,6 +139,12 @@ class _Chosen(MutableMapping[str, Column]):
         self._taken: dict[str, Column] = {}
         self.rows: npt.NDArray[np.int64] = rows
 
+    @property
+    def everything(self) -> bool:
+        """Whether these are all rows in their order: then there is nothing to choose."""
+        size = len(next(iter(self.base.values())))
+        return self.rows.size == size and bool((self.rows == np.arange(size)).all())
+
     def __getitem__(self, name: str) -> Column:
         taken = self._taken.get(name)
         if taken is None:
@@ -254,7 +260,9 @@ class RecordTable:
         if chosen.size and not -len(self) <= int(chosen.min()) <= int(chosen.max()) < len(self):
             raise IndexError(f"a row that is none of {len(self)}")
         chosen = np.where(chosen < 0, chosen + len(self), chosen)
-        return RecordTable(_Chosen(self.columns, chosen), [self.timelines[place] for place in chosen.tolist()])
+        columns = _Chosen(self.columns, chosen)
+        timelines = [self.timelines[place] for place in chosen.tolist()]
+        return RecordTable(columns.base if columns.everything else columns, timelines)
 
     def sorted_by(self, name: str = "start_unix_ns", *, descending: bool = False) -> RecordTable:
         """The rows ordered by a column, stable; absent values come last in both directions."""
