@@ -137,8 +137,10 @@ def _counters(observed: Observed) -> tuple[float, float, Evidence] | None:
 
 def _counted(observed: Observed, name: str) -> tuple[float, str] | None:
     for counter in observed.counters:
-        if counter.name.removesuffix("_total").endswith(name) and counter.delta is not None:
-            return counter.delta, str(counter.place)
+        # One reading counts since the group's start.
+        count = counter.last if counter.lifetime else counter.delta
+        if counter.name.removesuffix("_total").endswith(name) and count is not None:
+            return count, str(counter.place)
     for series in observed.series:
         # One reading counts since the group's start; of several the last minus the first.
         if series.name.removesuffix("_total").endswith(name) and len(series):
