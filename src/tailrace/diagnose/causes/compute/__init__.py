@@ -29,10 +29,10 @@ COMPUTE: Final[tuple[Cause, ...]] = (
     EncodeSlow(),
     GapAtPosition(),
     KernelRegression(),
+    RankSkew(),
     Comm(),
     MemoryBound(),
     Stall(),
     DecodeSlowdown(),
     QuantFallback(),
-    RankSkew(),
 )

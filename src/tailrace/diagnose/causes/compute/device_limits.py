@@ -88,7 +88,7 @@ class MemoryBound(Cause):
         return "" if seen else "DRAM activity of the accelerator (DCGM_FI_PROF_DRAM_ACTIVE)"
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From shares of a device's time."""
+        """From tables, forms and printed benchmarks."""
         return memory_bound_observed(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
@@ -163,7 +163,7 @@ class Comm(Cause):
         return "" if seen else "NVLink or PCIe traffic of the accelerator (DCGM)"
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From the share of collectives in a step, or more devices for one model."""
+        """From tables, forms and printed benchmarks."""
         return comm_observed(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:

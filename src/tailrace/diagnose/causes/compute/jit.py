@@ -29,7 +29,7 @@ class Jit(Cause):
         return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """From records, scrapes and timelines."""
+        """From stops at the first request of a length."""
         return jit_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:

@@ -10,11 +10,10 @@ from tailrace.diagnose.causes.gateway.cancel_storm import CancelStorm
 from tailrace.diagnose.causes.gateway.cancel_unattributed import CancelUnattributed
 from tailrace.diagnose.causes.gateway.chunk_coalescing import ChunkCoalescing
 from tailrace.diagnose.causes.gateway.client_timeout_budget import ClientTimeoutBudget
-from tailrace.diagnose.causes.gateway.client_upload_late import UploadLate
 from tailrace.diagnose.causes.gateway.conn_pool_cap import ConnPoolCap
 from tailrace.diagnose.causes.gateway.cpu_starved import CpuStarved
 from tailrace.diagnose.causes.gateway.detokenize_growth import DetokenizeGrowth
-from tailrace.diagnose.causes.gateway.eventloop_block import EventLoopBlock
+from tailrace.diagnose.causes.gateway.event_loop_block import EventLoopBlock
 from tailrace.diagnose.causes.gateway.gc_pause import GcPause
 from tailrace.diagnose.causes.gateway.holds_first_event import HoldsFirstEvent
 from tailrace.diagnose.causes.gateway.idle_timeout import IdleTimeout
@@ -41,7 +40,6 @@ GATEWAY: Final[tuple[Cause, ...]] = (
     SelfBottleneck(),
     Network(),
     SlowReader(),
-    UploadLate(),
     LockContention(),
     PreprocessSlow(),
     PostprocessSlow(),
@@ -49,11 +47,7 @@ GATEWAY: Final[tuple[Cause, ...]] = (
     ChunkCoalescing(),
     HoldsFirstEvent(),
     IdleTimeout(),
-    CpuStarved(),
     ProbeKill(),
-    EventLoopBlock(),
-    GcPause(),
-    DetokenizeGrowth(),
     UpstreamTimeout(),
     ClientTimeoutBudget(),
     CancelNotPropagated(),
@@ -63,5 +57,9 @@ GATEWAY: Final[tuple[Cause, ...]] = (
     LbHotspot(),
     CacheAffinityLost(),
     LbSkew(),
+    EventLoopBlock(),
+    GcPause(),
+    CpuStarved(),
+    DetokenizeGrowth(),
     ScaleOutTooSlow(),
 )

@@ -55,7 +55,7 @@ class CpuStarved(Cause):
     action: ClassVar[Action] = Action.FIX
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From arms with other CPUs, the throttle's counters, or a core that is pinned."""
+        """From foreign evidence."""
         return surest([throttled(self, observed), cpus_given(self, observed)])
 
     def cannot_run(self, evidence: EvidenceSet) -> str:

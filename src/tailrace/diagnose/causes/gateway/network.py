@@ -58,7 +58,7 @@ class Network(Cause):
         return "" if gateway and known.any() else "records of the gateway (connect and round-trip times)"
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From the client's time against the server's, or times of the way itself."""
+        """From tables, forms and printed benchmarks."""
         return way_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:

@@ -104,7 +104,7 @@ class HolLongPrefill(Cause):
     disproof: ClassVar[str] = "The wait of short requests does not depend on the long-prompt tokens ahead of them."
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From requests one by one, classes by length, or the steps of one long prompt."""
+        """From foreign evidence."""
         return surest([hol_in_requests(self, observed), hol_on_arms(self, observed)])
 
     def cannot_run(self, evidence: EvidenceSet) -> str:

@@ -36,16 +36,6 @@ class KvPreemption(Cause):
             return "the engine's preemption counter or KV usage (two scrapes of /metrics)"
         return ""
 
-    def observe(self, observed: Observed) -> Finding | None:
-        """From scrapes, an engine's log, tables and forms, or a cache that caps what runs."""
-        return surest(
-            [
-                preemption_in_log(self, observed),
-                preempted_in_scrapes(self, observed),
-                preemption_on_arms(self, observed),
-            ]
-        )
-
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Counter delta above 1 % of the requests; or, without a counter, KV at 98 %."""
         window = evidence.now
@@ -104,6 +94,16 @@ class KvPreemption(Cause):
                 f"counter delta {count:.0f}" if count is not None else "no counter",
                 f"KV usage {kv:.0%}" if kv is not None else "KV usage unknown",
             ],
+        )
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From scrapes, or from an engine's log: lines of preemption, swapped requests, a full cache."""
+        return surest(
+            [
+                preemption_in_log(self, observed),
+                preempted_in_scrapes(self, observed),
+                preemption_on_arms(self, observed),
+            ]
         )
 
     @staticmethod

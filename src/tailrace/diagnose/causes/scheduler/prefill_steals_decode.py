@@ -54,11 +54,6 @@ class PrefillStealsDecode(Cause):
             return "prompt lengths"
         return ""
 
-    def observe(self, observed: Observed) -> Finding | None:
-        """From an engine's log, from a chunk's arithmetic, a sweep of the budget, or ITL far above its median."""
-        in_log = prefill_in_steps(self, observed) or prefill_in_load(self, observed)
-        return surest([in_log, steals_on_arms(self, observed)])
-
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Stalls inside prefills, shared by the streams, gap in proportion to the prompt."""
         window = evidence.now
@@ -94,6 +89,12 @@ class PrefillStealsDecode(Cause):
             missing=missing,
             rivals=rivals,
             disproof_checked=checked,
+        )
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From an engine's log: lines a step, or load lines."""
+        return surest(
+            [prefill_in_steps(self, observed) or prefill_in_load(self, observed), steals_on_arms(self, observed)]
         )
 
     def _weigh(self, evidence: EvidenceSet, found: PrefillStalls) -> tuple[list[str], list[str], list[str]]:

@@ -83,16 +83,6 @@ class QueueSaturation(Cause):
     needs: ClassVar[tuple[str, ...]] = ("queue times from the engine", "running and waiting requests")
     disproof: ClassVar[str] = "The queue is about 0, or the service rate rises with the engine's cap (max_num_seqs)."
 
-    def observe(self, observed: Observed) -> Finding | None:
-        """From gauges, an engine's load lines, printed benchmarks, tables and forms."""
-        return surest(
-            [
-                saturation_in_load(self, observed),
-                saturation_in_series(self, observed),
-                saturation_on_arms(self, observed),
-            ]
-        )
-
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A wait that no long prefill explains, on an engine that is full."""
         window = evidence.now
@@ -141,6 +131,16 @@ class QueueSaturation(Cause):
             rivals=rivals,
             disproof_checked=[f"queue share of TTFT in the tail is {share:.0%}"],
             action=Action.TUNE if room else (Action.SCALE if slow_decode else Action.SHED),
+        )
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From gauges, or an engine's load lines: waiting grows while running stays at its most."""
+        return surest(
+            [
+                saturation_in_load(self, observed),
+                saturation_in_series(self, observed),
+                saturation_on_arms(self, observed),
+            ]
         )
 
     @staticmethod
