@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Which clocks are one, and which nobody can join."""
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ def axis_of(item: Series | Event | Rows) -> Axis:
 
 
 def wall_seconds(text: str) -> float | None:
-    """`03-09 10:00:08`, `2026-03-09T10:00:08.25+02:00` as seconds since 1970: in UTC where there is a zone, else as if in
-    UTC; without a year as if in 1970.
+    """`03-09 10:00:08`, `2026-03-09T10:00:08.25+02:00` as seconds since 1970: in UTC where there is a zone, else as if
+    in UTC; without a year as if in 1970.
     """
     zone = _ZONE.search(text)
     east = 0.0
@@ -111,8 +111,8 @@ def wall_seconds(text: str) -> float | None:
 
 
 def _wall_shift(rows: Rows) -> tuple[float, bool] | None:
-    """(wall minus the table's own clock in s, whether the wall clock has year and zone). Walls are cut to whole seconds,
-    so each row allows one second; what all rows allow is believed.
+    """(wall minus the table's own clock in s, whether the wall clock has year and zone). Walls are cut to whole
+    seconds, so each row allows one second; what all rows allow is believed.
     """
     own = next((rows.numbers(name) / 1e3 for name in ("t_send_ms", "t_intended_ms") if rows.has(name)), None)
     if own is None or not rows.has("wall"):
