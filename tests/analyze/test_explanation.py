@@ -31,8 +31,8 @@ def streamed(
     first = round(ttft * MS)
     own = {} if prefill is None else {"prefill_ns": round(prefill * MS), "queue_ns": first - round(prefill * MS)}
     plain = {
-        "request_id": name, "start_unix_ns": 10**18 + round(start_ms * MS), "e2e_ns": e2e, "outcome": OutcomeKind.COMPLETED,
-        "lane": "chat", "prompt_tokens": prompt, "output_tokens": len(gaps) + 1, "ttft_ns": first,
+        "request_id": name, "start_unix_ns": 10**18 + round(start_ms * MS), "e2e_ns": e2e, "lane": "chat",
+        "outcome": OutcomeKind.COMPLETED, "prompt_tokens": prompt, "output_tokens": len(gaps) + 1, "ttft_ns": first,
         "e2e_last_token_ns": e2e, "decode_ns": e2e - first, "chunk_gap_max_ns": round(max(gaps, default=0.0) * MS),
         "slow": list(slow), **own,
         "timeline": Timeline(
@@ -110,7 +110,9 @@ def test_one_that_never_got_a_token_waited_to_its_end():
         request_id="hung", start_unix_ns=10**18, e2e_ns=5000 * MS, outcome=OutcomeKind.TIMED_OUT,
         reason=Reason.FIRST_TOKEN_TIMEOUT, stream=True, prompt_tokens=100,
     )  # fmt: skip
-    told = explain(RecordTable.from_records([hung, streamed("document", 250, ttft=4000.0, prefill=3900.0, prompt=8000)]), 0)
+    told = explain(
+        RecordTable.from_records([hung, streamed("document", 250, ttft=4000.0, prefill=3900.0, prompt=8000)]), 0
+    )
     assert (told.waits[0].kind, told.waits[0].length_ms) == ("first token", 5000.0)
     assert told.waits[0].neighbours[0].request_id == "document"
 

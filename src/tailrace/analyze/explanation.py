@@ -354,7 +354,7 @@ def _stages(record: RequestRecord, alike: RequestRecord | None) -> list[StageLin
         source = record.stage_sources.get(stage, "")
         if value or other:
             lines.append(StageLine(stage=stage, ms=value / 1e6, source=source, alike_ms=_ms(other)))
-    order = {stage: at for at, stage in enumerate(STAGES)}
+    order = {str(stage): at for at, stage in enumerate(STAGES)}
     return sorted(lines, key=lambda line: order[line.stage])
 
 

@@ -103,10 +103,29 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "completed rps",
             ),
         ),
-        Quantity("offered_rps", "1/s", ("request rate", "offered rate", "arrival rate", "offered load")),
+        Quantity(
+            "offered_rps",
+            "1/s",
+            ("request rate", "offered rate", "arrival rate", "offered load", "traffic request rate"),
+        ),
         Quantity("tflops", "TFLOPS", ("tflop/s",)),
+        Quantity("total_tok_s", "tok/s", ("total token throughput", "total throughput", "total tok/s")),
         # -- counts
-        Quantity("n", "count", ("requests", "samples", "completed", "successful requests", "count")),
+        Quantity(
+            "n",
+            "count",
+            (
+                "requests",
+                "samples",
+                "completed",
+                "successful requests",
+                "request count",
+                "num requests",
+                "num prompts",
+                "sample count",
+                "count",
+            ),
+        ),
         Quantity("failed", "count", ("failed requests", "errors", "failures")),
         Quantity(
             "concurrency",
@@ -125,6 +144,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "conc",
             ),
         ),
+        Quantity("peak_concurrency", "count", ("peak concurrent requests", "max concurrent requests")),
         Quantity("running", "count", ("running reqs", "running requests", "engine running")),
         Quantity("waiting", "count", ("pending", "waiting reqs", "queued", "queue depth", "engine waiting")),
         Quantity("swapped", "count"),
@@ -139,6 +159,8 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("sessions", "count", ("streams",)),
         Quantity("prompt_tokens", "tokens", ("input tokens", "isl", "input length", "prompt length")),
         Quantity("output_tokens", "tokens", ("generated tokens", "osl", "output length", "completion tokens")),
+        Quantity("total_prompt_tokens", "tokens", ("total input tokens", "total input", "total prompt tokens")),
+        Quantity("total_output_tokens", "tokens", ("total generated tokens", "total output tokens", "total output")),
         Quantity("tokens_in_flight", "tokens", ("queued+running tokens", "tokens")),
         # -- shares (0..1)
         Quantity("failed_share", "share", ("error rate", "errors")),
@@ -175,7 +197,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("power", "W", ("power.draw", "power draw")),
         Quantity("power_limit", "W", ("power.limit", "power cap")),
         Quantity("temperature", "C", ("temp", "temperature.gpu")),
-        Quantity("accept_length", "tokens", ("mean acceptance length", "accept len")),
+        Quantity("accept_length", "tokens", ("mean acceptance length", "accept len", "acceptance length")),
         # -- speech
         Quantity("lag", "ms", ("stop lag",)),
         Quantity("first_partial", "ms", ("first word", "time to first partial")),
@@ -206,13 +228,13 @@ def in_unit(value: float, unit: str, wanted: str) -> float | None:
     if unit == wanted or not wanted:
         return value
     if wanted == "ms" and unit in TO_MS:
-        return value * TO_MS[unit]
+        return round(value * TO_MS[unit], 9)
     if wanted == "s" and unit in TO_MS:
-        return value * TO_MS[unit] / 1e3
+        return round(value * TO_MS[unit] / 1e3, 12)
     if wanted == "MHz" and unit == "GHz":
         return value * 1e3
     if wanted == "share" and unit in {"%", "pct", "percent"}:
-        return value / 100.0
+        return round(value / 100.0, 12)
     return None
 
 

@@ -214,6 +214,9 @@ def _aligned(lines: Sequence[Line], at: int) -> tuple[Grid, int] | None:
         cells = [cell for _, row in peeked for cell in row[1:]]
         numbers = sum(map(_numeric, cells))
         lonely = not indexed and len(peeked) < 2 and split is _by_blanks
+        labels = sum(1 for _, row in peeked if row[0].endswith((":", "=")))
+        if labels * 2 > len(peeked):
+            continue  # `label: value` rows
         if lonely or numbers < max(1, 0.6 * len(cells)) or not (_told(header) or _told([row[0] for _, row in peeked])):
             continue
         more, _, place = _set(lines, place, split, width, len(lines))

@@ -15,7 +15,7 @@ import msgspec
 from tailrace.diagnose.observed.vocabulary import QUANTITIES, TO_MS, phrase_in
 from tailrace.diagnose.readers.units import unit_of
 
-__all__ = ["Heading", "heading", "plain", "snake", "statistic"]
+__all__ = ["Heading", "heading", "plain", "snake", "stat_of", "statistic"]
 
 _LONGEST: Final = 160
 """A longer heading is a sentence: only so much of it is looked at."""
@@ -111,7 +111,8 @@ def statistic(word: str) -> str:
 def heading(text: str) -> Heading:
     """Read one heading."""
     label = plain(text)[:_LONGEST]
-    low, unit, stat = _brackets(re.sub(r"(?<=[a-z])(?=p\d\d)", " ", label.lower()))
+    low = re.sub(r"(?<=[a-z])(?=p\d\d)", " ", re.sub(r"p(\d\d)_(\d{1,2})(?!\d)", r"p\1.\2", label.lower()))
+    low, unit, stat = _brackets(low.replace("_", " "))
     low = _SNAKE_RATE.sub(_rate, low.replace("-", " ") if "/" not in low else low)
     words, divided = _words(_RATE.sub(_rate, low))
     unit = unit or divided
@@ -132,11 +133,13 @@ def heading(text: str) -> Heading:
     if not unit and any(word in _PERCENT for word in left):
         unit, left = "%", [word for word in left if word not in _PERCENT]
     quantity = _by_unit(quantity, unit)
+    if quantity == "output_tok_s" and stat == "max":
+        quantity, stat = "peak_output_tok_s", ""
     useful = bool(quantity or change) and any(word not in _FILLERS for word in left)
     return Heading(
         label=label,
         quantity=quantity,
-        stat=_stat_of(quantity, stat, unit),
+        stat=stat_of(quantity, stat, unit),
         unit=unit,
         qualifier=" ".join(left) if useful else "",
         change=change,
@@ -177,7 +180,7 @@ def _words(low: str) -> tuple[list[str], str]:
     return _joined_percentiles([word for word in words if word]), unit
 
 
-def _stat_of(quantity: str, stat: str, unit: str) -> str:
+def stat_of(quantity: str, stat: str, unit: str = "") -> str:
     """The limit of a count and the mean of a rate are the scalar that everybody means."""
     known = QUANTITIES.get(quantity)
     if known is None or known.unit not in _SCALARS or unit not in {"", known.unit}:

@@ -33,7 +33,7 @@ _VERSION: Final = re.compile(r"(?<![\d.])v?(\d+)\.(\d+)(?:\.(\d+))?(?:[.\-]?(?:r
 
 def with_roles(arms: Sequence[Arm]) -> list[Arm]:
     """The arms with their roles. A table of one arm has none; so has one in which both words or none are found."""
-    if len(arms) < 2:
+    if len(arms) < 2 or any(arm.role for arm in arms):
         return list(arms)
     labels = [_words(arm) for arm in arms]
     roles = _by_words(labels) or _by_version(arms)

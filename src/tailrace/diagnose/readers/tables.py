@@ -9,19 +9,19 @@ from typing import Final
 
 import msgspec
 
-from tailrace.diagnose.observed import Arm, Observed, Understood
+from tailrace.diagnose.observed import Arm
 from tailrace.diagnose.readers.foreign_json import LONGEST_LINE
-from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.grids import Line, grids_in
+from tailrace.diagnose.readers.heading import plain
+from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import arms_of
 from tailrace.model.errors import InputError
 
-__all__ = ["TABLES", "numbered_lines", "observed_tables"]
+__all__ = ["arms_in", "numbered_lines"]
 
 _MOST_BYTES: Final = 64 << 20
 """A longer text is a log; what stands behind is counted, not read."""
 _MOST_TABLES: Final = 500
-_SHOWN: Final = 3
 
 
 def numbered_lines(path: Path) -> list[Line]:
@@ -40,36 +40,31 @@ def numbered_lines(path: Path) -> list[Line]:
     return out
 
 
-def observed_tables(lines: Sequence[Line], source: str, *, kind: str = "table") -> Observed:
-    """The arms of all tables in these lines; other lines are counted as not understood. Nothing raises."""
+def arms_in(lines: Sequence[Line], source: str) -> tuple[list[Arm], list[Line], int]:
+    """(the arms of all tables in these lines, the lines that belong to none, rows beyond what is read)."""
     grids, left = grids_in(lines)
     context = " ".join(text for _, text in left)[:4000]
     stem = source.rsplit("/", maxsplit=1)[-1].split(".", maxsplit=1)[0]
     arms: list[Arm] = []
-    understood = 0
-    lost = list(left)
-    for grid in grids[:_MOST_TABLES]:
-        made = arms_of(grid, source, named=stem, context=context)
+    captions: set[str] = set()
+    left_out = 0
+    for number, grid in enumerate(grids):
+        made = arms_of(grid, source, named=stem, context=context) if number < _MOST_TABLES else []
         if not made:
-            lost += [(line, " | ".join(row)) for line, row in zip(grid.lines, grid.rows, strict=True)]
+            left += [(line, " | ".join(row)) for line, row in zip(grid.lines, grid.rows, strict=True)]
             continue
-        if len(grids) > 1 and grid.caption:
-            made = [msgspec.structs.replace(arm, keys={"section": grid.caption, **arm.keys}) for arm in made]
+        left_out += grid.left_out
+        if grid.caption:
+            captions.add(grid.caption)
+            if len(grids) > 1:
+                made = [msgspec.structs.replace(arm, keys={"section": grid.caption, **arm.keys}) for arm in made]
         arms += made
-        understood += len(made)
-    total = sum(1 for _, text in lines if text.strip())
-    captions = {grid.caption for grid in grids if grid.caption}
-    lost = [(line, text) for line, text in lost if not _is_caption(text, captions)]
-    missed = len(lost) + sum(grid.left_out for grid in grids)
-    examples = [f"{line}: {text.strip()[:80]}" for line, text in sorted(lost)[:_SHOWN]]
-    return Observed(
-        arms=_distinct(arms),
-        understood=[Understood(source=source, format=kind, understood=total - missed, total=total, examples=examples)],
-    )
+    left = [(line, text) for line, text in left if not _is_caption(text, captions)]
+    return with_roles(_distinct(arms)) if len(grids) > 1 else _distinct(arms), sorted(left), left_out
 
 
 def _is_caption(text: str, captions: set[str]) -> bool:
-    return any(caption in text for caption in captions) or not re.search(r"\w", text)
+    return not re.search(r"\w", text) or any(caption in plain(text) for caption in captions)
 
 
 def _distinct(arms: list[Arm]) -> list[Arm]:
@@ -87,21 +82,3 @@ def _distinct(arms: list[Arm]) -> list[Arm]:
         seen.setdefault(name, 1)
         out.append(arm if name == arm.name else msgspec.structs.replace(arm, name=name))
     return out
-
-
-def _reader(kind: str) -> Format:
-    def matches(head: str, name: str) -> bool:
-        del name
-        lines = [(number, text) for number, text in enumerate(head.splitlines()[:400], start=1)]
-        grids, left = grids_in(lines)
-        wanted = {"markdown table": {"markdown"}, "csv table": {"csv", "tsv"}, "printed table": {"aligned"}}[kind]
-        made = [grid for grid in grids if grid.kind in wanted and arms_of(grid, "")]
-        return bool(made) and len(left) <= 3 * sum(len(grid.rows) + 1 for grid in made)
-
-    def read(path: Path, source: str) -> Observed:
-        return observed_tables(numbered_lines(path), source, kind=kind)
-
-    return Format(name=kind, matches=matches, read=read)
-
-
-TABLES: Final = (_reader("markdown table"), _reader("csv table"), _reader("printed table"))
