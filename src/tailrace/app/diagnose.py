@@ -30,14 +30,21 @@ def is_url(source: str) -> bool:
 
 
 def read_any(
-    source: str, *, order: int = 0, allow_partial: bool = False, token: str = "", timeout_s: float = 30.0
+    source: str,
+    *,
+    order: int = 0,
+    allow_partial: bool = False,
+    token: str = "",
+    timeout_s: float = 30.0,
+    together: bool = False,
 ) -> list[Source]:
-    """Read a file, a directory, or a live server (its records and its scrape are two sources).
+    """Read a file, a directory, or a live server (its records and its scrape are two sources). `together` as of
+    `read_source`.
 
     InputError (exit 2) says what is wrong with it and what would do instead.
     """
     if not is_url(source):
-        return [read_source(source, _decode, at_ns=order, allow_partial=allow_partial)]
+        return [read_source(source, _decode, at_ns=order, allow_partial=allow_partial, together=together)]
     return _live(source, token, timeout_s)
 
 
@@ -53,7 +60,7 @@ def diagnose_sources(
     read = [
         one
         for order, source in enumerate(sources)
-        for one in read_any(source, order=order, allow_partial=allow_partial, token=token)
+        for one in read_any(source, order=order, allow_partial=allow_partial, token=token, together=True)
     ]
     earlier = None
     if before is not None:

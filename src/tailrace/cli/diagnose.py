@@ -72,14 +72,15 @@ def diagnose(
             said["joined"] = msgspec.to_builtins(both)
         sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
     else:
-        _print(result)
+        print_diagnosis(result)
         if both is not None:
             _print_joined(both)
     if fail_on == "found" and result.findings:
         raise typer.Exit(_EXIT_ANSWER)
 
 
-def _print(result: Diagnosis) -> None:
+def print_diagnosis(result: Diagnosis) -> None:
+    """Print a diagnosis for people."""
     from tailrace.cli.console import Console
     from tailrace.diagnose.triage import RULES
 

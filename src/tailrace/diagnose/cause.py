@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from tailrace.diagnose.evidence import EvidenceSet
@@ -9,12 +10,13 @@ from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Evidence, Finding, Layer, Level
 
-__all__ = ["CARRIES_MS", "CARRIES_SHARE", "Cause", "layer_of"]
+__all__ = ["CARRIES_MS", "CARRIES_SHARE", "Cause", "layer_of", "surest"]
 
 CARRIES_SHARE: Final = 0.10
 CARRIES_MS: Final = 50.0
 """A cause is named only if it explains at least this share, and this much, of the time that the tail lost."""
 
+_SUREST: Final = tuple(Level)
 _LAYERS: Final = {
     "GW": Layer.GATEWAY,
     "FE": Layer.GATEWAY,
@@ -59,6 +61,12 @@ _BY_CAUSE: Final = {
 def layer_of(code: str) -> Layer:
     """The layer of a code: by cause for speech, else it follows from the prefix."""
     return _BY_CAUSE.get(code) or _LAYERS[code.split("_", maxsplit=1)[0]]
+
+
+def surest(findings: Iterable[Finding | None]) -> Finding | None:
+    """Of what several rules of one code found, the surest; of equally sure ones the first."""
+    found = [finding for finding in findings if finding is not None]
+    return min(found, key=lambda finding: _SUREST.index(finding.level)) if found else None
 
 
 class Cause:

@@ -11,8 +11,9 @@ from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
+from tailrace.diagnose.told import told
 from tailrace.diagnose.triage import triage
-from tailrace.diagnose.validity import check
+from tailrace.diagnose.validity import Checked, check
 from tailrace.diagnose.verdict import merged, rank, wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
 from tailrace.stats.quantiles import needed, supported
@@ -27,9 +28,12 @@ def diagnose(evidence: EvidenceSet) -> Diagnosis:
     observed = _observed(evidence)
     if not len(evidence.table) and not len(evidence.applications):
         found = _of_observed(evidence, observed) if evidence.observed else _without_requests(evidence)
-        return msgspec.structs.replace(found, observations=seen_beside(evidence.hardware))
-    found = _with_observed(_of_requests(evidence), observed)
-    return msgspec.structs.replace(found, observations=seen_beside(evidence.meanwhile))
+        return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.hardware)))
+    checked = check(evidence)
+    if checked.sound is not evidence.table:
+        evidence = evidence.with_table(checked.sound)
+    found = _with_observed(_of_requests(evidence, checked), observed)
+    return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.meanwhile)))
 
 
 def _observed(evidence: EvidenceSet) -> list[Finding]:
@@ -120,10 +124,7 @@ def _without_requests(evidence: EvidenceSet) -> Diagnosis:
     )
 
 
-def _of_requests(evidence: EvidenceSet) -> Diagnosis:
-    checked = check(evidence)
-    if checked.sound is not evidence.table:
-        evidence = evidence.with_table(checked.sound)
+def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
     if checked.blocks:
         return Diagnosis(
             validity=checked.findings,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from tailrace.analyze.inferred_waits import with_inferred
 from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
-from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.readers.source import Source
+from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.readers.metric_observations import observations_of
+from tailrace.diagnose.readers.roles import with_roles
+from tailrace.diagnose.readers.source import Kind, Source
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
 from tailrace.model.thresholds import Objectives
@@ -34,6 +38,11 @@ def gather(
         if source.hardware is not None:
             hardware = hardware.joined(source.hardware)
     observed = Observed.joined(source.observed for source in sources if source.observed is not None)
+    readings = [reading for source in sources for reading in source.readings]
+    if readings and not _has_records(sources):
+        # Beside records of our own, scrapes serve the rules on records (`states`).
+        observed = Observed.joined([observed, observations_of(readings)])
+    observed.arms = _apart(observed.arms)
     summaries = [source.name for source in sources if source.aggregate is not None]
     if summaries and not tables and not hardware and not observed:
         raise InputError(
@@ -67,13 +76,30 @@ def gather(
     )
 
 
+def _apart(arms: list[Arm]) -> list[Arm]:
+    """Arms of several files, each with a name of its own; `before.txt` beside `after.txt` tells which is which."""
+    seen: dict[str, int] = {}
+    named = []
+    for arm in arms:
+        seen[arm.name] = seen.get(arm.name, 0) + 1
+        again = seen[arm.name] > 1
+        named.append(msgspec.structs.replace(arm, name=f"{arm.name} ({arm.place.source})") if again else arm)
+    single = len({arm.place.source for arm in named}) == len(named)
+    return with_roles(named) if single else named
+
+
 def _with_inferred(table: RecordTable) -> RecordTable:
     """A service's time is not its engine's: nothing is inferred from a table of its records alone."""
     return table if split_applications(table)[1].timelines else with_inferred(table)
 
 
+def _has_records(sources: Sequence[Source]) -> bool:
+    """Whether somebody gave records with stages and timelines, and not a table of requests only."""
+    return any(source.table is not None and source.kind is not Kind.OBSERVED for source in sources)
+
+
 def _states(sources: Sequence[Source]) -> list[EngineState]:
     """Scrapes that were given; without any, those that the first run took of its engine while it went on."""
-    given = [source.state for source in sources if source.state is not None]
+    given = [state for source in sources if source.state is not None for state in (*source.earlier, source.state)]
     runs = (source.run.states for source in sources if source.run is not None)
     return given or next(runs, [])

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["QUANTITIES", "Quantity", "in_unit", "quantity_named"]
+__all__ = ["QUANTITIES", "TO_MS", "Quantity", "in_unit", "phrase_in", "quantity_named"]
 
 
 class Quantity(msgspec.Struct, frozen=True):
@@ -27,10 +27,26 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         # -- durations of a request (ms)
         Quantity("ttft", "ms", ("time to first token", "first token", "first token latency", "ttfb", "first byte")),
         Quantity("ttft_content", "ms", ("time to first content token",)),
-        Quantity("tpot", "ms", ("time per output token",)),
+        Quantity(
+            "tpot", "ms", ("time per output token", "time per token", "latency per token", "latency per output token")
+        ),
         Quantity("itl", "ms", ("inter token latency", "next token", "next token latency", "token latency", "tbt")),
         Quantity("chunk_gap", "ms", ("gap", "inter chunk latency", "stall")),
-        Quantity("e2e", "ms", ("e2el", "e2e latency", "end to end latency", "latency", "request latency", "duration")),
+        Quantity(
+            "e2e",
+            "ms",
+            (
+                "e2el",
+                "e2e latency",
+                "end to end latency",
+                "latency",
+                "request latency",
+                "request duration",
+                "response time",
+                "total latency",
+                "total time",
+            ),
+        ),
         Quantity("queue", "ms", ("queue time", "queue wait", "queueing", "waiting time", "time in queue")),
         Quantity("prefill", "ms", ("prefill time",)),
         Quantity("decode", "ms", ("decode time",)),
@@ -39,41 +55,149 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("postprocess", "ms", ("postprocessing", "detokenize")),
         Quantity("compute", "ms", ("inference time", "compute infer")),
         Quantity("late", "ms", ("request dispatch delay", "schedule delay")),
+        Quantity("loop_lag", "ms", ("event loop lag", "loop delay")),
+        Quantity("duration", "s", ("benchmark duration", "test duration", "run duration", "run length", "wall time")),
         # -- rates
         Quantity(
-            "output_tok_s", "tok/s", ("output token throughput", "output tok/s", "generation throughput", "tok/s")
+            "output_tok_s",
+            "tok/s",
+            (
+                "output token throughput",
+                "output tok/s",
+                "generation throughput",
+                "tok/s",
+                "token throughput",
+                "output throughput",
+                "gen tok/s",
+                "generation tok/s",
+                "generated tok/s",
+                "generate tok/s",
+            ),
         ),
         Quantity("peak_output_tok_s", "tok/s", ("peak output token throughput",)),
-        Quantity("prompt_tok_s", "tok/s", ("prompt throughput", "input token throughput", "prefill tok/s")),
-        Quantity("decode_tok_s", "tok/s", ("decode tok/s", "decode speed")),
-        Quantity("req_s", "1/s", ("request throughput", "throughput", "rps", "qps", "requests per second")),
-        Quantity("offered_rps", "1/s", ("request rate", "offered rate")),
+        Quantity(
+            "prompt_tok_s",
+            "tok/s",
+            (
+                "prompt throughput",
+                "input token throughput",
+                "prefill tok/s",
+                "prompt tok/s",
+                "input tok/s",
+                "prefill speed",
+                "prefill throughput",
+                "input throughput",
+            ),
+        ),
+        Quantity("decode_tok_s", "tok/s", ("decode tok/s", "decode speed", "decode throughput")),
+        Quantity(
+            "req_s",
+            "1/s",
+            (
+                "request throughput",
+                "throughput",
+                "rps",
+                "qps",
+                "requests per second",
+                "req/s",
+                "completed rps",
+            ),
+        ),
+        Quantity(
+            "offered_rps",
+            "1/s",
+            ("request rate", "offered rate", "arrival rate", "offered load", "traffic request rate"),
+        ),
+        Quantity("tflops", "TFLOPS", ("tflop/s",)),
+        Quantity("total_tok_s", "tok/s", ("total token throughput", "total throughput", "total tok/s")),
         # -- counts
-        Quantity("n", "count", ("requests", "samples", "completed", "successful requests", "count")),
+        Quantity(
+            "n",
+            "count",
+            (
+                "requests",
+                "samples",
+                "completed",
+                "successful requests",
+                "request count",
+                "num requests",
+                "num prompts",
+                "sample count",
+                "count",
+            ),
+        ),
         Quantity("failed", "count", ("failed requests", "errors", "failures")),
-        Quantity("concurrency", "count", ("max concurrency", "users", "parallel requests", "in flight")),
+        Quantity(
+            "concurrency",
+            "count",
+            (
+                "max concurrency",
+                "users",
+                "parallel requests",
+                "in flight",
+                "max request concurrency",
+                "maximum request concurrency",
+                "concurrent requests",
+                "concurrent users",
+                "parallel users",
+                "clients",
+                "conc",
+            ),
+        ),
+        Quantity("peak_concurrency", "count", ("peak concurrent requests", "max concurrent requests")),
         Quantity("running", "count", ("running reqs", "running requests", "engine running")),
         Quantity("waiting", "count", ("pending", "waiting reqs", "queued", "queue depth", "engine waiting")),
         Quantity("swapped", "count"),
         Quantity("preemptions", "count", ("num preemptions", "preempted")),
-        Quantity("replicas", "count", ("gpus", "nodes", "instances", "workers")),
+        Quantity("replicas", "count", ("gpus", "nodes", "instances", "workers", "replica count", "pods")),
+        Quantity("max_num_seqs", "count", ("max seqs", "max running requests", "max batch size", "batch limit")),
+        Quantity("max_num_batched_tokens", "tokens", ("chunked prefill size", "token budget", "prefill chunk")),
+        Quantity("max_model_len", "tokens", ("context length",)),
+        Quantity("kv_capacity_tokens", "tokens", ("kv capacity", "gpu kv cache size")),
+        Quantity("tensor_parallel", "count", ("tp", "tp size", "tensor parallel size")),
+        Quantity("data_parallel", "count", ("dp", "dp size", "data parallel size")),
         Quantity("sessions", "count", ("streams",)),
         Quantity("prompt_tokens", "tokens", ("input tokens", "isl", "input length", "prompt length")),
         Quantity("output_tokens", "tokens", ("generated tokens", "osl", "output length", "completion tokens")),
+        Quantity("total_prompt_tokens", "tokens", ("total input tokens", "total input", "total prompt tokens")),
+        Quantity("total_output_tokens", "tokens", ("total generated tokens", "total output tokens", "total output")),
         Quantity("tokens_in_flight", "tokens", ("queued+running tokens", "tokens")),
         # -- shares (0..1)
         Quantity("failed_share", "share", ("error rate", "errors")),
         Quantity("success_share", "share", ("success", "success rate")),
-        Quantity("kv_usage", "share", ("kv cache usage", "gpu kv cache usage", "token usage", "gpu cache usage")),
+        Quantity("goodput", "1/s", ("request goodput", "goodput")),
+        Quantity(
+            "kv_usage",
+            "share",
+            (
+                "kv cache usage",
+                "gpu kv cache usage",
+                "token usage",
+                "gpu cache usage",
+                "kv utilization",
+                "kv cache",
+            ),
+        ),
         Quantity("prefix_hit", "share", ("prefix cache hit rate", "cache hit rate", "hit rate", "hit")),
-        Quantity("gpu_util", "share", ("gpu utilization", "gpu utilisation", "utilization.gpu", "gpu busy")),
+        Quantity(
+            "gpu_util",
+            "share",
+            (
+                "gpu utilization",
+                "gpu utilisation",
+                "utilization.gpu",
+                "gpu busy",
+                "gpu usage",
+                "gpu load",
+            ),
+        ),
         Quantity("encoder_cache_usage", "share", ("encoder cache usage",)),
         # -- hardware
         Quantity("sm_clock", "MHz", ("sclk", "clocks.sm", "sm clock", "gpu clock", "clock")),
         Quantity("power", "W", ("power.draw", "power draw")),
         Quantity("power_limit", "W", ("power.limit", "power cap")),
         Quantity("temperature", "C", ("temp", "temperature.gpu")),
-        Quantity("accept_length", "tokens", ("mean acceptance length", "accept len")),
+        Quantity("accept_length", "tokens", ("mean acceptance length", "accept len", "acceptance length")),
         # -- speech
         Quantity("lag", "ms", ("stop lag",)),
         Quantity("first_partial", "ms", ("first word", "time to first partial")),
@@ -85,7 +209,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     )
 }
 
-_TO_MS: Final = {
+TO_MS: Final = {
     "ns": 1e-6,
     "us": 1e-3,
     "µs": 1e-3,
@@ -103,10 +227,14 @@ def in_unit(value: float, unit: str, wanted: str) -> float | None:
     unit = unit.strip().replace("μ", "µ")
     if unit == wanted or not wanted:
         return value
-    if wanted == "ms" and unit in _TO_MS:
-        return value * _TO_MS[unit]
+    if wanted == "ms" and unit in TO_MS:
+        return round(value * TO_MS[unit], 9)
+    if wanted == "s" and unit in TO_MS:
+        return round(value * TO_MS[unit] / 1e3, 12)
+    if wanted == "MHz" and unit == "GHz":
+        return value * 1e3
     if wanted == "share" and unit in {"%", "pct", "percent"}:
-        return value / 100.0
+        return round(value / 100.0, 12)
     return None
 
 
@@ -116,7 +244,20 @@ def quantity_named(words: str) -> Quantity | None:
     return _BY_WORDS.get(plain)
 
 
+def phrase_in(words: list[str]) -> tuple[Quantity, int, int] | None:
+    """(quantity, first word, word behind the last) of the longest phrase of the vocabulary among `words` (lower case);
+    of equally long ones the first. `None` when there is none.
+    """
+    for length in range(min(_LONGEST, len(words)), 0, -1):
+        for start in range(len(words) - length + 1):
+            found = _BY_WORDS.get(" ".join(words[start : start + length]))
+            if found is not None:
+                return found, start, start + length
+    return None
+
+
 _BY_WORDS: Final = {
     **{word: item for item in reversed(QUANTITIES.values()) for word in item.words},
     **{item.name.replace("_", " "): item for item in QUANTITIES.values()},
 }
+_LONGEST: Final = max(len(words.split()) for words in _BY_WORDS)

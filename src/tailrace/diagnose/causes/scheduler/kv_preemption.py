@@ -109,8 +109,8 @@ class KvPreemption(Cause):
             queued = np.where(kv >= 0.9, window.lost.engine_queue, 0.0)
         preempted = window.preempted
         if preempted is None:
-            return window.in_tail(stall + queued), None
+            return window.explain("SCHED_KV_PREEMPTION", stall + queued), None
         victims = preempted > 0
         share = float(victims[window.tail].mean()) if window.tail.size else 0.0
         # A preempted request stalls for its whole wait and recomputation, also where a prefill ran meanwhile.
-        return window.in_tail(np.where(victims, window.lost.stall, 0.0) + queued), share
+        return window.explain("SCHED_KV_PREEMPTION", np.where(victims, window.lost.stall, 0.0) + queued), share

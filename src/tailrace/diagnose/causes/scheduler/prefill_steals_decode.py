@@ -57,7 +57,7 @@ class PrefillStealsDecode(Cause):
         if self.cannot_run(evidence) or not window.stalls.row.size:
             return None
         found = prefill_stalls(window)
-        explains = window.in_tail(found.excess_by_row)
+        explains = window.explain(self.code, found.excess_by_row)
         relation = found.relation
         if (
             found.stalling < MIN_PREFILLS

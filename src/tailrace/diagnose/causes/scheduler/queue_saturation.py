@@ -91,7 +91,7 @@ class QueueSaturation(Cause):
             # What short requests wait inside a long prefill is another cause's, unless more arrives than is served:
             # then they would wait behind short ones as well.
             wait = np.maximum(wait - waits_behind_prefill(window).behind_ms, 0.0)
-        explains = window.in_tail(wait)
+        explains = window.explain(self.code, wait)
         ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0) - lost.gateway_queue
         share = window.in_tail(wait) / max(window.in_tail(ttft), 1e-9)
         if share < QUEUE_SHARE or not signs.full or not self.carries(evidence, explains):

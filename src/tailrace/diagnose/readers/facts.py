@@ -1,0 +1,153 @@
+"""Facts: what a form, an interview or `--facts key=value` wrote down, as JSON with arms and a context."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Setting, Understood
+from tailrace.diagnose.readers.cells import read_cell
+from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.heading import heading, snake
+from tailrace.diagnose.readers.roles import with_roles
+from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
+from tailrace.measure.dialect import UNREADABLE
+from tailrace.model.errors import InputError
+
+__all__ = ["FACTS", "observed_facts"]
+
+_MOST_BYTES: Final = 32 << 20
+_SPEECH: Final = frozenset({"note", "notes", "claim", "suspected_before", "comment", "symptom", "description"})
+"""What a person thinks: kept and shown, never evidence."""
+_UNITS: Final = {
+    "ms": "ms", "s": "s", "us": "us", "ns": "ns", "pct": "%", "percent": "%", "tok_s": "tok/s", "rps": "1/s",
+    "req_s": "1/s", "tokens": "tokens", "gib": "GiB", "mhz": "MHz", "w": "W", "min": "min", "h": "h",
+}  # fmt: skip
+_OWN: Final = {
+    "tok_s": "output_tok_s",
+    "hit_pct": "prefix_hit",
+    "completed_rps": "completed_rps",
+    "rel_speed": "rel_speed",
+}
+_MOST_DEPTH: Final = 6
+
+
+def observed_facts(data: Any, source: str) -> Observed:
+    """Facts as they were decoded: `{"arms": {name: {key: value}}, "context": {key: value}}`. Unknown keys are kept."""
+    place = Place(source)
+    out = Observed()
+    read = 0
+    arms = data.get("arms", {})
+    pairs: Iterable[tuple[Any, Any]] = (
+        arms.items()
+        if isinstance(arms, dict)
+        else [(_name_of(one, n), one) for n, one in enumerate(arms)]
+        if isinstance(arms, list)
+        else []
+    )
+    made = []
+    for name, metrics in pairs:
+        if isinstance(metrics, dict):
+            made.append(_arm(str(name), metrics, place))
+            read += len(metrics)
+    out.arms = with_roles(made)
+    context = data.get("context", {})
+    others = {key: value for key, value in data.items() if key not in {"facts", "arms", "context"}}
+    for key, value in [*(context.items() if isinstance(context, dict) else [("context", context)]), *others.items()]:
+        for name, one in _flat(snake(str(key)) or str(key), value, 0):
+            out.settings.append(Setting(name=name, value=one, unit=_unit(name), place=place))
+            read += 1
+            if name in _SPEECH and isinstance(one, str):
+                out.notes.append(one)
+    out.understood = [Understood(source=source, format="facts", understood=read, total=read, what="facts")]
+    return out
+
+
+def _name_of(one: Any, place: int) -> str:
+    if isinstance(one, dict):
+        for key in ("name", "arm", "label"):
+            if key in one:
+                return str(one.pop(key))
+    return f"arm {place + 1}"
+
+
+def _unit(name: str) -> str:
+    for ending, unit in sorted(_UNITS.items(), key=lambda pair: -len(pair[0])):
+        if name.endswith(f"_{ending}") or name == ending:
+            return unit
+    return ""
+
+
+def _flat(key: str, value: Any, depth: int) -> list[tuple[str, Any]]:
+    if isinstance(value, dict) and depth < _MOST_DEPTH:
+        return [pair for name, one in value.items() for pair in _flat(f"{key}.{name}", one, depth + 1)]
+    if isinstance(value, str):
+        cell = read_cell(value)
+        # "2 s" says a number; "1.3.9 -> 1.4.3" says a text.
+        return [(key, cell.value if cell.value is not None and cell.high is None and not cell.unit else value)]
+    return [(key, value)]
+
+
+def _arm(name: str, metrics: dict[str, Any], place: Place) -> Arm:
+    keys: dict[str, float | str] = {}
+    values: dict[str, Quoted] = {}
+    for key, value in metrics.items():
+        for flat, one in _flat(str(key), value, 0):
+            _fact(keys, values, flat, one, place)
+    return Arm(name=name, label=name, keys=keys, values=values, place=place)
+
+
+def _fact(keys: dict[str, float | str], values: dict[str, Quoted], key: str, value: Any, place: Place) -> None:
+    head = heading(key)
+    own = _OWN.get(snake(key))
+    if own is not None:
+        head = msgspec.structs.replace(head, quantity=own if own != snake(key) else head.quantity, stat="")
+    high = None
+    if isinstance(value, list) and len(value) == 2 and all(_is_number(one) for one in value):
+        value, high = value
+    cell = read_cell(str(value)) if _is_number(value) or isinstance(value, str) else None
+    if cell is None or cell.value is None:
+        keys[snake(key)] = str(value)
+        return
+    cell = msgspec.structs.replace(
+        cell, value=float(value) if _is_number(value) else cell.value, high=high or cell.high
+    )
+    item = quoted(head, cell, place, percent="pct" in key.lower() or "percent" in key.lower())
+    if item is None:
+        return
+    placed(values, msgspec.structs.replace(item, label=key))
+    if item.quantity in CONDITIONS and not item.stat:
+        keys[item.quantity] = item.value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _matches(head: str, name: str) -> bool:
+    del name
+    start = head.lstrip()
+    return start.startswith("{") and bool(
+        re.search(r'"facts"\s*:\s*\d|"arms"\s*:\s*[{\[]|"context"\s*:\s*\{', start[:4096])
+    )
+
+
+def _read(path: Path, source: str) -> Observed:
+    with path.open("rb") as file:
+        raw = file.read(_MOST_BYTES + 1)
+    if len(raw) > _MOST_BYTES:
+        raise InputError(f"facts of more than {_MOST_BYTES >> 20} MiB", place=source, remedy="Give the data as a file.")
+    try:
+        data = msgspec.json.decode(raw.removeprefix(b"\xef\xbb\xbf"))
+    except UNREADABLE as error:
+        raise InputError(f"these facts are no JSON: {error}", place=source) from None
+    if not isinstance(data, dict):
+        raise InputError("facts are one JSON object", place=source)
+    return observed_facts(data, source)
+
+
+FACTS: Final = Format(name="facts", matches=_matches, read=_read)

@@ -1,0 +1,235 @@
+"""What a heading says: a quantity, a statistic, a unit, in any order, and the words that are none of them.
+
+`TTFT p50 (ms)`, `p99 TTFT [s]`, `ttft_p95_ms`, `99th percentile of the time to first token, ms`, `GPU util 1 s after
+disconnect (%)` and `change vs baseline (%)` are headings.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from tailrace.diagnose.observed.vocabulary import QUANTITIES, TO_MS, phrase_in
+from tailrace.diagnose.readers.units import unit_of
+
+__all__ = ["Heading", "heading", "plain", "snake", "stat_of", "statistic"]
+
+_LONGEST: Final = 160
+"""A longer heading is a sentence: only so much of it is looked at."""
+_MARKS: Final = re.compile(r"\*\*|__(?=\S)|(?<=\S)__|`|\*|<br\s*/?>|</?[a-z]{1,6}>|[↓↑⬇⬆]")
+_LINK: Final = re.compile(r"\[([^\]]{1,200})\]\([^)]{0,300}\)")
+_BRACKET: Final = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
+_RATE: Final = re.compile(
+    r"\b(tok|toks|tokens?|reqs?|requests?|queries|t)\s*(?:/|per|_)\s*(?:sec(?:onds?)?|s)(?![a-z])"
+)
+_SNAKE_RATE: Final = re.compile(r"(?:^|(?<=[_ ]))(tok|toks|tokens|reqs?|requests)_s(?:ec)?(?=[_ ]|$)")
+_PERCENTILE: Final = re.compile(
+    r"^(?:p|q|pct|perc|percentile)[ (]?(\d{1,2}(?:[._]\d{1,3})?|999|100)\)?$"
+    r"|^(\d{1,2}(?:\.\d{1,3})?)(?:th|st|nd|rd)?(?:%|%ile|p|pct|percentile)$"
+    r"|^(\d{1,2}(?:\.\d{1,3})?)(?:th|st|nd|rd)$"
+)
+_ALIKE: Final = {
+    **dict.fromkeys((0x2212, 0x2010, 0x2011, 0x2012, 0x2013, 0x2014), "-"),
+    0xD7: "x", 0x2019: "'", 0x3BC: "\u00b5", **dict.fromkeys((0xA0, 0x2009, 0x202F), " "), 0xFEFF: "", 0x200B: "",
+}  # fmt: skip
+"""Minus signs and dashes, the sign of multiplication, the Greek mu, blanks that do not break: one character each."""
+_STATS: Final = {
+    "mean": "mean", "avg": "mean", "average": "mean", "median": "p50", "med": "p50", "typical": "p50",
+    "max": "max", "maximum": "max", "longest": "max", "worst": "max", "highest": "max",
+    "min": "min", "minimum": "min", "shortest": "min", "best": "min",
+    "std": "std", "stdev": "std", "stddev": "std", "sd": "std",
+}  # fmt: skip
+_CHANGES: Final = frozenset(
+    {"change", "changes", "delta", "δ", "diff", "difference", "vs", "versus", "relative", "improvement", "reduction"}
+)
+_FILLERS: Final = frozenset({"of", "the", "for", "in", "percentile", "value", "time", "latency", "per", "=", "-"})
+_PERCENT: Final = frozenset({"%", "pct", "percent"})
+_SCALARS: Final = frozenset({"count", "1/s", "tok/s", "tokens"})
+
+
+class Heading(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read of it."""
+
+    label: str
+    """As it stands, without marks of emphasis."""
+    quantity: str = ""
+    """A name of the vocabulary; empty where it names none."""
+    stat: str = ""
+    unit: str = ""
+    """As written, in one spelling; empty where it says none."""
+    qualifier: str = ""
+    """Its other words."""
+    change: bool = False
+    """It speaks of a change against something."""
+
+    @property
+    def key(self) -> str:
+        """The quantity, or the heading itself in snake case."""
+        return self.quantity or snake(self.label)
+
+    @property
+    def canonical(self) -> str:
+        """The unit in which the quantity is kept; empty where it has none."""
+        found = QUANTITIES.get(self.quantity)
+        return found.unit if found else ""
+
+
+def plain(text: str) -> str:
+    """Text of a cell without Markdown's marks, links and HTML tags."""
+    if len(text) > 2000:
+        text = text[:2000]
+    if "[" in text:
+        text = _LINK.sub(r"\1", text)
+    if not text.isascii():
+        text = text.translate(_ALIKE)
+    return " ".join(_MARKS.sub(" " if "<" in text else "", text).replace("\\|", "|").replace("&nbsp;", " ").split())
+
+
+def snake(text: str) -> str:
+    """`GPU util (%)` -> `gpu_util`: a name for what the vocabulary does not know."""
+    without = re.sub(r"[(\[][^)\]]*[)\]]", " ", text)
+    return re.sub(r"[^0-9a-z]+", "_", (without if without.strip() else text).lower()).strip("_")
+
+
+def statistic(word: str) -> str:
+    """`p99`, `median`, `99th`, `50%` -> the statistic's name; empty when it is none."""
+    word = word.lower().strip(" :.")
+    if word in _STATS:
+        return _STATS[word]
+    found = _PERCENTILE.match(word)
+    if found is None:
+        return ""
+    digits = next(group for group in found.groups() if group)
+    digits = digits.replace("_", ".")
+    return "p" + digits.replace(".", "") if digits != "100" else "max"
+
+
+@lru_cache(maxsize=4096)
+def heading(text: str) -> Heading:
+    """Read one heading."""
+    label = plain(text)[:_LONGEST]
+    low = re.sub(r"(?<=[a-z])(?=p\d\d)", " ", re.sub(r"p(\d\d)_(\d{1,2})(?!\d)", r"p\1.\2", label.lower()))
+    low, unit, stat = _brackets(low.replace("_", " "))
+    low = _SNAKE_RATE.sub(_rate, low.replace("-", " ") if "/" not in low else low)
+    words, divided = _words(_RATE.sub(_rate, low))
+    unit = unit or divided
+    if not unit and len(words) > 1:
+        unit = _trailing_unit(words)
+    found = phrase_in(words)
+    quantity = "" if found is None else found[0].name
+    outside = words if found is None else [*words[: found[1]], *words[found[2] :]]
+    left: list[str] = []
+    change = False
+    for word in outside:
+        as_stat = "" if stat else statistic(word)
+        if as_stat and (quantity or not word.startswith(("max", "min", "best", "worst"))):
+            stat = as_stat
+        else:
+            change = change or word in _CHANGES
+            left.append(word)
+    if not unit and any(word in _PERCENT for word in left):
+        unit, left = "%", [word for word in left if word not in _PERCENT]
+    quantity = _by_unit(quantity, unit)
+    if quantity == "output_tok_s" and stat == "max":
+        quantity, stat = "peak_output_tok_s", ""
+    useful = bool(quantity or change) and any(word not in _FILLERS for word in left)
+    return Heading(
+        label=label,
+        quantity=quantity,
+        stat=stat_of(quantity, stat, unit),
+        unit=unit,
+        qualifier=" ".join(left) if useful else "",
+        change=change,
+    )
+
+
+def _brackets(low: str) -> tuple[str, str, str]:
+    """(the text without what its brackets say of unit and statistic, the unit, the statistic)."""
+    said = {"unit": "", "stat": ""}
+
+    def bracket(found: re.Match[str]) -> str:
+        rest = []
+        for piece in re.split(r"[,;]", found[1]):
+            part = piece.strip()
+            as_stat, as_unit = statistic(part), unit_of(part.removeprefix("in ").strip())
+            if as_unit and not (as_stat and as_unit == "min"):
+                said["unit"] = said["unit"] or as_unit
+            elif as_stat:
+                said["stat"] = said["stat"] or as_stat
+            elif part:
+                rest.append(part)
+        return f" {' '.join(rest)} "
+
+    return _BRACKET.sub(bracket, low), said["unit"], said["stat"]
+
+
+def _words(low: str) -> tuple[list[str], str]:
+    """(its words, the unit of `p99/ms`)."""
+    words: list[str] = []
+    unit = ""
+    for word in re.split(r"[\s_,:;|]+", low):
+        head, slash, tail = word.rpartition("/")
+        if slash and head not in {"tok", "req"} and unit_of(tail) in TO_MS:
+            unit = unit or unit_of(tail)
+            words.append(head)
+        else:
+            words.append(word)
+    return _joined_percentiles([word for word in words if word]), unit
+
+
+def stat_of(quantity: str, stat: str, unit: str = "") -> str:
+    """The limit of a count and the mean of a rate are the scalar that everybody means."""
+    known = QUANTITIES.get(quantity)
+    if known is None or known.unit not in _SCALARS or unit not in {"", known.unit}:
+        return stat
+    if known.unit == "count" and stat in {"max", "p50", "mean", "min"}:
+        return ""
+    return "" if stat == "mean" else stat
+
+
+def _rate(found: re.Match[str]) -> str:
+    return " req/s " if found[1].startswith(("req", "quer")) else " tok/s "
+
+
+def _joined_percentiles(words: list[str]) -> list[str]:
+    """`p 99`, `99 percentile`, `99th percentile` are one word."""
+    out: list[str] = []
+    for word in words:
+        if out and word in {"percentile", "percentiles", "%ile"} and statistic(out[-1] + "percentile"):
+            out[-1] = statistic(out[-1] + "percentile")
+        elif out and out[-1] in {"p", "percentile"} and re.fullmatch(r"\d{2,3}(\.\d+)?", word):
+            out[-1] = "p" + word
+        else:
+            out.append(word)
+    return out
+
+
+def _trailing_unit(words: list[str]) -> str:
+    """A unit at the end that stands behind no number (`ttft ms`, `latency in s`); taken off `words`."""
+    last = unit_of(words[-1])
+    if last in {"", "x", "tokens", "tok/s", "1/s", "C", "W", "h", "GiB"} or words[-1] == "min":
+        return ""
+    if re.fullmatch(r"[\d.]+", words[-2]):
+        return ""
+    words.pop()
+    if len(words) > 1 and words[-1] == "in":
+        words.pop()
+    return last
+
+
+def _by_unit(quantity: str, unit: str) -> str:
+    """Some words mean two things: the unit tells which."""
+    if unit == "tok/s" and quantity == "req_s":
+        return "output_tok_s"
+    if unit == "%" and quantity == "failed":
+        return "failed_share"
+    if unit == "1/s" and quantity == "output_tok_s":
+        return "req_s"
+    if unit in TO_MS and quantity == "waiting":
+        return "queue"
+    if unit in TO_MS and quantity == "duration" and unit in {"ms", "us", "ns"}:
+        return "e2e"
+    return quantity

@@ -1,0 +1,78 @@
+"""Which arm is the one from before, told by words of its label; none where no word tells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from tailrace.diagnose.observed import Arm, Role
+
+__all__ = ["with_roles"]
+
+_PAIRS: Final[tuple[tuple[str, str], ...]] = (
+    ("before", "after"),
+    ("old", "new"),
+    (
+        "baseline|base|reference|control|stock|vanilla|original|default",
+        "candidate|treatment|variant|experiment|patched",
+    ),
+    ("off|disabled|false|unset", "on|enabled|true|set"),
+    ("without|no", "with"),
+    ("main|master|stable|prod|production", "pr|branch|canary|patch|fix|fixed|tuned|optimi[sz]ed"),
+    ("previous|prev|yesterday|last week", "current|today|now"),
+    ("a", "b"),
+)
+_LAST: Final = frozenset({"on", "off", "set", "true", "false", "no"})
+_STRONG: Final = 3
+"""The first pairs tell one side by themselves: the others are then on the other one."""
+_VERSION: Final = re.compile(r"(?<![\d.])v?(\d+)\.(\d+)(?:\.(\d+))?(?:[.\-]?(?:rc|post|dev|a|b)?(\d+))?(?![\d.])")
+
+
+def with_roles(arms: Sequence[Arm]) -> list[Arm]:
+    """The arms with their roles. A table of one arm has none; so has one in which both words or none are found."""
+    if len(arms) < 2 or any(arm.role for arm in arms):
+        return list(arms)
+    labels = [_words(arm) for arm in arms]
+    roles = _by_words(labels) or _by_version(arms)
+    if roles is None:
+        return list(arms)
+    return [msgspec.structs.replace(arm, role=role) for arm, role in zip(arms, roles, strict=True)]
+
+
+def _words(arm: Arm) -> str:
+    """Its label as words between blanks. `on` and `off` are words of it only at its end: `on the loop` is neither."""
+    words = re.sub(r"[^0-9a-z.\-]+", " ", (arm.label or arm.name).lower().replace("_", " ")).split()
+    return f" {' '.join(w for n, w in enumerate(words) if w not in _LAST or n + 1 == len(words))} "
+
+
+def _by_words(labels: list[str]) -> list[Role] | None:
+    for place, (one, other) in enumerate(_PAIRS):
+        before = [bool(re.search(rf" (?:{one})(?: |\d)", label)) for label in labels]
+        after = [bool(re.search(rf" (?:{other})(?: |\d)", label)) for label in labels]
+        both = [a and b for a, b in zip(before, after, strict=True)]
+        before = [a and not c for a, c in zip(before, both, strict=True)]
+        after = [b and not c for b, c in zip(after, both, strict=True)]
+        if any(before) and any(after):
+            return [Role.BEFORE if a else Role.AFTER if b else Role.NONE for a, b in zip(before, after, strict=True)]
+        if any(before) and not all(before) and (place < _STRONG or (len(labels) == 2 and place == _STRONG)):
+            return [Role.BEFORE if a else Role.AFTER for a in before]
+        if any(after) and not all(after) and place < _STRONG and len(labels) == 2:
+            return [Role.AFTER if b else Role.BEFORE for b in after]
+    return None
+
+
+def _by_version(arms: Sequence[Arm]) -> list[Role] | None:
+    """Two versions of one thing: the lower one is from before."""
+    texts = [next((str(v) for k, v in arm.keys.items() if "version" in k or "release" in k), arm.label) for arm in arms]
+    found = [_VERSION.search(text) for text in texts]
+    if not all(found):
+        return None
+    rests = {_VERSION.sub("", text).strip().lower() for text in texts}
+    versions = [tuple(int(group or 0) for group in one.groups()) for one in found if one is not None]
+    if len(set(versions)) != 2 or len(rests) != 1:
+        return None
+    low = min(versions)
+    return [Role.BEFORE if version == low else Role.AFTER for version in versions]

@@ -1,0 +1,84 @@
+"""Tables in files: Markdown, CSV, TSV, data frames as they are printed. Several in one file, with text between."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from tailrace.diagnose.observed import Arm
+from tailrace.diagnose.readers.foreign_json import LONGEST_LINE
+from tailrace.diagnose.readers.grids import Line, grids_in
+from tailrace.diagnose.readers.heading import plain
+from tailrace.diagnose.readers.roles import with_roles
+from tailrace.diagnose.readers.table_arms import arms_of
+from tailrace.model.errors import InputError
+
+__all__ = ["arms_in", "numbered_lines"]
+
+_MOST_BYTES: Final = 64 << 20
+"""A longer text is a log; what stands behind is counted, not read."""
+_MOST_TABLES: Final = 500
+
+
+def numbered_lines(path: Path) -> list[Line]:
+    """(number, text) of every line; a line beyond `LONGEST_LINE` is cut there. Bytes that are no UTF-8 are replaced."""
+    out: list[Line] = []
+    read = 0
+    try:
+        with path.open("rb") as file:
+            while (raw := file.readline(LONGEST_LINE)) and read < _MOST_BYTES:
+                read += len(raw)
+                text = raw.decode("utf-8-sig" if not out else "utf-8", "replace").rstrip("\r\n")
+                # A lone carriage return ends a line of a progress bar, or of an old Macintosh.
+                out.extend((len(out) + 1, part) for part in text.split("\r"))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", place=str(path)) from None
+    return out
+
+
+def arms_in(lines: Sequence[Line], source: str) -> tuple[list[Arm], list[Line], int]:
+    """(the arms of all tables in these lines, the lines that belong to none, rows beyond what is read)."""
+    grids, left = grids_in(lines)
+    context = " ".join(text for _, text in left)[:4000]
+    stem = source.rsplit("/", maxsplit=1)[-1].split(".", maxsplit=1)[0]
+    arms: list[Arm] = []
+    captions: set[str] = set()
+    left_out = 0
+    for number, grid in enumerate(grids):
+        made = arms_of(grid, source, named=stem, context=context) if number < _MOST_TABLES else []
+        if not made:
+            left += [(line, " | ".join(row)) for line, row in zip(grid.lines, grid.rows, strict=True)]
+            continue
+        left_out += grid.left_out
+        if grid.caption:
+            captions.add(grid.caption)
+            if len(grids) > 1:
+                made = [msgspec.structs.replace(arm, keys={"section": grid.caption, **arm.keys}) for arm in made]
+        arms += made
+    left = [(line, text) for line, text in left if not _is_caption(text, captions)]
+    return with_roles(_distinct(arms)) if len(grids) > 1 else _distinct(arms), sorted(left), left_out
+
+
+def _is_caption(text: str, captions: set[str]) -> bool:
+    return not re.search(r"\w", text) or any(caption in plain(text) for caption in captions)
+
+
+def _distinct(arms: list[Arm]) -> list[Arm]:
+    """Arms of several tables keep their own names: the second `before` is the one of its section."""
+    seen: dict[str, int] = {}
+    out = []
+    for arm in arms:
+        name = arm.name
+        if name in seen:
+            section = arm.keys.get("section")
+            name = f"{name} ({section})" if section else name
+            if name in seen:
+                name = f"{arm.name} ({seen[arm.name] + 1})"
+        seen[arm.name] = seen.get(arm.name, 0) + 1
+        seen.setdefault(name, 1)
+        out.append(arm if name == arm.name else msgspec.structs.replace(arm, name=name))
+    return out

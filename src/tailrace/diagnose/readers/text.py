@@ -1,0 +1,86 @@
+"""Text that people write and paste: tables, printed benchmarks, command lines, sentences, in one file or alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from tailrace.diagnose.observed import Observed, Understood
+from tailrace.diagnose.readers.bench_command import commands_in, is_bench_command
+from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.grids import Line, grids_in
+from tailrace.diagnose.readers.printed import is_printed_row, is_titled, runs_in
+from tailrace.diagnose.readers.prose import is_code, is_sentence
+from tailrace.diagnose.readers.table_arms import arms_of
+from tailrace.diagnose.readers.tables import arms_in, numbered_lines
+
+__all__ = ["TEXT", "observed_text"]
+
+_MOST_NOTES: Final = 200
+_LONGEST_NOTE: Final = 500
+_SHOWN: Final = 3
+_LOOKED_AT: Final = 400
+
+
+def observed_text(lines: Sequence[Line], source: str) -> Observed:
+    """Everything in these lines that is a command, a table or a printed row; sentences are notes. Nothing raises."""
+    total = sum(1 for _, text in lines if text.strip())
+    commands, left = commands_in(lines, source)
+    tables, left, left_out = arms_in(left, source)
+    printed, settings, left = runs_in(left, source)
+    said = [(number, text.strip()) for number, text in left if is_sentence(text)]
+    spoken = {number for number, _ in said}
+    lost = [(number, text) for number, text in left if text.strip() and number not in spoken]
+    what = [name for name, found in (("tables", tables), ("printed results", printed), ("commands", commands)) if found]
+    understood = []
+    if total - len(said) + left_out:
+        understood.append(
+            Understood(
+                source=source,
+                format=", ".join(what) or "text",
+                understood=max(total - len(said) - len(lost), 0),
+                total=total - len(said) + left_out,
+                examples=[f"{number}: {text.strip()[:80]}" for number, text in lost[:_SHOWN]],
+            )
+        )
+    if said:
+        understood.append(
+            Understood(
+                source=source,
+                format="sentences: kept as context, they are no evidence",
+                understood=0,
+                total=len(said),
+                examples=[f"{number}: {text[:80]}" for number, text in said[:1]],
+            )
+        )
+    return Observed(
+        arms=[*tables, *printed],
+        settings=[*commands, *settings],
+        understood=understood,
+        notes=[text[:_LONGEST_NOTE] for _, text in said[:_MOST_NOTES]],
+    )
+
+
+def _matches(head: str, name: str) -> bool:
+    del name
+    lines = [(number, text) for number, text in enumerate(head.splitlines()[:_LOOKED_AT], start=1) if text.strip()]
+    texts = [text for _, text in lines]
+    if is_titled(head) or any(map(is_bench_command, texts)):
+        return True
+    rows = sum(map(is_printed_row, texts))
+    if rows >= 2 and rows >= 0.4 * len(texts):
+        return True
+    grids, left = grids_in(lines)
+    made = [grid for grid in grids if arms_of(grid, "")]
+    if made and len(left) <= 3 * sum(len(grid.rows) + 1 for grid in made):
+        return True
+    sentences = sum(map(is_sentence, texts))
+    return sentences >= 1 and sentences >= 0.5 * len(texts) and not any(map(is_code, texts[:5]))
+
+
+def _read(path: Path, source: str) -> Observed:
+    return observed_text(numbered_lines(path), source)
+
+
+TEXT: Final = Format(name="text", matches=_matches, read=_read)
