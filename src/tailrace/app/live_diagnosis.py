@@ -18,6 +18,7 @@ from tailrace.app.diagnosis_child import Question
 from tailrace.diagnose.hardware import Hardware
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.served import Served
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import TailraceError
 from tailrace.web.source import dropped_by_class
@@ -120,7 +121,7 @@ class LiveDiagnosis:
             async with asyncio.timeout(timeout_s), self._turn:
                 await self._flush()
                 out = await self._child(self._question(config, since, limit, before))
-        except (TimeoutError, OSError, msgspec.MsgspecError) as error:
+        except (TimeoutError, OSError, *UNREADABLE) as error:
             self.failed += 1
             why = f"not within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
             raise TailraceError(f"the diagnosis was given up: {why}") from None
