@@ -404,7 +404,8 @@ def _long_wait(wait: Wait) -> bool:
 
 
 def _of_wait(wait: Wait) -> str:
-    usual = "" if wait.usual_ms is None else f" (usual {wait.usual_ms:,.0f} ms)"
+    word = "usual" if wait.kind == "gap" else "the one alike:"
+    usual = "" if wait.usual_ms is None else f" ({word} {wait.usual_ms:,.0f} ms)"
     if wait.kind == "gap":
         text = f"At {wait.begin_ms:,.0f} ms the stream stood still for {wait.length_ms:,.0f} ms{usual}"
         if wait.streams:
