@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tailrace.diagnose.causes import decode_slowdown
+from tailrace.diagnose.causes.compute import decode_slowdown
 from tailrace.diagnose.causes.compute.decode_slowdown import DecodeSlowdown
 from tailrace.model.finding import Action, Layer, Level
 from tests.diagnose.simulated import answer, as_gateway, codes, evidence, found, served, without_state
@@ -28,7 +28,7 @@ def test_more_documents_are_a_mix_shift():
     assert finding is not None
     assert (finding.layer, finding.level) == (Layer.MIX, Level.CONSISTENT)
     assert "the mix explains +" in finding.statement
-    assert "4096-16383" in " ".join(item.text for item in finding.evidence)
+    assert "prompts of 4096 to 8192 tokens" in " ".join(item.text for item in finding.evidence)
     assert SLOW not in codes(result)
 
 

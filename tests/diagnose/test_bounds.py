@@ -4,8 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from tailrace.analyze.attribution.mix_split import NAMED_SHARE
 from tailrace.cli.objectives import parse_objectives
-from tailrace.diagnose.causes import mix_shift
+from tailrace.diagnose.causes.mix.mix_shift import MixShift
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, Waits, waits_behind_prefill
 from tailrace.diagnose.causes.scheduler.prefill_steals_decode import PrefillStealsDecode
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
@@ -181,8 +182,7 @@ MIXES = {
 @pytest.mark.parametrize(("a", "b", "fires"), MIXES.values(), ids=MIXES)
 def test_mix_shift_needs_size_and_certainty(a, b, fires):
     seen = evidence(traffic(b[0], spread=b[1], seed=2), before=traffic(a[0], spread=a[1], seed=1))
-    sides = [mix_shift._buckets(side, "ttft") for side in (seen.before, seen.now)]
-    split, (low, _) = mix_shift._split(*sides), mix_shift.MixShift._interval(*sides)
-    assert split.mix > abs(split.within), "size or certainty alone must decide"
-    assert ((split.mix >= mix_shift.NAMED_SHARE * split.a) + (low > 0)) == (2 if fires else 1)
-    assert (mix_shift.MixShift()._metric(seen, seen.before, "ttft") is not None) is fires
+    split = seen.attributed.split("ttft")
+    assert split.mix.value > abs(split.within.value), "size or certainty alone must decide"
+    assert ((split.mix.value >= NAMED_SHARE * split.a) + (split.mix.low > 0)) == (2 if fires else 1)
+    assert (MixShift()._metric(seen, "ttft") is not None) is fires

@@ -133,10 +133,6 @@ def test_what_is_no_evidence_is_said(tmp_path, content, text):
 def test_missing_files_and_sources_without_records(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         diagnose_sources([str(tmp_path / "none")])
-    scrape = tmp_path / "a.prom"
-    scrape.write_text(SCRAPE.format(1, 0.1))
-    with pytest.raises(InputError, match="no records of requests"):
-        diagnose_sources([str(scrape)])
     with pytest.raises(InputError, match="data directory"):
         diagnose_sources([str(tmp_path)])
 

@@ -6,6 +6,7 @@ stage" would not, because those maxima sit in different requests.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import msgspec
@@ -14,11 +15,22 @@ from numpy.typing import NDArray
 
 from tailrace.analyze.timebase import starts_ns
 from tailrace.model.stage import STAGES
+from tailrace.stats.blocks import Blocks, blocks_of, interval
 from tailrace.stats.decomposition import conditional_stage_mean
 from tailrace.stats.quantiles import quantile
+from tailrace.stats.stage_draws import stage_draws
 from tailrace.store.table import RecordTable
 
-__all__ = ["StageChange", "TailStages", "stage_change", "stage_columns", "tail_stages"]
+__all__ = [
+    "StageChange",
+    "StageInterval",
+    "TailStages",
+    "shift_words",
+    "stage_change",
+    "stage_columns",
+    "stage_intervals",
+    "tail_stages",
+]
 
 Floats = NDArray[np.float64]
 
@@ -90,7 +102,7 @@ def tail_stages(table: RecordTable, total: str = "e2e", p: float = 0.99) -> Tail
     keep = np.flatnonzero(~np.isnan(table.ms(total)))
     if not keep.size:
         return None
-    stages, whole = stage_columns(table.where(keep), total)
+    stages, whole = stage_columns(table if keep.size == len(table) else table.where(keep), total)
     n = int(whole.size)
     tail = conditional_stage_mean(stages, whole, p, half_width(p, n))
     typical = conditional_stage_mean(stages, whole, 0.5, 0.05)
@@ -108,6 +120,42 @@ def tail_stages(table: RecordTable, total: str = "e2e", p: float = 0.99) -> Tail
         leader=leader,
         members=[int(keep[row]) for row in tail.members],
     )
+
+
+class StageInterval(msgspec.Struct, frozen=True, kw_only=True):
+    """A stage's part of the quantile (ms), with a 95 % interval by blocks of time."""
+
+    stage: str
+    value: float
+    low: float
+    high: float
+    typical: float
+    """The same among the requests around the median."""
+
+    @property
+    def share(self) -> str:
+        """For a reader."""
+        return f"{self.stage} {self.value:.0f} ms [{self.low:.0f}, {self.high:.0f}], typically {self.typical:.0f}"
+
+
+def stage_intervals(
+    table: RecordTable, tail: TailStages, rng: np.random.Generator, *, resamples: int = 200
+) -> list[StageInterval]:
+    """The stages of `tail_stages(table, ...)` with intervals, the largest excess first."""
+    known = ~np.isnan(table.ms(tail.total))
+    kept = table if known.all() else table.where(known)
+    stages, whole = stage_columns(kept, tail.total)
+    blocks = blocks_of(whole, starts_ns(kept) / 1e9)
+    draws = stage_draws(stages, whole, blocks, tail.p, half_width(tail.p, int(whole.size)), rng, resamples)
+    out = []
+    for name in sorted(stages, key=lambda one: (-tail.excess_ms[one], one)):
+        low, high = interval(tail.tail_ms[name], draws[name], blocks.widen)
+        out.append(
+            StageInterval(
+                stage=name, value=tail.tail_ms[name], low=max(0.0, low), high=high, typical=tail.typical_ms[name]
+            )
+        )
+    return out
 
 
 class StageChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,66 +177,58 @@ def stage_change(
     *,
     total: str = "e2e",
     p: float = 0.99,
-    block_s: float = 10.0,
+    block_s: float | None = 10.0,
     resamples: int = 200,
 ) -> dict[str, StageChange]:
-    """Change of each stage's contribution at the quantile. Negative ones beside a positive one are crowding-out."""
+    """Change of each stage's contribution at the quantile. Negative ones beside a positive one are crowding-out.
+
+    `block_s`: `None` chooses the blocks by the length of the dependence (`stats.blocks`).
+    """
     arms = []
     for table in (a, b):
-        kept = table.where(~np.isnan(table.ms(total)))
+        known = ~np.isnan(table.ms(total))
+        kept = table if known.all() else table.where(known)
         if not len(kept):
             return {}
         arms.append((*stage_columns(kept, total), starts_ns(kept) / 1e9))
     names = [name for name in map(str, STAGES) if name in arms[0][0] or name in arms[1][0]]
-    points, draws = [], []
+    points, draws, widen = [], [], 1.0
     for stages, whole, at in arms:
         full = {name: stages.get(name, np.zeros_like(whole)) for name in names}
         h = half_width(p, int(whole.size))
+        blocks = blocks_of(whole, at) if block_s is None else _cut(at, block_s)
+        widen = max(widen, blocks.widen)
         points.append(conditional_stage_mean(full, whole, p, h).stages)
-        draws.append(_draws(full, whole, at, p, h, block_s, rng, resamples))
+        draws.append(stage_draws(full, whole, blocks, p, h, rng, resamples))
     level = quantile(arms[0][1], p)
     out = {}
     for name in names:
         delta = points[1][name] - points[0][name]
-        low, high = (float(x) for x in np.quantile(draws[1][name] - draws[0][name], (0.025, 0.975)))
+        low, high = interval(delta, draws[1][name] - draws[0][name], widen)
         named = abs(delta) > NAMED_SHARE * level and (low > 0 or high < 0)
         out[name] = StageChange(a=points[0][name], b=points[1][name], delta=delta, low=low, high=high, named=named)
     return out
 
 
-def _draws(
-    stages: dict[str, Floats],
-    whole: Floats,
-    at: Floats,
-    p: float,
-    h: float,
-    block_s: float,
-    rng: np.random.Generator,
-    resamples: int,
-) -> dict[str, Floats]:
-    span = float(at.max() - at.min())
+def shift_words(changes: dict[str, StageChange]) -> str:
+    """The stages that carry a change, in words; what became smaller beside them is called crowding-out."""
+    named = sorted((name for name in changes if changes[name].named), key=lambda name: -abs(changes[name].delta))
+    grown = [name for name in named if changes[name].delta > 0]
+    if not named:
+        return "no stage carries a change that is large and certain"
+    text = ", ".join(
+        f"{name} {changes[name].delta:+.0f} ms [{changes[name].low:+.0f}, {changes[name].high:+.0f}]"
+        for name in (grown or named)
+    )
+    less = [name for name in named if changes[name].delta < 0]
+    if grown and less:
+        text += f"; {', '.join(less)} is smaller there because other requests make the tail now (crowding-out)"
+    return text
+
+
+def _cut(at_s: Floats, block_s: float) -> Blocks:
+    """Blocks of a given length."""
+    span = float(at_s.max() - at_s.min())
     count = max(2, int(span / block_s)) if span > 0 else 2
-    block = np.minimum((at - at.min()) / max(span, 1e-9) * count, count - 1).astype(np.int64)
-    # Sorted once: in a resample a row stands as often as its block was drawn, so ranks are sums of these counts.
-    order = np.argsort(whole, kind="stable")
-    block = block[order]
-    ordered = {name: values[order] for name, values in stages.items()}
-    out = {name: np.empty(resamples) for name in stages}
-    for r in range(resamples):
-        times = np.bincount(rng.integers(0, count, count), minlength=count)[block]
-        until = np.cumsum(times)
-        n = int(until[-1])
-        if not n:
-            times = np.ones_like(times)
-            until = np.cumsum(times)
-            n = int(until[-1])
-        low = max(0, int(np.floor((p - h) * n + 1e-9)))
-        high = min(n, max(low + 1, int(np.floor((p + h) * n + 1e-9))))
-        low = min(low, max(0, high - 1))
-        first, last = (int(place) for place in np.searchsorted(until, (low, high), side="left"))
-        inside = slice(first, last + 1)
-        ranks = np.minimum(until[inside], high) - np.maximum(until[inside] - times[inside], low)
-        ranks = np.maximum(ranks, 0)
-        for name, values in ordered.items():
-            out[name][r] = float(ranks @ values[inside]) / (high - low)
-    return out
+    of = np.minimum((at_s - at_s.min()) / max(span, 1e-9) * count, count - 1).astype(np.int64)
+    return Blocks(of, count, block_s, math.sqrt(count / (count - 1)))

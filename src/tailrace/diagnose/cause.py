@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from tailrace.diagnose.evidence import EvidenceSet
@@ -9,12 +10,13 @@ from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Evidence, Finding, Layer, Level
 
-__all__ = ["CARRIES_MS", "CARRIES_SHARE", "Cause", "layer_of"]
+__all__ = ["CARRIES_MS", "CARRIES_SHARE", "Cause", "layer_of", "surest"]
 
 CARRIES_SHARE: Final = 0.10
 CARRIES_MS: Final = 50.0
 """A cause is named only if it explains at least this share, and this much, of the time that the tail lost."""
 
+_SUREST: Final = tuple(Level)
 _LAYERS: Final = {
     "GW": Layer.GATEWAY,
     "FE": Layer.GATEWAY,
@@ -61,6 +63,12 @@ def layer_of(code: str) -> Layer:
     return _BY_CAUSE.get(code) or _LAYERS[code.split("_", maxsplit=1)[0]]
 
 
+def surest(findings: Iterable[Finding | None]) -> Finding | None:
+    """Of what several rules of one code found, the surest; of equally sure ones the first."""
+    found = [finding for finding in findings if finding is not None]
+    return min(found, key=lambda finding: _SUREST.index(finding.level)) if found else None
+
+
 class Cause:
     """One cause of the catalogue. Subclasses are stateless: everything comes from the evidence."""
 
@@ -100,6 +108,18 @@ class Cause:
     def carries(self, evidence: EvidenceSet, explains_ms: float) -> bool:
         """Whether so many milliseconds matter to the tail of this window."""
         return explains_ms >= max(CARRIES_MS, CARRIES_SHARE * evidence.now.tail_lost_ms)
+
+    def insufficient(self, *missing: str) -> Finding:
+        """The answer where the evidence has the shape of this cause, and lacks what would decide it."""
+        return Finding(
+            code=self.code,
+            layer=layer_of(self.code),
+            stage=self.stage,
+            level=Level.INSUFFICIENT,
+            statement="",
+            missing=list(missing),
+            action=Action.COLLECT,
+        )
 
     def finding(
         self,

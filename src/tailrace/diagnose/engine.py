@@ -11,8 +11,9 @@ from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
+from tailrace.diagnose.told import told
 from tailrace.diagnose.triage import triage
-from tailrace.diagnose.validity import check
+from tailrace.diagnose.validity import Checked, check
 from tailrace.diagnose.verdict import merged, rank, wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
 from tailrace.stats.quantiles import needed, supported
@@ -27,9 +28,12 @@ def diagnose(evidence: EvidenceSet) -> Diagnosis:
     observed = _observed(evidence)
     if not len(evidence.table) and not len(evidence.applications):
         found = _of_observed(evidence, observed) if evidence.observed else _without_requests(evidence)
-        return msgspec.structs.replace(found, observations=seen_beside(evidence.hardware))
-    found = _with_observed(_of_requests(evidence), observed)
-    return msgspec.structs.replace(found, observations=seen_beside(evidence.meanwhile))
+        return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.hardware)))
+    checked = check(evidence)
+    if checked.sound is not evidence.table:
+        evidence = evidence.with_table(checked.sound)
+    found = _with_observed(_of_requests(evidence, checked), observed)
+    return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.meanwhile)))
 
 
 def _observed(evidence: EvidenceSet) -> list[Finding]:
@@ -50,8 +54,12 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
     """Foreign evidence alone: the findings, or what is missing for one."""
     if not findings:
         findings = rank([found for cause in CAUSES if (found := cause.without_requests(evidence.hardware))])
-    first = findings[0] if findings else _cannot_tell()
+    # A cause may see its own shape in the evidence and lack what decides: that is a need, not a finding.
+    lacks = [want for item in evidence.observed.understood for want in item.wants]
+    lacks += [missing for item in findings if item.level is Level.INSUFFICIENT for missing in item.missing]
     needs = [f"{item.code}: {missing}" for item in findings for missing in item.missing]
+    findings = [item for item in findings if item.level is not Level.INSUFFICIENT]
+    first = findings[0] if findings else _cannot_tell(lacks)
     return Diagnosis(
         validity=[item for item in findings if item.layer is Layer.VALIDITY],
         findings=findings or [first],
@@ -66,6 +74,7 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
 
 def _with_observed(found: Diagnosis, observed: list[Finding]) -> Diagnosis:
     """Requests lead; foreign evidence beside them adds its findings, and may raise a level."""
+    observed = [item for item in observed if item.level is not Level.INSUFFICIENT]
     if not observed:
         return found
     findings = rank(merged([*found.findings, *observed]))
@@ -79,8 +88,8 @@ def _with_observed(found: Diagnosis, observed: list[Finding]) -> Diagnosis:
     )
 
 
-def _cannot_tell() -> Finding:
-    """No rule could be computed: what to collect next."""
+def _cannot_tell(lacks: list[str]) -> Finding:
+    """No rule could be computed: what to collect next. `lacks` is what rules that fit would have needed."""
     return Finding(
         code="INSUFFICIENT_EVIDENCE",
         layer=Layer.VALIDITY,
@@ -88,6 +97,7 @@ def _cannot_tell() -> Finding:
         level=Level.INSUFFICIENT,
         statement="",
         missing=[
+            *lacks,
             "the requests one by one, as CSV or JSONL: send, first token, last token, tokens",
             "the engine's log of the slow window, or two scrapes of its /metrics (preemptions, running, waiting)",
         ],
@@ -101,7 +111,7 @@ def _not_understood(evidence: EvidenceSet) -> list[str]:
         + (f", not: {'; '.join(item.examples)}" if item.examples else "")
         for item in evidence.observed.understood
         if item.understood < item.total
-    ]
+    ] + [f"{item.source}: {said}" for item in evidence.observed.understood for said in item.said]
 
 
 def _without_requests(evidence: EvidenceSet) -> Diagnosis:
@@ -120,10 +130,7 @@ def _without_requests(evidence: EvidenceSet) -> Diagnosis:
     )
 
 
-def _of_requests(evidence: EvidenceSet) -> Diagnosis:
-    checked = check(evidence)
-    if checked.sound is not evidence.table:
-        evidence = evidence.with_table(checked.sound)
+def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
     if checked.blocks:
         return Diagnosis(
             validity=checked.findings,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from tailrace.analyze.vantage import split_applications, without_cached
 from tailrace.diagnose.applications import ApplicationWindow
+from tailrace.diagnose.attribution import Attributed
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window
@@ -25,7 +27,8 @@ class EvidenceSet:
     `states` are scrapes of the engine in order of time; two of them give the counters' deltas. `dropped` is the share
     of records that were lost. `before` is the window to compare with, if there is one. Records that services before the
     gateway have reported may be among the others: they are kept apart, as `applications`. `hardware` is what
-    was seen of the machine and its accelerators, `observed` what foreign evidence says.
+    was seen of the machine and its accelerators, `observed` what foreign evidence says, `events` what is known to have
+    happened: (wall clock in s, words), such as a deploy or a reloaded configuration.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class EvidenceSet:
         not_understood: list[str] | None = None,
         hardware: Hardware | None = None,
         observed: Observed | None = None,
+        events: Sequence[tuple[float, str]] = (),
     ) -> None:
         ours, self.applications = split_applications(table)
         self.table = without_cached(ours)
@@ -55,6 +59,7 @@ class EvidenceSet:
         self.not_understood = not_understood or []
         self.hardware = hardware or Hardware()
         self.observed = observed or Observed()
+        self.events = sorted(events)
 
     @classmethod
     def from_run(cls, run: Run, *, before: Run | None = None, objectives: Objectives | None = None) -> EvidenceSet:
@@ -87,7 +92,13 @@ class EvidenceSet:
             not_understood=self.not_understood,
             hardware=self.hardware,
             observed=self.observed,
+            events=self.events,
         )
+
+    @cached_property
+    def attributed(self) -> Attributed:
+        """Where the tail, or its change, lies."""
+        return Attributed(self)
 
     @cached_property
     def meanwhile(self) -> Hardware:

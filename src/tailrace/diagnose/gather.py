@@ -11,8 +11,9 @@ from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.readers.metric_observations import observations_of
 from tailrace.diagnose.readers.roles import with_roles
-from tailrace.diagnose.readers.source import Source
+from tailrace.diagnose.readers.source import Kind, Source
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
 from tailrace.model.thresholds import Objectives
@@ -37,6 +38,10 @@ def gather(
         if source.hardware is not None:
             hardware = hardware.joined(source.hardware)
     observed = Observed.joined(source.observed for source in sources if source.observed is not None)
+    readings = [reading for source in sources for reading in source.readings]
+    if readings and not _has_records(sources):
+        # Beside records of our own, scrapes serve the rules on records (`states`).
+        observed = Observed.joined([observed, observations_of(readings)])
     observed.arms = _apart(observed.arms)
     summaries = [source.name for source in sources if source.aggregate is not None]
     if summaries and not tables and not hardware and not observed:
@@ -88,8 +93,13 @@ def _with_inferred(table: RecordTable) -> RecordTable:
     return table if split_applications(table)[1].timelines else with_inferred(table)
 
 
+def _has_records(sources: Sequence[Source]) -> bool:
+    """Whether somebody gave records with stages and timelines, and not a table of requests only."""
+    return any(source.table is not None and source.kind is not Kind.OBSERVED for source in sources)
+
+
 def _states(sources: Sequence[Source]) -> list[EngineState]:
     """Scrapes that were given; without any, those that the first run took of its engine while it went on."""
-    given = [source.state for source in sources if source.state is not None]
+    given = [state for source in sources if source.state is not None for state in (*source.earlier, source.state)]
     runs = (source.run.states for source in sources if source.run is not None)
     return given or next(runs, [])

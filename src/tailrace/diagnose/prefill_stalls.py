@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from tailrace.diagnose.window import Window
 __all__ = ["PrefillStalls", "Relation", "prefill_stalls"]
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 INSIDE: Final = 0.7
 """A stall belongs to prefills if at least this much of it lies inside them (the rest is one decode step)."""
@@ -103,44 +105,81 @@ def _by_prefill(
     window: Window, inside: NDArray[np.bool_], seen: NDArray[np.bool_]
 ) -> tuple[int, int, float, float, list[tuple[float, float]], float]:
     stalls, prefills = window.stalls, window.prefills
-    order = np.argsort(stalls.end)
+    order = np.argsort(stalls.end, kind="stable")
     ends, begins, rows = stalls.end[order], stalls.begin[order], stalls.row[order]
     kept = inside[order]
     longest = float((stalls.end - stalls.begin).max()) if stalls.end.size else 0.0
     slack = _ALIGNED_MS * 1e6 + 3.0 * (0.0 if np.isnan(window.median_gap_ms) else window.median_gap_ms) * 1e6
-    counted = hit = 0
-    shares: list[float] = []
-    present: list[int] = []
-    points: list[tuple[float, float]] = []
-    fills: list[float] = []
-    for i in range(prefills.row.size):
-        begin, end = float(prefills.begin[i]), float(prefills.end[i])
-        through = int((seen & (window.first < begin + slack) & (window.end > end)).sum())
-        if not through:
-            continue
-        counted += 1
-        low, high = np.searchsorted(ends, begin), np.searchsorted(ends, end + longest)
-        near = np.arange(low, high)
-        near = near[kept[near] & (begins[near] < end) & (ends[near] > begin + slack)]
-        if not near.size:
-            continue
-        hit += 1
-        stalled = np.unique(rows[near])
-        shares.append(min(1.0, stalled.size / through))
-        present.append(through)
-        fills.append(float(np.median(ends[near] - begins[near])) / max(end - begin, 1.0))
-        alone = int((np.abs(prefills.end - end) < slack).sum()) == 1
-        aligned = near[np.abs(ends[near] - end) < slack]
-        if alone and aligned.size:
-            points.append((float(prefills.tokens[i]), float(np.median(ends[aligned] - begins[aligned])) / 1e6))
+    begin, end = prefills.begin, prefills.end
+    through = _through(window, seen, begin + slack, end)
+    counted = np.flatnonzero(through > 0)
+    low, high = np.searchsorted(ends, begin[counted]), np.searchsorted(ends, end[counted] + longest)
+    whose: list[Ints] = []
+    which: list[Ints] = []
+    for place, near in _ragged(low, high):
+        prefill = counted[place]
+        good = kept[near] & (begins[near] < end[prefill]) & (ends[near] > begin[prefill] + slack)
+        whose.append(prefill[good])
+        which.append(near[good])
+    none = np.empty(0, dtype=np.int64)
+    owner, near = (np.concatenate([none, *parts]) for parts in (whose, which))
+    if not owner.size:
+        return int(counted.size), 0, 0.0, 0.0, [], 0.0
+    hit, first = np.unique(owner, return_index=True)
+    pairs = np.unique(owner * max(window.n, 1) + rows[near]) // max(window.n, 1)
+    stalled = np.bincount(np.searchsorted(hit, pairs), minlength=hit.size)
+    length = ends[near] - begins[near]
+    fills = _medians(length, owner, first) / np.maximum(end[hit] - begin[hit], 1.0)
+    arranged = np.sort(end)
+    neighbours = np.searchsorted(arranged, end + slack, "left") - np.searchsorted(arranged, end - slack, "right")
+    aligned = np.flatnonzero((neighbours[owner] == 1) & (np.abs(ends[near] - end[owner]) < slack))
+    alone, start = np.unique(owner[aligned], return_index=True)
+    seen_ms = _medians(length[aligned], owner[aligned], start) / 1e6
     return (
-        counted,
-        hit,
-        float(np.mean(shares)) if shares else 0.0,
-        float(np.mean(present)) if present else 0.0,
-        points,
-        float(np.median(fills)) if fills else 0.0,
+        int(counted.size),
+        int(hit.size),
+        float(np.minimum(1.0, stalled / through[hit]).mean()),
+        float(through[hit].mean()),
+        list(zip(prefills.tokens[alone].tolist(), seen_ms.tolist(), strict=True)),
+        float(np.median(fills)),
     )
+
+
+def _through(window: Window, seen: NDArray[np.bool_], before: Floats, after: Floats) -> Ints:
+    """How many streams with known gaps began before `before` and ended after `after`, for each pair."""
+    rows = np.flatnonzero(seen & ~np.isnan(window.first))
+    rows = rows[np.argsort(window.first[rows], kind="stable")]
+    first, last = window.first[rows], window.end[rows]
+    begun = np.searchsorted(first, before, side="left")
+    over = np.searchsorted(np.sort(last), after, side="right")
+    # Those that began later and are over too were taken off without having been counted.
+    both = np.zeros(before.size, dtype=np.int64)
+    for prefill, near in _ragged(begun, np.maximum(np.searchsorted(first, after, side="right"), begun)):
+        both += np.bincount(prefill[last[near] <= after[prefill]], minlength=before.size)
+    through: Ints = begun - over + both
+    return through
+
+
+def _ragged(low: Ints, high: Ints, most: int = 4_000_000) -> Iterator[tuple[Ints, Ints]]:
+    """(which, place) of every place of every range [low, high), some millions at a time."""
+    sizes = high - low
+    until = np.cumsum(sizes)
+    begin = 0
+    while begin < sizes.size:
+        gone = int(until[begin - 1]) if begin else 0
+        stop = max(begin + 1, int(np.searchsorted(until, gone + most, side="right")))
+        some = sizes[begin:stop]
+        which = np.repeat(np.arange(begin, stop), some)
+        yield which, np.arange(which.size) - np.repeat(np.cumsum(some) - some, some) + low[which]
+        begin = stop
+
+
+def _medians(values: Floats, owner: Ints, first: Ints) -> Floats:
+    """The median of each owner's values; `owner` is ascending and `first` says where each begins."""
+    ordered = values[np.lexsort((values, owner))]
+    sizes = np.diff(np.append(first, owner.size))
+    out: Floats = (ordered[first + (sizes - 1) // 2] + ordered[first + sizes // 2]) / 2.0
+    return out
 
 
 def _relation(points: list[tuple[float, float]]) -> Relation | None:

@@ -82,11 +82,13 @@ class Lost(NamedTuple):
     """The rest of the wait for the first token beyond what the prompt's length explains."""
     stall: Floats
     response: Floats
+    postprocess: Floats
+    """Beyond the median of those that have the stage."""
 
     @property
     def total(self) -> Floats:
         """Everything together."""
-        return self.gateway_queue + self.engine_queue + self.first_token + self.stall + self.response
+        return self.gateway_queue + self.engine_queue + self.first_token + self.stall + self.response + self.postprocess
 
 
 class Window:
@@ -98,6 +100,8 @@ class Window:
         """Rows of `every` that completed."""
         self.done = self.every.where(self.rows)
         self.n = len(self.done)
+        self.explained: dict[str, Floats] = {}
+        """Code of a cause -> what it explains of each row of `done` (ms)."""
         self.found: dict[type, Any] = {}
         """What several rules ask for and is computed once, by the type of the answer."""
 
@@ -232,7 +236,10 @@ class Window:
         rest = np.maximum(ttft - gateway - engine - self._usual_first_token(ttft - gateway - engine), 0.0)
         stall = np.bincount(self.stalls.row, weights=self.stalls.excess_ms, minlength=self.n).astype(np.float64)
         response = np.nan_to_num(self.done.ms("response"), nan=0.0)
-        return Lost(gateway, engine, rest, stall, response)
+        post = self.done.ms("postprocess")
+        known = post[~np.isnan(post)]
+        post = np.maximum(np.nan_to_num(post, nan=0.0) - (float(np.median(known)) if known.size else 0.0), 0.0)
+        return Lost(gateway, engine, rest, stall, response, post)
 
     def _usual_first_token(self, served: Floats) -> Floats:
         """What a prompt of this length takes from the queue's end to its first token when nothing is in the way (ms).
@@ -270,6 +277,13 @@ class Window:
     def in_tail(self, values: Floats) -> float:
         """Mean of a per-row quantity over the tail (ms)."""
         return float(values[self.tail].mean()) if self.tail.size else 0.0
+
+    def explain(self, code: str, values: Floats) -> float:
+        """As `in_tail`, and remembers by row what the cause `code` explains: so that what several causes explain of the
+        same request is counted once, and the requests that show it are named.
+        """
+        self.explained[code] = values
+        return self.in_tail(values)
 
     # -- engine state as the records saw it
 

@@ -75,6 +75,45 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     rivals: list[str] = []
     missing: list[str] = []
     action: Action = Action.NONE
+    requests: list[str] = []
+    """Requests of the tail that show it best, at most five; their ids open in `tailrace explain`."""
+
+
+class Attribution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a part of the tail, or of its change, lies. It names no cause: causes are findings."""
+
+    kind: str
+    """`stage_at_tail`, `stage_shift`, `mix_within`, `slower_kind`, `gaps_together`, `gap_and_prefill`, `replica_skew`,
+    `timer`, `period`, `moment`, `contribution`."""
+    text: str
+    """One sentence with its numbers, their intervals (95 %) and their n."""
+    source: str
+    about: str = ""
+    """What it is about: a metric, a stage, a tenant."""
+    n: int = 0
+    numbers: dict[str, float] = {}
+    """The numbers of the sentence by name; `..._low` and `..._high` are the ends of an interval."""
+
+
+class Tail(msgspec.Struct, frozen=True, kw_only=True):
+    """How much time the slowest requests lost, and how much of it the findings explain together (ms)."""
+
+    metric: str
+    """The metric that its users feel: `ttft`, `chunk_gap` (the longest of a request) or `e2e`."""
+    quantile: float
+    """The highest of p99, p95 and p50 that n supports."""
+    p_ms: float
+    """`metric` at `quantile`."""
+    n: int
+    """Requests of the tail: the 2.5 % that lost the most time, at least ten."""
+    lost_ms: float
+    """What each of them lost on average: beyond what the typical request takes."""
+    explained_ms: float
+    """Of it, what the findings explain together. Where two of them explain the same wait, it counts once."""
+    unexplained_ms: float
+    """`lost_ms - explained_ms`."""
+    by_finding: dict[str, float] = {}
+    """Code -> what it adds to those ranked before it; the sum is `explained_ms`."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,3 +130,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """What the machine and a profile showed beside the requests, whatever the cause; none of it is a verdict."""
     summary: str = ""
     """One sentence for a person: the answer, or that nothing is wrong, or what is missing."""
+    attribution: list[Attribution] = []
+    """Which stage, traffic, replica, moment or tenant makes the tail or its change, with intervals."""
+    tail: Tail | None = None
+    """`None` where there is no request to lose time."""
+    paragraph: str = ""
+    """The verdict in one paragraph: what is slow, why, how sure that is, what to do, at what price, how to check it."""
+    next_evidence: list[str] = []
+    """What to collect next, the most decisive first: what would raise the first finding's level or rule out a rival."""

@@ -71,10 +71,9 @@ class Engine:
         # The planned step.
         self._chunks: list[tuple[SimRequest, int]] = []
         self._starved: list[SimRequest] = []
-        self._count = 0
-        self._first = 0
-        self._rise = 0
-        self._end = 0
+        self.planned_steps = 0
+        """How many steps the planned run has."""
+        self._first = self._rise = self._end = 0
 
     # -- what the caller may ask
 
@@ -97,6 +96,17 @@ class Engine:
     def step_end(self) -> int:
         """When the planned step ends."""
         return self._end
+
+    @property
+    def next_start(self) -> int | None:
+        """When the next step begins: at once, or with the next arrival; `None` where nothing is to be done."""
+        if self.running or self.waiting:
+            return self.now
+        return max(self.now, self._arrivals[0].arrival) if self._arrivals else None
+
+    def decoding_prompts(self) -> int:
+        """Prompt tokens of the requests that decode, together."""
+        return sum(request.prompt for request in self._running if request.state == _DECODE)
 
     def fits(self, prompt: int, output: int) -> bool:
         """Can a request of these lengths ever be served?"""
@@ -172,7 +182,7 @@ class Engine:
 
     def commit(self) -> None:
         """End the planned step: tokens come out, requests finish; `now` and `step` advance."""
-        count = self._count
+        count = self.planned_steps
         chunks = self._chunks
         end = self._end
         step = self.step + count
@@ -526,7 +536,7 @@ class Engine:
             decodes -= len(starved)
             context -= sum(request.base + self.step + 1 for request in starved)
         chunks = [(chunk, request.computed) for request, chunk in self._chunks]
-        self._count = 1
+        self.planned_steps = 1
         self._rise = 0
         self._first = self.cost.step_ps(decodes, context, chunks)
         self._end = self.now + self._first
@@ -539,7 +549,7 @@ class Engine:
         context = cohort.context(self.step)
         per_token = self.cost.ctx_ps
         if per_token is None or not skip:
-            self._count = 1
+            self.planned_steps = 1
             self._rise = 0
             self._first = self.cost.step_ps(decodes, context, ())
             self._end = now + self._first
@@ -563,7 +573,7 @@ class Engine:
             needed = blocks_for(grow, phase, count)
         if needed:
             self.kv.take(needed)
-        self._count = count
+        self.planned_steps = count
         self._first = first
         self._rise = rise
         self._end = now + length

@@ -52,10 +52,13 @@ def drawn_in(scaled: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.clip(scaled, level - OUTLIER, level + OUTLIER)
 
 
-def change_points(values: Sequence[float] | NDArray[Any], *, min_segment: int = MIN_SEGMENT) -> list[int]:
+def change_points(
+    values: Sequence[float] | NDArray[Any], *, min_segment: int = MIN_SEGMENT, least_noise: float = 0.0
+) -> list[int]:
     """Indices at which a new level begins, ascending; empty where there is one level (or fewer than 20 values).
 
-    Give logarithms of a quantity whose noise is relative. Values must be finite (ValueError).
+    Give logarithms of a quantity whose noise is relative. Values must be finite (ValueError). `least_noise` is for a
+    series whose noise is known better than its neighbours show it: shares of few, most of them 0.
     """
     series = np.asarray(values, dtype=np.float64)
     if not np.isfinite(series).all():
@@ -63,7 +66,7 @@ def change_points(values: Sequence[float] | NDArray[Any], *, min_segment: int = 
     n = int(series.size)
     if n < max(MIN_VALUES, 2 * min_segment):
         return []
-    scale = noise(series)
+    scale = max(noise(series), least_noise)
     if scale <= 0.0:
         # More than half of the neighbours are equal: whatever differs is a change, if it lasts.
         spread = float(np.abs(np.diff(series)).max())

@@ -6,7 +6,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tailrace.diagnose.observed.kinds import Arm, Counter, Event, Histogram, Rows, Series, Setting, Understood
+from tailrace.diagnose.observed.kinds import (
+    Arm,
+    Counter,
+    Event,
+    Histogram,
+    Rows,
+    Series,
+    Setting,
+    Understood,
+    together,
+)
 
 __all__ = ["Observed"]
 
@@ -83,6 +93,13 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
     def of_histogram(self, name: str) -> list[Histogram]:
         """The histograms of this name, in order of their windows."""
         return sorted((item for item in self.histograms if item.name == name), key=lambda item: item.order)
+
+    def windows(self, name: str) -> list[Histogram]:
+        """The same, one a window: those of several engines put together, at the bounds that all of them have."""
+        found: dict[int, list[Histogram]] = {}
+        for item in self.of_histogram(name):
+            found.setdefault(item.order, []).append(item)
+        return [together(items) for _, items in sorted(found.items())]
 
     def of_kind(self, kind: str) -> list[Event]:
         """The events of this kind."""

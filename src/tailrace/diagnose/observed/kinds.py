@@ -5,6 +5,8 @@ Values are in the unit of their quantity (`vocabulary.QUANTITIES`): durations in
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -25,6 +27,7 @@ __all__ = [
     "Series",
     "Setting",
     "Understood",
+    "together",
 ]
 
 Floats = NDArray[np.float64]
@@ -122,7 +125,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     labels: dict[str, str] = {}
     """`engine`, `gpu`, `stream`, `replica` …"""
     axis: str = "time"
-    """`time` (s), `session_age` (s), `iteration`, `output_position` (tokens), `turn`."""
+    """`time` (s), `session_age` (s), `uptime` (s), `iteration`, `output_position` (tokens), `turn`, or `scrape`:
+    readings without a stamp, counted from 0."""
     at: Floats
     """Place on the axis, ascending, shape (n,)."""
     values: Floats
@@ -152,6 +156,8 @@ class Counter(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between the two readings, where the source says so."""
     order: int = 0
     """Which window, of several scrapes in a row: 0 lies between the first and the second."""
+    lifetime: bool = False
+    """Counted since the engine's start (`first` is 0), because there is no second scrape: it has no delta."""
     unit: str = ""
     raw: str = ""
     """The name in the source: `vllm:num_preemptions_total`."""
@@ -164,8 +170,8 @@ class Counter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def delta(self) -> float | None:
-        """What was counted between the two readings; `None` after a restart."""
-        return None if self.restarted else self.last - self.first
+        """What was counted between the two readings; `None` after a restart, or where there is one reading only."""
+        return None if self.restarted or self.lifetime else self.last - self.first
 
 
 class Histogram(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,6 +217,30 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
         return float("inf")
 
 
+def together(items: Sequence[Histogram]) -> Histogram:
+    """Histograms of one window as one. Bounds that not all of those that saw anything have are dropped: what one of
+    them counted below a bound that it does not have, nobody knows.
+    """
+    seen = [item for item in items if item.n] or list(items)
+    first = seen[0]
+    if len(seen) == 1:
+        return first
+    bounds = [bound for bound in first.bounds if all(bound in item.bounds for item in seen[1:])]
+    counts = [0.0] * (len(bounds) + 1)
+    for item in seen:
+        for bound, count in zip([*item.bounds, float("inf")], item.counts, strict=True):
+            counts[bisect_left(bounds, bound)] += count
+    sums = [item.sum for item in seen]
+    return msgspec.structs.replace(
+        first,
+        labels={},
+        bounds=bounds,
+        counts=counts,
+        sum=None if None in sums else sum(value for value in sums if value is not None),
+        lifetime=any(item.lifetime for item in seen),
+    )
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened once."""
 
@@ -250,7 +280,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """
 
     kind: str
-    """`requests`, `chunks`, `access`, `spans`, `speech`, `turns`."""
+    """`requests`, `chunks`, `access`, `spans`, `speech`, `turns`, `moments` (a time series with text in it)."""
     columns: dict[str, NDArray[Any]]
     clock: Clock = Clock.NONE
     lines: NDArray[np.int64] | None = None
@@ -289,3 +319,7 @@ class Understood(msgspec.Struct, frozen=True, kw_only=True):
     what: str = "lines"
     examples: list[str] = []
     """The first few that were not, with their line: `12: Traceback (most recent call last):`."""
+    said: list[str] = []
+    """What the reader has to say of it: what was thinned, what was dropped, what it lacks."""
+    wants: list[str] = []
+    """What to give instead, where it lacks something: `request times of the proxy: …`."""

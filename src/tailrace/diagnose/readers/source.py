@@ -23,9 +23,14 @@ from tailrace.diagnose.readers.formats import format_of
 from tailrace.diagnose.readers.imported import chosen, split_number
 from tailrace.diagnose.readers.json_lines import read_lines
 from tailrace.diagnose.readers.json_numbers import read_numbers
+from tailrace.diagnose.readers.metric_quantities import is_known
+from tailrace.diagnose.readers.metric_readings import Reading, is_query_answer, is_scrape, read_readings
 from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
+from tailrace.diagnose.readers.request_columns import looks_like_requests
+from tailrace.diagnose.readers.request_table import table_of_requests
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import MARK, read_signals
+from tailrace.diagnose.readers.table_text import first_headings
 from tailrace.diagnose.readers.tables import numbered_lines
 from tailrace.diagnose.readers.text import observed_text
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
@@ -81,6 +86,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     aggregate: Aggregate | None = None
     """A load test of which only the summary is left; there is no table then."""
     state: EngineState | None = None
+    earlier: list[EngineState] = []
+    """Of a file that holds several scrapes, those before `state`."""
+    readings: list[Reading] = []
+    """The scrapes of a file; what they say is known when all of them are together (`metric_observations`)."""
     hardware: Hardware | None = None
     observed: Observed | None = None
     dropped: float = 0.0
@@ -126,13 +135,22 @@ def _look(path: Path) -> tuple[Kind, Foreign | Format | None]:
 
 
 def _other_kind(start: bytes, name: str) -> tuple[Kind, Format | None] | None:
+    if is_query_answer(start) or is_scrape(start):
+        return Kind.SCRAPE, None
     kind = _json_kind(start[:_JSON_HEAD]) or _table_kind(start[:_JSON_HEAD])
-    if kind is not None:
+    if kind is not None and not (kind is Kind.LINES and _foreign_requests(start)):
         return kind, None
     read_as = format_of(start.decode("utf-8", "replace"), name)
     if read_as is not None:
         return Kind.OBSERVED, read_as
     return (Kind.SCRAPE, None) if start.startswith(b"#") or _looks_like_samples(start) else None
+
+
+def _foreign_requests(start: bytes) -> bool:
+    """Whether lines that name a `request_id` are somebody's own table of requests, and no records of ours."""
+    if b'"e2e_ms"' in start or b'"e2e_ns"' in start or b'"start_unix_ns"' in start:
+        return False
+    return looks_like_requests(first_headings(start.decode("utf-8", "replace")))
 
 
 def _json_kind(start: bytes) -> Kind | None:
@@ -180,7 +198,8 @@ def read_source(
     path = Path(plain)
     kind, foreign = _look(path)
     if isinstance(foreign, Format):
-        return Source(name=name, kind=kind, observed=foreign.read(path, path.name))
+        observed = foreign.read(path, path.name)
+        return Source(name=name, kind=kind, observed=observed, table=table_of_requests(observed))
     if foreign is not None:
         all_of_them = together and number is None
         found = _summaries(path, foreign, name, allow_partial=allow_partial) if all_of_them else None
@@ -207,8 +226,20 @@ def _other(path: Path, name: str, kind: Kind, at_ns: int) -> Source:
         return Source(name=name, kind=kind, table=read_triton_trace(path))
     if kind in (Kind.SIGNALS, Kind.NVIDIA_SMI, Kind.PROFILE):
         return _hardware(path, name, kind)
-    state, notes = read_scrape(path.read_text(encoding="utf-8", errors="replace"), at_ns)
-    return Source(name=name, kind=kind, state=state, notes=[f"{name}: {note}" for note in notes])
+    readings = read_readings(path.read_text(encoding="utf-8-sig", errors="replace"), path.name)
+    if not readings:
+        raise InputError("there is no sample in it", place=name, remedy="Save the whole answer of /metrics.")
+    read = [read_scrape(reading.text, at_ns) for reading in readings]
+    known = any(is_known(reading.scrape) for reading in readings)
+    notes = {} if known else dict.fromkeys(f"{name}: {note}" for _, said in read for note in said)
+    return Source(
+        name=name,
+        kind=kind,
+        state=read[-1][0],
+        earlier=[state for state, _ in read[:-1]],
+        readings=readings,
+        notes=list(notes),
+    )
 
 
 def _foreign(path: Path, foreign: Foreign, name: str, number: int | None, *, allow_partial: bool) -> Source:

@@ -46,7 +46,7 @@ class _GpuClock(Cause):
             return self._found(fall, None, missing=["20 requests under the limit and 20 without it, to compare"])
         if not pace.slower:
             return None  # it fell, and nobody was slower for it: a memory-bound decode does not follow the clock
-        explains = window.in_tail(pace.explains)
+        explains = window.explain(self.code, pace.explains)
         return self._found(fall, pace, explains_ms=explains) if self.carries(evidence, explains) else None
 
     def without_requests(self, hardware: Hardware) -> Finding | None:

@@ -57,7 +57,7 @@ class GpuShared(Cause):
                 )
             if not pace.slower:
                 continue
-            explains = window.in_tail(pace.explains)
+            explains = window.explain(self.code, pace.explains)
             if self.carries(evidence, explains):
                 return self._found(device, there, len(known), explains_ms=explains, pace=pace.words(), n=pace.n_inside)
         return None

@@ -81,7 +81,7 @@ class CpuStarved(Cause):
         shares = host_shares(window, [(state, _share(state, process)) for state, process in seen])
         lost = window.lost.total
         explained, part = _where_it_was_lost(window, shares)
-        explains = window.in_tail(explained)
+        explains = window.explain(self.code, explained)
         if not self.carries(evidence, explains):
             return None
         others = np.ones(window.n, dtype=bool)
@@ -140,7 +140,7 @@ class CpuStarved(Cause):
         if not known or float(np.mean([share for _, share in known])) <= PRESSURE:
             return None
         kept = host_shares(window, known).inside_ms(window.start, window.end)
-        explains = window.in_tail(np.minimum(kept, window.lost.total))
+        explains = window.explain(self.code, np.minimum(kept, window.lost.total))
         if not self.carries(evidence, explains):
             return None
         share = float(np.mean([share for _, share in known]))

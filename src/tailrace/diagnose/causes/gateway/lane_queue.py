@@ -35,7 +35,7 @@ class LaneQueue(Cause):
         if self.cannot_run(evidence) or not window.n:
             return None
         queue = window.lost.gateway_queue
-        explains = window.in_tail(queue)
+        explains = window.explain(self.code, queue)
         share = explains / max(window.in_tail(np.nan_to_num(window.done.ms("ttft"), nan=0.0)), 1e-9)
         if share < SHARE or not self.carries(evidence, explains):
             return None

@@ -57,7 +57,7 @@ class Network(Cause):
         others = np.ones(window.n, dtype=bool)
         others[window.tail] = False
         usual = float(np.median(hops[others])) if others.any() else 0.0
-        explains = window.in_tail(np.minimum(np.maximum(hops - usual, 0.0), window.lost.total))
+        explains = window.explain(self.code, np.minimum(np.maximum(hops - usual, 0.0), window.lost.total))
         if explains < SHARE * window.tail_lost_ms or not self.carries(evidence, explains):
             return None
         checked, missing = [], []

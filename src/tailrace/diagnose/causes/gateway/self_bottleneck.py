@@ -79,7 +79,7 @@ class SelfBottleneck(Cause):
         if self.cannot_run(evidence) or not window.n:
             return None
         own, lost = _own_ms(window), window.lost.total
-        explains = window.in_tail(np.minimum(own, lost))
+        explains = window.explain(self.code, np.minimum(own, lost))
         if explains < SHARE * window.tail_lost_ms or not self.carries(evidence, explains):
             return None
         others = np.ones(window.n, dtype=bool)

@@ -36,7 +36,7 @@ class SlowReader(Cause):
         if self.cannot_run(evidence) or not window.n:
             return None
         response = window.lost.response
-        explains = window.in_tail(response)
+        explains = window.explain(self.code, response)
         if explains < SHARE * window.tail_lost_ms or not self.carries(evidence, explains):
             return None
         blocked = response > 50.0

@@ -165,7 +165,7 @@ class _StageSlow(Cause):
                 (usual_ttft, f"{usual_ttft:.0f} ms to the first token (median)"),
             )
         excess = np.maximum(times - usual, 0.0)
-        explains = window.in_tail(excess)
+        explains = window.explain(self.code, excess)
         of_tail = excess[window.tail]
         low = explains - 1.96 * float(of_tail.std()) / max(of_tail.size, 1) ** 0.5
         lost = window.tail_lost_ms

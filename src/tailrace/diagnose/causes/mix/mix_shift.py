@@ -2,43 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tailrace.analyze.attribution.mix_split import NAMED_SHARE, MixSplit
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
-from tailrace.stats.decomposition import BUCKET_ROWS, MixWithin, mix_within
 
 __all__ = ["MixShift"]
 
-Floats = NDArray[np.float64]
-
-_EDGES: Final = (0, 256, 1024, 4096, 16384)
-_OUTPUT_EDGES: Final = (0, 64, 256, 1024)
-_DRAWS: Final = 100
-NAMED_SHARE: Final = 0.10
-
-
-def _buckets(window: Window, metric: str) -> dict[str, Floats]:
-    values = window.done.ms(metric)
-    prompt = np.searchsorted(_EDGES, np.nan_to_num(window.tokens, nan=-1.0), side="right")
-    key = np.char.add(window.done.column("lane").astype(str), np.char.add("|", prompt.astype(str)))
-    if metric == "e2e":
-        output = np.searchsorted(
-            _OUTPUT_EDGES, np.nan_to_num(window.done.column("output_tokens"), nan=-1.0), side="right"
-        )
-        key = np.char.add(key, np.char.add("|", output.astype(str)))
-    known = ~np.isnan(values)
-    return {str(name): values[known & (key == name)] for name in np.unique(key[known])}
-
-
-def _split(a: dict[str, Floats], b: dict[str, Floats]) -> MixWithin | None:
-    names = [name for name in a if min(len(a[name]), len(b.get(name, ()))) >= BUCKET_ROWS]
-    return mix_within({name: a[name] for name in names}, {name: b[name] for name in names}, 0.99)
+_NAMES = {"ttft": "TTFT", "e2e": "E2E"}
 
 
 class MixShift(Cause):
@@ -46,86 +21,87 @@ class MixShift(Cause):
 
     code: ClassVar[str] = "MIX_SHIFT"
     stage: ClassVar[str] = "ingress"
-    needs: ClassVar[tuple[str, ...]] = ("a window from before", "prompt and output lengths")
+    needs: ClassVar[tuple[str, ...]] = ("a window from before", "prompt, output or audio lengths")
     disproof: ClassVar[str] = "With B weighted to the traffic of A the p99 is still as high."
     only_with_before: ClassVar[bool] = True
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """For TTFT and E2E: mix above within, above a tenth of the p99, and its interval above 0."""
-        before = evidence.before
-        if before is None or not before.n or not evidence.now.n:
-            return None
-        found = [item for item in (self._metric(evidence, before, metric) for metric in ("ttft", "e2e")) if item]
+        found = [item for metric in _NAMES if (item := self._metric(evidence, metric)) is not None]
         return max(found, key=lambda item: item.explains_ms or 0.0, default=None)
 
-    def _metric(self, evidence: EvidenceSet, before: Window, metric: str) -> Finding | None:
-        window = evidence.now
-        a, b = _buckets(before, metric), _buckets(window, metric)
-        split = _split(a, b)
-        if split is None or split.mix <= abs(split.within) or split.mix < NAMED_SHARE * split.a:
+    def _metric(self, evidence: EvidenceSet, metric: str) -> Finding | None:
+        split = evidence.attributed.split(metric)
+        if split is None:
             return None
-        low, high = self._interval(a, b)
-        if low <= 0:
+        # Kinds that only B has are other traffic too; what they did to the quantile is exact, not resampled.
+        mix = split.mix.value + split.traffic
+        new = split.traffic > NAMED_SHARE * split.a
+        if mix <= abs(split.within.value) or mix < NAMED_SHARE * split.a or not (split.mix.low > 0 or new):
             return None
-        n_a, n_b = sum(map(len, a.values())), sum(map(len, b.values()))
-        moved = max(set(a) & set(b), key=lambda name: len(b[name]) / n_b - len(a[name]) / n_a)
-        shares = (len(a[moved]) / n_a, len(b[moved]) / n_b)
-        known = [not np.isnan(side.tokens).all() for side in (before, window)]
-        missing = [] if all(known) else ["prompt lengths (only lanes are known)"]
-        lane, _, place = moved.partition("|")
-        bucket = f"lane {lane}" + (f", prompts of {_edge(int(place.split('|')[0]))} tokens" if all(known) else "")
-        name = {"ttft": "TTFT", "e2e": "E2E"}[metric]
+        before = evidence.before
+        assert before is not None
+        lengths = all(
+            not np.isnan(side.tokens).all() or not np.isnan(side.done.column("audio_seconds")).all()
+            for side in (before, evidence.now)
+        )
+        missing = [] if lengths else ["prompt lengths (only lanes are known)"]
+        name = f"{_NAMES[metric]} p{split.p * 100:g}"
+        within = f"{split.within.value:+.0f} ms"
         return self.finding(
-            statement=f"{name} p99 rose from {split.a:.0f} to {split.b:.0f} ms because the traffic changed: the mix "
-            f"explains {split.mix:+.0f} ms, the same requests became {split.within:+.0f} ms.",
+            statement=f"{name} rose from {split.a:.0f} to {split.b:.0f} ms because the traffic changed: the mix "
+            f"explains {mix:+.0f} ms, the same requests became {within}.",
             evidence=[
                 Evidence(
-                    text=f"p99 {split.a:.0f} -> {split.b:.0f} ms: mix {split.mix:+.0f} ms (95 % interval {low:+.0f} to "
-                    f"{high:+.0f}), within {split.within:+.0f} ms",
-                    source=f"record:{metric}_ns by bucket",
+                    text=f"{name} {split.a:.0f} -> {split.b:.0f} ms: mix {mix:+.0f} ms (95 % interval of the shares' "
+                    f"part {split.mix.low:+.0f} to {split.mix.high:+.0f}), within {within} "
+                    f"({split.within.low:+.0f} to {split.within.high:+.0f})",
+                    source=f"record:{metric}_ns by kind of traffic",
                     name="mix_ms",
-                    value=round(split.mix, 1),
+                    value=round(mix, 1),
                     unit="ms",
                 ),
+                *_moved(split),
                 Evidence(
-                    text=f"the share of {bucket} went from {shares[0]:.1%} to {shares[1]:.1%}",
-                    source="record:prompt_tokens",
-                    name="share",
-                    value=round(shares[1], 4),
+                    text=f"the mean went from {split.mean_a:.0f} to {split.mean_b:.0f} ms",
+                    source=f"record:{metric}_ns",
+                    name="mean_ms",
+                    value=round(split.mean_b, 1),
+                    unit="ms",
                 ),
             ],
-            explains_ms=split.mix,
-            relation=f"mix {split.mix:+.0f} + within {split.within:+.0f} = {split.total:+.0f} ms",
-            n=n_b,
+            explains_ms=mix,
+            relation=f"mix {mix:+.0f} + within {split.within.value:+.0f} = {split.b - split.a:+.0f} ms",
+            n=split.n_b,
             advice="Give the traffic that grew a lane with its own limits, or capacity for the new mix; nothing became "
             "slower, so do not tune the engine for it.",
             price="The lane that is limited waits longer.",
             verify="tailrace compare before.run after.run (it weights B to the traffic of A)",
             missing=missing,
-            disproof_checked=[f"within equal requests the p99 changed by {split.within:+.0f} ms"],
+            disproof_checked=[f"within equal requests the {name} changed by {within}"],
         )
 
-    @staticmethod
-    def _interval(a: dict[str, Floats], b: dict[str, Floats]) -> tuple[float, float]:
-        rng = np.random.default_rng(20)
-        draws = []
-        for _ in range(_DRAWS):
-            sides = []
-            for side in (a, b):
-                names, sizes = list(side), np.array([len(side[name]) for name in side])
-                counts = rng.multinomial(int(sizes.sum()), sizes / sizes.sum())
-                sides.append({name: rng.choice(side[name], count) for name, count in zip(names, counts, strict=True)})
-            split = _split(*sides)
-            if split is not None:
-                draws.append(split.mix)
-        if not draws:
-            return 0.0, 0.0
-        low, high = np.quantile(draws, (0.025, 0.975))
-        return float(low), float(high)
 
-
-def _edge(place: int) -> str:
-    if place == 0:
-        return "unknown"
-    low = _EDGES[place - 1]
-    return f"{low}+" if place == len(_EDGES) else f"{low}-{_EDGES[place] - 1}"
+def _moved(split: MixSplit) -> list[Evidence]:
+    out = []
+    if split.grown is not None:
+        out.append(
+            Evidence(
+                text=f"the share of {split.grown.name} went from {split.grown.share_a:.1%} to "
+                f"{split.grown.share_b:.1%}",
+                source="record:lane, record:prompt_tokens, record:output_tokens, record:audio_seconds",
+                name="share",
+                value=round(split.grown.share_b, 4),
+            )
+        )
+    if split.new:
+        name = max(split.new, key=lambda one: (split.new[one], one))
+        out.append(
+            Evidence(
+                text=f"new: {name}, {split.new[name]:.1%} of the requests (before fewer than 30)",
+                source="record:prompt_tokens",
+                name="new_share",
+                value=round(split.new[name], 4),
+            )
+        )
+    return out

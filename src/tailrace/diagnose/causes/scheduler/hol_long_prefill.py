@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,13 +59,7 @@ def _waits(window: Window) -> Waits:
     begin = window.start + lost.gateway_queue * 1e6
     first = np.where(np.isnan(window.first), begin, window.first)
     behind = np.minimum(np.where(short, window.prefills.covered_ms(begin, first), 0.0), wait)
-    ahead = np.zeros(window.n)
-    intervals = window.prefills
-    arrived = window.start[intervals.row]
-    for i in range(intervals.row.size):
-        # It was there before the short one's first token and not done when that one arrived.
-        overlaps = short & (first > intervals.begin[i]) & (begin < intervals.end[i]) & (arrived[i] < first)
-        ahead[overlaps] += intervals.tokens[i]
+    ahead = _tokens_ahead(window, begin, first)
     waiters = short & (wait > 50.0)
     total = float(wait[waiters].sum())
     return Waits(
@@ -76,6 +70,21 @@ def _waits(window: Window) -> Waits:
         correlation=_spearman(wait[short], ahead[short]),
         tokens_ahead=float(np.median(ahead[waiters & (ahead > 0)])) if (waiters & (ahead > 0)).any() else 0.0,
     )
+
+
+def _tokens_ahead(window: Window, begin: NDArray[np.float64], first: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Long-prompt tokens that were there before each row's first token, and not done when its wait began."""
+    intervals = window.prefills
+    there = np.maximum(intervals.begin, window.start[intervals.row])
+
+    def until(at: NDArray[np.float64], asked: NDArray[np.float64], side: Literal["left", "right"]) -> Any:
+        order = np.argsort(at, kind="stable")
+        total = np.concatenate([[0.0], np.cumsum(intervals.tokens[order])])
+        return total[np.searchsorted(at[order], asked, side=side)]
+
+    # Whatever was done by then had come before the first token as well.
+    ahead: NDArray[np.float64] = np.maximum(until(there, first, "left") - until(intervals.end, begin, "right"), 0.0)
+    return ahead
 
 
 def _spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
@@ -116,7 +125,7 @@ class HolLongPrefill(Cause):
         if not window.reported and window.prefills.share_of(float(np.nanmax(window.end))) > BUSY:
             return None
         waits = waits_behind_prefill(window)
-        explains = window.in_tail(waits.behind_ms)
+        explains = window.explain(self.code, waits.behind_ms)
         if (
             waits.waiters < MIN_WAITERS
             or waits.covered_share < COVERED

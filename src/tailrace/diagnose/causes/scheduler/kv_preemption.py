@@ -8,6 +8,8 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.preemption import preemption_in_log
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import prefill_stalls
 from tailrace.model.finding import Evidence, Finding
 
@@ -92,6 +94,10 @@ class KvPreemption(Cause):
             ],
         )
 
+    def observe(self, observed: Observed) -> Finding | None:
+        """From an engine's log: lines of preemption, swapped requests, a full cache."""
+        return preemption_in_log(self, observed)
+
     @staticmethod
     def _explains(evidence: EvidenceSet) -> tuple[float, float | None]:
         """(ms in the tail, share of the tail that was preempted): stalls of victims that no prefill explains, and
@@ -109,8 +115,8 @@ class KvPreemption(Cause):
             queued = np.where(kv >= 0.9, window.lost.engine_queue, 0.0)
         preempted = window.preempted
         if preempted is None:
-            return window.in_tail(stall + queued), None
+            return window.explain("SCHED_KV_PREEMPTION", stall + queued), None
         victims = preempted > 0
         share = float(victims[window.tail].mean()) if window.tail.size else 0.0
         # A preempted request stalls for its whole wait and recomputation, also where a prefill ran meanwhile.
-        return window.in_tail(np.where(victims, window.lost.stall, 0.0) + queued), share
+        return window.explain("SCHED_KV_PREEMPTION", np.where(victims, window.lost.stall, 0.0) + queued), share

@@ -1,0 +1,104 @@
+"""How often the diagnosis names the right cause of incidents that are made: `scripts/bench incidents`.
+
+Each kind of fault happens in random settings (`tailrace.simulate.incidents`); the diagnosis gets records, scrapes and
+machine signals as a gateway has them. Controls are windows in which nothing is wrong. The figure that is published
+comes from the block of seeds `publish`; whoever works on rules looks at `tune` only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+# One thread a worker: several that each take all cores for a matrix product are slower than one after the other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import msgspec
+
+from tailrace.simulate.incidents.faults import FAULTS
+from tailrace.simulate.incidents.incident import BLOCKS, CONTROL, LONGEST, make_incident
+from tailrace.testing.incident_trial import Score, Trial, trial_of
+
+
+def one(job: tuple[str, int], block: str, longest: int) -> tuple[Trial | None, str, float, float]:
+    """(trial, or why there is none, CPU seconds of making the incident, and of its diagnosis)."""
+    kind, index = job
+    start = time.process_time()
+    try:
+        incident = make_incident(kind, index, block, longest=longest)
+    except RuntimeError as error:
+        return None, str(error), time.process_time() - start, 0.0
+    made = time.process_time()
+    trial = trial_of(incident)
+    return trial, "", made - start, time.process_time() - made
+
+
+def main() -> int:
+    """Run, print, and write what came out."""
+    parser = argparse.ArgumentParser(prog="scripts/bench incidents", description=__doc__)
+    parser.add_argument("--kinds", help="names with commas; default: all and the controls")
+    parser.add_argument("--settings", type=int, default=20, help="random settings a kind (default 20)")
+    parser.add_argument("--controls", type=int, default=300, help="windows without a fault (default 300)")
+    parser.add_argument("--first", type=int, default=0, help="number of the first setting (default 0)")
+    parser.add_argument("--seed-block", choices=list(BLOCKS), default="tune")
+    parser.add_argument("--longest", type=int, default=LONGEST, help="requests of a window at most")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="write every trial as JSON")
+    parser.add_argument("--misses", action="store_true", help="print every trial that was not right")
+    given = parser.parse_args()
+    kinds = given.kinds.split(",") if given.kinds else [*(fault.kind for fault in FAULTS), CONTROL]
+    jobs = [
+        (kind, given.first + i) for kind in kinds for i in range(given.controls if kind == CONTROL else given.settings)
+    ]
+    work = partial(one, block=given.seed_block, longest=given.longest)
+    if given.workers > 1:
+        with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
+            results = list(pool.imap(work, jobs, chunksize=2))
+    else:
+        results = list(map(work, jobs))
+    trials = [trial for trial, _, _, _ in results if trial is not None]
+    score = Score(trials)
+    print(score.table())
+    print()
+    print(f"{score.summary()} (block {given.seed_block}, {given.settings} settings from {given.first})")
+    for _, why, _, _ in results:
+        if why:
+            print(f"no incident: {why}")
+    if given.misses:
+        for trial in trials:
+            if not trial.first:
+                print(
+                    f"{trial.kind}/{trial.block}/{trial.index} strength {trial.strength} n {trial.n} "
+                    f"before {trial.with_before}: {', '.join(trial.answers[:4])} | {trial.summary[:220]}"
+                )
+    made = sum(seconds for _, _, seconds, _ in results)
+    judged = sum(seconds for _, _, _, seconds in results)
+    print(f"CPU: {made / len(results):.2f} s an incident to make, {judged / len(results):.2f} s to diagnose")
+    if given.out is not None:
+        written: dict[str, Any] = {
+            "schema": 1,
+            "block": given.seed_block,
+            "settings": given.settings,
+            "first": given.first,
+            "incidents": len(score.faults),
+            "top1": score.top1,
+            "top2": score.top2,
+            "controls": len(score.controls),
+            "false_alarms": [f"{trial.kind}/{trial.block}/{trial.index}" for trial in score.false_alarms],
+            "confusion": score.confusion,
+            "trials": [msgspec.to_builtins(trial) for trial in trials],
+        }
+        given.out.write_text(json.dumps(written, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""What the columns of a table of requests are called, by us and by those who write one.
+
+Ours (durations and stamps in ms): `t_intended_ms`, `t_send_ms`, `t_first_ms`, `t_last_ms`, `status` (`ok`, `error`,
+`timeout`, `cancelled`), `http_status`, `error`, `bytes_received`, `retry_of`, `prompt_tokens`, `cached_tokens`,
+`new_tokens`, `output_tokens`, `usage_completion_tokens`, `chunks`, `accept_len`, `group`, `arm`, `replica`,
+`session_id`, `in_flight`, `queue_ms`, `preprocess_ms`, `prefill_ms`, `decode_ms`, `postprocess_ms`, `engine_running`,
+`engine_waiting`, `wall`, `grammar`. Any other column keeps its own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tailrace.diagnose.readers.headings import heading
+
+__all__ = ["DURATIONS", "STAMPS", "TEXTS", "canonical", "column_of", "looks_like_requests"]
+
+STAMPS: Final = ("t_intended_ms", "t_send_ms", "t_first_ms", "t_last_ms")
+DURATIONS: Final = (
+    *("ttft_ms", "e2e_ms", "tpot_ms", "itl_ms", "late_ms"),
+    *("queue_ms", "preprocess_ms", "encode_ms", "prefill_ms", "decode_ms", "postprocess_ms"),
+)
+TEXTS: Final = frozenset({"id", "status", "error", "retry_of", "group", "arm", "replica", "session_id", "wall"})
+
+_SYNONYMS: Final[Mapping[str, str]] = {
+    "t_intended_ms": "t_intended intended intended_start intended_time ts_intended scheduled scheduled_time schedule "
+    "t_scheduled ts_scheduled planned due t_due arrival_planned target_time",
+    "t_send_ms": "t_send send sent ts_send send_ts send_time sent_at t_sent ts_sent time_sent start start_time t_start "
+    "ts_start start_ts request_start started started_at request_time_start begin t_begin submit submitted submit_time "
+    "t_submit request_sent dispatch dispatched t0 t_request start_timestamp",
+    "t_first_ms": "t_first first ts_first first_ts first_token t_first_token first_token_time first_token_at "
+    "ts_first_token time_first_token first_token_ts first_token_received first_byte t_first_byte first_byte_time "
+    "first_chunk t_first_chunk first_chunk_time first_response t1 first_content",
+    "t_last_ms": "t_last last ts_last last_ts last_token t_last_token last_token_time last_token_at ts_last_token "
+    "last_chunk last_byte last_chunk_time end t_end ts_end end_ts end_time ended ended_at finish finished finish_time "
+    "finished_at t_finish done t_done done_at complete completed_at completion_time t_complete t2 stop_time "
+    "end_timestamp",
+    "ttft_ms": "ttft time_to_first_token first_token_latency ttfb ttft_latency",
+    "e2e_ms": "e2e e2el latency duration e2e_latency total_time total_latency request_latency end_to_end "
+    "end_to_end_latency elapsed elapsed_time request_time response_time total",
+    "tpot_ms": "tpot time_per_output_token",
+    "itl_ms": "itl inter_token_latency mean_itl avg_itl",
+    "late_ms": "dispatch_delay schedule_delay send_delay start_delay",
+    "queue_ms": "queue queue_time queue_wait wait_time time_in_queue waiting queued stage_queue",
+    "preprocess_ms": "preprocess preprocess_time preprocessing tokenize tokenize_time tokenization stage_preprocess",
+    "encode_ms": "encode encode_time encoder encoder_time stage_encode",
+    "prefill_ms": "prefill prefill_time stage_prefill",
+    "decode_ms": "decode decode_time decoding stage_decode",
+    "postprocess_ms": "postprocess postprocess_time postprocessing detokenize stage_postprocess",
+    "status": "status outcome result state success succeeded ok is_ok completed_ok",
+    "http_status": "http_status status_code http_code code http_status_code response_code",
+    "error": "error err error_message exception failure reason error_type",
+    "bytes_received": "bytes_received received_bytes response_bytes bytes_in rx_bytes body_bytes",
+    "retry_of": "retry_of retries_of original_id",
+    "prompt_tokens": "prompt_tokens input_tokens prompt_len input_len isl prompt_length input_length n_prompt_tokens "
+    "num_prompt_tokens num_input_tokens in_tokens n_input tokens_in context_tokens prompt_size prompt_token_count "
+    "input_token_count n_prompt",
+    "cached_tokens": "cached_tokens cached_prompt_tokens prefix_hit_tokens num_cached_tokens cache_hit_tokens cached",
+    "new_tokens": "new_tokens uncached_tokens prefill_tokens",
+    "output_tokens": "output_tokens out_tokens generated_tokens gen_tokens output_len osl output_length "
+    "num_output_tokens n_output_tokens n_output tokens_out generation_tokens output_token_count n_generated tokens",
+    "usage_completion_tokens": "usage_completion_tokens completion_tokens usage_output_tokens server_output_tokens "
+    "usage_completion",
+    "chunks": "chunks n_chunks num_chunks chunk_count frames sse_events",
+    "accept_len": "accept_len accept_length acceptance_length mean_acceptance_length",
+    "group": "group class request_class size_class bucket kind category request_type type size prompt_class lane "
+    "priority workload",
+    "arm": "arm variant experiment config path_arm side",
+    "replica": "replica backend worker instance upstream engine node pod server host endpoint_instance dp_rank",
+    "session_id": "session_id session conversation conversation_id chat_id user_id",
+    "in_flight": "in_flight inflight concurrency concurrent active_requests",
+    "engine_running": "engine_running running num_running running_reqs num_requests_running",
+    "engine_waiting": "engine_waiting num_waiting waiting_reqs pending num_requests_waiting",
+    "wall": "wall wall_time wall_clock datetime date_time",
+    "grammar": "grammar structured structured_output json_schema json_mode guided response_format has_schema schema",
+    "id": "id request_id req_id rid req request index idx uuid query_id name no seq n",
+}
+_BY_WORD: Final[dict[str, str]] = {
+    word: name for name, words in reversed(tuple(_SYNONYMS.items())) for word in words.split()
+}
+_ARRIVALS: Final = frozenset({"arrival", "arrived", "arrival_time", "t_arrival"})
+_ALONE: Final = _ARRIVALS | {"received", "received_at", "timestamp", "ts", "t", "time"}
+"""The send where nothing else is; where there is a send, an arrival is the intended time, the rest keep their names."""
+_NOT_OURS: Final = frozenset(
+    {
+        *("method", "uri", "path", "url", "user_agent", "response_flags", "upstream_status"),
+        *("t_recv", "utt_id", "speech_id", "level", "logger", "msg"),
+    }
+)
+"""Columns of access logs and of speech events: tables of their own."""
+_STATISTICS: Final = frozenset({"mean", "avg", "median", "p50", "p90", "p95", "p99", "p999", "max", "min", "std"})
+
+
+def column_of(name: str) -> str:
+    """Our name of a heading (`send`, `t_send`, `ts send (s)` are all `t_send_ms`); empty where it is none of ours."""
+    base = (
+        heading(name).name.replace("stage_ms_", "stage_").replace("stages_", "stage_").replace("stages_ms_", "stage_")
+    )
+    return _BY_WORD.get(base, "")
+
+
+def canonical(headings: Iterable[str], columns: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Heading -> our name, its own in snake case where we have none. Two headings never get one name.
+
+    `columns` is what a user said: our name (`t_send_ms`, or a synonym: `send`) -> heading. It goes before everything.
+    """
+    names = list(headings)
+    said = {theirs: column_of(ours) or ours for ours, theirs in (columns or {}).items()}
+    out = {name: said[name] for name in names if name in said}
+    taken = set(out.values())
+    exact = [name for name in names if name not in out and name in _SYNONYMS]
+    for name in (*exact, *(name for name in names if name not in out and name not in exact)):
+        ours = name if name in _SYNONYMS else column_of(name)
+        if ours and ours not in taken:
+            out[name] = ours
+            taken.add(ours)
+    for name in names:
+        base = heading(name).name
+        if name in out or base not in _ALONE:
+            continue
+        if "t_send_ms" not in taken:
+            out[name] = "t_send_ms"
+        elif base in _ARRIVALS and "t_intended_ms" not in taken:
+            out[name] = "t_intended_ms"
+        else:
+            continue
+        taken.add(out[name])
+    for name in names:
+        if name not in out:
+            own = heading(name).name or name
+            out[name] = own if own not in taken else name
+            taken.add(out[name])
+    return out
+
+
+def looks_like_requests(headings: Iterable[str]) -> bool:
+    """Whether a table with these headings has one request a row."""
+    names = list(headings)
+    if len(names) < 2:
+        return False
+    words = {heading(name).name for name in names}
+    if words & _NOT_OURS or any(_STATISTICS & set(word.split("_")) for word in words):
+        return False
+    ours = set(canonical(names).values())
+    begins = ours & {"t_send_ms", "t_intended_ms"}
+    ends = ours & {"t_first_ms", "t_last_ms", "ttft_ms", "e2e_ms"}
+    if begins and ends:
+        return True
+    # Durations without stamps: one request a row only where rows have names, or lengths of their own.
+    return (
+        bool(ends & {"ttft_ms", "e2e_ms"})
+        and "id" in ours
+        and bool(ours & {"prompt_tokens", "output_tokens", "status"})
+    )

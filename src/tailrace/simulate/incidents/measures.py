@@ -1,0 +1,130 @@
+"""What a user would notice of a window, straight from its flows; and whether two windows differ by more than chance.
+
+It says whether a fault had an effect at all. A fault without one is no incident: nobody can be asked for its cause.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.model.outcome import OutcomeKind
+from tailrace.model.thresholds import MS
+from tailrace.simulate.incidents.flow import Flow
+from tailrace.stats.quantiles import quantile, quantile_interval
+
+Floats = NDArray[np.float64]
+Bounds = dict[str, dict[float, int]]
+"""Metric -> quantile -> objective (ns), as `Objectives.bounds`."""
+
+_STALL_MS: Final = 500.0
+_STALL_FACTOR: Final = 10.0
+_ALLOWED: Final = 0.01
+_ALPHA: Final = 0.05
+
+
+class Measures(NamedTuple):
+    """Milliseconds of each completed request, and how many did not complete."""
+
+    ttft: Floats
+    tpot: Floats
+    gap: Floats
+    """The longest gap of each stream."""
+    e2e: Floats
+    stalled: int
+    streams: int
+    failed: int
+    n: int
+
+
+def measure(flows: list[Flow]) -> Measures:
+    """Of all flows of a window."""
+    ttft, tpot, gap, e2e = [], [], [], []
+    stalled = failed = 0
+    for flow in flows:
+        if flow.ending.outcome is not OutcomeKind.COMPLETED:
+            failed += 1
+            continue
+        e2e.append(flow.end - flow.received)
+        delivered, chunks = flow.delivered, flow.chunks
+        if delivered is None or chunks is None or not flow.call.stream:
+            continue
+        read = delivered.read
+        ttft.append(int(delivered.written[0]) - flow.received)
+        if read.size > 2:
+            gaps = np.diff(read)
+            worst = int(gaps.max())
+            gap.append(worst)
+            tpot.append((int(read[-1]) - int(read[0])) / max(int(chunks.tokens.sum()) - 1, 1))
+            stalled += worst > max(_STALL_MS * MS, _STALL_FACTOR * float(np.median(gaps)))
+    waits, paces, gaps_ms, whole = (np.array(values, dtype=np.float64) / MS for values in (ttft, tpot, gap, e2e))
+    return Measures(waits, paces, gaps_ms, whole, stalled=stalled, streams=len(gap), failed=failed, n=len(flows))
+
+
+def objectives(healthy: Measures, margin: float, *, with_e2e: bool) -> Bounds:
+    """What the operator of a healthy system promises: its own p99 with some room."""
+    out: Bounds = {}
+    for name, grain in (("ttft", 10.0), ("tpot", 1.0), ("e2e", 100.0)):
+        values: Floats = getattr(healthy, name)
+        if values.size < 20 or (name == "e2e" and not with_e2e):
+            continue
+        high = max(quantile(values, 0.99), 1.25 * quantile(values, 0.95))
+        out[name] = {0.99: round(np.ceil(margin * high / grain) * grain * MS)}
+    return out
+
+
+def differs(healthy: Measures, faulty: Measures) -> bool:
+    """Whether p95, p99 or the share of stalled or failed requests rose beyond its own sampling interval.
+
+    Of a quantile: the 95 % intervals of the two windows do not overlap. At equal n that is an effect of 3.9 standard
+    errors of one of them, which a comparison of two such windows finds four times in five.
+    """
+    for name in ("ttft", "tpot", "gap", "e2e"):
+        old: Floats = getattr(healthy, name)
+        new: Floats = getattr(faulty, name)
+        for p in (0.95, 0.99):
+            if min(old.size, new.size) * (1 - p) < 5:
+                continue
+            high, low = quantile_interval(old, p)[1], quantile_interval(new, p)[0]
+            if high is not None and low is not None and low > high:
+                return True
+    return _rose(healthy.stalled, healthy.streams, faulty.stalled, faulty.streams) or _rose(
+        healthy.failed, healthy.n, faulty.failed, faulty.n
+    )
+
+
+def breaks(bounds: Bounds, seen: Measures) -> bool:
+    """Whether the window breaks an objective, stalls or fails more often than chance allows."""
+    for name, wanted in bounds.items():
+        values: Floats = getattr(seen, name)
+        for p, bound in wanted.items():
+            if _more(int((values > bound / MS).sum()), values.size, 1 - p):
+                return True
+    return _more(seen.stalled, seen.streams, _ALLOWED) or _more(seen.failed, seen.n, _ALLOWED)
+
+
+def keeps(bounds: Bounds, seen: Measures) -> bool:
+    """Whether the window itself keeps every objective, and at most one in a hundred stalls or fails."""
+    for name, wanted in bounds.items():
+        values: Floats = getattr(seen, name)
+        if any((values > bound / MS).sum() > (1 - p) * values.size for p, bound in wanted.items()):
+            return False
+    return seen.stalled <= _ALLOWED * seen.streams and seen.failed <= _ALLOWED * seen.n
+
+
+def _more(count: int, n: int, share: float) -> bool:
+    from scipy.special import bdtrc  # noqa: PLC0415  (loaded only where it is used)
+
+    return count > 0 and n > 0 and count > share * n and float(bdtrc(count - 1, n, share)) < _ALPHA
+
+
+def _rose(a: int, n_a: int, b: int, n_b: int) -> bool:
+    """A share is larger, one-sided, by more than the normal approximation of its difference allows."""
+    if not n_a or not n_b or b < 5:
+        return False
+    p, q = a / n_a, b / n_b
+    pooled = (a + b) / (n_a + n_b)
+    deviation = np.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / n_a + 1 / n_b))
+    return bool(q - p > 1.96 * deviation)

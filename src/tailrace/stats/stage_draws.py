@@ -1,0 +1,61 @@
+"""Resamples of what the requests near a quantile spent in each stage (`decomposition.conditional_stage_mean`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from tailrace.stats.blocks import Blocks, drawn
+from tailrace.stats.quantiles import Floats
+
+__all__ = ["stage_draws"]
+
+_ALL_ROWS: Final = 5_000
+"""Up to here every row is ranked in each resample; above it, of a high quantile, only the top rows."""
+_REACH: Final = 5.0
+"""The top rows are the upper 5 (1 - p): a resample by blocks moves a p99 to another row, not out of the top 5 %."""
+_AT_ONCE: Final = 50
+
+
+def stage_draws(
+    stages: Mapping[str, Floats],
+    total: Floats,
+    blocks: Blocks,
+    p: float,
+    half_width: float,
+    rng: np.random.Generator,
+    resamples: int = 200,
+) -> dict[str, Floats]:
+    """Stage -> its conditional mean in each resample, shape (resamples,).
+
+    Sorted once: in a resample a row stands as often as its block was drawn, so ranks are sums of these counts.
+    """
+    order = np.argsort(total, kind="stable")
+    first = 0
+    if total.size > _ALL_ROWS:
+        first = max(0, int((1.0 - _REACH * (1.0 - p) - half_width) * total.size))
+    rows = order[first:]
+    block = blocks.of[rows]
+    below = np.bincount(blocks.of[order[:first]], minlength=blocks.pieces).astype(np.float64)
+    sizes = np.bincount(blocks.of, minlength=blocks.pieces).astype(np.float64)
+    matrix = np.column_stack([values[rows] for values in stages.values()]) if stages else np.empty((rows.size, 0))
+    out = np.empty((resamples, matrix.shape[1]))
+    weights = drawn(blocks, rng, resamples).astype(np.float64)
+    # A resample without a single row keeps the window as it is, instead of inventing one.
+    weights[weights @ sizes <= 0] = 1.0
+    for start in range(0, resamples, _AT_ONCE):
+        some = weights[start : start + _AT_ONCE]
+        times = some[:, block]
+        until = np.cumsum(times, axis=1) + (some @ below)[:, None]
+        n = until[:, -1]
+        low = np.maximum(0.0, np.floor((p - half_width) * n + 1e-9))
+        high = np.minimum(n, np.maximum(low + 1, np.floor((p + half_width) * n + 1e-9)))
+        low = np.minimum(low, np.maximum(0.0, high - 1))
+        # Where the draw fell below the rows that were kept, the lowest of them stand for it.
+        low = np.maximum(low, np.minimum((some @ below), high - 1))
+        ranks = np.minimum(until, high[:, None]) - np.maximum(until - times, low[:, None])
+        np.maximum(ranks, 0.0, out=ranks)
+        out[start : start + _AT_ONCE] = (ranks @ matrix) / (high - low)[:, None]
+    return {name: out[:, place] for place, name in enumerate(stages)}
