@@ -6,7 +6,6 @@ from typing import Final
 
 import msgspec
 
-from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.collect import sample_notes, what_to_collect
 from tailrace.diagnose.evidence import EvidenceSet
@@ -193,6 +192,6 @@ def _needs_of_n(evidence: EvidenceSet) -> list[str]:
 def _summary(evidence: EvidenceSet, findings: list[Finding], found: list[Symptom], *, few: bool) -> str:
     if findings:
         return f"{findings[0].statement} {wording(findings[0])}"
-    where = None if few else tail_stages(evidence.now.done)
+    where = None if few else evidence.attributed.stages()
     place = f" {where.sentence}" if where else ""
     return f"Something is wrong ({found[0].text}), but no cause that this evidence can test explains it.{place}"

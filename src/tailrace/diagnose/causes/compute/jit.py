@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.log_evidence.compiling import jit_in_log
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.jit_in_stacks import jit_in_stacks
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["Jit"]
@@ -22,5 +23,5 @@ class Jit(Cause):
     action: ClassVar[Action] = Action.FIX
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From the engine's own lines."""
-        return jit_in_log(self, observed)
+        """From the engine's own lines, or a stack dump."""
+        return surest([jit_in_log(self, observed), jit_in_stacks(self, observed)])
