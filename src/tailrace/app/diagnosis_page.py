@@ -153,10 +153,10 @@ def _evidence(items: Sequence[Evidence]) -> Cell:
 
 
 def _requests(ids: Sequence[str], admin: str) -> Cell:
-    """Each with a link to the gateway's dashboard where one was asked, else the command that explains it."""
+    """Their ids, each a link to its timeline in the gateway's dashboard where one was asked."""
     if admin:
         return Cell(", ".join(f'<a href="{text(f"{admin}/#request={quote(one)}")}">{text(one)}</a>' for one in ids))
-    return Cell(", ".join(f"<code>tailrace explain {text(one)}</code>" for one in ids))
+    return Cell(", ".join(f"<code>{text(one)}</code>" for one in ids))
 
 
 def _validity(found: Diagnosis) -> Cell | str:

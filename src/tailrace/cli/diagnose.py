@@ -106,6 +106,7 @@ def print_diagnosis(result: Diagnosis) -> None:
     _list(console, "Not answered, for want of", [item for item in result.needs if item not in said])
     for note in result.not_understood:
         console.print(f"not understood: {note}", markup=False)
+    _list(console, "About the evidence", result.remarks)
     console.print(f"\nAction: {result.action}", markup=False)
 
 

@@ -6,9 +6,11 @@ from typing import Final
 
 import msgspec
 
+from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.collect import sample_notes, what_to_collect
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed.align import align
 from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
 from tailrace.diagnose.told import told
@@ -33,7 +35,13 @@ def diagnose(evidence: EvidenceSet) -> Diagnosis:
     if checked.sound is not evidence.table:
         evidence = evidence.with_table(checked.sound)
     found = _with_observed(_of_requests(evidence, checked), observed)
-    return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.meanwhile)))
+    found = msgspec.structs.replace(
+        found,
+        observations=seen_beside(evidence.meanwhile),
+        not_understood=[*found.not_understood, *_not_understood(evidence)],
+        remarks=_remarks(evidence),
+    )
+    return told(evidence, found)
 
 
 def _observed(evidence: EvidenceSet) -> list[Finding]:
@@ -67,6 +75,7 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
         action=first.action,
         needs=needs if findings else [*first.missing, *needs],
         not_understood=[*evidence.not_understood, *_not_understood(evidence)],
+        remarks=_remarks(evidence),
         summary=f"{first.statement} {wording(first)}".strip()
         if findings
         else f"Cannot tell. Needed: {'; '.join(first.missing)}.",
@@ -104,12 +113,19 @@ def _cannot_tell(lacks: list[str], evidence: EvidenceSet) -> Finding:
 
 
 def _not_understood(evidence: EvidenceSet) -> list[str]:
+    """What of the foreign evidence was not read."""
     return [
         f"{item.source}: parsed {item.understood} of {item.total} {item.what} ({item.format})"
         + (f", not: {'; '.join(item.examples)}" if item.examples else "")
         for item in evidence.observed.understood
         if item.understood < item.total
-    ] + [f"{item.source}: {said}" for item in evidence.observed.understood for said in item.said]
+    ]
+
+
+def _remarks(evidence: EvidenceSet) -> list[str]:
+    """What its readers say of it, and which clocks were taken for one or cannot be."""
+    said = [f"{item.source}: {said}" for item in evidence.observed.understood for said in item.said]
+    return said + align(evidence.observed).said
 
 
 def _without_requests(evidence: EvidenceSet) -> Diagnosis:
@@ -192,6 +208,6 @@ def _needs_of_n(evidence: EvidenceSet) -> list[str]:
 def _summary(evidence: EvidenceSet, findings: list[Finding], found: list[Symptom], *, few: bool) -> str:
     if findings:
         return f"{findings[0].statement} {wording(findings[0])}"
-    where = None if few else evidence.attributed.stages()
+    where = None if few else tail_stages(evidence.now.done)
     place = f" {where.sentence}" if where else ""
     return f"Something is wrong ({found[0].text}), but no cause that this evidence can test explains it.{place}"

@@ -52,7 +52,7 @@ def impossible_numbers(cause: Cause, observed: Observed) -> Finding | None:
     certain = any(one.certain for one in wrong)
     level = Level.SUSPECTED if only_rows and share <= FEW else Level.PROVEN if certain else Level.CONSISTENT
     first = next((one for one in wrong if one.certain), wrong[0])
-    more = f" ({len(wrong) - 1} more like it)" if len(wrong) > 1 else ""
+    more = ", and others like it" if len(wrong) > 1 else ""
     n = next((arm.get("n") for arm in observed.arms if arm.get("n")), None)
     evidence = [one.evidence for one in wrong[:6]]
     counted = ""
