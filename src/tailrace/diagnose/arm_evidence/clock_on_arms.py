@@ -143,7 +143,7 @@ def _found(cause: Cause, table: ClockTable, *, heat: bool) -> Finding:
         ),
         evidence=list(dict.fromkeys(evidence)),
         explains_ms=None,
-        relation=f"{number(table.low)} / {number(table.high)} = {table.low / table.high:.3f}"
+        relation=f"{number(table.low)} / {number(table.high)} = {table.low / table.high:.3f} (-{table.fall:.0%})"
         + (
             f"; {quantity(table.prefill[1])} {number(table.prefill[1].value)} / {number(table.prefill[0].value)} = "
             f"{table.prefill[1].value / table.prefill[0].value:.3f}"

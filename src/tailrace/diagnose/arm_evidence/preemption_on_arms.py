@@ -76,6 +76,7 @@ def _between(cause: Cause, observed: Observed) -> Finding | None:
             evidence_of(bad, many),
             evidence_of(good, few),
             *evidence,
+            *([Evidence(f"{n:.0f} requests", str(bad.place) or "form", "n", n)] if n else []),
             *([Evidence(f"changed: {what}", "form")] if what else []),
             *_kv(observed),
         ],
