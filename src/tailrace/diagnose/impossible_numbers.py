@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -53,7 +54,7 @@ def impossible_numbers(cause: Cause, observed: Observed) -> Finding | None:
     level = Level.SUSPECTED if only_rows and share <= FEW else Level.PROVEN if certain else Level.CONSISTENT
     first = next((one for one in wrong if one.certain), wrong[0])
     more = ", and others like it" if len(wrong) > 1 else ""
-    n = next((arm.get("n") for arm in observed.arms if arm.get("n")), None)
+    n = next((count for arm in observed.arms if (count := arm.get("n")) and math.isfinite(count)), None)
     evidence = [one.evidence for one in wrong[:6]]
     counted = ""
     if n:

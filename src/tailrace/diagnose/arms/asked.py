@@ -142,7 +142,13 @@ def label_number(arm: Arm) -> float | None:
 
 def told(observed: Observed) -> list[Setting]:
     """The settings that state something: without claims, notes and titles."""
-    return [item for item in observed.settings if item.name not in _CONTEXT]
+    return [item for item in observed.settings if item.name not in _CONTEXT and _is_finite(item.value)]
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, list):
+        return all(_is_finite(item) for item in value)
+    return not isinstance(value, float) or isfinite(value)
 
 
 def stated(observed: Observed, words: str) -> Setting | None:
