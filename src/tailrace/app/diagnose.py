@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
-
-import msgspec
+from collections.abc import Sequence
+from typing import Final
 
 from tailrace.analyze.vantage import APPLICATION, one_vantage
 from tailrace.diagnose.engine import diagnose
-from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.gather import gather
-from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.readers.json_lines import parse_lines
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import read_signals
@@ -22,9 +18,8 @@ from tailrace.model.errors import InputError
 from tailrace.model.finding import Diagnosis
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import Objectives
-from tailrace.store.table import RecordTable
 
-__all__ = ["diagnose_records", "diagnose_sources", "is_url", "read_any"]
+__all__ = ["diagnose_sources", "is_url", "read_any"]
 
 _LIVE_RECORDS: Final = 20_000
 
@@ -71,21 +66,6 @@ def diagnose_sources(
     if before is not None:
         earlier = next(iter(read_any(before, allow_partial=allow_partial, token=token)))
     return diagnose(gather(read, before=earlier, objectives=objectives))
-
-
-def diagnose_records(
-    records: Iterable[RequestRecord],
-    *,
-    objectives: Objectives | None = None,
-    dropped: float = 0.0,
-    hardware: Hardware | None = None,
-) -> dict[str, Any]:
-    """The diagnosis of records in memory as plain JSON data: what a gateway's admin port answers."""
-    table = RecordTable.from_records(records)
-    plain: dict[str, Any] = msgspec.to_builtins(
-        diagnose(EvidenceSet(table, objectives=objectives, dropped=dropped, hardware=hardware))
-    )
-    return plain
 
 
 def _decode(line: bytes, place: str) -> RequestRecord:

@@ -104,6 +104,7 @@ def print_diagnosis(result: Diagnosis) -> None:
     _list(console, "Not answered, for want of", result.needs)
     for note in result.not_understood:
         console.print(f"not understood: {note}", markup=False)
+    _list(console, "About the evidence", result.remarks)
     console.print(f"\nAction: {result.action}", markup=False)
 
 

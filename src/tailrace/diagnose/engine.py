@@ -9,6 +9,7 @@ import msgspec
 from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed.align import align
 from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
 from tailrace.diagnose.told import told
@@ -33,7 +34,13 @@ def diagnose(evidence: EvidenceSet) -> Diagnosis:
     if checked.sound is not evidence.table:
         evidence = evidence.with_table(checked.sound)
     found = _with_observed(_of_requests(evidence, checked), observed)
-    return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.meanwhile)))
+    found = msgspec.structs.replace(
+        found,
+        observations=seen_beside(evidence.meanwhile),
+        not_understood=[*found.not_understood, *_not_understood(evidence)],
+        remarks=_remarks(evidence),
+    )
+    return told(evidence, found)
 
 
 def _observed(evidence: EvidenceSet) -> list[Finding]:
@@ -66,6 +73,7 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
         action=first.action,
         needs=needs or first.missing,
         not_understood=[*evidence.not_understood, *_not_understood(evidence)],
+        remarks=_remarks(evidence),
         summary=f"{first.statement} {wording(first)}".strip()
         if findings
         else f"Cannot tell. Needed: {'; '.join(first.missing)}.",
@@ -106,12 +114,19 @@ def _cannot_tell(lacks: list[str]) -> Finding:
 
 
 def _not_understood(evidence: EvidenceSet) -> list[str]:
+    """What of the foreign evidence was not read."""
     return [
         f"{item.source}: parsed {item.understood} of {item.total} {item.what} ({item.format})"
         + (f", not: {'; '.join(item.examples)}" if item.examples else "")
         for item in evidence.observed.understood
         if item.understood < item.total
-    ] + [f"{item.source}: {said}" for item in evidence.observed.understood for said in item.said]
+    ]
+
+
+def _remarks(evidence: EvidenceSet) -> list[str]:
+    """What its readers say of it, and which clocks were taken for one or cannot be."""
+    said = [f"{item.source}: {said}" for item in evidence.observed.understood for said in item.said]
+    return said + align(evidence.observed).said
 
 
 def _without_requests(evidence: EvidenceSet) -> Diagnosis:
