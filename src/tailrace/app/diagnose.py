@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tailrace.analyze.vantage import APPLICATION, one_vantage
@@ -37,14 +37,17 @@ def read_any(
     token: str = "",
     timeout_s: float = 30.0,
     together: bool = False,
+    columns: Mapping[str, str] | None = None,
 ) -> list[Source]:
-    """Read a file, a directory, or a live server (its records and its scrape are two sources). `together` as of
-    `read_source`.
+    """Read a file, a directory, or a live server (its records and its scrape are two sources). `together` and `columns`
+    as of `read_source`.
 
     InputError (exit 2) says what is wrong with it and what would do instead.
     """
     if not is_url(source):
-        return [read_source(source, _decode, at_ns=order, allow_partial=allow_partial, together=together)]
+        return [
+            read_source(source, _decode, at_ns=order, allow_partial=allow_partial, together=together, columns=columns)
+        ]
     return _live(source, token, timeout_s)
 
 
@@ -55,12 +58,15 @@ def diagnose_sources(
     objectives: Objectives | None = None,
     allow_partial: bool = False,
     token: str = "",
+    columns: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Diagnose sources together; `before` is the window to compare with."""
+    """Diagnose sources together; `before` is the window to compare with. `columns` as of `read_source`."""
     read = [
         one
         for order, source in enumerate(sources)
-        for one in read_any(source, order=order, allow_partial=allow_partial, token=token, together=True)
+        for one in read_any(
+            source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
+        )
     ]
     earlier = None
     if before is not None:
