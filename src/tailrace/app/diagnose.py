@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from tailrace.analyze.vantage import APPLICATION, one_vantage
 from tailrace.diagnose.engine import diagnose
 from tailrace.diagnose.gather import gather
 from tailrace.diagnose.readers.json_lines import parse_lines
+from tailrace.diagnose.readers.paste import MOST_BYTES, is_paste, read_paste
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import read_signals
 from tailrace.diagnose.readers.source import Kind, Source, read_source
@@ -44,11 +47,23 @@ def read_any(
 
     InputError (exit 2) says what is wrong with it and what would do instead.
     """
+    if source == "-":
+        return read_paste(_standard_input(), "standard input", _decode)
     if not is_url(source):
+        if together and not columns and is_paste(Path(source)):
+            return read_paste(Path(source).read_bytes(), source, _decode)
         return [
             read_source(source, _decode, at_ns=order, allow_partial=allow_partial, together=together, columns=columns)
         ]
     return _live(source, token, timeout_s)
+
+
+def _standard_input() -> bytes:
+    if sys.stdin.isatty():
+        raise InputError(
+            "nothing is piped to it", place="-", remedy="Pipe or paste a text into it: tailrace diagnose - < issue.md"
+        )
+    return sys.stdin.buffer.read(MOST_BYTES + 1)
 
 
 def diagnose_sources(

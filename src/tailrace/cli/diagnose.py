@@ -120,7 +120,7 @@ def print_diagnosis(result: Diagnosis) -> None:
     console = Console(soft_wrap=True, highlight=False)
     console.print(result.paragraph or result.summary, style="bold", markup=False)
     for finding in result.validity:
-        if finding.statement:
+        if finding.statement and finding not in result.findings:
             console.print(f"\n! {finding.code}: {finding.statement} {finding.advice}", markup=False)
     for number, finding in enumerate(result.findings, start=1):
         _finding(console, number, finding)
@@ -129,7 +129,9 @@ def print_diagnosis(result: Diagnosis) -> None:
     seen = [f"{item.text}  [{item.source}]" for item in result.observations]
     _list(console, "Seen beside the requests (no verdict by itself)", seen)
     _list(console, "To collect next", result.next_evidence)
-    _list(console, "Not answered, for want of", result.needs)
+    said = {item for finding in result.findings if not finding.statement for item in finding.missing}
+    said |= set(result.next_evidence)
+    _list(console, "Not answered, for want of", [item for item in result.needs if item not in said])
     for note in result.not_understood:
         console.print(f"not understood: {note}", markup=False)
     _list(console, "About the evidence", result.remarks)
@@ -152,12 +154,13 @@ def _list(console: Console, title: str, lines: list[str]) -> None:
 def _finding(console: Console, number: int, finding: Finding) -> None:
     explains = "" if finding.explains_ms is None else f", explains {finding.explains_ms:,.0f} ms of the slow requests"
     console.print(
-        f"\n{number}. {finding.code} ({finding.layer} layer, {finding.stage}): {finding.level}{explains}, "
-        f"n = {finding.n}",
+        f"\n{number}. {finding.code} ({', '.join(filter(None, (f'{finding.layer} layer', finding.stage)))}): "
+        f"{finding.level}{explains}{f', n = {finding.n}' if finding.n else ''}",
         style="bold",
         markup=False,
     )
-    console.print(f"   {finding.statement}", markup=False)
+    if finding.statement:
+        console.print(f"   {finding.statement}", markup=False)
     for item in finding.evidence:
         console.print(f"   - {item.text}  [{item.source}]", markup=False)
     rows = (

@@ -45,6 +45,7 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
             or self.settings
             or self.rows
             or self.notes
+            or self.understood
         )
 
     @staticmethod
