@@ -61,7 +61,9 @@ def test_sums_of_access_lines_stay():
     table = Accesses("a", limit=1000)
     for index in range(30_000):
         bad = index % 100 == 0
-        table.add(Access(line=index + 1, at=float(index), e2e=100.0 + index % 50, status=504.0 if bad else 200.0, path="/v1"))
+        table.add(
+            Access(line=index + 1, at=float(index), e2e=100.0 + index % 50, status=504.0 if bad else 200.0, path="/v1")
+        )
     rows = table.table()
     assert rows is not None
     assert len(rows) <= 1001

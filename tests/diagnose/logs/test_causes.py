@@ -108,6 +108,14 @@ def test_without_a_usual_rate_it_is_only_suspected():
     assert "usual rate" in found.missing[0]
 
 
+def test_one_stream_alone_may_wait_for_its_own_input():
+    log = lines(*(v1(10 * i, made=12.0, running=1) for i in range(3)), *stalled(3, made=0.0, running=1, waiting=1))
+    found = EngineStall().observe(seen(log))
+    assert found is not None
+    assert found.level is Level.SUSPECTED
+    assert "a second stream" in found.missing[0]
+
+
 def test_a_full_encoder_cache_and_compiling_are_rivals():
     full = EngineStall().observe(seen(lines(*NORMAL, *stalled(3)), facts={"encoder_cache_usage_pct": 100}))
     assert full is not None
@@ -397,9 +405,14 @@ JIT_LOG = lines(
 def test_a_line_of_the_compiler_inside_a_slow_request(tmp_path):
     found = Jit().observe(seen(JIT_LOG, requests=requests(), tmp_path=tmp_path))
     assert found is not None
-    assert found.level is Level.CONSISTENT
+    # The engine's own throughput falls in the same interval: the clocks are one.
+    assert found.level is Level.PROVEN
     assert "3,455 ms of one request" in found.statement
-    assert "one clock" in found.missing[0]
+    flat = JIT_LOG.replace("throughput: 101.0", "throughput: 930.0")
+    assumed = Jit().observe(seen(flat, requests=requests(), tmp_path=tmp_path))
+    assert assumed is not None
+    assert assumed.level is Level.CONSISTENT
+    assert "one clock" in assumed.missing[0]
 
 
 def test_a_wall_clock_with_a_zone_and_a_collectors_stamps_prove_it(tmp_path):

@@ -213,7 +213,12 @@ class Log:
                     self.context.number = now
                     return
             whole = b"\n".join(held)
-        self._of_no_dialect(whole, tag)
+        self.sglang.lenient = True
+        if b" batch" in held[0] and self._known(held[0]):
+            self.understood += 1
+        else:
+            self._of_no_dialect(whole, tag)
+        self.sglang.lenient = False
         self.context.number = now
 
     def _of_no_dialect(self, text: bytes, tag: bytes) -> None:
