@@ -8,12 +8,16 @@ import msgspec
 
 from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
+from tailrace.diagnose.collect import sample_notes, what_to_collect
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed.align import align
+from tailrace.diagnose.scale import disciplined, rule_on
+from tailrace.diagnose.scale_records import rule_on_records
 from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
 from tailrace.diagnose.told import told
 from tailrace.diagnose.triage import triage
+from tailrace.diagnose.triage_arms import triage_arms
 from tailrace.diagnose.validity import Checked, check
 from tailrace.diagnose.verdict import merged, rank, wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
@@ -51,10 +55,10 @@ def _observed(evidence: EvidenceSet) -> list[Finding]:
     for cause in CAUSES:
         finding = cause.observe(evidence.observed)
         if finding is not None:
-            if cause.ends and finding.level in (Level.PROVEN, Level.CONSISTENT):
+            if cause.ends and finding.level is not Level.SUSPECTED:
                 return [finding]
             found.append(finding)
-    return rank(found)
+    return disciplined(rank(found), lambda: rule_on(evidence.observed))
 
 
 def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
@@ -66,12 +70,14 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
     lacks += [missing for item in findings if item.level is Level.INSUFFICIENT for missing in item.missing]
     needs = [f"{item.code}: {missing}" for item in findings for missing in item.missing]
     findings = [item for item in findings if item.level is not Level.INSUFFICIENT]
-    first = findings[0] if findings else _cannot_tell(lacks)
+    first = findings[0] if findings else _cannot_tell(lacks, evidence)
+    needs += sample_notes(evidence.observed.arms)
     return Diagnosis(
         validity=[item for item in findings if item.layer is Layer.VALIDITY],
         findings=findings or [first],
         action=first.action,
-        needs=needs or first.missing,
+        triage=triage_arms(evidence.observed),
+        needs=needs if findings else [*first.missing, *needs],
         not_understood=[*evidence.not_understood, *_not_understood(evidence)],
         remarks=_remarks(evidence),
         summary=f"{first.statement} {wording(first)}".strip()
@@ -96,19 +102,16 @@ def _with_observed(found: Diagnosis, observed: list[Finding]) -> Diagnosis:
     )
 
 
-def _cannot_tell(lacks: list[str]) -> Finding:
+def _cannot_tell(lacks: list[str], evidence: EvidenceSet) -> Finding:
     """No rule could be computed: what to collect next. `lacks` is what rules that fit would have needed."""
+    contradict = [text for text in lacks if "contradict" in text]
     return Finding(
         code="INSUFFICIENT_EVIDENCE",
         layer=Layer.VALIDITY,
         stage="",
         level=Level.INSUFFICIENT,
         statement="",
-        missing=[
-            *lacks,
-            "the requests one by one, as CSV or JSONL: send, first token, last token, tokens",
-            "the engine's log of the slow window, or two scrapes of its /metrics (preemptions, running, waiting)",
-        ],
+        missing=contradict or list(dict.fromkeys([*lacks, *what_to_collect(evidence.observed)])),
         action=Action.COLLECT,
     )
 
@@ -190,6 +193,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
             findings.append(finding)
             needs += [f"{cause.code}: {item}" for item in finding.missing]
     findings = rank(findings)
+    findings = disciplined(findings, lambda: rule_on_records(evidence, findings, CAUSES))
     return Diagnosis(
         validity=checked.findings,
         findings=findings,

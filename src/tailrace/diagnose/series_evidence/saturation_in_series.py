@@ -118,7 +118,7 @@ def _found(
         evidence.append(
             Evidence(
                 text=f"at most {limit:.0f} may run at once (max_num_seqs)",
-                source=str(getattr(observed.setting("max_num_seqs", "max_running_requests"), "place", "")) or "setting",
+                source=observed.source_of("max_num_seqs", "max_running_requests"),
                 name="max_num_seqs",
                 value=limit,
             )
