@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.app.diagnose import diagnose_sources
 from tailrace.diagnose.causes import CAUSES
+from tailrace.diagnose.collect import what_to_collect
 from tailrace.diagnose.observed import Arm, Histogram, Observed, Quoted
 from tailrace.diagnose.readers.facts import observed_facts
 from tailrace.diagnose.readers.text import observed_text
@@ -375,7 +376,6 @@ def test_little_s_law_is_checked_on_one_run():
     ("text", "words"),
     [
         ("We see spikes with our users when they talk at once, see the picture.", "as text"),
-        ("| max_num_seqs | ITL mean (ms) |\n|---|---|\n| 16 | 8 |\n| 32 | 9 |\n", "queue time"),
         ("| arm | TTFT p99 |\n|---|---|\n| red | 8 |\n| blue | 9 |\n", "unit"),
         ("| arm | TTFT p99 (ms) |\n|---|---|\n| red | 8 |\n| blue | 9 |\n", "which of the two is from before"),
     ],
@@ -384,6 +384,11 @@ def test_what_is_missing_is_named_by_what_was_given(tmp_path, text, words):
     result = diagnosed(tmp_path, t_md=text)
     assert result.findings[0].code == "INSUFFICIENT_EVIDENCE"
     assert any(words in item for item in result.findings[0].missing)
+
+
+def test_a_sweep_without_queue_times_asks_for_them():
+    observed = table("| max_num_seqs | ITL mean (ms) |\n|---|---|\n| 16 | 8 |\n| 32 | 9 |\n")
+    assert what_to_collect(observed)[0].startswith("queue time")
 
 
 def test_a_p99_of_few_samples_is_said_to_be_one(tmp_path):

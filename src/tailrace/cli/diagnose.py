@@ -45,6 +45,14 @@ def diagnose(
         str | None, typer.Option(help="Write the facts that were given to this file, as JSON.")
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Use what a cut run file still holds.")] = False,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Heading of a column in a table of requests: send=MY_HEADING, first=…, last=…, prompt_tokens=…, "
+            "status=…. "
+            "Repeatable; the usual headings need none."
+        ),
+    ] = None,
     token: Annotated[str, typer.Option(help="Bearer token of the admin port.", envvar="TAILRACE_ADMIN_TOKEN")] = "",
     records: Annotated[
         str | None,
@@ -77,6 +85,7 @@ def diagnose(
             allow_partial=partial,
             token=token,
             facts=known,
+            columns=_columns(column or []),
         )
 
     known = _known(list(facts or []), sources, answer, ask=ask)
@@ -138,6 +147,21 @@ def _write_facts(known: list[str], path: str) -> None:
         Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(facts_from(known))) + b"\n")
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", place=path) from None
+
+
+def _columns(given: list[str]) -> dict[str, str]:
+    """`send=ts_send` -> our name and the file's heading."""
+    from tailrace.model.errors import InputError
+
+    out = {}
+    for item in given:
+        ours, equals, theirs = item.partition("=")
+        if not equals or not ours.strip() or not theirs.strip():
+            raise InputError(
+                f"{item!r} is no column", place="--column", remedy="Write NAME=HEADING, such as send=ts_send."
+            )
+        out[ours.strip()] = theirs.strip()
+    return out
 
 
 def print_diagnosis(result: Diagnosis) -> None:

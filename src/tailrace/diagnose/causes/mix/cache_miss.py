@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final, NamedTuple
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.misses_observed import misses_observed
+from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed, Setting
+from tailrace.diagnose.record_evidence.missed_cache import counted_hits, missed_in_records
+from tailrace.diagnose.reuse import reuse
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["CacheMiss"]
@@ -53,7 +57,21 @@ class CacheMiss(Cause):
     disproof: ClassVar[str] = "The share of prompts that repeats fell as well: then the mix changed, not the cache."
     action: ClassVar[Action] = Action.FIX
 
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """The cache must be visible."""
+        if reuse(evidence.now).known or counted_hits(evidence) is not None:
+            return ""
+        return "cached tokens of the requests (usage.prompt_tokens_details), or two scrapes of the cache's counters"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and scrapes."""
+        return missed_in_records(self, evidence)
+
     def observe(self, observed: Observed) -> Finding | None:
+        """From counters, tables and forms."""
+        return surest([self._observed(observed), misses_observed(self, observed)])
+
+    def _observed(self, observed: Observed) -> Finding | None:
         """Counter deltas, against what was offered."""
         window = _window(observed)
         if window is None or window.queried < LEAST_TOKENS:
