@@ -10,6 +10,7 @@ from tailrace.diagnose.readers.engine_settings import ENGINE_COMMAND, TRITON_MOD
 from tailrace.diagnose.readers.facts import FACTS
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS
+from tailrace.diagnose.readers.logs.log import LOG
 from tailrace.diagnose.readers.nginx_conf import NGINX_CONF
 from tailrace.diagnose.readers.otlp_traces import OTLP_TRACES
 from tailrace.diagnose.readers.python_client import PYTHON_CLIENT
@@ -37,6 +38,8 @@ FORMATS: Final[tuple[Format, ...]] = (
     TRITON_MODEL,
     ENGINE_COMMAND,
     DEPLOY_YAML,
+    # -- logs before text: the container's name and a bar before each line make no table of them
+    LOG,
     # -- what any JSON and any text may hold, at last: requests, chunks, series and logs are told before
     JSON_NUMBERS,
     TEXT,

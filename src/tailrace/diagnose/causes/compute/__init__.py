@@ -8,6 +8,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.causes.compute.decode_slowdown import DecodeSlowdown
 from tailrace.diagnose.causes.compute.gpu_clock import PowerCap, Thermal
 from tailrace.diagnose.causes.compute.gpu_shared import GpuShared
+from tailrace.diagnose.causes.compute.jit import Jit
 
 __all__ = ["COMPUTE"]
 
@@ -16,4 +17,5 @@ COMPUTE: Final[tuple[Cause, ...]] = (
     Thermal(),
     GpuShared(),
     DecodeSlowdown(),
+    Jit(),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.scheduler.admission_deadlock import AdmissionDeadlock
+from tailrace.diagnose.causes.scheduler.engine_stall import EngineStall
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill
 from tailrace.diagnose.causes.scheduler.kv_preemption import KvPreemption
 from tailrace.diagnose.causes.scheduler.prefill_steals_decode import PrefillStealsDecode
@@ -17,4 +19,6 @@ SCHEDULER: Final[tuple[Cause, ...]] = (
     PrefillStealsDecode(),
     HolLongPrefill(),
     KvPreemption(),
+    EngineStall(),
+    AdmissionDeadlock(),
 )

@@ -8,6 +8,8 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.preemption import preemption_in_log
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import prefill_stalls
 from tailrace.model.finding import Evidence, Finding
 
@@ -91,6 +93,10 @@ class KvPreemption(Cause):
                 f"KV usage {kv:.0%}" if kv is not None else "KV usage unknown",
             ],
         )
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From an engine's log: lines of preemption, swapped requests, a full cache."""
+        return preemption_in_log(self, observed)
 
     @staticmethod
     def _explains(evidence: EvidenceSet) -> tuple[float, float | None]:

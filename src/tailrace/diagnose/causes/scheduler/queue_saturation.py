@@ -9,6 +9,8 @@ import numpy as np
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.saturation import saturation_in_load
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -128,6 +130,10 @@ class QueueSaturation(Cause):
             disproof_checked=[f"queue share of TTFT in the tail is {share:.0%}"],
             action=Action.TUNE if room else (Action.SCALE if slow_decode else Action.SHED),
         )
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From an engine's load lines: waiting grows while running stays at its most."""
+        return saturation_in_load(self, observed)
 
     @staticmethod
     def _limit(signs: _Signs) -> str:
