@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.mix.bursty_arrivals import BurstyArrivals
+from tailrace.diagnose.causes.mix.cache_miss import CacheMiss
+from tailrace.diagnose.causes.mix.decoding_options import DecodingOptions
 from tailrace.diagnose.causes.mix.mix_shift import MixShift
+from tailrace.diagnose.causes.mix.structured_output import StructuredOutput
 
 __all__ = ["MIX"]
 
-MIX: Final[tuple[Cause, ...]] = (MixShift(),)
+MIX: Final[tuple[Cause, ...]] = (
+    StructuredOutput(),
+    CacheMiss(),
+    BurstyArrivals(),
+    DecodingOptions(),
+    MixShift(),
+)
