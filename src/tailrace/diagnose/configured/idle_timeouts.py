@@ -14,7 +14,7 @@ from tailrace.model.finding import Action, Evidence, Finding, Level
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
 
-__all__ = ["idle_timeout_in_requests", "short_timers"]
+__all__ = ["idle_timeout_in_requests", "short_timers", "upstream_timeout_in_requests"]
 
 OWN: Final = 0.5
 _ADVICE: Final = (
@@ -22,16 +22,32 @@ _ADVICE: Final = (
     "comments (`: heartbeat`) while the engine works; stop retrying these requests meanwhile: each retry starts "
     "again at the end of the queue."
 )
+_ALIGN: Final = (
+    "Align the proxy's timers with the budgets of the stages (above the p99 of TTFT for streams, of the whole answer for "
+    "the rest); answers that take longer unstreamed belong into asynchronous jobs; stop retrying on 504."
+)
 _PRICE: Final = "A longer timer keeps dead connections longer; heartbeats cost a few bytes a second."
 
 
 def idle_timeout_in_requests(cause: Cause, observed: Observed) -> Finding | None:
     """Ages of failures pile up at one value and nothing had been received."""
     piles = [pile for ages in failure_ages(observed) if (pile := pile_of(ages)) is not None]
-    piles = [pile for pile in piles if _is_empty(pile) is not False and not _is_own(pile)]
+    piles = [pile for pile in piles if _is_empty(pile) is not False and not _is_own(pile) and not _is_answered(pile)]
     if piles:
         return _found(cause, observed, max(piles, key=lambda pile: pile.n))
     return short_timers(cause, observed, kinds=("idle",))
+
+
+def upstream_timeout_in_requests(cause: Cause, observed: Observed) -> Finding | None:
+    """The same where a proxy answers with its own error (504) instead of cutting the connection."""
+    piles = [pile for ages in failure_ages(observed) if (pile := pile_of(ages)) is not None and _is_answered(pile)]
+    return _found(cause, observed, max(piles, key=lambda pile: pile.n)) if piles else None
+
+
+def _is_answered(pile: Pile) -> bool:
+    """Whether most of them got a proxy's own word for a timeout."""
+    status = pile.ages.rows.numbers("http_status")[pile.ages.at[pile.members]]
+    return bool(float(np.isin(status, (504.0, 524.0, 408.0)).mean()) > OWN)
 
 
 def _is_empty(pile: Pile) -> bool | None:
@@ -70,6 +86,11 @@ def _found(cause: Cause, observed: Observed, pile: Pile) -> Finding:
         checked.append("0 bytes had been received")
     else:
         missing.append("the bytes that each failed request had received")
+    answered = _is_answered(pile)
+    cuts = "cuts streams whose first token takes longer"
+    if answered:
+        cuts = "ends requests that the engine still works on"
+        evidence.append(Evidence("a proxy answered with its own timeout status (504)", pile.place))
     words = "a timer of a hop"
     if near:
         evidence.append(_of_timer(near[0]))
@@ -84,13 +105,13 @@ def _found(cause: Cause, observed: Observed, pile: Pile) -> Finding:
         missing.append("the configuration of every hop on the way (idle and read timeouts)")
     return cause.finding(
         statement=f"{pile.n} of {pile.failed} failed requests end at one age, {seconds:.2f} s, before a byte came: "
-        f"{words} cuts streams whose first token takes longer.",
+        f"{words} {cuts}.",
         evidence=evidence,
         explains_ms=pile.ms,
         relation=f"ages {low:.2f} to {high:.2f} s"
         + (f" = {near[0].ms / 1e3:g} s of {near[0].name}" if near else f", {pile.n} of {pile.failed}"),
         n=pile.failed,
-        advice=_ADVICE,
+        advice=_ALIGN if answered else _ADVICE,
         price=_PRICE,
         verify=f"curl -N -m {int(seconds * 2) + 1} the endpoint with a long prompt: it must pass {seconds:.0f} s",
         missing=missing,

@@ -8,6 +8,8 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.speech_evidence.uploads import late_upload
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["UploadLate"]
@@ -30,6 +32,10 @@ class UploadLate(Cause):
         known = ~np.isnan(evidence.now.done.column("ingress_ns"))
         gateway = evidence.vantage == "gateway"
         return "" if known.any() and gateway else "records of the gateway (how long a request took to come in)"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From audio that falls behind its own time line."""
+        return late_upload(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Ingress above its median carries a third of the slow requests' time to the first token."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.configured.idle_timeouts import idle_timeout_in_requests
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.timer_ends import timer_ends
 from tailrace.model.finding import Action, Finding, Level
 
@@ -20,6 +22,10 @@ class IdleTimeout(Cause):
     needs: ClassVar[tuple[str, ...]] = ("ages of the requests that failed", "the idle timers of every hop")
     disproof: ClassVar[str] = "The ages spread, or bytes had come shortly before."
     action: ClassVar[Action] = Action.TUNE
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From failures of one age, and timers that are too short for what they time."""
+        return idle_timeout_in_requests(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """The silence before the end is one number."""

@@ -6,8 +6,10 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.configured.buffering import buffering_on_paths
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.stream_bursts import StreamBursts, stream_bursts
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -53,6 +55,10 @@ class ProxyBuffering(Cause):
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs timelines."""
         return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From two paths in a table, and from the configuration of the hop."""
+        return surest([buffering_on_paths(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Bursts in nearly all streams, too large or too slow for a timer."""
