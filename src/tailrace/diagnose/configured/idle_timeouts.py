@@ -23,8 +23,8 @@ _ADVICE: Final = (
     "again at the end of the queue."
 )
 _ALIGN: Final = (
-    "Align the proxy's timers with the budgets of the stages (above the p99 of TTFT for streams, of the whole answer for "
-    "the rest); answers that take longer unstreamed belong into asynchronous jobs; stop retrying on 504."
+    "Align the proxy's timers with the budgets of the stages (above the p99 of TTFT for streams, of the whole answer "
+    "for the rest); answers that take longer unstreamed belong into asynchronous jobs; stop retrying on 504."
 )
 _PRICE: Final = "A longer timer keeps dead connections longer; heartbeats cost a few bytes a second."
 
