@@ -8,6 +8,7 @@ import msgspec
 
 from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
+from tailrace.diagnose.configured.lint import lint
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
@@ -47,6 +48,7 @@ def _observed(evidence: EvidenceSet) -> list[Finding]:
             if cause.ends and finding.level in (Level.PROVEN, Level.CONSISTENT):
                 return [finding]
             found.append(finding)
+    found += lint(CAUSES, evidence.observed, [finding.code for finding in found])
     return rank(found)
 
 

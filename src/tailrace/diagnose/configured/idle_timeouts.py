@@ -14,9 +14,11 @@ from tailrace.model.finding import Action, Evidence, Finding, Level
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
 
-__all__ = ["idle_timeout_in_requests", "short_timers", "upstream_timeout_in_requests"]
+__all__ = ["early_end", "idle_timeout_in_requests", "short_timers", "upstream_timeout_in_requests"]
 
 OWN: Final = 0.5
+EARLY_MS: Final = 30_000.0
+"""Long answers stream for longer than this as a matter of course."""
 _ADVICE: Final = (
     "Set the idle timer of that hop above the p99 of TTFT (and above the longest gap between tokens), or send SSE "
     "comments (`: heartbeat`) while the engine works; stop retrying these requests meanwhile: each retry starts "
@@ -33,9 +35,7 @@ def idle_timeout_in_requests(cause: Cause, observed: Observed) -> Finding | None
     """Ages of failures pile up at one value and nothing had been received."""
     piles = [pile for ages in failure_ages(observed) if (pile := pile_of(ages)) is not None]
     piles = [pile for pile in piles if _is_empty(pile) is not False and not _is_own(pile) and not _is_answered(pile)]
-    if piles:
-        return _found(cause, observed, max(piles, key=lambda pile: pile.n))
-    return short_timers(cause, observed, kinds=("idle",))
+    return _found(cause, observed, max(piles, key=lambda pile: pile.n)) if piles else None
 
 
 def upstream_timeout_in_requests(cause: Cause, observed: Observed) -> Finding | None:
@@ -147,6 +147,30 @@ def short_timers(cause: Cause, observed: Observed, *, kinds: tuple[str, ...]) ->
         price=_PRICE,
         verify="tailrace bench URL --prompt-tokens 8000 --requests 20 --out after.run",
         missing=["the ages of failed requests: they pile up at the timer if it cuts them"],
+        level=Level.SUSPECTED,
+        action=Action.TUNE,
+    )
+
+
+def early_end(cause: Cause, observed: Observed) -> Finding | None:
+    """A timer on the whole answer that long streams outlive, however healthy they are."""
+    early = [one for one in timers(observed) if one.kind == "total" and one.owner == "gateway" and one.ms <= EARLY_MS]
+    if not early or _tail(observed, streamed=False) is not None:
+        return None
+    timer = min(early, key=lambda one: one.ms)
+    default = " (the gateway's default: the route sets none)" if timer.default else ""
+    scope = timer.scope.removesuffix(" (default)") or "the gateway"
+    return cause.finding(
+        statement=f"{scope} ends every answer {timer.ms / 1e3:g} s after its request, streamed or not{default}.",
+        evidence=[_of_timer(timer)],
+        explains_ms=None,
+        relation=f"{timer.name} {timer.ms / 1e3:g} s <= {EARLY_MS / 1e3:g} s",
+        n=1,
+        advice="Switch the timer on the whole answer off for streaming routes (Envoy: timeout 0s, with idle_timeout "
+        "instead); put a budget on each stage at the gateway that knows them.",
+        price=_PRICE,
+        verify="curl -N a long answer through the gateway: it must not end at the timer",
+        missing=["p99 E2E of the answers, or the ages of failed requests"],
         level=Level.SUSPECTED,
         action=Action.TUNE,
     )

@@ -24,7 +24,7 @@ class IdleTimeout(Cause):
     action: ClassVar[Action] = Action.TUNE
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From failures of one age, and timers that are too short for what they time."""
+        """From failures of one age."""
         return idle_timeout_in_requests(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:

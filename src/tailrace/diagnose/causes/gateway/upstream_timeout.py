@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause, surest
-from tailrace.diagnose.configured.idle_timeouts import short_timers, upstream_timeout_in_requests
+from tailrace.diagnose.configured.idle_timeouts import upstream_timeout_in_requests
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.timeouts import timeout_in_access
 from tailrace.diagnose.observed import Observed
@@ -32,12 +32,10 @@ class UpstreamTimeout(Cause):
         return timeout_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From an access log, from failures of one age, and from timers that are too short for what they time."""
+        """From an access log, and from failures of one age that a proxy answered."""
         return surest(
             [
                 timeout_in_access(self, observed),
                 upstream_timeout_in_requests(self, observed),
-                short_timers(self, observed, kinds=("read",)),
-                short_timers(self, observed, kinds=("total",)),
             ]
         )
