@@ -79,14 +79,14 @@ def client_connections(cause: Cause, observed: Observed) -> Finding | None:
     ]
     if not limits:
         return None
-    limit = min(limits, key=lambda item: item.number or 0.0)
-    cap = limit.number or 0.0
     offered = _offered(observed)
-    if offered is not None and offered[0] <= cap:
+    if offered is None:  # then only what nobody chose is worth a word
+        limits = [item for item in limits if item.scope.endswith("(default)")]
+    limit = min(limits, key=lambda item: item.number or 0.0, default=None)
+    cap = limit.number if limit is not None else None
+    if limit is None or cap is None or (offered is not None and offered[0] <= cap):
         return None
     default = limit.scope.endswith("(default)")
-    if offered is None and not default:
-        return None  # somebody chose it
     library = limit.scope.removesuffix(" (default)")
     evidence = [
         Evidence(

@@ -15,7 +15,9 @@ _NAME: Final = re.compile(
     r"client_|gateway_|lb_|load_balancer_|ingress_|server_|backend_)*(?:read|idle|request|response|send|total)?_?"
     r"(?:idle_|read_)?timeout)(?P<unit>_ms|_s|_sec|_seconds)?$"
 )
-_NO_ENDS: Final = re.compile(r"connect|keepalive|probe|health|connection_idle|next_upstream|pool|queue|ttft|kill_after")
+_NO_ENDS: Final = re.compile(
+    r"connect|keepalive|probe|health|liveness|readiness|startup|connection_idle|next_upstream|pool|queue|ttft|kill_after"
+)
 _UNITS: Final = {"_ms": "ms", "_s": "s", "_sec": "s", "_seconds": "s"}
 _CLIENTS: Final = ("client", "openai", "sdk", "python")
 NEAR: Final = 0.01
