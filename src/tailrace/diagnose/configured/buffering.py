@@ -41,6 +41,10 @@ _DIRECT: Final = re.compile(
 )
 _CLIENT: Final = re.compile(r"client|via|proxy|outside|user|downstream|browser", re.IGNORECASE)
 _UPSTREAM: Final = re.compile(r"upstream|engine|direct|server|inside|backend", re.IGNORECASE)
+_DEFAULTS: Final = {
+    "proxy_buffering": " (default)",
+    "proxy_http_version": " (default before nginx 1.29.7)",
+}
 _USUAL: Final = ("p50", "mean", "")
 _TAIL: Final = ("p99", "p95", "p90")
 
@@ -73,7 +77,7 @@ class Buffered(NamedTuple):
             default = " (nginx's default: nothing sets it)" if "proxy_buffering" in self.unset else ""
             parts.append(f"proxy_buffering is on{default}")
         if self.version is not None:
-            default = " (the default before 1.29.7)" if "proxy_http_version" in self.unset else ""
+            default = " (nginx's default: nothing sets it)" if "proxy_http_version" in self.unset else ""
             parts.append(f"proxy_http_version is 1.0{default}")
         return " and ".join(parts)
 
@@ -83,7 +87,7 @@ class Buffered(NamedTuple):
         return [
             Evidence(
                 text=f"{self.scope}: {item.name.partition('.')[2]} {item.value}"
-                + (" (default)" if item.name.partition(".")[2] in self.unset else ""),
+                + (_DEFAULTS.get(item.name.partition(".")[2], "") if item.name.partition(".")[2] in self.unset else ""),
                 source=str(item.place),
                 name=item.name,
             )
