@@ -14,6 +14,7 @@ from tailrace.diagnose.causes.compute.gpu_shared import GpuShared
 from tailrace.diagnose.causes.compute.idle_ramp import IdleRamp
 from tailrace.diagnose.causes.compute.jit import Jit
 from tailrace.diagnose.causes.compute.kernel_regression import KernelRegression
+from tailrace.diagnose.causes.compute.rank_skew import RankSkew
 from tailrace.diagnose.causes.compute.stall import Stall
 
 __all__ = ["COMPUTE"]
@@ -27,6 +28,7 @@ COMPUTE: Final[tuple[Cause, ...]] = (
     EncodeSlow(),
     GapAtPosition(),
     KernelRegression(),
+    RankSkew(),
     Comm(),
     MemoryBound(),
     Stall(),

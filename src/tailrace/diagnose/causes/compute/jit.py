@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.compiling import jit_in_log
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.compiling import jit_in_records
+from tailrace.diagnose.series_evidence.jit_in_stacks import jit_in_stacks
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["Jit"]
@@ -28,9 +29,9 @@ class Jit(Cause):
         return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """From records, scrapes and timelines."""
+        """From stops at the first request of a length."""
         return jit_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From the engine's own lines."""
-        return jit_in_log(self, observed)
+        """From the engine's own lines, or a stack dump."""
+        return surest([jit_in_log(self, observed), jit_in_stacks(self, observed)])

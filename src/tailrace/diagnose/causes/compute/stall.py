@@ -1,4 +1,4 @@
-"""COMPUTE_STALL: all streams freeze together, and nothing that is seen says why."""
+"""COMPUTE_STALL: all streams freeze at a change of the batch."""
 
 from __future__ import annotations
 
@@ -6,59 +6,31 @@ from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.stop_pattern import StopKind, stop_pattern
-from tailrace.diagnose.stop_words import KV_FULL, device_idle, disproofs, head, stop_facts
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.stall import stall_in_timelines
+from tailrace.diagnose.series_evidence.stall_in_series import stall_in_series
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["Stall"]
 
 
 class Stall(Cause):
-    """Streams stand still together outside every long prefill, on no beat, at no particular arrivals."""
+    """Common stops lie at changes of the batch, and nothing names a compiler."""
 
     code: ClassVar[str] = "COMPUTE_STALL"
     stage: ClassVar[str] = "decode"
-    needs: ClassVar[tuple[str, ...]] = ("timelines of streams", "a stack dump or profile from inside a stop")
-    disproof: ClassVar[str] = "The gaps are not common to the streams."
-    action: ClassVar[Action] = Action.FIX
+    needs: ClassVar[tuple[str, ...]] = ("gaps of several streams", "running requests", "a stack dump inside a stop")
+    disproof: ClassVar[str] = "The gaps are not common to all streams."
+    action: ClassVar[Action] = Action.COLLECT
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs timelines."""
         return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """Shared stops without a pattern; which frame hangs, only a dump can tell."""
-        window = evidence.now
-        if self.cannot_run(evidence) or not window.stalls.row.size:
-            return None
-        pattern = stop_pattern(window)
-        if pattern.kind is not StopKind.OTHER or (evidence.kv_usage or 0.0) >= KV_FULL:
-            return None
-        explains = window.explain(self.code, pattern.explains)
-        if not self.carries(evidence, explains):
-            return None
-        rivals = ["FE_EVENTLOOP_BLOCK", "FE_GC_PAUSE", "FE_CPU_STARVED"]
-        idle = device_idle(evidence, pattern)
-        checked = disproofs(evidence, pattern)
-        if idle is not None:
-            checked.append(f"the accelerator {'idled' if idle else 'was busy'} in the stops")
-            if not idle:
-                rivals = []
-        if not window.reported:
-            rivals.insert(0, "SCHED_PREFILL_STEALS_DECODE")
-        return self.finding(
-            statement=f"The engine stands still as a whole: {head(pattern)}, outside every long prefill, on no beat "
-            f"and "
-            "at no particular arrivals.",
-            evidence=stop_facts(evidence, pattern, explains),
-            explains_ms=explains,
-            relation=f"{pattern.n} shared stops x {float(pattern.ms.mean()):.0f} ms (mean)",
-            n=pattern.n,
-            advice="Dump the stacks of the engine and its workers while it stands still; the frame names the kernel, "
-            "the collective or the lock. Do not guess it, and change no knob before.",
-            price="None.",
-            verify="py-spy dump --native --pid PID while the streams stand still",
-            missing=["a stack dump or profile from inside a stop"],
-            rivals=rivals,
-            disproof_checked=checked,
-        )
+        """From records and timelines."""
+        return stall_in_timelines(self, evidence)
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return stall_in_series(self, observed)

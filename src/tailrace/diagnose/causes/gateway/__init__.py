@@ -10,11 +10,10 @@ from tailrace.diagnose.causes.gateway.cancel_storm import CancelStorm
 from tailrace.diagnose.causes.gateway.cancel_unattributed import CancelUnattributed
 from tailrace.diagnose.causes.gateway.chunk_coalescing import ChunkCoalescing
 from tailrace.diagnose.causes.gateway.client_timeout_budget import ClientTimeoutBudget
-from tailrace.diagnose.causes.gateway.client_upload_late import UploadLate
 from tailrace.diagnose.causes.gateway.conn_pool_cap import ConnPoolCap
 from tailrace.diagnose.causes.gateway.cpu_starved import CpuStarved
 from tailrace.diagnose.causes.gateway.detokenize_growth import DetokenizeGrowth
-from tailrace.diagnose.causes.gateway.eventloop_block import EventLoopBlock
+from tailrace.diagnose.causes.gateway.event_loop_block import EventLoopBlock
 from tailrace.diagnose.causes.gateway.gc_pause import GcPause
 from tailrace.diagnose.causes.gateway.holds_first_event import HoldsFirstEvent
 from tailrace.diagnose.causes.gateway.idle_timeout import IdleTimeout
@@ -24,6 +23,7 @@ from tailrace.diagnose.causes.gateway.lb_hotspot import LbHotspot
 from tailrace.diagnose.causes.gateway.lb_skew import LbSkew
 from tailrace.diagnose.causes.gateway.lock_contention import LockContention
 from tailrace.diagnose.causes.gateway.network import Network
+from tailrace.diagnose.causes.gateway.probe_kill import ProbeKill
 from tailrace.diagnose.causes.gateway.proxy_buffering import ProxyBuffering
 from tailrace.diagnose.causes.gateway.retry_storm import RetryStorm
 from tailrace.diagnose.causes.gateway.self_bottleneck import SelfBottleneck
@@ -39,7 +39,6 @@ GATEWAY: Final[tuple[Cause, ...]] = (
     SelfBottleneck(),
     Network(),
     SlowReader(),
-    UploadLate(),
     LockContention(),
     PreprocessSlow(),
     PostprocessSlow(),
@@ -47,6 +46,7 @@ GATEWAY: Final[tuple[Cause, ...]] = (
     ChunkCoalescing(),
     HoldsFirstEvent(),
     IdleTimeout(),
+    ProbeKill(),
     UpstreamTimeout(),
     ClientTimeoutBudget(),
     CancelNotPropagated(),

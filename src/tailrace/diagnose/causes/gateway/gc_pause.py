@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
-
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.stop_pattern import StopKind, StopPattern, stop_pattern
-from tailrace.diagnose.stop_words import KV_FULL, disproofs, head, stop_facts
-from tailrace.model.finding import Action, Evidence, Finding
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.collector import pauses_in_timelines
+from tailrace.diagnose.series_evidence.gc_in_series import gc_in_series
+from tailrace.model.finding import Action, Finding
 
 __all__ = ["GcPause"]
 
 
 class GcPause(Cause):
-    """All streams stand still together on a beat, or the longer the older the process is, or at times that grow by a
-    quarter; and no prefill, arrival or batch goes with it.
-    """
+    """Stops common to all streams keep a beat, grow with age, or come ever rarer by a quarter."""
 
     code: ClassVar[str] = "FE_GC_PAUSE"
     stage: ClassVar[str] = "decode"
-    needs: ClassVar[tuple[str, ...]] = ("timelines of streams over at least six pauses", "when the prefills ran")
+    needs: ClassVar[tuple[str, ...]] = ("gaps of several streams over at least six pauses",)
     disproof: ClassVar[str] = "The stops follow the batch or the prompts' size, or stay when the collector is frozen."
     action: ClassVar[Action] = Action.FIX
 
@@ -31,73 +28,9 @@ class GcPause(Cause):
         return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """Shared stops outside prefills that keep a beat or grow with the process's age."""
-        window = evidence.now
-        if self.cannot_run(evidence) or not window.stalls.row.size:
-            return None
-        pattern = stop_pattern(window)
-        if pattern.kind not in (StopKind.PERIODIC, StopKind.GROWING):
-            return None
-        explains = window.explain(self.code, pattern.explains)
-        if not self.carries(evidence, explains):
-            return None
-        missing, rivals = [], []
-        if not window.reported:
-            missing.append("prefill times from the engine: without them a prefill may be what stops the streams")
-        if (evidence.kv_usage or 0.0) >= KV_FULL:
-            rivals.append("SCHED_KV_PREEMPTION")
-        words, fact = _rhythm(pattern)
-        leak = pattern.kind is StopKind.GROWING
-        return self.finding(
-            statement=f"Something that keeps its own time stops the engine's process: {head(pattern)}, {words}.",
-            evidence=[*stop_facts(evidence, pattern, explains), fact],
-            explains_ms=explains,
-            relation=fact.text,
-            n=pattern.n,
-            advice="Freeze the heap after the warm-up (gc.collect(); gc.freeze(), VLLM_GC_DEBUG shows the pauses in "
-            "vLLM) or raise the collector's thresholds, and look for other work on a timer in the engine's process "
-            "(metrics, logs, a watchdog)."
-            + (" The pauses grow: objects are never let go. Find the leak; a restart only resets it." if leak else ""),
-            price="More memory, if cycles are collected less often.",
-            verify="py-spy dump --pid PID in a pause, or gc.callbacks with times in the engine; "
-            + evidence.verify_command,
-            missing=missing,
-            rivals=rivals,
-            disproof_checked=[
-                *disproofs(evidence, pattern),
-                f"{pattern.triggers.share:.0%} of the stops begin with an arrival, {pattern.triggers.chance:.0%} would",
-            ],
-        )
+        """From records and timelines."""
+        return pauses_in_timelines(self, evidence)
 
-
-def _rhythm(pattern: StopPattern) -> tuple[str, Evidence]:
-    begin = pattern.stops.begin[pattern.chosen] / 1e9
-    if pattern.kind is StopKind.PERIODIC:
-        text = f"{pattern.on_beat:.0%} of them on a beat of {pattern.period_s:.2f} s"
-        return text, Evidence(
-            f"{pattern.on_beat:.0%} of the times between stops are whole multiples of {pattern.period_s:.2f} s "
-            f"(n = {pattern.n})",
-            "timeline",
-            "period_s",
-            round(pattern.period_s, 3),
-            "s",
-        )
-    if pattern.growth_ms_per_s > 0:
-        grown = pattern.growth_ms_per_s * 3600.0
-        text = f"the longer the later: {grown:,.0f} ms more by the hour"
-        return text, Evidence(
-            f"the length grows in a line with time, {grown:,.0f} ms more by the hour (from {pattern.ms[0]:.0f} to "
-            f"{pattern.ms[-1]:.0f} ms over {begin[-1] - begin[0]:.0f} s)",
-            "timeline",
-            "growth_ms_per_h",
-            round(grown, 1),
-            "ms/h",
-        )
-    text = f"each time between them {pattern.ratio:.2f} x the last"
-    return text, Evidence(
-        f"the times between stops grow by a factor of {pattern.ratio:.2f} (median; a collector that runs when the heap "
-        f"has grown by a quarter gives 1.25), n = {np.size(begin) - 1}",
-        "timeline",
-        "ratio",
-        round(pattern.ratio, 3),
-    )
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return gc_in_series(self, observed)

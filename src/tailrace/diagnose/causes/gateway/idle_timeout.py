@@ -8,8 +8,8 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.configured.idle_timeouts import idle_timeout_in_requests
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.timer_ends import timer_ends
-from tailrace.model.finding import Action, Finding, Level
+from tailrace.diagnose.record_evidence.idle_timer import idle_timer_in_records
+from tailrace.model.finding import Action, Finding
 
 __all__ = ["IdleTimeout"]
 
@@ -28,28 +28,5 @@ class IdleTimeout(Cause):
         return idle_timeout_in_requests(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """The silence before the end is one number."""
-        ends = timer_ends(evidence.now)
-        if ends is None or not ends.idle:
-            return None
-        age = ends.cluster.age_ms
-        retried = float(evidence.now.every.column("attempts")[ends.rows].mean())
-        return self.finding(
-            statement=f"A hop closes streams that are silent for {age:,.0f} ms: {ends.cluster.hits} of "
-            f"{ends.cluster.n} cut streams end then.",
-            evidence=ends.facts(),
-            explains_ms=age,
-            relation=f"silence before the cut = {ends.cluster.low_ms:,.0f} to {ends.cluster.high_ms:,.0f} ms = one "
-            "idle timer",
-            n=ends.cluster.hits,
-            advice=f"Set the idle timer of that hop ({age / 1e3:.3g} s) above the p99 of TTFT and of the longest "
-            f"gap, or "
-            "send SSE comments (`: heartbeat`) meanwhile; stop retrying such requests, each retry is computed again "
-            "from its beginning" + (f" ({retried:.1f} attempts each now)." if retried > 1.05 else "."),
-            price="Dead connections are noticed later; a heartbeat costs a few bytes.",
-            verify="grep -r -i -E 'idle|read_timeout|keepalive' in the configuration of every hop for this number; "
-            + evidence.verify_command,
-            missing=[f"the idle timers of every hop: which one is {age / 1e3:.3g} s"],
-            level=Level.CONSISTENT if ends.sharp else None,
-            disproof_checked=[ends.spread_words()],
-        )
+        """From records and timelines; of somebody's own table `observe` knows bytes and whose timer it was."""
+        return None if evidence.observed.table("requests") else idle_timer_in_records(self, evidence)

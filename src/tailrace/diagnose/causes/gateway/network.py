@@ -76,7 +76,7 @@ class Network(Cause):
         earlier = earlier[~np.isnan(earlier)]
         old = float(np.median(earlier)) if earlier.size else None
         grown = rtt - (old or 0.0)
-        if grown < LONG_MS or grown < LONG_SHARE * first or not self.carries(evidence, grown):
+        if not max(LONG_MS, LONG_SHARE * first) <= grown <= first or not self.carries(evidence, grown):
             return None
         missing = [] if old is not None else ["the round trip in a usual window (--before FILE)"]
         checked = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.causes.mix.bursty_arrivals import BurstyArrivals
+from tailrace.diagnose.causes.mix.bursty_arrivals import Bursty
 from tailrace.diagnose.causes.mix.cache_miss import CacheMiss
 from tailrace.diagnose.causes.mix.decoding_options import DecodingOptions
 from tailrace.diagnose.causes.mix.mix_shift import MixShift
@@ -16,7 +16,7 @@ __all__ = ["MIX"]
 MIX: Final[tuple[Cause, ...]] = (
     StructuredOutput(),
     CacheMiss(),
-    BurstyArrivals(),
+    Bursty(),
     DecodingOptions(),
     MixShift(),
 )

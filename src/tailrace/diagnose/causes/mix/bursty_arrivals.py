@@ -1,155 +1,163 @@
-"""MIX_BURSTY_ARRIVALS: requests come in bursts, and wait for each other although on average there is room."""
+"""MIX_BURSTY_ARRIVALS: requests come in bursts: they queue although the server is mostly idle."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.in_flight import account
-from tailrace.diagnose.window import Window
-from tailrace.model.finding import Action, Evidence, Finding
+from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.record_evidence.bursts import bursts_in_records
+from tailrace.diagnose.series_evidence.queue_mean import QueueMean, queue_mean
+from tailrace.model.finding import Evidence, Finding, Level
 
-__all__ = ["BurstyArrivals"]
+__all__ = ["Bursty"]
 
-Floats = NDArray[np.float64]
-DISPERSED: Final = 3.0
-"""Variance over mean of the arrivals by slice; 1 for Poisson arrivals, 0 for even ones."""
-IN_BURSTS: Final = 0.6
-LEAST: Final = 100
-LEAST_SLICES: Final = 20
-CROWDED: Final = 1.5
-QUIET: Final = 0.35
-"""Share of the slices in which fewer than half of the mean arrive: between bursts the engine can catch up."""
+SHARE: Final = 0.5
+BUSY: Final = 0.75
+"""A server that is busy for less of the time queues only what comes together."""
+UNEVEN: Final = 1.5
+EVEN: Final = 0.5
+LEAST_ARRIVALS: Final = 20
 
 
-class _Bursts(NamedTuple):
-    dispersion: float
-    """Index of dispersion."""
-    variation: float
-    """Coefficient of variation of the times between arrivals."""
-    slice_s: float
-    mean: float
-    most: float
-    quiet: float
-    in_burst: NDArray[np.bool_]
-    """By row of `done`."""
-    burst_share: float
-
-
-class BurstyArrivals(Cause):
-    """The waits lie in slices of time in which far more arrives than on average, and in between little does."""
+class Bursty(Cause):
+    """Queue time makes most of a request while the mean rate keeps the server busy for a small part of the time."""
 
     code: ClassVar[str] = "MIX_BURSTY_ARRIVALS"
     stage: ClassVar[str] = "queue"
-    needs: ClassVar[tuple[str, ...]] = ("arrivals of all requests", "queue times")
-    disproof: ClassVar[str] = "Arrivals are regular, or requests wait as long between the bursts."
-    action: ClassVar[Action] = Action.TUNE
+    needs: ClassVar[tuple[str, ...]] = ("queue and compute time over a window", "the arrivals (send stamps)")
+    disproof: ClassVar[str] = "The arrivals are regular (coefficient of variation near 0)."
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """Dispersion of the arrivals, and where the waits lie."""
-        window = evidence.now
-        if len(window.every) < LEAST or window.n < 50:
+        """From records and timelines."""
+        return bursts_in_records(self, evidence)
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From counters and the mean rate; from stamps where they are there."""
+        mean = queue_mean(observed)
+        cv = _cv(observed)
+        if cv is not None and cv[0] < EVEN:
             return None
-        found = _bursts(window)
-        if found is None or found.dispersion < DISPERSED or found.quiet < QUIET:
+        if mean is None or mean.share <= SHARE:
             return None
-        lost = window.lost
-        wait = lost.gateway_queue + lost.engine_queue + lost.first_token
-        explains = window.explain(self.code, np.where(found.in_burst, wait, 0.0))
-        total = float(wait.sum())
-        inside = float(wait[found.in_burst].sum()) / total if total > 0 else 0.0
-        if inside < IN_BURSTS or inside < CROWDED * found.burst_share or not self.carries(evidence, explains):
-            return None
-        header = evidence.header
-        kind = header.arrival.kind if header else ""
-        checked = [f"coefficient of variation between arrivals {found.variation:.2f} (1 for Poisson, 0 for even)"]
-        if kind in ("closed", "constant"):
-            return None
-        before = evidence.before
-        rivals = []
-        if before is not None and len(before.every) >= LEAST:
-            old = _bursts(before)
-            if old is not None:
-                checked.append(f"index of dispersion {old.dispersion:.1f} in the window before")
-                if old.dispersion > 0.7 * found.dispersion:
-                    rivals.append("SCHED_QUEUE_SATURATION")
-        peak, usual = found.most / found.slice_s, found.mean / found.slice_s
+        rate = mean.n / mean.window_s if mean.window_s else observed.number("offered_rps", "completed_rps", "req_s")
+        instances = observed.number("instances", "instance_count", "count") or 1.0
+        busy = rate * mean.compute_ms / 1e3 / instances if rate else None
+        if busy is not None and busy >= BUSY:
+            return None  # it is full, whatever the arrivals
+        delay = observed.number("batch_delay_us", "max_queue_delay_microseconds")
+        if delay is not None and mean.queue_ms <= 1.3 * delay / 1e3:
+            return None  # the batcher waits on purpose
+        return self._found(observed, mean, cv, rate, busy, _even(observed, mean))
+
+    def _found(
+        self,
+        observed: Observed,
+        mean: QueueMean,
+        cv: tuple[float, int, str] | None,
+        rate: float | None,
+        busy: float | None,
+        even: tuple[Arm, float] | None,
+    ) -> Finding:
+        queue, work = f"{mean.queue_ms:.3g}", f"{mean.compute_ms:.3g}"
+        share = f"{mean.share:.0%}".replace("%", " %")
+        missing, rivals = [], []
+        evidence = [
+            Evidence(
+                text=f"queue {queue} ms and compute {work} ms a request (mean of {mean.n:.0f}): the queue is {share}",
+                source=mean.place,
+                name="queue_mean",
+                value=mean.queue_ms,
+                unit="ms",
+            )
+        ]
+        relation = [f"{queue}/({queue} + {work}) = {share}"]
+        if rate is None or busy is None:
+            missing.append("the length of the window (window_s), for the rate at which requests came")
+        else:
+            relation.append(f"{rate:.4g}/s x {work} ms = {busy:.0%} busy")
+            evidence.append(
+                Evidence(
+                    text=f"{rate:.4g} requests a second keep it busy {busy:.0%} of the time",
+                    source=mean.place,
+                    name="busy",
+                    value=busy,
+                )
+            )
+        if cv is None:
+            missing.append("the arrivals one by one (send stamps): their coefficient of variation decides")
+        else:
+            evidence.append(
+                Evidence(
+                    text=f"the times between arrivals vary by {cv[0]:.2f} (coefficient of variation, n = {cv[1]}; 1 "
+                    "is Poisson)",
+                    source=cv[2],
+                    name="cv",
+                    value=cv[0],
+                )
+            )
+            relation.append(f"CV {cv[0]:.2f}")
+        if even is not None:
+            arm, slow = even
+            evidence.append(
+                Evidence(
+                    text=f"an evenly paced benchmark ({arm.label or arm.name}) sees {slow:.4g} ms at its slow end at "
+                    "the same "
+                    "server",
+                    source=str(arm.place),
+                    name="benchmark",
+                    value=slow,
+                    unit="ms",
+                )
+            )
+        settled = cv is not None and cv[0] >= UNEVEN
+        if not settled and observed.number("batch_delay_us", "max_queue_delay_microseconds") is None:
+            rivals.append("SCHED_BATCHER_WAIT: the batcher's own delay is not known")
         return self.finding(
-            statement=f"Requests come in bursts: up to {peak:.1f} a second against {usual:.1f} on average, and "
-            f"{inside:.0%} of all waiting lies in the {found.burst_share:.0%} of the requests that come in them.",
-            evidence=[
-                Evidence(
-                    f"index of dispersion {found.dispersion:.1f} over slices of {found.slice_s:.2g} s (Poisson 1); "
-                    f"variation "
-                    f"between arrivals {found.variation:.2f}",
-                    "record:start",
-                    "dispersion",
-                    round(found.dispersion, 2),
-                ),
-                Evidence(
-                    f"{usual:.1f} requests/s on average, {peak:.1f} in the fullest slice; {found.quiet:.0%} of the "
-                    "slices have less than half of the average",
-                    "record:start",
-                    "peak_per_s",
-                    round(peak, 2),
-                    "1/s",
-                ),
-                Evidence(
-                    f"{inside:.0%} of all waiting lies in the {found.burst_share:.0%} of the requests in bursts; the "
-                    f"slowest lost {explains:.0f} of {window.tail_lost_ms:.0f} ms so",
-                    "record:queue_ns, record:ttft_ns",
-                    "inside",
-                    round(inside, 4),
-                ),
+            statement=f"Requests come in bursts: they queue {queue} ms for {work} ms of compute ({share} of the two)"
+            + (f" although the server is busy only {busy:.0%} of the time" if busy is not None else "")
+            + (", and an evenly paced benchmark does not see it." if even is not None else "."),
+            evidence=evidence,
+            explains_ms=mean.queue_ms,
+            relation="; ".join(relation),
+            n=int(mean.n),
+            advice="Test with Poisson arrivals or a trace of the real ones, not with an even pace; smooth the bursts "
+            "where "
+            "they are made (timers that fire together, batch jobs), let the batcher gather them "
+            "(`max_queue_delay_microseconds`, preferred batch sizes), and keep an instance spare for the peak.",
+            price="Smoothing and batching make single requests wait a little; a spare instance costs memory.",
+            verify="tailrace bench http://SERVER:PORT --rate "
+            f"{rate or 100:.3g} --arrival poisson --duration 60 --out poisson.run && tailrace bench "
+            "http://SERVER:PORT --rate "
+            f"{rate or 100:.3g} --arrival constant --duration 60 --out even.run && tailrace compare even.run "
+            "poisson.run",
+            missing=missing,
+            rivals=[] if settled else rivals,
+            disproof_checked=[
+                f"the arrivals are not regular: CV {cv[0]:.2f}" if cv is not None else "the arrivals were not given"
             ],
-            explains_ms=explains,
-            relation=f"variance / mean of arrivals = {found.dispersion:.1f} > {DISPERSED:.0f} at the same mean rate",
-            n=len(window.every),
-            advice="Smooth what can be smoothed (a lane of its own for jobs that send many at once, spread their "
-            "starts), "
-            "admit by predicted wait with 429 and Retry-After for the rest, and test with recorded or Poisson "
-            "arrivals: an even-paced benchmark never sees this. Capacity for the mean is there.",
-            price="Batch senders wait a little longer.",
-            verify="tailrace bench URL --arrival poisson at the same rate: the queue must be short; "
-            + evidence.verify_command,
-            rivals=rivals,
-            disproof_checked=checked,
+            level=Level.CONSISTENT if not missing and settled else Level.SUSPECTED,
         )
 
 
-def _bursts(window: Window) -> _Bursts | None:
-    start = np.sort(account(window).start)
-    span = float(start[-1] - start[0]) / 1e9
-    if span <= 0:
-        return None
-    between = np.diff(start)
-    variation = float(between.std() / max(float(between.mean()), 1e-9))
-    e2e = window.done.ms("e2e")
-    # Slices about as long as a request: what comes within one shares the engine; enough of them for a variance.
-    length = float(np.clip(np.median(e2e) / 1e3, 0.25, max(span / LEAST_SLICES, 0.25)))
-    slices = int(span / length)
-    if slices < LEAST_SLICES:
-        return None
-    place = np.minimum(((start - start[0]) / 1e9 / length).astype(np.int64), slices - 1)
-    counts = np.bincount(place, minlength=slices).astype(np.float64)
-    mean = float(counts.mean())
-    index = float(counts.var() / max(mean, 1e-9))
-    full = counts >= max(2.0 * mean, mean + 2.0 * np.sqrt(mean))
-    # Those that come right behind a burst wait for it too.
-    near = full | np.concatenate([[False], full[:-1]])
-    mine = np.minimum(((window.start - start[0]) / 1e9 / length).astype(np.int64), slices - 1)
-    in_burst = near[np.clip(mine, 0, slices - 1)]
-    return _Bursts(
-        index,
-        variation,
-        length,
-        mean,
-        float(counts.max()),
-        float((counts < 0.5 * mean).mean()),
-        in_burst,
-        float(in_burst.mean()),
-    )
+def _cv(observed: Observed) -> tuple[float, int, str] | None:
+    """(coefficient of variation of the times between sends, n, where)."""
+    for rows in observed.table("requests"):
+        stamps = rows.numbers("t_intended_ms") if rows.has("t_intended_ms") else rows.numbers("t_send_ms")
+        stamps = np.sort(stamps[np.isfinite(stamps)])
+        if stamps.size >= LEAST_ARRIVALS and stamps[-1] > stamps[0]:
+            between = np.diff(stamps)
+            return float(between.std() / max(between.mean(), 1e-12)), int(stamps.size), str(rows.place)
+    return None
+
+
+def _even(observed: Observed, mean: QueueMean) -> tuple[Arm, float] | None:
+    """A benchmark of the same server whose slow end is below what the queue alone takes here."""
+    for arm in observed.arms:
+        slow = arm.get("e2e", "p99", "p95", "max", "p90")
+        if slow is not None and slow < mean.queue_ms:
+            return arm, slow
+    return None

@@ -1,35 +1,33 @@
-"""SCHED_INSTANCE_LIMIT: all instances are busy, requests queue, and the device idles."""
+"""SCHED_INSTANCE_LIMIT: too few instances compute while the device has room."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 
-from tailrace.diagnose.caps import running_cap
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.model.finding import Evidence, Finding
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.instances import instances_in_records
+from tailrace.diagnose.series_evidence.batcher_in_counters import instances_in_counters
+from tailrace.model.finding import Action, Finding
 
 __all__ = ["InstanceLimit"]
 
-IDLE: Final = 0.6
-QUEUE_SHARE: Final = 0.3
-FEW: Final = 16
-WITH_INSTANCES: Final = ("triton", "kserve", "onnx", "torchserve")
-
 
 class InstanceLimit(Cause):
-    """As many requests execute as there are instances, others wait, and the device has time."""
+    """Every instance is busy, requests queue, the device idles."""
 
     code: ClassVar[str] = "SCHED_INSTANCE_LIMIT"
-    stage: ClassVar[str] = "queue.engine"
+    stage: ClassVar[str] = "queue"
     needs: ClassVar[tuple[str, ...]] = (
-        "executing and waiting requests",
+        "queue and compute time over a window",
+        "the rate and the number of instances",
         "use of the device",
-        "the number of instances",
     )
-    disproof: ClassVar[str] = "The device is busy while requests wait."
+    disproof: ClassVar[str] = "The device itself is busy."
+    action: ClassVar[Action] = Action.TUNE
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """The engine's running requests."""
@@ -37,56 +35,9 @@ class InstanceLimit(Cause):
         return "" if known.any() else "executing and waiting requests of the engine"
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """A flat cap with a queue behind it, on a device that is not full, of an engine that has instances."""
-        window = evidence.now
-        if self.cannot_run(evidence) or window.n < 20:
-            return None
-        cap = running_cap(window)
-        engines = {name.lower() for name in window.done.column("engine").astype(str)}
-        instanced = any(part in name for name in engines for part in WITH_INSTANCES)
-        used = [state.utilisation for state in evidence.meanwhile.gpus if state.utilisation is not None]
-        busy = float(np.median(used)) if used else None
-        if cap is None or cap.size > FEW or (not instanced and busy is None):
-            return None
-        if (busy is not None and busy > IDLE) or (not instanced and cap.size > 4):
-            return None
-        lost = window.lost
-        wait = lost.engine_queue + (0.0 if window.reported else lost.first_token)
-        explains = window.explain(self.code, wait)
-        if not self.carries(evidence, explains):
-            return None
-        missing = [] if busy is not None else ["the use of the device meanwhile (DCGM, NVML)"]
-        word = f", and the device is busy {busy:.0%} of the time" if busy is not None else ""
-        return self.finding(
-            statement=f"The instances are the limit: {cap.size} requests execute at once whenever others wait{word}.",
-            evidence=[
-                Evidence(
-                    f"{cap.size} execute in {cap.share:.0%} of the {cap.queued} cases in which others wait",
-                    "record:running_at_admission, record:waiting_at_admission",
-                    "cap",
-                    float(cap.size),
-                ),
-                *(
-                    [Evidence(f"device busy {busy:.0%} (median)", "gpu:utilisation", "busy", round(busy, 4))]
-                    if busy is not None
-                    else []
-                ),
-                Evidence(
-                    f"the slowest requests lost {explains:.0f} of {window.tail_lost_ms:.0f} ms in that queue",
-                    "record:queue_engine_ns",
-                    "explains_ms",
-                    round(explains, 1),
-                    "ms",
-                ),
-            ],
-            explains_ms=explains,
-            relation=f"executing = {cap.size} flat while waiting > 0"
-            + (f", device {busy:.0%}" if busy is not None else ""),
-            n=cap.queued,
-            advice=f"Add instances of the model (Triton: instance_group count, now {cap.size}) or let it batch "
-            "(dynamic_batching with a small window): the device has time for both.",
-            price="Memory for each instance; each request may take a little longer.",
-            verify=evidence.verify_command,
-            missing=missing,
-            disproof_checked=[f"device busy {busy:.0%}"] if busy is not None else [],
-        )
+        """From records and timelines."""
+        return instances_in_records(self, evidence)
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return instances_in_counters(self, observed)

@@ -13,6 +13,7 @@ from tailrace.diagnose.causes.speech.lag_grows import LagGrows
 from tailrace.diagnose.causes.speech.rate_mismatch import RateMismatch
 from tailrace.diagnose.causes.speech.redecode_growth import RedecodeGrowth
 from tailrace.diagnose.causes.speech.silent_hang import SilentHang
+from tailrace.diagnose.causes.speech.upload_late import UploadLate
 from tailrace.diagnose.causes.speech.vad_silence_long import VadSilenceLong
 
 __all__ = ["SPEECH"]
@@ -23,6 +24,7 @@ SPEECH: Final[tuple[Cause, ...]] = (
     EmptyDeltas(),
     LagGrows(),
     RedecodeGrowth(),
+    UploadLate(),
     FinalLate(),
     VadSilenceLong(),
     ChunkTooLarge(),
