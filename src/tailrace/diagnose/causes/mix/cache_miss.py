@@ -214,5 +214,4 @@ def _kv_source(observed: Observed) -> str:
     found = observed.of_series("kv_usage")
     if found:
         return str(found[0].place)
-    setting = observed.setting("kv_usage_pct")
-    return str(setting.place) if setting else "setting"
+    return observed.source_of("kv_usage_pct")
