@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.batcher_wait_observed import batcher_wait_observed
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.batcher import batcher_in_records
@@ -36,4 +37,4 @@ class BatcherWait(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return batcher_in_counters(self, observed)
+        return surest([batcher_in_counters(self, observed), batcher_wait_observed(self, observed)])

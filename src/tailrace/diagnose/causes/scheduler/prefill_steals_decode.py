@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.steals_on_arms import steals_on_arms
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.prefill import prefill_in_load, prefill_in_steps
 from tailrace.diagnose.observed import Observed
@@ -92,7 +93,9 @@ class PrefillStealsDecode(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From an engine's log: lines a step, or load lines."""
-        return prefill_in_steps(self, observed) or prefill_in_load(self, observed)
+        return surest(
+            [prefill_in_steps(self, observed) or prefill_in_load(self, observed), steals_on_arms(self, observed)]
+        )
 
     def _weigh(self, evidence: EvidenceSet, found: PrefillStalls) -> tuple[list[str], list[str], list[str]]:
         missing, rivals = [], []

@@ -6,6 +6,7 @@ from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.saturation_on_arms import saturation_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
 from tailrace.diagnose.evidence import EvidenceSet
@@ -134,7 +135,13 @@ class QueueSaturation(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From gauges, or an engine's load lines: waiting grows while running stays at its most."""
-        return surest([saturation_in_load(self, observed), saturation_in_series(self, observed)])
+        return surest(
+            [
+                saturation_in_load(self, observed),
+                saturation_in_series(self, observed),
+                saturation_on_arms(self, observed),
+            ]
+        )
 
     @staticmethod
     def _limit(signs: _Signs) -> str:
