@@ -31,10 +31,12 @@ from tailrace.diagnose.readers.request_table import table_of_requests
 from tailrace.diagnose.readers.requests import has_columns, read_requests
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import MARK, read_signals
+from tailrace.diagnose.readers.speech_events import SPEECH_EVENTS
 from tailrace.diagnose.readers.table_text import first_headings
 from tailrace.diagnose.readers.tables import numbered_lines
 from tailrace.diagnose.readers.text import observed_text
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
+from tailrace.diagnose.readers.voice_payload import VOICE_PAYLOAD
 from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
@@ -148,10 +150,13 @@ def _other_kind(start: bytes, name: str) -> tuple[Kind, Format | None] | None:
 
 
 def _foreign_requests(start: bytes) -> bool:
-    """Whether lines that name a `request_id` are somebody's own table of requests, and no records of ours."""
+    """Whether lines that name a `request_id` are somebody's own requests or speech events, and no records of ours."""
     if b'"e2e_ms"' in start or b'"e2e_ns"' in start or b'"start_unix_ns"' in start:
         return False
-    return looks_like_requests(first_headings(start.decode("utf-8", "replace")))
+    head = start.decode("utf-8", "replace")
+    # Recognisers name a `request_id`, too.
+    speech = any(form.matches(head, "") for form in (SPEECH_EVENTS, VOICE_PAYLOAD))
+    return speech or looks_like_requests(first_headings(head))
 
 
 def _json_kind(start: bytes) -> Kind | None:
