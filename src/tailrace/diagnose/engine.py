@@ -9,6 +9,7 @@ import msgspec
 from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.collect import sample_notes, what_to_collect
+from tailrace.diagnose.configured.lint import lint
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed.align import align
 from tailrace.diagnose.scale import disciplined, rule_on
@@ -58,6 +59,7 @@ def _observed(evidence: EvidenceSet) -> list[Finding]:
             if cause.ends and finding.level is not Level.SUSPECTED:
                 return [finding]
             found.append(finding)
+    found += lint(CAUSES, evidence.observed, [finding.code for finding in found])
     return disciplined(rank(found), lambda: rule_on(evidence.observed))
 
 
