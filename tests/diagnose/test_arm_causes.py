@@ -261,7 +261,7 @@ FOUND = [
     ),
     pytest.param(
         "FE_CPU_STARVED",
-        ("consistent",),
+        ("suspected", "consistent"),
         ["nr_periods 3000\nnr_throttled 1800\nthrottled_usec 90000000\n"],
         id="cpu throttle",
     ),
