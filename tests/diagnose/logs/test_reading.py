@@ -490,6 +490,15 @@ def test_objects_of_litellm_higress_and_traefik():
     assert rows.numbers("attempts")[2] == 2.0
 
 
+@pytest.mark.parametrize(("took", "ms"), [("1m2.5s", 62500.0), ("890.5ms", 890.5), ("2.1s", 2100.0), ("350µs", 0.35)])
+def test_lines_of_gin(took, ms):
+    line = f'[GIN] 2026/02/11 - 09:02:11 | 200 | {took:>13} |       127.0.0.1 | POST     "/api/chat"'
+    (rows,) = read_log_text(line, "ollama.log").rows
+    assert rows.numbers("e2e").tolist() == [pytest.approx(ms)]
+    assert rows.numbers("at").tolist() == [1770800531.0]
+    assert rows.texts("path") == ["/api/chat"]
+
+
 def test_a_duration_without_a_unit_is_no_value():
     found = read_log_text('{"status": 200, "duration": 3.2, "request": {"method": "POST", "uri": "/v1"}}', "a.log")
     assert not found.rows[0].has("e2e")

@@ -11,6 +11,7 @@ from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.saturation import saturation_in_load
+from tailrace.diagnose.log_evidence.served import queue_in_served
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.series_evidence.saturation_in_series import saturation_in_series
 from tailrace.diagnose.window import Window
@@ -138,6 +139,7 @@ class QueueSaturation(Cause):
         return surest(
             [
                 saturation_in_load(self, observed),
+                queue_in_served(self, observed),
                 saturation_in_series(self, observed),
                 saturation_on_arms(self, observed),
             ]
