@@ -16,7 +16,7 @@ from tailrace.testing.incident_trial import NOTHING, Score, evidence_of, trial_o
 KINDS = [fault.kind for fault in FAULTS]
 IN_DEFAULT_TIER = 60
 CONTROLS = 20
-LONGEST = 450
+LONGEST = 360
 TOP1 = 0.30
 """At least so many of the first answers are right."""
 FALSE_ALARMS = 2

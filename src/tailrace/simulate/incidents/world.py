@@ -267,7 +267,8 @@ class World:
             self._at(now + round(hop.idle_s * S), self._silent, flow)
         if hop.timeout_s:
             self._at(now + round(hop.timeout_s * S), self._overdue, flow)
-        if self.site.fails_share and flow.draw.fails < self.site.fails_share and not flow.failed_attempts:
+        # Each attempt has a chance of its own: the golden ratio spreads those of one call evenly.
+        if (flow.draw.fails + 0.618034 * (flow.failed_attempts + 7 * flow.number)) % 1.0 < self.site.fails_share:
             self._at(arrives + 5 * MS, self._engine_error, flow)
             return
         if replica.service is not None:
