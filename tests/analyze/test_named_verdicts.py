@@ -159,3 +159,35 @@ def test_a_heavier_load_is_not_a_slower_system():
     # The other way round a lighter load did not make it slower: it is slower.
     slower = table([request(i, at_ms=i * 80.0, lane="all", prompt=300, prefill_ms=900.0 + i % 50) for i in range(2000)])
     assert compare(arm(0.08, 1), slower).verdict is Verdict.REGRESSED
+
+
+def test_an_open_verdict_names_both_sides_of_a_trade():
+    """Smaller prefill steps: first tokens come sooner, gaps grow, and the p99 itself decides nothing."""
+
+    def arm(seed, *, waited, gap):
+        rng, rows = np.random.default_rng(seed), []
+        for i in range(600):
+            wait = float(rng.uniform(40, 60))
+            if i % 16 == 3:
+                wait = float(rng.uniform(1000, 9000))  # whatever else happens: it makes the p95 and the p99 uncertain
+            elif i % 8 == 1:
+                wait = waited * float(np.exp(0.05 * rng.standard_normal()))
+            gaps = [20.0 + float(rng.uniform(0, 2))] * 8 + [gap + float(rng.uniform(0, 5))] * 2
+            if i % 16 == 5:
+                gaps[4] = float(rng.uniform(1000, 9000))
+            rows.append(request(i, at_ms=i * 500.0, prefill_ms=wait, gaps_ms=gaps))
+        return table(rows)
+
+    result = compare(arm(1, waited=900.0, gap=30.0), arm(2, waited=300.0, gap=90.0))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert [text for text in result.trade_offs if text.startswith("TTFT p90") and " fell from" in text]
+    assert [text for text in result.trade_offs if text.startswith("chunk gap") and " rose from" in text]
+    assert "It is a trade: TTFT p90 fell from" in result.summary
+    assert " rose from " in result.summary
+
+
+def test_no_trade_is_told_by_a_quantile_that_rests_on_one_request():
+    few = [request(i, at_ms=i * 500.0, prefill_ms=2000.0 if i == 7 else 50.0 + i % 9) for i in range(60)]
+    fewer = [request(i, at_ms=i * 500.0, prefill_ms=200.0 if i == 7 else 80.0 + i % 9) for i in range(60)]
+    result = compare(table(few), table(fewer))
+    assert not [text for text in result.trade_offs if "p99" in text or "p95" in text]

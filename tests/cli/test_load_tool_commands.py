@@ -87,9 +87,9 @@ def test_diagnose_reads_requests_and_says_what_percentiles_lack(
 ) -> None:
     assert "TTFT p95" in ok("diagnose", write(tmp_path, many(0)))
     done = tailrace("diagnose", write(tmp_path, {**without_requests(vllm()), "mean_ttft_ms": 5.0}, "told.json"))
-    assert done.returncode == 2
-    assert "holds percentiles, no requests" in done.stderr
-    assert "--save-detailed" in done.stderr
+    assert done.returncode == 0, "percentiles are evidence, if too little here"
+    assert "Cannot tell" in done.stdout
+    assert "requests one by one" in done.stdout
 
 
 def test_a_report_of_another_tool_s_result(tmp_path: Path, tailrace: Tailrace, ok: Callable[..., str]) -> None:

@@ -28,6 +28,7 @@ from tailrace.analyze.verdict_words import (
     limiting,
     need_of,
     quantile_words,
+    trade_words,
     withheld_words,
 )
 from tailrace.analyze.withheld import HIDDEN_SHARE, hidden_stalls, stall_words, withheld
@@ -139,12 +140,13 @@ def compare(
     first = headlines[0].change if headlines else None
     deciding = judged.changes.get(decided_by)
     told = decided_by if deciding is not None else (found.name if found is not None else "")
+    trade = latency_trade_offs(observed or verdict, judged.metrics, judged.changes, heavy)
     return about.result(
         verdict=verdict,
-        summary=summary + (fewer_words(failures, fell) if fewer else ""),
+        summary=summary + (fewer_words(failures, fell) if fewer else "") + trade_words(verdict, observed, trade),
         metrics=judged.metrics,
         trade_offs=[
-            *latency_trade_offs(observed or verdict, judged.metrics, judged.changes, heavy),
+            *trade,
             *_matched(judged, observed or verdict),
             *(
                 text

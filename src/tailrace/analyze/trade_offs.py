@@ -8,6 +8,7 @@ from typing import Final
 from tailrace.analyze.matched import Matched
 from tailrace.model.measurement import MetricDelta, Verdict
 from tailrace.stats.bootstrap import QuantileChange
+from tailrace.stats.quantiles import supported
 from tailrace.stats.tests import benjamini_hochberg
 
 __all__ = ["latency_trade_offs", "matched_trade_off", "metric_words", "rate_trade_off", "split_name"]
@@ -46,15 +47,29 @@ def latency_trade_offs(
     changes: Mapping[str, QuantileChange],
     heavy: frozenset[str],
 ) -> list[str]:
-    """Every metric that moved against the verdict, one sentence a class and metric, the largest loss first.
+    """Every metric that moved against the verdict, one sentence a class and metric, the largest move first.
 
     Only changes whose interval excludes 0, that exceed the tolerance and survive Benjamini-Hochberg over everything
-    that was compared. Where a lower quantile moved one way and a higher one the other, the sentence names both.
+    that was compared. Where a lower quantile moved one way and a higher one the other, the sentence names both. Where
+    the verdict is open, nothing moved with it: both sides of the trade are told.
     """
-    against = Verdict.IMPROVED if verdict is Verdict.REGRESSED else Verdict.REGRESSED
-    opposite = Verdict.REGRESSED if against is Verdict.IMPROVED else Verdict.IMPROVED
     names = list(changes)
     kept = dict(zip(names, benjamini_hochberg([changes[name].p_value for name in names]), strict=True))
+    moved = {Verdict.IMPROVED: (Verdict.REGRESSED,), Verdict.REGRESSED: (Verdict.IMPROVED,)}
+    sides = moved.get(verdict, (Verdict.IMPROVED, Verdict.REGRESSED))
+    return [text for side in sides for text in _one_side(side, metrics, changes, kept, heavy)]
+
+
+def _one_side(
+    against: Verdict,
+    metrics: Mapping[str, MetricDelta],
+    changes: Mapping[str, QuantileChange],
+    kept: Mapping[str, bool],
+    heavy: frozenset[str],
+) -> list[str]:
+    opposite = Verdict.REGRESSED if against is Verdict.IMPROVED else Verdict.IMPROVED
+    # A p99 that rests on one request is no price that anybody can name.
+    names = [name for name, one in changes.items() if supported(one.p, min(one.n_a, one.n_b))]
     groups: dict[tuple[str, str], list[str]] = {}
     for name in names:
         if kept[name] and metrics[name].verdict is against:

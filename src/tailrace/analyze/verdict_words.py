@@ -22,6 +22,7 @@ __all__ = [
     "limiting",
     "need_of",
     "quantile_words",
+    "trade_words",
     "withheld_words",
 ]
 
@@ -135,6 +136,21 @@ def _need_words(need: Need | None, change: QuantileChange) -> str:
         return ""
     seed = "" if change.paired else " (fewer with the same --seed in both)"
     return f" Need {need.more:,} more: about {need.n:,} requests a run would decide it{seed}."
+
+
+def trade_words(verdict: Verdict, observed: Verdict | None, trade: Sequence[str]) -> str:
+    """What follows an open verdict where some waits became shorter and others longer: that is an answer, too."""
+    if verdict is not Verdict.INCONCLUSIVE or observed is not None:
+        return ""
+    fell, rose = ([text for text in trade if f" {way} from" in text.split(",")[0]] for way in ("fell", "rose"))
+    if not fell or not rose:
+        return ""
+    return f" It is a trade: {_until_interval(fell[0])}, {_until_interval(rose[0])}."
+
+
+def _until_interval(sentence: str) -> str:
+    """`TTFT p90 of chat fell from 2424 to 841 ms (-65%)`: a sentence of the trade-offs without its interval."""
+    return sentence.partition(", 95 %")[0] + ")"
 
 
 def withheld_words(why: Withheld, decided_by: str, changes: Mapping[str, QuantileChange]) -> str:

@@ -109,6 +109,18 @@ class Cause:
         """Whether so many milliseconds matter to the tail of this window."""
         return explains_ms >= max(CARRIES_MS, CARRIES_SHARE * evidence.now.tail_lost_ms)
 
+    def insufficient(self, *missing: str) -> Finding:
+        """The answer where the evidence has the shape of this cause, and lacks what would decide it."""
+        return Finding(
+            code=self.code,
+            layer=layer_of(self.code),
+            stage=self.stage,
+            level=Level.INSUFFICIENT,
+            statement="",
+            missing=list(missing),
+            action=Action.COLLECT,
+        )
+
     def finding(
         self,
         *,

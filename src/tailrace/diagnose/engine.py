@@ -54,8 +54,11 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
     """Foreign evidence alone: the findings, or what is missing for one."""
     if not findings:
         findings = rank([found for cause in CAUSES if (found := cause.without_requests(evidence.hardware))])
-    first = findings[0] if findings else _cannot_tell()
+    # A cause may see its own shape in the evidence and lack what decides: that is a need, not a finding.
+    lacks = [missing for item in findings if item.level is Level.INSUFFICIENT for missing in item.missing]
     needs = [f"{item.code}: {missing}" for item in findings for missing in item.missing]
+    findings = [item for item in findings if item.level is not Level.INSUFFICIENT]
+    first = findings[0] if findings else _cannot_tell(lacks)
     return Diagnosis(
         validity=[item for item in findings if item.layer is Layer.VALIDITY],
         findings=findings or [first],
@@ -70,6 +73,7 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
 
 def _with_observed(found: Diagnosis, observed: list[Finding]) -> Diagnosis:
     """Requests lead; foreign evidence beside them adds its findings, and may raise a level."""
+    observed = [item for item in observed if item.level is not Level.INSUFFICIENT]
     if not observed:
         return found
     findings = rank(merged([*found.findings, *observed]))
@@ -83,8 +87,8 @@ def _with_observed(found: Diagnosis, observed: list[Finding]) -> Diagnosis:
     )
 
 
-def _cannot_tell() -> Finding:
-    """No rule could be computed: what to collect next."""
+def _cannot_tell(lacks: list[str]) -> Finding:
+    """No rule could be computed: what to collect next. `lacks` is what rules that fit would have needed."""
     return Finding(
         code="INSUFFICIENT_EVIDENCE",
         layer=Layer.VALIDITY,
@@ -92,6 +96,7 @@ def _cannot_tell() -> Finding:
         level=Level.INSUFFICIENT,
         statement="",
         missing=[
+            *lacks,
             "the requests one by one, as CSV or JSONL: send, first token, last token, tokens",
             "the engine's log of the slow window, or two scrapes of its /metrics (preemptions, running, waiting)",
         ],

@@ -5,20 +5,38 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.readers.chunks import CHUNKS
+from tailrace.diagnose.readers.deploy_yaml import DEPLOY_YAML
+from tailrace.diagnose.readers.engine_settings import ENGINE_COMMAND, TRITON_MODEL
 from tailrace.diagnose.readers.facts import FACTS
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS
+from tailrace.diagnose.readers.nginx_conf import NGINX_CONF
+from tailrace.diagnose.readers.otlp_traces import OTLP_TRACES
+from tailrace.diagnose.readers.python_client import PYTHON_CLIENT
 from tailrace.diagnose.readers.requests import REQUESTS
+from tailrace.diagnose.readers.response_headers import RESPONSE_HEADERS
+from tailrace.diagnose.readers.speech_events import SPEECH_EVENTS
 from tailrace.diagnose.readers.text import TEXT
 from tailrace.diagnose.readers.timeseries import TIMESERIES
+from tailrace.diagnose.readers.voice_payload import VOICE_PAYLOAD
 
 __all__ = ["FORMATS", "format_of"]
 
 FORMATS: Final[tuple[Format, ...]] = (
+    OTLP_TRACES,
+    SPEECH_EVENTS,
+    VOICE_PAYLOAD,
     CHUNKS,
     REQUESTS,
     TIMESERIES,
     FACTS,
+    # -- configuration
+    RESPONSE_HEADERS,
+    NGINX_CONF,
+    PYTHON_CLIENT,
+    TRITON_MODEL,
+    ENGINE_COMMAND,
+    DEPLOY_YAML,
     # -- what any JSON and any text may hold, at last: requests, chunks, series and logs are told before
     JSON_NUMBERS,
     TEXT,

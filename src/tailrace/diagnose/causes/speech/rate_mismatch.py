@@ -1,0 +1,145 @@
+"""AUDIO_RATE_MISMATCH: audio is read at another sample rate than it was made with."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Final, NamedTuple
+
+import numpy as np
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.speech_evidence.stream import speech_streams
+from tailrace.diagnose.trend import trend
+from tailrace.model.finding import Action, Evidence, Finding
+
+__all__ = ["RateMismatch"]
+
+RATES: Final = (8000.0, 16000.0, 22050.0, 24000.0, 32000.0, 44100.0, 48000.0)
+NEAR: Final = 0.02
+LONG_S: Final = 3.0
+_RATE: Final = re.compile(r"sample_?rate|sampling_?rate|rate_hz|samplerate", re.IGNORECASE)
+
+
+class _Ratio(NamedTuple):
+    ratio: float
+    """Audio seconds for each second of the clock."""
+    seconds: float
+    place: str
+    what: str
+
+
+class RateMismatch(Cause):
+    """Audio time and wall time of a paced sender run apart by the ratio of two sample rates."""
+
+    code: ClassVar[str] = "AUDIO_RATE_MISMATCH"
+    stage: ClassVar[str] = "preprocess"
+    needs: ClassVar[tuple[str, ...]] = (
+        "received audio with positions and receive times, or samples fed over time",
+        "the sample rates that client and recogniser are configured with",
+    )
+    disproof: ClassVar[str] = "The sender does not pace: a file sent as fast as it goes has any ratio."
+    action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """By how fast audio time runs; or by two rates that differ in the configuration."""
+        rates = _rates(observed)
+        for seen in (*_of_streams(observed), *_of_samples(observed, rates)):
+            pair = _pair(seen.ratio)
+            if pair is not None:
+                return self._found(seen, pair, rates)
+        return None
+
+    def _found(self, seen: _Ratio, pair: tuple[float, float], rates: dict[float, str]) -> Finding:
+        fits = [(one, other) for one in rates for other in rates if abs(one / other / seen.ratio - 1.0) < NEAR]
+        evidence = [
+            Evidence(
+                text=f"{seen.what}: audio time runs {seen.ratio:.3f} times as fast as the clock over "
+                f"{seen.seconds:.0f} s",
+                source=seen.place,
+                name="audio_per_wall",
+                value=round(seen.ratio, 4),
+            )
+        ]
+        if fits:
+            made, read = fits[0]
+            evidence += [
+                Evidence(text=f"sample rate {made:.0f} Hz", source=rates[made], name="rate", value=made, unit="Hz"),
+                Evidence(text=f"sample rate {read:.0f} Hz", source=rates[read], name="rate", value=read, unit="Hz"),
+            ]
+            words = f"{made:.0f} Hz audio is read as {read:.0f} Hz"
+            relation = f"{made:.0f}/{read:.0f} = {made / read:.3f}; seen {seen.ratio:.3f}"
+            missing = []
+        else:
+            made, read = pair
+            evidence.append(
+                Evidence(text=f"{made:.0f} Hz read as {read:.0f} Hz gives {made / read:.3f}", source=seen.place)
+            )
+            words = f"as if {made:.0f} Hz audio were read as {read:.0f} Hz"
+            relation = f"{made:.0f}/{read:.0f} = {made / read:.3f}; seen {seen.ratio:.3f}"
+            missing = ["the sample rates that the client and the recogniser are configured with"]
+        return self.finding(
+            statement=f"Audio time runs {seen.ratio:.3f} times as fast as the clock: {words}. Every position, lag "
+            "and RTF is off by that factor, and recognition suffers.",
+            evidence=evidence,
+            explains_ms=None,
+            relation=relation,
+            n=1,
+            advice="State the sample rate on both sides, or resample before sending; check bytes a second against it: "
+            "PCM16 mono has 2 bytes a sample.",
+            price="Resampling costs some CPU on one side.",
+            verify="tailrace diagnose events.jsonl",
+            missing=missing,
+            disproof_checked=["the ratio held over the whole stream, as a paced sender's does"],
+        )
+
+
+def _of_streams(observed: Observed) -> list[_Ratio]:
+    out = []
+    for stream in speech_streams(observed):
+        chosen = np.flatnonzero(stream.audio & np.isfinite(stream.end))
+        if chosen.size < 5:
+            continue
+        line = trend(stream.at[chosen], stream.end[chosen])
+        took = float(np.ptp(stream.at[chosen]))
+        if line is None or took < LONG_S or line.slope <= 0 or line.high - line.low > 2 * NEAR * line.slope:
+            continue
+        out.append(_Ratio(line.slope, took, str(stream.place_of(int(chosen[0]))), f"stream {stream.name}"))
+    return out
+
+
+def _of_samples(observed: Observed, rates: dict[float, str]) -> list[_Ratio]:
+    """Samples fed over a session's age, against a configured rate."""
+    out = []
+    for name in ("samples_fed", "samples"):
+        for series in observed.of_series(name):
+            line = trend(series.at, series.values) if series.axis in {"time", "session_age"} else None
+            if line is None or float(np.ptp(series.at)) < LONG_S or line.slope <= 0:
+                continue
+            if line.high - line.low > 2 * NEAR * line.slope:
+                continue
+            seconds, place = float(np.ptp(series.at)), str(series.place)
+            out += [_Ratio(line.slope / rate, seconds, place, "samples fed") for rate in rates]
+    return out
+
+
+def _pair(ratio: float) -> tuple[float, float] | None:
+    """(rate it was made with, rate it is read with) whose ratio this is; the commonest pair first."""
+    if abs(ratio - 1.0) < 2 * NEAR:
+        return None
+    common = ((24000.0, 16000.0), (16000.0, 24000.0), (48000.0, 16000.0), (16000.0, 8000.0), (8000.0, 16000.0))
+    every = [(one, other) for one in RATES for other in RATES if one != other]
+    return next((pair for pair in (*common, *every) if abs(pair[0] / pair[1] / ratio - 1.0) < NEAR), None)
+
+
+def _rates(observed: Observed) -> dict[float, str]:
+    """Configured sample rate (Hz) -> where it stands."""
+    out: dict[float, str] = {}
+    for setting in observed.settings:
+        value = setting.number
+        if value is None or not _RATE.search(setting.name):
+            continue
+        value = value * 1000.0 if value < 1000.0 else value
+        if 4000.0 <= value <= 192_000.0:
+            out.setdefault(value, str(setting.place))
+    return out

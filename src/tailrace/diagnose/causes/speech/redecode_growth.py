@@ -1,0 +1,97 @@
+"""ASR_REDECODE_GROWTH: each partial decodes the whole utterance again, so the longer it is, the later they come."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import ClassVar, Final
+
+import numpy as np
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.speech_evidence.lags import utterance_lags
+from tailrace.diagnose.speech_evidence.stream import SpeechStream, speech_streams
+from tailrace.model.finding import Action, Evidence, Finding
+
+__all__ = ["RedecodeGrowth"]
+
+SLOPE: Final = 0.03
+"""Lag gained (s) for each second of the utterance."""
+MOST: Final = 0.6
+"""Of the utterances must grow."""
+GAINED_S: Final = 0.1
+
+
+class RedecodeGrowth(Cause):
+    """Lag rises within each utterance and falls back with the next."""
+
+    code: ClassVar[str] = "ASR_REDECODE_GROWTH"
+    stage: ClassVar[str] = "decode"
+    needs: ClassVar[tuple[str, ...]] = (
+        "partials of several utterances with the audio they speak of",
+        "when the audio was received",
+    )
+    disproof: ClassVar[str] = "The lag does not fall back when a new utterance begins, or partials come in append mode."
+    action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """A saw-tooth of the lag, one tooth an utterance."""
+        found = [one for stream in speech_streams(observed) if (one := self._of_stream(stream)) is not None]
+        return max(found, key=lambda one: one.explains_ms or 0.0) if found else None
+
+    def _of_stream(self, stream: SpeechStream) -> Finding | None:
+        every = utterance_lags(stream)
+        lines = [one for one in every if one.line is not None and one.line.n >= 4]
+        growing = [
+            one
+            for one in lines
+            if one.line is not None
+            and one.line.slope > SLOPE
+            and one.line.grows
+            and one.last_s - one.first_s > GAINED_S
+        ]
+        if len(growing) < 2 or len(growing) < MOST * len(lines):
+            return None
+        order = sorted(every, key=lambda one: one.begin)
+        falls = [before.last_s - after.first_s for before, after in pairwise(order)]
+        gained = float(np.median([one.last_s - one.first_s for one in growing]))
+        back = float(np.median(falls))
+        if back < 0.5 * gained:
+            return None
+        slope = float(np.median([one.line.slope for one in growing if one.line is not None]))
+        anchored = bool(np.isfinite(stream.received_at(stream.end)).any())
+        append = bool((stream.mode == "append").any())
+        source = str(stream.place_of(0))
+        missing = [] if anchored else ["when the audio was received (`kind: audio`)"]
+        return self.finding(
+            statement=f"Within each utterance the partials come later and later, by {slope * 1e3:.0f} ms for each "
+            f"second of audio ({gained * 1e3:.0f} ms over an utterance), and with the next one the lag falls back by "
+            f"{back * 1e3:.0f} ms: the whole utterance is decoded again for each partial.",
+            evidence=[
+                Evidence(
+                    text=f"stream {stream.name}: lag grows by {slope * 1e3:.0f} ms for each second of an utterance "
+                    f"(median of {len(growing)} of {len(lines)} utterances)",
+                    source=source,
+                    name="slope",
+                    value=round(slope * 1e3, 2),
+                    unit="ms/s",
+                ),
+                Evidence(
+                    text=f"{gained * 1e3:.0f} ms gained over an utterance, {back * 1e3:.0f} ms given back at the next",
+                    source=source,
+                    name="gained",
+                    value=round(gained * 1e3, 1),
+                    unit="ms",
+                ),
+            ],
+            explains_ms=gained * 1e3,
+            relation=f"{slope * 1e3:.0f} ms/s within utterances; {back * 1e3:.0f} ms fall at their ends",
+            n=len(growing),
+            advice="Decode only what is new: keep the encoder's state, or commit words that stayed the same in two "
+            "partials and cut the window there (15 s at most); send partials less often as an utterance grows.",
+            price="Committed words are not corrected any more; fewer partials are later ones.",
+            verify="tailrace diagnose events.jsonl",
+            missing=missing,
+            rivals=["ASR_LAG_GROWS: results are appended, so nothing seems to be decoded again"] if append else [],
+            disproof_checked=[f"the lag falls back by {back * 1e3:.0f} ms when an utterance ends"],
+        )

@@ -1,0 +1,30 @@
+"""METRIC_BUG: a number that cannot be what its name says."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.speech_stamps import wrong_speech_stamps
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["MetricBug"]
+
+RULES: Final = (wrong_speech_stamps,)
+"""Each looks for one kind of impossible number: (cause, observed) -> finding or `None`."""
+
+
+class MetricBug(Cause):
+    """Impossible values: they are dropped and counted, and nothing is concluded from them."""
+
+    code: ClassVar[str] = "METRIC_BUG"
+    stage: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ("the values one by one, or their minimum", "a second stamp of the same thing")
+    disproof: ClassVar[str] = "A second, independent clock gives the same value."
+    action: ClassVar[Action] = Action.FIX
+    ends: ClassVar[bool] = True
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """The first rule that finds something."""
+        return next((found for rule in RULES if (found := rule(self, observed)) is not None), None)

@@ -1,0 +1,175 @@
+"""Deployment files: Kubernetes manifests and Compose files: probes, resources, engine options, and gateways' routes.
+
+One file may hold several documents. Every setting carries the object it belongs to (`Deployment vllm / container
+engine`) and its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from tailrace.diagnose.observed import Observed, Place, Setting, Understood
+from tailrace.diagnose.readers.containers import compose_settings, container_settings
+from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.gateway_routes import gateway_of, gateway_settings
+from tailrace.diagnose.readers.nginx_conf import looks_like_nginx, nginx_settings
+from tailrace.diagnose.readers.yaml_tree import Mapped, Node, documents_of, read_yaml_text, scalar, walk
+from tailrace.model.errors import InputError
+
+__all__ = ["DEPLOY_YAML"]
+
+_NAME: Final = "deployment YAML"
+_KUBERNETES: Final = re.compile(r"^(?:apiVersion|kind)\s*:", re.MULTILINE)
+_GATEWAY: Final = re.compile(
+    r"^(?:static_resources|dynamic_resources|route_config|virtual_hosts|routes|upstreams|apisix|nginx_config|downstream|"
+    r"services|http|plugins|global_rules|admin|clusters|listeners|x-[\w-]+|version)\s*:",
+    re.MULTILINE,
+)
+_NESTED: Final = re.compile(
+    r"^\s*-?\s*(?:livenessProbe|readinessProbe|startupProbe|containers|virtual_hosts|virtualHosts|idle_timeout|"
+    r"idleTimeout|proxy_read_timeout|perTryTimeout)\s*:",
+    re.MULTILINE,
+)
+_KEY: Final = re.compile(r"^[\w.-]+\s*:(?:\s|$)", re.MULTILINE)
+
+
+def _matches(head: str, name: str) -> bool:
+    if head.lstrip()[:1] in {"{", "[", "|", "<"}:
+        return False
+    if _KUBERNETES.search(head) and re.search(r"^kind\s*:", head, re.MULTILINE):
+        return True
+    if name.endswith((".yaml", ".yml")):
+        return bool(_GATEWAY.search(head) or _NESTED.search(head))
+    return bool(_NESTED.search(head) and _KEY.search(head))
+
+
+def _read(path: Path, name: str) -> Observed:
+    settings: list[Setting] = []
+    documents = documents_of(path)
+    unknown: list[str] = []
+    for number, document in enumerate(documents, start=1):
+        found = list(_of_document(document, name))
+        settings += found
+        if not found:
+            line = document.line if isinstance(document, Mapped) else 1
+            kind = scalar(document.get("kind")) if isinstance(document, Mapped) else ""
+            unknown.append(f"{line}: {kind or f'document {number}'} says nothing of timers, probes, limits or engines")
+    if not settings:
+        raise InputError(
+            "nothing in it decides latency: no timer, probe, limit, route or engine",
+            place=str(path),
+            remedy="Give the manifest of the engine, or the route's of the gateway.",
+        )
+    return Observed(
+        settings=settings,
+        understood=[
+            Understood(
+                source=name,
+                format=_NAME,
+                understood=len(documents) - len(unknown),
+                total=len(documents),
+                what="documents",
+                examples=unknown[:3],
+            )
+        ],
+    )
+
+
+def _of_document(document: Node, name: str) -> Iterable[Setting]:
+    if not isinstance(document, Mapped):
+        return
+    kind = scalar(document.get("kind"))
+    if kind == "List":
+        for item in document.listed("items"):
+            yield from _of_document(item, name)
+        return
+    if kind in {"ConfigMap", "Secret"}:
+        yield from _config_map(document, name)
+        return
+    title = f"{kind} {scalar((document.mapped('metadata') or document).get('name'))}".strip() if kind else ""
+    gateway = gateway_of(document)
+    if gateway:
+        yield from gateway_settings(document, gateway, title, name)
+        return
+    services = document.mapped("services")
+    if not kind and services is not None:
+        yield from compose_settings(services, name)
+        return
+    if kind:
+        yield from _workload(document, title, name)
+
+
+def _workload(document: Mapped, title: str, name: str) -> Iterable[Setting]:
+    for path, node in walk(document):
+        containers = node.get("containers")
+        if isinstance(containers, list):
+            for container in containers:
+                if isinstance(container, Mapped):
+                    yield from container_settings(container, title, name)
+        if path[-1:] == ("spec",):
+            grace = node.get("terminationGracePeriodSeconds")
+            if isinstance(grace, int | float) and not isinstance(grace, bool):
+                yield Setting(
+                    name="k8s.termination_grace",
+                    value=float(grace) * 1e3,
+                    unit="ms",
+                    scope=title,
+                    place=Place(name, node.at("terminationGracePeriodSeconds")),
+                )
+            replicas = node.get("replicas")
+            if isinstance(replicas, int) and not isinstance(replicas, bool):
+                yield Setting(
+                    name="k8s.replicas", value=float(replicas), scope=title, place=Place(name, node.at("replicas"))
+                )
+
+
+def _config_map(document: Mapped, name: str) -> Iterable[Setting]:
+    """Configurations inside a map: nginx's as text, Higress' and others' as YAML in YAML."""
+    data = document.mapped("data")
+    title = f"ConfigMap {scalar((document.mapped('metadata') or document).get('name'))}"
+    for key, value in data.values.items() if data is not None else ():
+        if data is None:
+            return
+        line = data.at(key)
+        if isinstance(value, str) and "\n" in value:
+            if looks_like_nginx(value):
+                yield from nginx_settings(value, name, offset=line)[0]
+                continue
+            try:
+                inner = read_yaml_text(value, name, offset=line)
+            except InputError:
+                continue
+            for one in inner:
+                gateway = gateway_of(one, key=key)
+                if isinstance(one, Mapped) and gateway:
+                    yield from gateway_settings(one, gateway, f"{title} / {key}", name)
+        elif key in _CONTROLLER:
+            yield from _CONTROLLER[key](key, value, title, Place(name, line))
+
+
+def _controller(unit: str) -> Callable[[str, Node, str, Place], Iterable[Setting]]:
+    """An option of ingress-nginx' controller, by the names of nginx's own directives."""
+
+    def read(key: str, value: Node, title: str, place: Place) -> Iterable[Setting]:
+        text = scalar(value)
+        if unit == "ms":
+            if re.fullmatch(r"\d{1,9}(?:\.\d+)?", text):
+                yield Setting(
+                    name=f"nginx.{key.replace('-', '_')}", value=float(text) * 1e3, unit="ms", scope=title, place=place
+                )
+        elif text:
+            yield Setting(name=f"nginx.{key.replace('-', '_')}", value=text.lower(), scope=title, place=place)
+
+    return read
+
+
+_CONTROLLER: Final = {
+    **dict.fromkeys(("proxy-read-timeout", "proxy-send-timeout", "proxy-connect-timeout"), _controller("ms")),
+    **dict.fromkeys(("proxy-buffering", "proxy-http-version", "use-gzip"), _controller("")),
+}
+
+
+DEPLOY_YAML: Final = Format(name=_NAME, matches=_matches, read=_read)

@@ -1,0 +1,140 @@
+"""Engines' command lines and Triton's model files: their options as settings, under the names of engines' facts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from tailrace.diagnose.observed import Observed, Place, Setting, Understood
+from tailrace.diagnose.readers.format import Format
+from tailrace.engines.flags.command_line import CommandLine, parse_command, split_words
+from tailrace.engines.flags.given import command_facts, read_words
+from tailrace.engines.flags.tables import option_table
+from tailrace.engines.flags.text_format import parse_text_format
+from tailrace.engines.flags.triton_model import triton_model
+from tailrace.model.errors import InputError
+
+__all__ = ["ENGINE_COMMAND", "TRITON_MODEL", "settings_of_words"]
+
+_COMMAND: Final = "engine command line"
+_MODEL: Final = "Triton model configuration"
+_LARGEST: Final = 256 << 10
+_PROGRAMS: Final = re.compile(
+    r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\bllama-server\b|\btritonserver\b|"
+    r"text-generation-launcher|trtllm-serve|vllm/vllm-openai|lmsysorg/sglang|text-generation-inference:"
+)
+_LOG: Final = re.compile(
+    r"\b(?:INFO|WARNING|DEBUG|ERROR)\b.{0,40}\[\w+\.py:\d+\]|^\[?\d{4}-\d\d-\d\d[ T]\d\d:", re.MULTILINE
+)
+_TRITON: Final = re.compile(
+    r"^\s*(?:max_batch_size\s*:|dynamic_batching\s*\{|instance_group\s*[\[{:]|platform\s*:\s*\"|backend\s*:\s*\")",
+    re.MULTILINE,
+)
+
+
+def settings_of_words(
+    words: Sequence[str],
+    *,
+    source: str,
+    line: int,
+    image: str = "",
+    scope: str = "",
+    lines: Mapping[str, int] | None = None,
+) -> list[Setting]:
+    """The options of a command line that is split already; secrets are none. `lines`: option -> its line."""
+    return _settings(read_words(words, image=image), source=source, line=line, scope=scope, lines=lines or {})
+
+
+def _settings(command: CommandLine, *, source: str, line: int, scope: str, lines: Mapping[str, int]) -> list[Setting]:
+    if not command.engine:
+        return []
+    place = Place(source, line)
+    title = scope or command.engine
+    out = [Setting(name="engine", value=command.engine, scope=title, place=place)]
+    for key, fact in command_facts(command, option_table(command.engine)).items():
+        option = fact.source.rpartition(": ")[2]
+        out.append(Setting(name=key, value=fact.value, scope=title, place=Place(source, lines.get(option, line))))
+    return out
+
+
+def _matches_command(head: str, name: str) -> bool:
+    start = head.lstrip()
+    if start[:1] in {"{", "[", "|", "<"} or name.endswith((".py", ".yaml", ".yml", ".md", ".csv")):
+        return False
+    if len(head) > _LARGEST or not _PROGRAMS.search(head) or _LOG.search(head):
+        return False
+    try:
+        return bool(parse_command(head).engine)
+    except InputError:
+        return False
+
+
+def _read_command(path: Path, name: str) -> Observed:
+    with path.open("rb") as file:
+        text = file.read(_LARGEST).decode("utf-8-sig", "replace")
+    words = split_words(text, place=str(path))
+    number: dict[str, int] = {}
+    for at, line in enumerate(text.splitlines(), start=1):
+        for option in re.findall(r"(?<!\S)--?[A-Za-z][\w.-]*", line):
+            number.setdefault(option, at)
+    first = next((at for at, line in enumerate(text.splitlines(), start=1) if _PROGRAMS.search(line)), 1)
+    settings = settings_of_words(words, source=name, line=first, lines=number)
+    if not settings:
+        raise InputError("no engine is started in it", place=str(path), remedy="Give the line that starts the engine.")
+    return Observed(
+        settings=settings,
+        understood=[
+            Understood(source=name, format=_COMMAND, understood=len(settings), total=len(settings), what="options")
+        ],
+    )
+
+
+def _matches_triton(head: str, name: str) -> bool:
+    return name.endswith(".pbtxt") or (
+        head.lstrip()[:1] not in {"{", "[", "|", "<"}
+        and not name.endswith((".yaml", ".yml", ".md"))
+        and len(_TRITON.findall(head)) >= 2
+    )
+
+
+def _read_triton(path: Path, name: str) -> Observed:
+    with path.open("rb") as file:
+        text = file.read(_LARGEST).decode("utf-8-sig", "replace")
+    model = triton_model(parse_text_format(text, place=str(path)), source=name, name=path.parent.name)
+    scope = f"model {model.name}"
+    out = [Setting(name="engine", value="triton", scope=scope, place=Place(name, 1))]
+    marks = {
+        "max_batch_size": "max_batch_size",
+        "instances": "instance_group",
+        "batch_delay_us": "max_queue_delay_microseconds",
+        "preferred_batch_sizes": "preferred_batch_size",
+        "max_queued": "max_queue_size",
+        "decoupled": "decoupled",
+        "backend": "backend",
+        "model": "name",
+    }
+    for key, fact in model.facts().items():
+        out.append(
+            Setting(
+                name=key,
+                value=fact.value,
+                unit="us" if key.endswith("_us") else "",
+                scope=scope,
+                place=Place(name, _line_of(text, marks.get(key, key))),
+            )
+        )
+    return Observed(
+        settings=out,
+        understood=[Understood(source=name, format=_MODEL, understood=len(out), total=len(out), what="fields")],
+    )
+
+
+def _line_of(text: str, word: str) -> int:
+    found = re.search(rf"\b{re.escape(word)}\b", text)
+    return text.count("\n", 0, found.start()) + 1 if found is not None else 1
+
+
+ENGINE_COMMAND: Final = Format(name=_COMMAND, matches=_matches_command, read=_read_command)
+TRITON_MODEL: Final = Format(name=_MODEL, matches=_matches_triton, read=_read_triton)

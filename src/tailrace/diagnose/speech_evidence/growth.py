@@ -1,0 +1,163 @@
+"""What grows while a session goes on: the time that a chunk takes, the backlog, the lag of the text."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.observed import Observed, Series
+from tailrace.diagnose.observed.vocabulary import in_unit
+from tailrace.diagnose.trend import Trend, trend
+
+__all__ = ["Growth", "growths"]
+
+Floats = NDArray[np.float64]
+
+SERVICE: Final = frozenset(
+    {
+        "chunk_service",
+        "service",
+        "service_time",
+        "feed",
+        "feed_time",
+        "chunk_processing",
+        "processing",
+        "chunk_time",
+        "vad_feed",
+    }
+)
+WAITED: Final = frozenset({"lag", "transcript_lag", "backlog", "session_lag", "asr_lag"})
+_RECEIVED: Final = ("audio_received", "audio_received_s")
+_PROCESSED: Final = ("audio_processed", "audio_processed_s")
+_FOLLOWS: Final = 0.9
+
+
+class Growth(NamedTuple):
+    """A quantity along a session."""
+
+    what: str
+    """`service time of a chunk`, `backlog`, `lag`."""
+    waits: bool
+    """A backlog or a lag, which users wait for; otherwise the work on one chunk."""
+    age_s: Floats
+    values: Floats
+    """Milliseconds."""
+    line: Trend
+    sessions: str
+    """`constant`, `follows` (the number of sessions explains it) or `unknown`."""
+    most_sessions: float
+    stream: str
+    first_place: str
+    last_place: str
+
+    @property
+    def first(self) -> float:
+        """The first value (ms)."""
+        return float(self.values[0])
+
+    @property
+    def last(self) -> float:
+        """The last value (ms)."""
+        return float(self.values[-1])
+
+    @property
+    def per_minute(self) -> float:
+        """The slope (ms a minute)."""
+        return self.line.slope * 60.0
+
+
+def growths(observed: Observed) -> list[Growth]:
+    """Every series along a session's age or time that says how long a chunk takes, or how far the text is behind."""
+    out = []
+    for series in observed.series:
+        if series.axis not in {"session_age", "time"}:
+            continue
+        plain = _plain(series.name)
+        unit = series.unit or _unit_of(series.name)
+        scale = in_unit(1.0, unit, "ms")
+        if plain not in SERVICE | WAITED or scale is None:
+            continue
+        what = "service time of a chunk" if plain in SERVICE else plain.replace("_", " ")
+        found = _growth(observed, series, series.values * scale, what, waits=plain in WAITED)
+        out += [found] if found is not None else []
+    out += _backlogs(observed)
+    return out
+
+
+def _backlogs(observed: Observed) -> list[Growth]:
+    """Audio received minus audio processed."""
+    out = []
+    for name in _RECEIVED:
+        for received in observed.of_series(name):
+            for other in _PROCESSED:
+                for processed in observed.of_series(other, **received.labels):
+                    if len(processed) != len(received) or processed.place.source != received.place.source:
+                        continue
+                    scale = in_unit(1.0, received.unit or "s", "ms") or 1e3
+                    behind = (received.values - processed.values) * scale
+                    found = _growth(observed, received, behind, "backlog", waits=True)
+                    out += [found] if found is not None else []
+    return out
+
+
+def _plain(name: str) -> str:
+    plain = name.lower()
+    for ending in ("_ms", "_s", "_us"):
+        if plain.endswith(ending):
+            return plain.removesuffix(ending)
+    return plain
+
+
+def _unit_of(name: str) -> str:
+    return next((unit for unit in ("ms", "us", "s") if name.lower().endswith(f"_{unit}")), "ms")
+
+
+def _growth(observed: Observed, series: Series, values: Floats, what: str, *, waits: bool) -> Growth | None:
+    known = np.isfinite(values) & np.isfinite(series.at)
+    index = np.flatnonzero(known)
+    line = trend(series.at[known], values[known])
+    if line is None:
+        return None
+    sessions, most = _sessions(observed, series, values)
+    return Growth(
+        what,
+        waits,
+        series.at[known],
+        values[known],
+        line,
+        sessions,
+        most,
+        series.labels.get("stream", ""),
+        str(series.line_of(int(index[0]))),
+        str(series.line_of(int(index[-1]))),
+    )
+
+
+def _sessions(observed: Observed, series: Series, values: Floats) -> tuple[str, float]:
+    """Whether the number of sessions stood still while it grew, or explains the growth."""
+    for counted in (*observed.of_series("sessions"), *observed.of_series("concurrency")):
+        if counted.place.source != series.place.source or len(counted) != len(series):
+            continue
+        known = np.isfinite(counted.values) & np.isfinite(values)
+        count, seen = counted.values[known], values[known]
+        if not count.size:
+            continue
+        most = float(count.max())
+        if float(np.ptp(count)) == 0.0:
+            return "constant", most
+        alike = float(np.corrcoef(count, seen)[0, 1]) if float(np.ptp(seen)) > 0 else 0.0
+        if alike >= _FOLLOWS and not _grows_within(series.at[known], seen, count):
+            return "follows", most
+        return "constant" if _grows_within(series.at[known], seen, count) else "unknown", most
+    return "unknown", 0.0
+
+
+def _grows_within(at: Floats, seen: Floats, count: Floats) -> bool:
+    """Whether it grows while the number of sessions stands still (at any number with enough points)."""
+    for number in np.unique(count):
+        line = trend(at[count == number], seen[count == number])
+        if line is not None and line.n >= 4 and line.grows and line.last > 1.1 * max(line.first, 1e-9):
+            return True
+    return False

@@ -1,0 +1,121 @@
+"""Turns of a conversation: what each waited for, from agents' own metrics or from a table of turns."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.observed import Observed, Place, Rows
+from tailrace.diagnose.observed.vocabulary import in_unit
+
+__all__ = ["COLUMNS", "Turns", "turns_of"]
+
+Floats = NDArray[np.float64]
+
+COLUMNS: Final = (
+    "end_of_turn",
+    "transcription_delay",
+    "llm_ttft",
+    "tts_ttfb",
+    "total",
+    "stt_duration",
+    "stt_audio",
+    "tts_duration",
+    "tts_audio",
+    "speech_end",
+    "final_recv",
+)
+"""What a turn may say, in ms."""
+_SERIES: Final = {
+    "end_of_turn_delay": "end_of_turn",
+    "end_of_utterance_delay": "end_of_turn",
+    "eou_delay": "end_of_turn",
+    "transcription_delay": "transcription_delay",
+    "llm_ttft": "llm_ttft",
+    "ttft": "llm_ttft",
+    "tts_ttfb": "tts_ttfb",
+    "ttfb": "tts_ttfb",
+    "final_receive": "final_recv",
+    "stt_duration": "stt_duration",
+}
+"""Other names for them."""
+
+
+class Turns(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One row a turn, in the order in which they were said."""
+
+    names: list[str]
+    values: dict[str, Floats]
+    """By the names of `COLUMNS`, in ms; NaN where a turn does not say it."""
+    place: Place = Place()
+    lines: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def get(self, name: str) -> Floats:
+        """A column; all NaN where there is none."""
+        return self.values.get(name, np.full(len(self.names), np.nan))
+
+    def has(self, *names: str) -> bool:
+        """Whether each of these columns holds anything."""
+        return all(bool(np.isfinite(self.get(name)).any()) for name in names)
+
+    def place_of(self, index: int) -> Place:
+        """Where a turn stands."""
+        return Place(self.place.source, self.lines[index]) if index < len(self.lines) else self.place
+
+
+def turns_of(observed: Observed) -> list[Turns]:
+    """Every table of turns in the evidence, and series along turns."""
+    out = [_of_rows(rows) for rows in observed.table("turns")]
+    by_source: dict[str, dict[str, Floats]] = {}
+    axes: dict[str, Floats] = {}
+    lines: dict[str, list[int]] = {}
+    for series in observed.series:
+        if series.axis != "turn":
+            continue
+        source = series.place.source
+        if source in axes and len(axes[source]) != len(series):
+            continue
+        name = _column(series.name)
+        scale = in_unit(1.0, series.unit or _unit_of(series.name), "ms")
+        if not name or scale is None:
+            continue
+        axes.setdefault(source, series.at)
+        if series.lines is not None:
+            lines.setdefault(source, [int(line) for line in series.lines])
+        by_source.setdefault(source, {}).setdefault(name, series.values * scale)
+    out += [
+        Turns(
+            names=[f"{at:g}" for at in axes[source]],
+            values=values,
+            place=Place(source),
+            lines=lines.get(source, []),
+        )
+        for source, values in by_source.items()
+    ]
+    return [turns for turns in out if len(turns)]
+
+
+def _column(name: str) -> str:
+    plain = name.lower()
+    for ending in ("_ms", "_s", "_us", "_ns"):
+        plain = plain.removesuffix(ending)
+    return plain if plain in COLUMNS else _SERIES.get(plain, "")
+
+
+def _unit_of(name: str) -> str:
+    return next((unit for unit in ("ms", "us", "ns", "s") if name.lower().endswith(f"_{unit}")), "ms")
+
+
+def _of_rows(rows: Rows) -> Turns:
+    return Turns(
+        names=rows.texts("turn"),
+        values={name: rows.numbers(name) for name in COLUMNS if name in rows.columns},
+        place=rows.place,
+        lines=[int(line) for line in rows.lines] if rows.lines is not None else [],
+    )

@@ -1,0 +1,159 @@
+"""Traces laid open: which part of the client's request the servers' spans cover, and where the rest lies."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tailrace.diagnose.observed import Observed, Rows
+
+__all__ = ["Cover", "covers", "engines_alone"]
+
+_SKEW_MS: Final = 1.0
+_DEEPEST: Final = 100
+
+
+class Cover(NamedTuple):
+    """One trace."""
+
+    trace: str
+    total_ms: float
+    """The client's span."""
+    covered_ms: float
+    """What spans of servers cover of it, once."""
+    before_ms: float
+    between_ms: float
+    after_ms: float
+    """Where the rest lies: before the first of them, between them, after the last."""
+    first: str
+    """The span that begins first: `llm_request (vllm)`."""
+    client: str
+    skew_ms: float
+    """How far a server's span lies outside of the client's: the two clocks differ by at least so much."""
+    ttft_ms: float
+    """What the engine says of its first token; NaN where it does not."""
+    place: str
+
+    @property
+    def share(self) -> float:
+        """Covered, 0..1."""
+        return self.covered_ms / self.total_ms
+
+
+def covers(observed: Observed) -> list[Cover]:
+    """The traces that have a client's span and at least one of a server that did its work."""
+    return [cover for rows in observed.table("spans") for cover in _of_rows(rows)]
+
+
+def engines_alone(observed: Observed) -> bool:
+    """Whether there are engine's spans, and none of whoever asked."""
+    tables = observed.table("spans")
+    return any(bool((rows.numbers("engine") > 0.5).any()) for rows in tables) and not covers(observed)
+
+
+def _of_rows(rows: Rows) -> list[Cover]:
+    begin, end = rows.numbers("start_ms"), rows.numbers("end_ms")
+    names, services = rows.texts("name"), rows.texts("service")
+    spans, parents, traces = rows.texts("span"), rows.texts("parent"), rows.texts("trace")
+    engine = rows.numbers("engine") > 0.5
+    first_token = rows.numbers("ttft_ms")
+    groups: dict[str, list[int]] = {}
+    for index, trace in enumerate(traces):
+        if np.isfinite(begin[index]) and np.isfinite(end[index]) and end[index] >= begin[index]:
+            groups.setdefault(trace, []).append(index)
+    out = []
+    for trace, members in groups.items():
+        known = {spans[index] for index in members}
+        below: dict[str, list[int]] = {}
+        for index in members:
+            if parents[index] in known and parents[index] != spans[index]:
+                below.setdefault(parents[index], []).append(index)
+        roots = [index for index in members if parents[index] not in known and not engine[index]]
+        if not roots:
+            continue
+        root = max(roots, key=lambda index: end[index] - begin[index])
+        total = float(end[root] - begin[root])
+        leaves = _leaves(root, below, spans, engine)
+        # Engines often begin a trace of their own branch: what has no parent here belongs to the request all the same.
+        leaves += [index for index in members if engine[index] and parents[index] not in known]
+        served = [index for index in leaves if engine[index] or services[index] != services[root]]
+        if total <= 0 or not served:
+            continue
+        out.append(_cover(trace, root, leaves, begin, end, total, names, services, first_token, rows))
+    return out
+
+
+def _leaves(root: int, below: dict[str, list[int]], spans: list[str], engine: np.ndarray) -> list[int]:
+    """The spans that did the work: an engine's request whole, of others those that hold no more."""
+    out: list[int] = []
+    left = [(child, 1) for child in below.get(spans[root], [])]
+    seen = {root}
+    while left:
+        index, depth = left.pop()
+        if index in seen:
+            continue
+        seen.add(index)
+        inside = below.get(spans[index], [])
+        if engine[index] or not inside or depth > _DEEPEST:
+            out.append(index)
+        else:
+            left += [(child, depth + 1) for child in inside]
+    return out
+
+
+def _cover(
+    trace: str,
+    root: int,
+    leaves: list[int],
+    begin: np.ndarray,
+    end: np.ndarray,
+    total: float,
+    names: list[str],
+    services: list[str],
+    first_token: np.ndarray,
+    rows: Rows,
+) -> Cover:
+    low, high = float(begin[root]), float(end[root])
+    outside = max(
+        max((low - float(begin[index]) for index in leaves), default=0.0),
+        max((float(end[index]) - high for index in leaves), default=0.0),
+    )
+    covered, until = 0.0, low
+    inside = sorted((max(float(begin[index]), low), min(float(end[index]), high)) for index in leaves)
+    for start, stop in inside:
+        covered += max(0.0, stop - max(start, until))
+        until = max(until, stop)
+    if outside > _SKEW_MS:
+        # Another clock: its length is right, its place is not.
+        covered = min(total, _length([(float(begin[index]), float(end[index])) for index in leaves]))
+    before = max(0.0, inside[0][0] - low)
+    after = max(0.0, high - until)
+    earliest = min(leaves, key=lambda index: begin[index])
+    said = [float(first_token[index]) for index in leaves if np.isfinite(first_token[index])]
+    line = int(rows.lines[root]) if rows.lines is not None else 0
+    return Cover(
+        trace,
+        total,
+        covered,
+        before,
+        max(0.0, total - covered - before - after),
+        after,
+        _called(names[earliest], services[earliest]),
+        _called(names[root], services[root]),
+        outside if outside > _SKEW_MS else 0.0,
+        max(said, default=float("nan")),
+        f"{rows.place.source}:{line}" if line > 1 else rows.place.source,
+    )
+
+
+def _called(name: str, service: str) -> str:
+    return f"{name} ({service})" if service else name
+
+
+def _length(intervals: list[tuple[float, float]]) -> float:
+    total, until = 0.0, -np.inf
+    for start, stop in sorted(intervals):
+        total += max(0.0, stop - max(start, until))
+        until = max(until, stop)
+    return total
