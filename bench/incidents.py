@@ -13,7 +13,9 @@ import multiprocessing
 import os
 import sys
 import time
-from functools import partial
+import zlib
+from functools import cache, partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +26,46 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import msgspec
 
 from tailrace.simulate.incidents.faults import FAULTS
-from tailrace.simulate.incidents.incident import BLOCKS, CONTROL, LONGEST, make_incident
+from tailrace.simulate.incidents.incident import BLOCKS, CONTROL, LONGEST, Incident, make_incident
 from tailrace.testing.incident_trial import Score, Trial, trial_of
 
+ROOT = Path(__file__).resolve().parent.parent
 
-def one(job: tuple[str, int], block: str, longest: int) -> tuple[Trial | None, str, float, float]:
+
+def one(job: tuple[str, int], block: str, longest: int, keep: Path | None) -> tuple[Trial | None, str, float, float]:
     """(trial, or why there is none, CPU seconds of making the incident, and of its diagnosis)."""
     kind, index = job
     start = time.process_time()
     try:
-        incident = make_incident(kind, index, block, longest=longest)
+        incident = made_or_kept(kind, index, block, longest, keep)
     except RuntimeError as error:
         return None, str(error), time.process_time() - start, 0.0
     made = time.process_time()
     trial = trial_of(incident)
     return trial, "", made - start, time.process_time() - made
+
+
+def made_or_kept(kind: str, index: int, block: str, longest: int, keep: Path | None) -> Incident:
+    """The incident; with a directory it is kept there, and taken from it while nothing that makes it has changed."""
+    if keep is None:
+        return make_incident(kind, index, block, longest=longest)
+    path = keep / f"{kind}-{block}-{index}-{longest}-{sources()}.msgpack.z"
+    if path.exists():
+        return msgspec.msgpack.decode(zlib.decompress(path.read_bytes()), type=Incident)
+    incident = make_incident(kind, index, block, longest=longest)
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_bytes(zlib.compress(msgspec.msgpack.encode(incident), 1))
+    part.replace(path)
+    return incident
+
+
+@cache
+def sources() -> str:
+    """What the code of the simulation is, in a few letters."""
+    found = blake2b(digest_size=6)
+    for path in sorted((ROOT / "src" / "tailrace" / "simulate").rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def main() -> int:
@@ -50,6 +77,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first setting (default 0)")
     parser.add_argument("--seed-block", choices=list(BLOCKS), default="tune")
     parser.add_argument("--longest", type=int, default=LONGEST, help="requests of a window at most")
+    parser.add_argument("--keep", type=Path, help="a directory for the incidents made, so that they are made once")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, help="write every trial as JSON")
     parser.add_argument("--misses", action="store_true", help="print every trial that was not right")
@@ -58,7 +86,10 @@ def main() -> int:
     jobs = [
         (kind, given.first + i) for kind in kinds for i in range(given.controls if kind == CONTROL else given.settings)
     ]
-    work = partial(one, block=given.seed_block, longest=given.longest)
+    work = partial(one, block=given.seed_block, longest=given.longest, keep=given.keep)
+    if given.keep is not None:
+        given.keep.mkdir(parents=True, exist_ok=True)
+
     if given.workers > 1:
         with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
             results = list(pool.imap(work, jobs, chunksize=2))

@@ -79,6 +79,7 @@ class World:
             Replica(f"gpu-{i}", site, one, window_s=window_s, horizon_s=horizon_s)
             for i, one in enumerate(wear_rng.spawn(site.replicas))
         ]
+        self._only = self.replicas[0] if site.replicas == 1 else None
         gateway = site.gateway
         planned = _planned_blocks(gateway.block_every_s, gateway.block_ms, horizon_s, loop_rng)
         self.loop = TwoLoops(planned)
@@ -117,6 +118,8 @@ class World:
             _, _, handler, flow = heappop(self._events)
             handler(flow)  # type: ignore[arg-type]  # those that are of no flow take None
             return True
+        if self._only is not None:
+            return self._step_alone(self._only, outside)
         ends = [one.core.end for one in self.replicas if one.core.end is not None]
         for one in self.replicas:
             if one.core.end is None and not one.idle:
@@ -132,6 +135,20 @@ class World:
                 if one.core.end == self._now:
                     self._commit(one)
                     break
+            return True
+        if outside is None:
+            return False
+        self._now = outside
+        return True
+
+    def _step_alone(self, one: Replica, outside: int | None) -> bool:
+        """The same where there is one engine."""
+        core = one.core
+        if core.end is None and not one.idle and core.plan(outside) is None:
+            one.idle = True
+        if core.end is not None and (outside is None or core.end <= outside):
+            self._now = core.end
+            self._commit(one)
             return True
         if outside is None:
             return False

@@ -33,8 +33,8 @@ def _with_sessions(setting: Setting, rng: np.random.Generator) -> Setting:
     gateway = _replace(setting.site.gateway, balance="sticky")
     # The cache holds what each engine's own sessions need, and not those of all.
     blocks = int(traffic["sessions"] * traffic["shared_tokens"] / 16 / setting.site.replicas * 1.6) + 3000
-    knobs = {**setting.site.knobs, "num_gpu_blocks": min(blocks, 27_000)}
-    sticky = setting.with_site(gateway=gateway, knobs=knobs, tells_cached=True)
+    cached = {"enable_prefix_caching": True, "num_gpu_blocks": min(blocks, 27_000)}
+    sticky = setting.with_site(gateway=gateway, knobs={**setting.site.knobs, **cached}, tells_cached=True)
     return sticky.with_traffic(**traffic, longest_prompt=12_000)
 
 

@@ -40,7 +40,7 @@ def _longer_answers(setting: Setting, strength: float, rng: np.random.Generator)
 
 def _sessions(setting: Setting, rng: np.random.Generator) -> Setting:
     tokens = int(spread(rng, 1200, 4000))
-    site = setting.with_site(tells_cached=True)
+    site = setting.with_site(tells_cached=True, knobs={**setting.site.knobs, "enable_prefix_caching": True})
     return site.with_traffic(sessions=pick(rng, 15, 40), shared_tokens=tokens, repeats=0.97, longest_prompt=12_000)
 
 
