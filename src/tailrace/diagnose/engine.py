@@ -55,7 +55,8 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
     if not findings:
         findings = rank([found for cause in CAUSES if (found := cause.without_requests(evidence.hardware))])
     # A cause may see its own shape in the evidence and lack what decides: that is a need, not a finding.
-    lacks = [missing for item in findings if item.level is Level.INSUFFICIENT for missing in item.missing]
+    lacks = [want for item in evidence.observed.understood for want in item.wants]
+    lacks += [missing for item in findings if item.level is Level.INSUFFICIENT for missing in item.missing]
     needs = [f"{item.code}: {missing}" for item in findings for missing in item.missing]
     findings = [item for item in findings if item.level is not Level.INSUFFICIENT]
     first = findings[0] if findings else _cannot_tell(lacks)
@@ -110,7 +111,7 @@ def _not_understood(evidence: EvidenceSet) -> list[str]:
         + (f", not: {'; '.join(item.examples)}" if item.examples else "")
         for item in evidence.observed.understood
         if item.understood < item.total
-    ]
+    ] + [f"{item.source}: {said}" for item in evidence.observed.understood for said in item.said]
 
 
 def _without_requests(evidence: EvidenceSet) -> Diagnosis:

@@ -11,6 +11,7 @@ from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.readers.gpu_series import series_of_gpus
 from tailrace.diagnose.readers.metric_observations import observations_of
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.source import Kind, Source
@@ -42,6 +43,14 @@ def gather(
     if readings and not _has_records(sources):
         # Beside records of our own, scrapes serve the rules on records (`states`).
         observed = Observed.joined([observed, observations_of(readings)])
+    if not _has_records(sources):
+        gpus = [
+            series
+            for source in sources
+            if source.kind is Kind.NVIDIA_SMI and source.hardware is not None
+            for series in series_of_gpus(source.hardware.gpus, source.name.rsplit("/", 1)[-1])
+        ]
+        observed = Observed.joined([observed, Observed(series=gpus)])
     observed.arms = _apart(observed.arms)
     summaries = [source.name for source in sources if source.aggregate is not None]
     if summaries and not tables and not hardware and not observed:

@@ -319,3 +319,7 @@ class Understood(msgspec.Struct, frozen=True, kw_only=True):
     what: str = "lines"
     examples: list[str] = []
     """The first few that were not, with their line: `12: Traceback (most recent call last):`."""
+    said: list[str] = []
+    """What the reader has to say of it: what was thinned, what was dropped, what it lacks."""
+    wants: list[str] = []
+    """What to give instead, where it lacks something: `request times of the proxy: …`."""

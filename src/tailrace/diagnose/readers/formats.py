@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.readers.chunks import CHUNKS
+from tailrace.diagnose.readers.cpu_stat import CPU_STAT
 from tailrace.diagnose.readers.deploy_yaml import DEPLOY_YAML
 from tailrace.diagnose.readers.engine_settings import ENGINE_COMMAND, TRITON_MODEL
 from tailrace.diagnose.readers.facts import FACTS
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS
+from tailrace.diagnose.readers.logs.log import LOG
 from tailrace.diagnose.readers.nginx_conf import NGINX_CONF
+from tailrace.diagnose.readers.nvidia_smi_q import NVIDIA_SMI_DMON, NVIDIA_SMI_Q
 from tailrace.diagnose.readers.otlp_traces import OTLP_TRACES
+from tailrace.diagnose.readers.pyspy import PYSPY
 from tailrace.diagnose.readers.python_client import PYTHON_CLIENT
 from tailrace.diagnose.readers.requests import REQUESTS
 from tailrace.diagnose.readers.response_headers import RESPONSE_HEADERS
@@ -23,6 +27,10 @@ from tailrace.diagnose.readers.voice_payload import VOICE_PAYLOAD
 __all__ = ["FORMATS", "format_of"]
 
 FORMATS: Final[tuple[Format, ...]] = (
+    CPU_STAT,
+    NVIDIA_SMI_Q,
+    NVIDIA_SMI_DMON,
+    PYSPY,
     OTLP_TRACES,
     SPEECH_EVENTS,
     VOICE_PAYLOAD,
@@ -37,6 +45,8 @@ FORMATS: Final[tuple[Format, ...]] = (
     TRITON_MODEL,
     ENGINE_COMMAND,
     DEPLOY_YAML,
+    # -- logs before text: the container's name and a bar before each line make no table of them
+    LOG,
     # -- what any JSON and any text may hold, at last: requests, chunks, series and logs are told before
     JSON_NUMBERS,
     TEXT,

@@ -28,6 +28,7 @@ _BETWEEN: Final = re.compile(
     r"^(?:==+>|---|===|\*\*\*|\$ |#+ (?:scrape|sample|reading|snapshot|t\s*[=:]|time|at )|<==)", re.IGNORECASE
 )
 _TO_S: Final = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "": 1.0}
+_PREFIXES: Final = ("tgi_", "nv_", "trtllm_", "dynamo_", "process_", "python_", "DCGM_", "tailrace_")
 _LOOKED_AT: Final = 1 << 14
 _LINES_LOOKED_AT: Final = 60
 _MOST_READINGS: Final = 20_000
@@ -60,8 +61,8 @@ def is_query_answer(head: bytes) -> bool:
 
 
 def is_scrape(head: bytes) -> bool:
-    """Whether a file begins like a scrape: a type or a help line, or samples whose names or labels are no words of
-    prose (`mean 12.3` alone is none).
+    """Whether a file begins like a scrape: a type or a help line, or samples with labels or an engine's names (`mean
+    12.3` alone is none).
     """
     lines = head[:_LOOKED_AT].decode("utf-8", "replace").split("\n")[:_LINES_LOOKED_AT]
     if any(line.startswith(("# TYPE ", "# HELP ")) for line in lines):
@@ -70,8 +71,9 @@ def is_scrape(head: bytes) -> bool:
     if len(lines) > 1 and plain and len(lines) < _LINES_LOOKED_AT and len(head) >= _LOOKED_AT:
         plain = plain[:-1]  # the last line may be cut
     found = [_SERIES.match(line.partition(" # {")[0]) for line in plain]
-    samples = [one for one in found if one is not None and (one[2] or "_" in one[1] or ":" in one[1])]
-    return bool(samples) and len(samples) >= 0.6 * len(plain)
+    samples = [one for one in found if one is not None]
+    telling = any(one[2] or ":" in one[1] or one[1].startswith(_PREFIXES) for one in samples)
+    return telling and len(samples) >= 0.6 * len(plain)
 
 
 def read_readings(text: str, name: str) -> list[Reading]:

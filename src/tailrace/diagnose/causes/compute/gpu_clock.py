@@ -8,7 +8,9 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.clock_fall import ClockFall, clock_fall
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.pace import Pace, compare_pace
+from tailrace.diagnose.series_evidence.clock_in_series import clock_in_series
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["PowerCap", "Thermal"]
@@ -23,6 +25,10 @@ class _GpuClock(Cause):
     why: ClassVar[str]
     advice: ClassVar[str]
     price: ClassVar[str]
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return clock_in_series(self, observed, heat=self.heat)
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """Clocks must have been read."""

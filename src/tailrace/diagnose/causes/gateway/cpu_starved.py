@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Shares, host_shares, of_engine
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.throttled import throttled
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.model.host_state import HostState, ProcessState
@@ -50,6 +52,10 @@ class CpuStarved(Cause):
         "The engine's processes had their CPU in the slow requests too, or clocks or batch changed at the same time."
     )
     action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return throttled(self, observed)
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """The engine's machine must have been looked at."""

@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.scheduler.admission_deadlock import AdmissionDeadlock
+from tailrace.diagnose.causes.scheduler.batcher_wait import BatcherWait
+from tailrace.diagnose.causes.scheduler.engine_stall import EngineStall
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill
+from tailrace.diagnose.causes.scheduler.instance_limit import InstanceLimit
 from tailrace.diagnose.causes.scheduler.kv_preemption import KvPreemption
 from tailrace.diagnose.causes.scheduler.prefill_steals_decode import PrefillStealsDecode
 from tailrace.diagnose.causes.scheduler.queue_saturation import QueueSaturation
@@ -17,4 +21,8 @@ SCHEDULER: Final[tuple[Cause, ...]] = (
     PrefillStealsDecode(),
     HolLongPrefill(),
     KvPreemption(),
+    BatcherWait(),
+    InstanceLimit(),
+    EngineStall(),
+    AdmissionDeadlock(),
 )

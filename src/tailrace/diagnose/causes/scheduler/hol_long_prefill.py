@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.hol_in_requests import hol_in_requests
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
 from tailrace.stats.quantiles import quantile
@@ -112,6 +114,10 @@ class HolLongPrefill(Cause):
         "KV usage or the preemption counter",
     )
     disproof: ClassVar[str] = "The wait of short requests does not depend on the long-prompt tokens ahead of them."
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return hol_in_requests(self, observed)
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs prompt lengths."""

@@ -6,9 +6,12 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.preemption import preemption_in_log
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import prefill_stalls
+from tailrace.diagnose.series_evidence.preempted_in_scrapes import preempted_in_scrapes
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["KvPreemption"]
@@ -91,6 +94,10 @@ class KvPreemption(Cause):
                 f"KV usage {kv:.0%}" if kv is not None else "KV usage unknown",
             ],
         )
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From scrapes, or from an engine's log: lines of preemption, swapped requests, a full cache."""
+        return surest([preemption_in_log(self, observed), preempted_in_scrapes(self, observed)])
 
     @staticmethod
     def _explains(evidence: EvidenceSet) -> tuple[float, float | None]:

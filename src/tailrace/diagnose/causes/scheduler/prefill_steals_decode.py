@@ -6,6 +6,8 @@ from typing import ClassVar, Final
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.prefill import prefill_in_load, prefill_in_steps
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
 from tailrace.model.finding import Evidence, Finding
 
@@ -87,6 +89,10 @@ class PrefillStealsDecode(Cause):
             rivals=rivals,
             disproof_checked=checked,
         )
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From an engine's log: lines a step, or load lines."""
+        return prefill_in_steps(self, observed) or prefill_in_load(self, observed)
 
     def _weigh(self, evidence: EvidenceSet, found: PrefillStalls) -> tuple[list[str], list[str], list[str]]:
         missing, rivals = [], []

@@ -1,0 +1,26 @@
+"""STREAM_GAP_AT_POSITION: streams stand still at one place of their text."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.gap_at_position_in_chunks import gap_at_position_in_chunks
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["GapAtPosition"]
+
+
+class GapAtPosition(Cause):
+    """The same position in several streams has a long gap."""
+
+    code: ClassVar[str] = "STREAM_GAP_AT_POSITION"
+    stage: ClassVar[str] = "decode"
+    needs: ClassVar[tuple[str, ...]] = ("chunks of several streams with their text offset",)
+    disproof: ClassVar[str] = "The position varies."
+    action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return gap_at_position_in_chunks(self, observed)

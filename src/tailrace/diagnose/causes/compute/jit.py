@@ -1,0 +1,27 @@
+"""COMPUTE_JIT: a kernel is compiled in the middle of serving, at the first use of a shape."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.log_evidence.compiling import jit_in_log
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.jit_in_stacks import jit_in_stacks
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["Jit"]
+
+
+class Jit(Cause):
+    """The engine compiles while requests wait, at the first request of a shape."""
+
+    code: ClassVar[str] = "COMPUTE_JIT"
+    stage: ClassVar[str] = "prefill"
+    needs: ClassVar[tuple[str, ...]] = ("the engine's log or a stack dump from inside the slow window",)
+    disproof: ClassVar[str] = "It happens again on a shape that was already used."
+    action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From the engine's own lines, or a stack dump."""
+        return surest([jit_in_log(self, observed), jit_in_stacks(self, observed)])

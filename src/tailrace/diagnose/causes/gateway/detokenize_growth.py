@@ -1,0 +1,26 @@
+"""FE_DETOKENIZE_GROWTH: each step costs more the more was already said."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.growth_with_position import growth_with_position
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["DetokenizeGrowth"]
+
+
+class DetokenizeGrowth(Cause):
+    """A step's cost rises in a line with the output position at a constant batch."""
+
+    code: ClassVar[str] = "FE_DETOKENIZE_GROWTH"
+    stage: ClassVar[str] = "postprocess"
+    needs: ClassVar[tuple[str, ...]] = ("CPU time by step (or gaps) over the output position", "running requests")
+    disproof: ClassVar[str] = "The slope vanishes when the batch is held constant."
+    action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return growth_with_position(self, observed)

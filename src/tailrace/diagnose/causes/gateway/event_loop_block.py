@@ -1,0 +1,29 @@
+"""FE_EVENTLOOP_BLOCK: work of one request runs on the front end's event loop."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.blocked_in_series import blocked_in_series
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["EventLoopBlock"]
+
+
+class EventLoopBlock(Cause):
+    """The loop lags while all streams stand still together."""
+
+    code: ClassVar[str] = "FE_EVENTLOOP_BLOCK"
+    stage: ClassVar[str] = "preprocess"
+    needs: ClassVar[tuple[str, ...]] = (
+        "lag of the event loop (or the round trip of a trivial page)",
+        "chunk gaps of several streams",
+    )
+    disproof: ClassVar[str] = "The loop's lag is low during the gap."
+    action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return blocked_in_series(self, observed)

@@ -1,0 +1,26 @@
+"""FE_GC_PAUSE: a garbage collector stops the engine's process at its own times."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.gc_in_series import gc_in_series
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["GcPause"]
+
+
+class GcPause(Cause):
+    """Stops common to all streams keep a beat, grow with age, or come ever rarer by a quarter."""
+
+    code: ClassVar[str] = "FE_GC_PAUSE"
+    stage: ClassVar[str] = "decode"
+    needs: ClassVar[tuple[str, ...]] = ("gaps of several streams over at least six pauses",)
+    disproof: ClassVar[str] = "The stops follow the batch or the prompts' size, or stay when the collector is frozen."
+    action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return gc_in_series(self, observed)

@@ -1,0 +1,29 @@
+"""GW_PROXY_BUFFERING: a hop gathers the stream into blocks."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.proxy_bursts import proxy_bursts
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["ProxyBuffering"]
+
+
+class ProxyBuffering(Cause):
+    """Chunks that left the engine one by one reach the client in bursts."""
+
+    code: ClassVar[str] = "GW_PROXY_BUFFERING"
+    stage: ClassVar[str] = "decode"
+    needs: ClassVar[tuple[str, ...]] = (
+        "when each chunk left the engine and when it reached the client",
+        "bytes of each chunk",
+    )
+    disproof: ClassVar[str] = "Only the tail is slow: buffering shifts every stream of that path."
+    action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return proxy_bursts(self, observed)

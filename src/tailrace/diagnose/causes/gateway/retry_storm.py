@@ -1,0 +1,26 @@
+"""RETRY_STORM: failed requests come again and again, and the repeats are part of what makes them fail."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.log_evidence.retries import retries_in_access
+from tailrace.diagnose.observed import Observed
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["RetryStorm"]
+
+
+class RetryStorm(Cause):
+    """Attempts over requests of clients above 1.2, and more of them where more fail."""
+
+    code: ClassVar[str] = "RETRY_STORM"
+    stage: ClassVar[str] = "queue"
+    needs: ClassVar[tuple[str, ...]] = ("attempts by request (the gateway's, or an access log's lists)",)
+    disproof: ClassVar[str] = "The attempts do not rise with the errors, or the load without repeats is as high."
+    action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From an access log."""
+        return retries_in_access(self, observed)

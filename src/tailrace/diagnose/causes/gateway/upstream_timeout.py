@@ -1,0 +1,29 @@
+"""GW_UPSTREAM_TIMEOUT: a proxy's timer ends requests that the engine still works on."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.log_evidence.timeouts import timeout_in_access
+from tailrace.diagnose.observed import Observed
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["UpstreamTimeout"]
+
+
+class UpstreamTimeout(Cause):
+    """Failed requests whose upstream time is one configured timer, to the millisecond, without a byte."""
+
+    code: ClassVar[str] = "GW_UPSTREAM_TIMEOUT"
+    stage: ClassVar[str] = "prefill"
+    needs: ClassVar[tuple[str, ...]] = (
+        "an access log with upstream times and statuses",
+        "the proxy's configured timers",
+    )
+    disproof: ClassVar[str] = "The ages of the failed requests differ from every configured timer."
+    action: ClassVar[Action] = Action.TUNE
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From an access log."""
+        return timeout_in_access(self, observed)

@@ -1,0 +1,157 @@
+"""MIX_BURSTY_ARRIVALS: requests come in bursts: they queue although the server is mostly idle."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.series_evidence.queue_mean import QueueMean, queue_mean
+from tailrace.model.finding import Evidence, Finding, Level
+
+__all__ = ["Bursty"]
+
+SHARE: Final = 0.5
+BUSY: Final = 0.75
+"""A server that is busy for less of the time queues only what comes together."""
+UNEVEN: Final = 1.5
+EVEN: Final = 0.5
+LEAST_ARRIVALS: Final = 20
+
+
+class Bursty(Cause):
+    """Queue time makes most of a request while the mean rate keeps the server busy for a small part of the time."""
+
+    code: ClassVar[str] = "MIX_BURSTY_ARRIVALS"
+    stage: ClassVar[str] = "queue"
+    needs: ClassVar[tuple[str, ...]] = ("queue and compute time over a window", "the arrivals (send stamps)")
+    disproof: ClassVar[str] = "The arrivals are regular (coefficient of variation near 0)."
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From counters and the mean rate; from stamps where they are there."""
+        mean = queue_mean(observed)
+        cv = _cv(observed)
+        if cv is not None and cv[0] < EVEN:
+            return None
+        if mean is None or mean.share <= SHARE:
+            return None
+        rate = mean.n / mean.window_s if mean.window_s else observed.number("offered_rps", "completed_rps", "req_s")
+        instances = observed.number("instances", "instance_count", "count") or 1.0
+        busy = rate * mean.compute_ms / 1e3 / instances if rate else None
+        if busy is not None and busy >= BUSY:
+            return None  # it is full, whatever the arrivals
+        delay = observed.number("batch_delay_us", "max_queue_delay_microseconds")
+        if delay is not None and mean.queue_ms <= 1.3 * delay / 1e3:
+            return None  # the batcher waits on purpose
+        return self._found(observed, mean, cv, rate, busy, _even(observed, mean))
+
+    def _found(
+        self,
+        observed: Observed,
+        mean: QueueMean,
+        cv: tuple[float, int, str] | None,
+        rate: float | None,
+        busy: float | None,
+        even: tuple[Arm, float] | None,
+    ) -> Finding:
+        queue, work = f"{mean.queue_ms:.3g}", f"{mean.compute_ms:.3g}"
+        share = f"{mean.share:.0%}".replace("%", " %")
+        missing, rivals = [], []
+        evidence = [
+            Evidence(
+                text=f"queue {queue} ms and compute {work} ms a request (mean of {mean.n:.0f}): the queue is {share}",
+                source=mean.place,
+                name="queue_mean",
+                value=mean.queue_ms,
+                unit="ms",
+            )
+        ]
+        relation = [f"{queue}/({queue} + {work}) = {share}"]
+        if rate is None or busy is None:
+            missing.append("the length of the window (window_s), for the rate at which requests came")
+        else:
+            relation.append(f"{rate:.4g}/s x {work} ms = {busy:.0%} busy")
+            evidence.append(
+                Evidence(
+                    text=f"{rate:.4g} requests a second keep it busy {busy:.0%} of the time",
+                    source=mean.place,
+                    name="busy",
+                    value=busy,
+                )
+            )
+        if cv is None:
+            missing.append("the arrivals one by one (send stamps): their coefficient of variation decides")
+        else:
+            evidence.append(
+                Evidence(
+                    text=f"the times between arrivals vary by {cv[0]:.2f} (coefficient of variation, n = {cv[1]}; 1 "
+                    "is Poisson)",
+                    source=cv[2],
+                    name="cv",
+                    value=cv[0],
+                )
+            )
+            relation.append(f"CV {cv[0]:.2f}")
+        if even is not None:
+            arm, slow = even
+            evidence.append(
+                Evidence(
+                    text=f"an evenly paced benchmark ({arm.label or arm.name}) sees {slow:.4g} ms at its slow end at "
+                    "the same "
+                    "server",
+                    source=str(arm.place),
+                    name="benchmark",
+                    value=slow,
+                    unit="ms",
+                )
+            )
+        settled = cv is not None and cv[0] >= UNEVEN
+        if not settled and observed.number("batch_delay_us", "max_queue_delay_microseconds") is None:
+            rivals.append("SCHED_BATCHER_WAIT: the batcher's own delay is not known")
+        return self.finding(
+            statement=f"Requests come in bursts: they queue {queue} ms for {work} ms of compute ({share} of the two)"
+            + (f" although the server is busy only {busy:.0%} of the time" if busy is not None else "")
+            + (", and an evenly paced benchmark does not see it." if even is not None else "."),
+            evidence=evidence,
+            explains_ms=mean.queue_ms,
+            relation="; ".join(relation),
+            n=int(mean.n),
+            advice="Test with Poisson arrivals or a trace of the real ones, not with an even pace; smooth the bursts "
+            "where "
+            "they are made (timers that fire together, batch jobs), let the batcher gather them "
+            "(`max_queue_delay_microseconds`, preferred batch sizes), and keep an instance spare for the peak.",
+            price="Smoothing and batching make single requests wait a little; a spare instance costs memory.",
+            verify="tailrace bench http://SERVER:PORT --rate "
+            f"{rate or 100:.3g} --arrival poisson --duration 60 --out poisson.run && tailrace bench "
+            "http://SERVER:PORT --rate "
+            f"{rate or 100:.3g} --arrival constant --duration 60 --out even.run && tailrace compare even.run "
+            "poisson.run",
+            missing=missing,
+            rivals=[] if settled else rivals,
+            disproof_checked=[
+                f"the arrivals are not regular: CV {cv[0]:.2f}" if cv is not None else "the arrivals were not given"
+            ],
+            level=Level.CONSISTENT if not missing and settled else Level.SUSPECTED,
+        )
+
+
+def _cv(observed: Observed) -> tuple[float, int, str] | None:
+    """(coefficient of variation of the times between sends, n, where)."""
+    for rows in observed.table("requests"):
+        stamps = rows.numbers("t_intended_ms") if rows.has("t_intended_ms") else rows.numbers("t_send_ms")
+        stamps = np.sort(stamps[np.isfinite(stamps)])
+        if stamps.size >= LEAST_ARRIVALS and stamps[-1] > stamps[0]:
+            between = np.diff(stamps)
+            return float(between.std() / max(between.mean(), 1e-12)), int(stamps.size), str(rows.place)
+    return None
+
+
+def _even(observed: Observed, mean: QueueMean) -> tuple[Arm, float] | None:
+    """A benchmark of the same server whose slow end is below what the queue alone takes here."""
+    for arm in observed.arms:
+        slow = arm.get("e2e", "p99", "p95", "max", "p90")
+        if slow is not None and slow < mean.queue_ms:
+            return arm, slow
+    return None

@@ -1,0 +1,26 @@
+"""SCHED_BATCHER_WAIT: the batcher waits for a fuller batch at low load."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.batcher_in_counters import batcher_in_counters
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["BatcherWait"]
+
+
+class BatcherWait(Cause):
+    """Queue time is about the batcher's own window while the server is mostly idle."""
+
+    code: ClassVar[str] = "SCHED_BATCHER_WAIT"
+    stage: ClassVar[str] = "queue"
+    needs: ClassVar[tuple[str, ...]] = ("queue and compute time over a window", "the batcher's delay", "the rate")
+    disproof: ClassVar[str] = "The queue follows the load."
+    action: ClassVar[Action] = Action.TUNE
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return batcher_in_counters(self, observed)

@@ -1,0 +1,30 @@
+"""SCHED_INSTANCE_LIMIT: too few instances compute while the device has room."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.batcher_in_counters import instances_in_counters
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["InstanceLimit"]
+
+
+class InstanceLimit(Cause):
+    """Every instance is busy, requests queue, the device idles."""
+
+    code: ClassVar[str] = "SCHED_INSTANCE_LIMIT"
+    stage: ClassVar[str] = "queue"
+    needs: ClassVar[tuple[str, ...]] = (
+        "queue and compute time over a window",
+        "the rate and the number of instances",
+        "use of the device",
+    )
+    disproof: ClassVar[str] = "The device itself is busy."
+    action: ClassVar[Action] = Action.TUNE
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From foreign evidence."""
+        return instances_in_counters(self, observed)

@@ -1,0 +1,251 @@
+"""Gateways that log one JSON object a request: Envoy and Higress, nginx, APISIX, LiteLLM, Traefik, Caddy, our own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import msgspec
+
+from tailrace.diagnose.observed import Clock
+from tailrace.diagnose.readers.logs.access_text import attempts_of
+from tailrace.diagnose.readers.logs.accesses import Access
+from tailrace.diagnose.readers.logs.context import Context
+from tailrace.diagnose.readers.logs.stamps import nginx_stamp, stamp_in
+from tailrace.measure.dialect import UNREADABLE
+
+__all__ = ["AccessJson", "is_access_object"]
+
+_NAN: Final = float("nan")
+_DECODER: Final = msgspec.json.Decoder()
+
+MARKS: Final = (
+    frozenset({"response_flags"}),
+    frozenset({"upstream_response_time"}),
+    frozenset({"upstream_service_time"}),
+    frozenset({"request_time", "status"}),
+    frozenset({"response_code", "duration"}),
+    frozenset({"status", "duration_ms"}),
+    frozenset({"status", "duration", "request"}),
+    frozenset({"status", "latency_ms"}),
+    frozenset({"status_code", "latency_ms"}),
+    frozenset({"status_code", "duration_ms"}),
+    frozenset({"status_code", "response_time"}),
+    frozenset({"litellm_call_id"}),
+    frozenset({"litellm_overhead_time_ms"}),
+    frozenset({"call_type", "startTime", "endTime"}),
+    frozenset({"DownstreamStatus", "Duration"}),
+    frozenset({"ai_log"}),
+)
+"""Keys of which one set is in every object of such a log."""
+
+
+def is_access_object(keys: Collection[str]) -> bool:
+    """Whether an object with these keys tells of one request through a gateway."""
+    return "t_send_ms" not in keys and any(marks.issubset(keys) for marks in MARKS)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or value is None:
+        return _NAN
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return _NAN
+    return _NAN
+
+
+_SUFFIX: Final = re.compile(r"^\s*([\d.]+)\s*(ns|µs|us|ms|s)\s*$")
+_TO_MS: Final = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+def _millis(scale: float) -> Callable[[object], float]:
+    def read(value: object) -> float:
+        if isinstance(value, str):
+            unit = _SUFFIX.match(value)
+            if unit is not None:
+                return float(unit[1]) * _TO_MS[unit[2]]
+        return _number(value) * scale
+
+    return read
+
+
+# (field, keys in order of preference, how a value becomes the field's). A key names its unit, or its maker fixed it.
+_FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...]] = (
+    (
+        "e2e",
+        ("duration_ms", "latency_ms", "request_time_ms", "elapsed_ms", "total_ms", "response_time_ms"),
+        _millis(1.0),
+    ),
+    ("e2e", ("request_time", "response_time", "duration_s", "latency_s"), _millis(1e3)),
+    ("ttft", ("ttft_ms", "time_to_first_token_ms", "llm_first_token_duration"), _millis(1.0)),
+    ("ttft", ("ttft", "time_to_first_token"), _millis(1e3)),
+    ("overhead", ("litellm_overhead_time_ms", "overhead_ms", "gateway_overhead_ms"), _millis(1.0)),
+    ("upstream", ("llm_api_duration_ms", "upstream_ms", "llm_service_duration", "upstream_latency_ms"), _millis(1.0)),
+    ("upstream_header", ("upstream_service_time", "upstream_service_time_ms"), _millis(1.0)),
+    ("upstream_header", ("upstream_header_time",), _millis(1e3)),
+    ("upstream_connect", ("upstream_connect_time",), _millis(1e3)),
+    (
+        "status",
+        ("response_code", "status_code", "status", "http_status", "DownstreamStatus", "response_status"),
+        _number,
+    ),
+    ("upstream_status", ("OriginStatus",), _number),
+    ("bytes", ("bytes_sent", "body_bytes_sent", "size", "DownstreamContentSize", "response_size"), _number),
+    ("attempts", ("attempts", "upstream_request_attempt_count", "request_attempt_count"), _number),
+    ("prompt_tokens", ("prompt_tokens", "input_tokens", "input_token"), _number),
+    ("output_tokens", ("completion_tokens", "output_tokens", "output_token"), _number),
+)
+_METHODS: Final = ("method", "request_method", "RequestMethod", "http_method")
+_PATHS: Final = ("path", "uri", "request_uri", "RequestPath", "url", "route", "call_type")
+_STAMPS: Final = (
+    "start_time",
+    "startTime",
+    "time_iso8601",
+    "time_local",
+    "StartUTC",
+    "timestamp",
+    "@timestamp",
+    "time",
+    "ts",
+)
+_ADDRESSES: Final = (
+    "upstream_host",
+    "upstream_addr",
+    "ServiceAddr",
+    "upstream_address",
+    "api_base",
+    "upstream_cluster",
+)
+_REASONS: Final = ("response_code_details", "exception", "error_str", "error", "reason", "end_reason")
+
+
+def _text(found: dict[str, Any], keys: tuple[str, ...]) -> str:
+    for key in keys:
+        value = found.get(key)
+        if isinstance(value, str) and value and value != "-":
+            return value[:120]
+    return ""
+
+
+def _when(value: object) -> tuple[float, Clock] | None:
+    if isinstance(value, str):
+        raw = value.encode()
+        local = nginx_stamp(b"[" + raw.strip(b"[]") + b"]")
+        return (local, Clock.UTC) if local is not None else stamp_in(raw)
+    number = _number(value)
+    if number != number or number <= 0:  # noqa: PLR0124  (NaN)
+        return None
+    # Seconds, milliseconds, microseconds, nanoseconds since 1970: told apart by their size.
+    while number > 1e11:
+        number /= 1e3
+    return (number, Clock.UTC) if number > 1e9 else None
+
+
+class AccessJson:
+    """What a JSON object a request says."""
+
+    def __init__(self, context: Context) -> None:
+        """`context` gets the rows."""
+        self.context = context
+        self.unitless = 0
+        """Durations whose unit neither the key nor the maker tells."""
+        self._plans: dict[tuple[str, ...], list[tuple[str, str, Callable[[object], float]]]] = {}
+
+    def line(self, text: bytes) -> bool:
+        """A line that begins with `{`; False where it is no object of such a log."""
+        try:
+            found = _DECODER.decode(text)
+        except UNREADABLE:
+            return False
+        if not isinstance(found, dict) or not is_access_object(found.keys()):
+            return False
+        self.context.accesses.add(*self._row(found))
+        return self.context.understood("json gateway log")
+
+    def _row(self, found: dict[str, Any]) -> tuple[Access, Clock]:
+        inner = found.get("request")
+        if isinstance(inner, dict):
+            # Caddy keeps the request apart.
+            found = {**inner, **found}
+        told = found.get("ai_log")
+        if isinstance(told, str):
+            try:
+                ai = _DECODER.decode(told.encode())
+            except UNREADABLE:
+                ai = None
+            if isinstance(ai, dict):
+                found = {**ai, **found}
+        row = Access(line=self.context.number)
+        for name, key, read in self._plan(tuple(found)):
+            value = found[key]
+            # The first key that says something is believed.
+            if value is not None and getattr(row, name) != getattr(row, name):
+                setattr(row, name, read(value))
+        self._duration(row, found)
+        self._attempts(row, found)
+        row.method, row.path = _text(found, _METHODS), _text(found, _PATHS)
+        row.upstream_address, row.reason = _text(found, _ADDRESSES)[-60:], _text(found, _REASONS)
+        flags = found.get("response_flags")
+        row.flags = flags if isinstance(flags, str) and flags != "-" else ""
+        if found.get("status") in ("failure", "success"):
+            row.status = 200.0 if found["status"] == "success" else _number(found.get("error_code"))
+        stamp = next((at for key in _STAMPS if (at := _when(found.get(key))) is not None), None)
+        self._of_stamps(row, found)
+        if stamp is None:
+            return row, Clock.NONE
+        row.at = stamp[0]
+        return row, stamp[1]
+
+    def _plan(self, keys: tuple[str, ...]) -> list[tuple[str, str, Callable[[object], float]]]:
+        """Which keys of such an object say what: the same for every line of one writer."""
+        plan = self._plans.get(keys)
+        if plan is None:
+            plan = [(name, key, read) for name, wanted, read in _FIELDS for key in wanted if key in keys]
+            if len(self._plans) < 256:
+                self._plans[keys] = plan
+        return plan
+
+    def _duration(self, row: Access, found: dict[str, Any]) -> None:
+        """A key `duration` says no unit: milliseconds in Envoy, seconds in Caddy, nanoseconds in Traefik."""
+        if "Duration" in found and "DownstreamStatus" in found:
+            row.e2e = _number(found["Duration"]) / 1e6
+            row.upstream = _number(found.get("OriginDuration")) / 1e6
+            row.attempts = 1.0 + (_number(found.get("RetryAttempts")) if "RetryAttempts" in found else 0.0)
+        elif "duration" in found and row.e2e != row.e2e:
+            if "response_flags" in found or "response_code" in found or "upstream_service_time" in found:
+                row.e2e = _millis(1.0)(found["duration"])
+            elif str(found.get("logger", "")).startswith("http.log"):
+                row.e2e = _millis(1e3)(found["duration"])
+            elif isinstance(found["duration"], str) and _SUFFIX.match(found["duration"]):
+                row.e2e = _millis(1.0)(found["duration"])
+            else:
+                self.unitless += 1
+
+    @staticmethod
+    def _attempts(row: Access, found: dict[str, Any]) -> None:
+        """Nginx writes what it knows of each attempt as a list in one string."""
+        times = found.get("upstream_response_time")
+        if times not in (None, "", "-"):
+            values = attempts_of(str(times).encode())
+            known = [value * 1e3 for value in values if value == value]  # noqa: PLR0124
+            row.attempts = float(len(values))
+            if known:
+                row.upstream, row.upstream_last = sum(known), known[-1]
+        for key, name in (("upstream_status", "upstream_status"), ("upstream_response_length", "upstream_bytes")):
+            if found.get(key) not in (None, "", "-"):
+                setattr(row, name, attempts_of(str(found[key]).encode())[-1])
+
+    @staticmethod
+    def _of_stamps(row: Access, found: dict[str, Any]) -> None:
+        """LiteLLM gives start, first token and end as stamps."""
+        start, end = _when(found.get("startTime")), _when(found.get("endTime"))
+        first = _when(found.get("completionStartTime"))
+        if start and end and row.e2e != row.e2e:
+            row.e2e = (end[0] - start[0]) * 1e3
+        if start and first and row.ttft != row.ttft:
+            row.ttft = (first[0] - start[0]) * 1e3

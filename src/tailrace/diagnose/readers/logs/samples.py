@@ -1,0 +1,153 @@
+"""Gauges that a log prints together again and again, kept in bounded memory.
+
+Up to `LIMIT` lines all are kept. Beyond it stretches without work keep their two ends, then every second of the
+ordinary lines goes, as often as needed; lines that tell of trouble (somebody waits, the cache is full, running
+requests produce hardly anything) stay the longest. How many are left is told.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.observed import Clock, Place, Series
+
+__all__ = ["LIMIT", "UNITS", "Samples"]
+
+LIMIT: Final = 100_000
+_BLOCK: Final = 20_000
+
+UNITS: Final = {
+    "prompt_tok_s": "tok/s",
+    "output_tok_s": "tok/s",
+    "running": "count",
+    "waiting": "count",
+    "deferred": "count",
+    "swapped": "count",
+    "preemptions": "count",
+    "kv_usage": "share",
+    "cpu_kv_usage": "share",
+    "swa_usage": "share",
+    "mamba_usage": "share",
+    "prefix_hit": "share",
+    "external_prefix_hit": "share",
+    "mm_hit": "share",
+    "encoder_cache_usage": "share",
+    "accept_length": "tokens",
+    "accept_share": "share",
+    "cuda_graph": "",
+    "kv_tokens_used": "tokens",
+    "new_requests": "count",
+    "new_tokens": "tokens",
+    "cached_tokens": "tokens",
+    "pending_tokens": "tokens",
+    "after_idle": "",
+    "step": "ms",
+    "step_prompt_tokens": "tokens",
+    "step_prefills": "count",
+    "step_decodes": "count",
+}
+"""Names of the series that logs give, and their units."""
+
+
+class Samples:
+    """Rows of `names`, one a log line."""
+
+    def __init__(self, names: tuple[str, ...], *, limit: int = LIMIT) -> None:
+        """`limit` rows are kept at most (and up to one block more while they are read)."""
+        self.names = names
+        self.total = 0
+        self.limit = limit
+        self._rows: list[tuple[float, ...]] = []
+        self._blocks: list[NDArray[np.float64]] = []
+        self._kept = 0
+
+    def add(self, row: tuple[float, ...]) -> None:
+        """One row: (time, line, value of each name); NaN where the line does not say."""
+        self._rows.append(row)
+        if len(self._rows) >= _BLOCK:
+            self._pack()
+
+    def _pack(self) -> None:
+        if self._rows:
+            self.total += len(self._rows)
+            self._blocks.append(np.array(self._rows, dtype=np.float64))
+            self._kept += len(self._rows)
+            self._rows = []
+        if self._kept > self.limit:
+            kept = self._thinned(np.concatenate(self._blocks))
+            self._blocks, self._kept = [kept], len(kept)
+
+    def _column(self, rows: NDArray[np.float64], name: str) -> NDArray[np.float64]:
+        if name not in self.names:
+            return np.full(len(rows), np.nan)
+        return rows[:, 2 + self.names.index(name)]
+
+    def _thinned(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        running, waiting = self._column(rows, "running"), self._column(rows, "waiting")
+        made, step = self._column(rows, "output_tok_s"), self._column(rows, "step")
+        with np.errstate(invalid="ignore", divide="ignore"):
+            idle = (running == 0) & ~(waiting > 0)
+            inner = idle.copy()
+            inner[0] = inner[-1] = False
+            inner[1:-1] &= idle[:-2] & idle[2:]
+            rate = np.where(running > 0, made / running, np.nan)
+            usual = np.nanmedian(rate) if bool(np.isfinite(rate).any()) else np.nan
+            trouble = (
+                (waiting > 0)
+                | (self._column(rows, "kv_usage") >= 0.9)
+                | (rate < 0.2 * usual)
+                | (self._column(rows, "swapped") > 0)
+                | (self._column(rows, "preemptions") > 0)
+            )
+            if bool(np.isfinite(step).any()):
+                trouble |= step > 5 * np.nanmedian(step)
+        rows, trouble = rows[~inner], trouble[~inner]
+        goal = self.limit // 2
+        while len(rows) > goal:
+            # Trouble is as ordinary as the rest once it fills half of what may stay.
+            if trouble.sum() > goal // 2:
+                trouble = trouble & (np.cumsum(trouble) % 2 == 0)
+            keep = trouble | (np.arange(len(rows)) % 2 == 0)
+            rows, trouble = rows[keep], trouble[keep]
+        return rows
+
+    @property
+    def kept(self) -> int:
+        """Rows that are left."""
+        self._pack()
+        return self._kept
+
+    def rows(self) -> NDArray[np.float64]:
+        """All kept rows in order of time; shape (n, 2 + names)."""
+        self._pack()
+        if not self._blocks:
+            return np.empty((0, 2 + len(self.names)))
+        rows = np.concatenate(self._blocks)
+        return rows[np.argsort(rows[:, 0], kind="stable")]
+
+    def series(self, labels: dict[str, str], place: Place, clock: Clock) -> list[Series]:
+        """One series a name that has any value."""
+        rows = self.rows()
+        if not len(rows):
+            return []
+        timeless = bool(np.isnan(rows[:, 0]).any())
+        at = np.arange(len(rows), dtype=np.float64) if timeless else rows[:, 0]
+        lines = rows[:, 1].astype(np.int64)
+        return [
+            Series(
+                name=name,
+                labels=labels,
+                axis="line" if timeless else "time",
+                at=at,
+                values=rows[:, 2 + column],
+                unit=UNITS[name],
+                clock=Clock.NONE if timeless else clock,
+                lines=lines,
+                place=place,
+            )
+            for column, name in enumerate(self.names)
+            if not np.isnan(rows[:, 2 + column]).all()
+        ]

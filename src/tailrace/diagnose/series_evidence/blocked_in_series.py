@@ -1,0 +1,179 @@
+"""An event loop that is blocked, in series: it lags, or its simplest page waits, while all streams stop together."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Event, Observed, Series
+from tailrace.diagnose.series_evidence.shared_gaps import SharedGaps, at_times, beat_of, shared_gaps
+from tailrace.model.finding import Action, Evidence, Finding, Level
+
+__all__ = ["blocked_in_series"]
+
+Floats = NDArray[np.float64]
+LAG_MS: Final = 100.0
+"""A loop that is late by so much was blocked."""
+OF_THE_LOOP: Final = frozenset({"tokenizer", "image", "audio", "grammar", "detokenizer"})
+ALONG: Final = 0.6
+"""Correlation of the lag with what is being prepared from which on it is named."""
+
+
+class _Lag(NamedTuple):
+    """How late the loop was."""
+
+    name: str
+    series: Series
+    worst: float
+    row: int
+    usual: float
+    at_stops: float | None
+    """Median at the common stops; `None` without any."""
+
+
+def blocked_in_series(cause: Cause, observed: Observed) -> Finding | None:
+    """The loop's lag (or the round trip of a trivial page) is above 100 ms, at the stops that all streams share."""
+    gaps = shared_gaps(observed)
+    lag = _lag(observed, gaps)
+    stacks = [
+        event
+        for event in observed.of_kind("stack")
+        if event.attributes.get("class") in OF_THE_LOOP
+        and event.attributes.get("main") == "yes"
+        and event.attributes.get("state") == "active"
+    ]
+    if lag is None and (gaps is None or not stacks):
+        return None
+    if lag is not None and lag.at_stops is not None and lag.at_stops < LAG_MS:
+        return None  # the loop was on time while the streams stood still
+    if gaps is not None and lag is None and beat_of(gaps.at) is not None:
+        return None  # on a beat: a collector's signature, and nobody looked at the loop
+    missing = []
+    if lag is None:
+        missing.append("the loop's lag (timer drift, or the round trip of /health) during the stops")
+    if gaps is None:
+        missing.append("chunk gaps of several streams, to see that all stop together")
+    return _found(cause, observed, lag, gaps, stacks, missing)
+
+
+def _lag(observed: Observed, gaps: SharedGaps | None) -> _Lag | None:
+    """The worst series of lag; `None` where none is above 100 ms."""
+    best = None
+    for name in ("loop_lag", "health_rtt", "metrics_rtt"):
+        for series in observed.of_series(name):
+            values = np.nan_to_num(series.values, nan=0.0)
+            if not values.size or float(values.max()) <= LAG_MS or best is not None:
+                continue
+            row = int(np.argmax(values))
+            stops = None
+            if gaps is not None and series.axis == gaps.axis:
+                near = at_times(series, _as_series(gaps))
+                stops = float(np.nanmedian(near))
+            best = _Lag(name, series, float(values[row]), row, float(np.median(values)), stops)
+    return best
+
+
+def _as_series(gaps: SharedGaps) -> Series:
+    return Series(name="stops", axis=gaps.axis, at=gaps.at, values=gaps.length_ms)
+
+
+def _beside(observed: Observed, lag: _Lag) -> tuple[str, float, Series] | None:
+    """What grows and falls with the lag: images, audio, tokens that are being prepared."""
+    best: tuple[str, float, Series] | None = None
+    for series in observed.series:
+        words = ("preprocess", "image", "token", "audio", "prompt", "upload", "tool")
+        if series is lag.series or series.axis != lag.series.axis or not any(word in series.name for word in words):
+            continue
+        values = at_times(series, lag.series)
+        known = np.isfinite(values) & np.isfinite(lag.series.values)
+        if known.sum() < 5 or np.ptp(values[known]) == 0 or np.ptp(lag.series.values[known]) == 0:
+            continue
+        found = float(np.corrcoef(values[known], lag.series.values[known])[0, 1])
+        if found >= ALONG and (best is None or found > best[1]):
+            best = series.name, found, series
+    return best
+
+
+def _found(
+    cause: Cause,
+    observed: Observed,
+    lag: _Lag | None,
+    gaps: SharedGaps | None,
+    stacks: list[Event],
+    missing: list[str],
+) -> Finding:
+    evidence, relation, parts = [], [], []
+    if lag is not None:
+        what = {"loop_lag": "the event loop's lag", "health_rtt": "the round trip of /health"}.get(
+            lag.name, "the round trip of /metrics"
+        )
+        parts.append(f"{what} reaches {lag.worst:.0f} ms")
+        evidence.append(
+            Evidence(
+                text=f"{what}: {lag.worst:.0f} ms at worst, {lag.usual:.3g} ms usually",
+                source=str(lag.series.line_of(lag.row)),
+                name=lag.name,
+                value=lag.worst,
+                unit="ms",
+            )
+        )
+        relation.append(f"{lag.worst:.0f} ms > {LAG_MS:.0f} ms")
+        beside = _beside(observed, lag)
+        if beside is not None:
+            evidence.append(
+                Evidence(
+                    text=f"it goes with {beside[0]} (correlation {beside[1]:.2f})",
+                    source=str(beside[2].place),
+                    name="correlation",
+                    value=beside[1],
+                )
+            )
+    if gaps is not None:
+        longest = float(gaps.length_ms.max())
+        parts.append(f"all {gaps.streams} streams stop together for up to {longest:.0f} ms")
+        evidence.append(
+            Evidence(
+                text=f"{gaps.at.size} stops common to all {gaps.streams} streams, up to {longest:.0f} ms (usual gap "
+                f"{gaps.usual_ms:.0f} ms)",
+                source=gaps.line,
+                name="shared_stops",
+                value=float(gaps.at.size),
+            )
+        )
+        if lag is not None and lag.at_stops is not None:
+            relation.append(f"lag {lag.at_stops:.0f} ms at the {gaps.at.size} common stops")
+    evidence += [
+        Evidence(text=f"the main thread stood in {event.text}", source=str(event.place), name="stack")
+        for event in stacks[:3]
+    ]
+    named = next((str(event.attributes.get("class")) for event in stacks), "")
+    taken = observed.text("pyspy_taken_in_stall", "taken_in_stall").lower() in ("true", "1", "yes")
+    level = Level.SUSPECTED if missing else Level.PROVEN if stacks and taken else Level.CONSISTENT
+    return cause.finding(
+        statement=f"The front end's event loop is blocked: {' and '.join(parts)}"
+        + (f"; its main thread does {named} work" if named else "")
+        + ". While it does one request's work, no stream gets a token.",
+        evidence=evidence,
+        explains_ms=max(lag.worst if lag else 0.0, float(gaps.length_ms.max()) if gaps else 0.0),
+        relation="; ".join(relation) or evidence[0].text,
+        n=gaps.readings if gaps else len(lag.series) if lag else len(stacks),
+        advice="Take tokenising, image and audio work off the loop (a pool of threads or processes; vLLM: "
+        "`--api-server-count`, SGLang: `--tokenizer-worker-num`) and bound how much of it runs at once.",
+        price="Work that waits in a pool counts into its own stage: that stage's time rises while the whole falls. "
+        "Compare "
+        "end to end first.",
+        verify="tailrace bench http://ENGINE:PORT --rate 5 --duration 120 --out after.run && tailrace compare "
+        "before.run "
+        "after.run",
+        missing=missing,
+        disproof_checked=[
+            f"the lag at the common stops is {lag.at_stops:.0f} ms"
+            if lag is not None and lag.at_stops is not None
+            else "lag and stops were not seen together"
+        ],
+        action=Action.FIX,
+        level=level,
+    )

@@ -1,0 +1,104 @@
+"""Gaps that all streams of a series share: when they came, how long they were, whether they keep a beat."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.observed import Observed, Series
+
+__all__ = ["Beat", "SharedGaps", "at_times", "beat_of", "shared_gaps"]
+
+Floats = NDArray[np.float64]
+LONGER: Final = 3.0
+"""A gap counts as a stop from so many medians on, and from 50 ms."""
+LEAST_MS: Final = 50.0
+SHARE: Final = 0.8
+"""Of the streams that must stop at the same reading."""
+STEADY: Final = 0.15
+LEAST_BEATS: Final = 6
+
+
+class SharedGaps(NamedTuple):
+    """Stops that all streams have together."""
+
+    streams: int
+    at: Floats
+    """When (s, or as the axis counts)."""
+    length_ms: Floats
+    """Median over the streams."""
+    usual_ms: float
+    alone: int
+    """Stops that one stream alone has."""
+    readings: int
+    axis: str
+    line: str
+
+
+class Beat(NamedTuple):
+    """A rhythm in times."""
+
+    period: float
+    share: float
+    """Of the distances that are within 15 % of the period."""
+    n: int
+
+
+def shared_gaps(observed: Observed) -> SharedGaps | None:
+    """Of the series of gaps by stream; `None` with fewer than two streams over one axis, or no common stop."""
+    found = [series for series in observed.of_series("chunk_gap") if series.labels.get("stream") and len(series) >= 4]
+    if len(found) < 2:
+        return None
+    axis = found[0]
+    table = np.array([at_times(series, axis) for series in found])
+    usual = float(np.nanmedian(table))
+    bar = max(LONGER * usual, LEAST_MS)
+    with np.errstate(invalid="ignore"):
+        long = table >= bar
+    counted = long.mean(axis=0)
+    rows = np.flatnonzero(counted >= SHARE)
+    if not rows.size:
+        return None
+    return SharedGaps(
+        streams=len(found),
+        at=axis.at[rows],
+        length_ms=np.nanmedian(table[:, rows], axis=0),
+        usual_ms=usual,
+        alone=int(((counted > 0) & (counted < SHARE)).sum()),
+        readings=int(axis.at.size),
+        axis=axis.axis,
+        line=str(axis.line_of(int(rows[0]))),
+    )
+
+
+def at_times(series: Series, other: Series) -> Floats:
+    """One series at the places of another: as it stands where they are the same, else the nearest reading."""
+    if series.at.shape == other.at.shape and bool(np.array_equal(series.at, other.at)):
+        return series.values
+    near = np.searchsorted(series.at, other.at)
+    near = np.clip(near, 0, len(series) - 1)
+    before = np.clip(near - 1, 0, len(series) - 1)
+    nearer = np.abs(series.at[before] - other.at) < np.abs(series.at[near] - other.at)
+    values: Floats = series.values[np.where(nearer, before, near)]
+    return values
+
+
+def beat_of(times: Floats) -> Beat | None:
+    """The period that most distances between neighbours have; `None` with fewer than six, or without one.
+
+    A distance of two or three periods is a beat that was missed, and counts.
+    """
+    if times.size < LEAST_BEATS:
+        return None
+    distances = np.diff(times)
+    distances = distances[distances > 0]
+    if distances.size < LEAST_BEATS - 1:
+        return None
+    period = float(np.median(distances))
+    multiples = np.maximum(np.round(distances / period), 1.0)
+    off = np.abs(distances / multiples - period) / period
+    good = (off <= STEADY) & (multiples <= 3)
+    share = float(good.mean())
+    return Beat(period, share, int(times.size)) if share >= SHARE else None

@@ -1,0 +1,84 @@
+"""All streams stand still together when the batch changes, and nothing names a compiler."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Observed, Series
+from tailrace.diagnose.series_evidence.shared_gaps import at_times, beat_of, shared_gaps
+from tailrace.model.finding import Action, Evidence, Finding, Level
+
+__all__ = ["stall_in_series"]
+
+MOST: Final = 0.7
+FEWER: Final = 0.4
+LEAST: Final = 3
+
+
+def stall_in_series(cause: Cause, observed: Observed) -> Finding | None:
+    """Common stops lie where running changes, and running changes seldom elsewhere."""
+    gaps = shared_gaps(observed)
+    running = next((item for item in observed.of_series("running") if len(item) >= 6), None)
+    if gaps is None or running is None or gaps.at.size < LEAST or running.axis != gaps.axis:
+        return None
+    if beat_of(gaps.at) is not None or observed.of_kind("jit"):
+        return None
+    if any(event.attributes.get("class") == "jit" for event in observed.of_kind("stack")):
+        return None
+    for name in ("loop_lag", "health_rtt"):
+        lag = next((item for item in observed.of_series(name) if len(item)), None)
+        stops = Series(name="stops", axis=gaps.axis, at=gaps.at, values=gaps.length_ms)
+        if lag is not None and float(np.nanmedian(at_times(lag, stops))) > 100.0:
+            return None  # the loop was blocked
+    changed = running.at[1:][np.abs(np.diff(running.values)) > 0]
+    inside = np.isin(gaps.at, changed)
+    elsewhere = np.isin(running.at, changed) & ~np.isin(running.at, gaps.at)
+    others = max(running.at.size - gaps.at.size, 1)
+    if inside.mean() < MOST or elsewhere.sum() / others > FEWER:
+        return None
+    hit, stops_n = int(inside.sum()), int(gaps.at.size)
+    longest = f"{float(gaps.length_ms.max()):.0f}"
+    idle = [item for item in observed.of_series("gpu_util") if len(item)]
+    return cause.finding(
+        statement=f"Every stream stands still when the batch changes: {hit} of {stops_n} stops common to all "
+        f"{gaps.streams} "
+        f"streams (up to {longest} ms) come as the number of running requests changes. Nothing here names the kernel "
+        "or the "
+        "compiler.",
+        evidence=[
+            Evidence(
+                text=f"{stops_n} stops common to all {gaps.streams} streams, up to {longest} ms; {hit} of them at a "
+                "change of "
+                "running",
+                source=gaps.line,
+                name="shared_stops",
+                value=float(stops_n),
+            ),
+            Evidence(
+                text=f"running changes at {int(elsewhere.sum())} of {others} other readings",
+                source=str(running.place),
+                name="running",
+                value=float(elsewhere.sum()),
+            ),
+        ],
+        explains_ms=float(np.median(gaps.length_ms)) - gaps.usual_ms,
+        relation=f"{hit}/{stops_n} = {hit / stops_n:.0%} of the stops at a change of the batch, "
+        f"{int(elsewhere.sum())}/{others} of the other readings",
+        n=gaps.readings,
+        advice="Take a stack dump of the engine and its workers inside a stop (`py-spy dump --pid PID`): it names "
+        "the frame. Do "
+        "not guess the kernel. If it is a compiler, warm the shapes up; if it is a graph capture, capture more batch "
+        "sizes.",
+        price="A dump stops the process for some milliseconds.",
+        verify="py-spy dump --pid PID in a stop, then tailrace diagnose dump.txt series.csv",
+        missing=[
+            "a stack dump of engine and workers in one of the stops",
+            *([] if idle else ["use of the accelerator in the stops"]),
+        ],
+        disproof_checked=[f"the gaps are common to all {gaps.streams} streams", "they keep no beat"],
+        action=Action.COLLECT,
+        level=Level.SUSPECTED,
+    )

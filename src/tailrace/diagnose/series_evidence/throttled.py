@@ -1,0 +1,94 @@
+"""A CPU limit that stops the engine, as cgroup's own counters say."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Counter, Observed
+from tailrace.diagnose.readers.cpu_stat import deltas_of
+from tailrace.model.finding import Action, Evidence, Finding, Level
+
+__all__ = ["throttled", "throttling_words"]
+
+SHARE: Final = 0.10
+LEAST_PERIODS: Final = 20
+
+
+def _counted(observed: Observed, name: str) -> Counter | None:
+    found = deltas_of(observed.of_counter(name))
+    return found[-1] if found else None
+
+
+def throttling_words(observed: Observed) -> Evidence | None:
+    """What `cpu.stat` says, as evidence; `None` where nobody gave it. All zero clears nothing."""
+    periods, stopped = _counted(observed, "nr_periods"), _counted(observed, "nr_throttled")
+    if stopped is None:
+        return None
+    count = stopped.last - stopped.first
+    if periods is None or not periods.last - periods.first:
+        text = f"nr_throttled {count:.0f} with nr_periods 0: no CPU quota is set, which does not clear the CPU"
+    else:
+        whole = periods.last - periods.first
+        text = f"throttled in {count:.0f} of {whole:.0f} periods"
+    return Evidence(text=text, source=str(stopped.place), name="nr_throttled", value=count)
+
+
+def throttled(cause: Cause, observed: Observed) -> Finding | None:
+    """More than a tenth of the enforcement periods were throttled."""
+    periods, stopped = _counted(observed, "nr_periods"), _counted(observed, "nr_throttled")
+    if periods is None or stopped is None:
+        return None
+    whole, count = periods.last - periods.first, stopped.last - stopped.first
+    if whole < LEAST_PERIODS or count < 0 or count / whole <= SHARE:
+        return None
+    share = f"{count / whole:.0%}"
+    missing = []
+    if periods.lifetime:
+        missing.append("a second cpu.stat from the end of the slow window: this one counts since the container's start")
+    slow = any(
+        arm.quoted(name, "mean", "p50", "") is not None for arm in observed.arms for name in ("itl", "tpot")
+    ) or any(observed.of_histogram(name) or observed.of_series(name) for name in ("itl", "tpot"))
+    if not slow:
+        missing.append("ITL or TPOT of the same window, to see that tokens are late by it")
+    held = _counted(observed, "throttled")
+    evidence = [
+        Evidence(
+            text=f"the CPU limit stopped it in {count:.0f} of {whole:.0f} periods",
+            source=str(stopped.place),
+            name="nr_throttled",
+            value=count,
+        )
+    ]
+    each = ""
+    if held is not None and held.last > held.first:
+        lost = held.last - held.first
+        each = f"; {lost / 1e3:.3g} s in all, {lost / count:.3g} ms each time"
+        evidence.append(
+            Evidence(
+                text=f"stopped for {lost / 1e3:.3g} s in all, {lost / count:.3g} ms each time",
+                source=str(held.place),
+                name="throttled",
+                value=lost,
+                unit="ms",
+            )
+        )
+    quota = observed.number("cpu_quota", "cpu_limit", "resources.limits.cpu")
+    return cause.finding(
+        statement=f"The CPU limit stops the engine's processes in {share} of its periods ({count:.0f} of "
+        f"{whole:.0f}): steps "
+        "wait for the next period, whatever the accelerator does.",
+        evidence=[*evidence, Evidence(text=f"{share} of the periods", source=str(stopped.place), name="share")],
+        explains_ms=None,
+        relation=f"{count:.0f}/{whole:.0f} = {share} > {SHARE:.0%}{each}",
+        n=int(whole),
+        advice="Raise the CPU limit (or drop it and keep the request), or run fewer threads than the quota"
+        + (f" of {quota:g} cores" if quota else "")
+        + " has (OMP_NUM_THREADS, tokenizer and API workers).",
+        price="CPU that neighbours then do not have.",
+        verify="cat /sys/fs/cgroup/cpu.stat before and after the next run: nr_throttled stands still",
+        missing=missing,
+        disproof_checked=["all zero would not have cleared the CPU: without a quota nothing is counted"],
+        action=Action.FIX,
+        level=Level.SUSPECTED if missing else Level.CONSISTENT,
+    )
