@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import zlib
+from datetime import UTC, datetime
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
@@ -30,6 +31,7 @@ from tailrace.simulate.incidents.incident import BLOCKS, CONTROL, LONGEST, Incid
 from tailrace.testing.incident_trial import Score, Trial, trial_of
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "diagnosis-accuracy.md"
 
 
 def one(job: tuple[str, int], block: str, longest: int, keep: Path | None) -> tuple[Trial | None, str, float, float]:
@@ -80,6 +82,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a directory for the incidents made, so that they are made once")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, help="write every trial as JSON")
+    parser.add_argument("--write", action="store_true", help="renew docs/diagnosis-accuracy.md")
     parser.add_argument("--misses", action="store_true", help="print every trial that was not right")
     given = parser.parse_args()
     kinds = given.kinds.split(",") if given.kinds else [*(fault.kind for fault in FAULTS), CONTROL]
@@ -128,7 +131,43 @@ def main() -> int:
             "trials": [msgspec.to_builtins(trial) for trial in trials],
         }
         given.out.write_text(json.dumps(written, indent=1) + "\n")
+    if given.write:
+        lost = [why for _, why, _, _ in results if why]
+        write_page(score, block=given.seed_block, settings=given.settings, longest=given.longest, lost=lost)
     return 0
+
+
+def write_page(score: Score, *, block: str, settings: int, longest: int, lost: list[str]) -> None:
+    """Renew the figures and the list of kinds in the documentation."""
+    today = datetime.now(tz=UTC).date().isoformat()
+    count = len(score.confusion) - bool(score.controls)
+    seeds = f"block `{block}`, 0 to {settings - 1}; at most {longest:,} requests a window"
+    figures = [
+        f"Measured on {today}: {count} kinds of fault, {settings} random settings each (seeds: {seeds}).",
+        "",
+        f"**{score.summary()}.**",
+        "",
+        score.table(),
+    ]
+    if score.false_alarms:
+        named = ", ".join(f"`{one.kind}/{one.block}/{one.index}` ({one.answers[0]})" for one in score.false_alarms)
+        figures += ["", f"False alarms: {named}."]
+    if lost:
+        figures += ["", f"{len(lost)} settings gave no incident that anybody would notice, and are missing above."]
+    kinds = [
+        "| kind | wanted | as right | as right where the signals are absent | window before |",
+        "|---|---|---|---|---|",
+    ]
+    for fault in FAULTS:
+        before = {True: "always", False: "never", None: "by chance"}[fault.before]
+        absent = f"{', '.join(fault.without_signals)} ({fault.signals})" if fault.without_signals else ""
+        kinds.append(f"| {fault.kind} | {fault.code} | {', '.join(fault.also)} | {absent} | {before} |")
+    text = PAGE.read_text()
+    for name, lines in (("figures", figures), ("kinds", kinds)):
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        head, rest = text.split(begin)
+        text = head + begin + "\n" + "\n".join(lines) + "\n" + end + rest.split(end)[1]
+    PAGE.write_text(text)
 
 
 if __name__ == "__main__":

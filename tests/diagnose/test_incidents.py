@@ -39,6 +39,17 @@ def test_sixty_incidents(trials):
     assert len(score.false_alarms) <= FALSE_ALARMS, score.false_alarms
 
 
+@pytest.mark.tier("ci")
+@pytest.mark.long("two hundred incidents are simulated and diagnosed", timeout=900)
+def test_two_hundred_incidents():
+    jobs = [(kind, index) for kind in KINDS for index in (1, 2, 3)]
+    jobs += [(CONTROL, CONTROLS + i) for i in range(60)]
+    score = Score(trial_of(make_incident(kind, index, "test", longest=1000)) for kind, index in jobs)
+    print(score.table())
+    assert score.top1 / len(score.faults) >= TOP1, score.table()
+    assert len(score.false_alarms) <= 3 * FALSE_ALARMS, score.false_alarms
+
+
 def test_every_kind_has_a_label_of_the_catalogue_and_its_own_name():
     assert len(set(KINDS)) == len(KINDS)
     for fault in FAULTS:
