@@ -64,12 +64,15 @@ def slow_readers(records, ms, share=0.03, factor=1.0):
     out = []
     for record in records:
         blocked = int(rng.uniform(0.5, 1.5) * ms * 1e6) if rng.random() < share else 0
+        slower = int(record.decode_ns * (factor - 1.0)) if blocked else 0
         out.append(
             msgspec.structs.replace(
                 record,
                 response_ns=blocked,
                 client_blocked_ns=blocked,
-                e2e_ns=record.e2e_ns + blocked,
+                decode_ns=record.decode_ns + slower,
+                e2e_ns=record.e2e_ns + blocked + slower,
+                e2e_last_token_ns=record.e2e_last_token_ns + slower,
                 stage_sources={**record.stage_sources, "response": "measured"},
                 chunk_gap_p50_ns=int(record.chunk_gap_p50_ns * (factor if blocked else 1.0)),
             )

@@ -2,7 +2,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tailrace.app.diagnose import diagnose_records, diagnose_sources, read_any
+from tailrace.app.diagnose import diagnose_sources, read_any
 from tailrace.diagnose.readers.source import Kind, kind_of
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
 from tailrace.export.jsonl import encode_lines
@@ -107,12 +107,6 @@ def test_a_data_directory(tmp_path):
     (source,) = read_any(str(tmp_path))
     assert (source.kind, len(source.table), source.dropped) == (Kind.DIRECTORY, len(records), 0.0)
     assert diagnose_sources([str(tmp_path)]).findings[0].code == CODE
-
-
-def test_records_in_memory():
-    plain = diagnose_records(as_gateway(served(**UNCHUNKED)))
-    assert plain["findings"][0]["code"] == CODE
-    assert plain["schema"] == 1
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tailrace.govern.attainment import CELL_NS, Attainment, met_all
+from tailrace.govern.attainment import CELL_NS, WINDOWS, Attainment, met_all
 from tailrace.govern.objectives import METRICS, QUANTILES, objective_name, objective_text
 from tailrace.model.outcome import OutcomeKind
 from tailrace.model.record import RequestRecord
@@ -41,8 +42,8 @@ def test_a_window_forgets() -> None:
     assert later["attainment"]["5m"] == {"requests": 0, "met": 0}
     assert later["burn_rate"]["ttft_p99"] == {"1h": pytest.approx(100.0)}
     assert seen.view(120 * CELL_NS)["burn_rate"] == {}
-    seen.heard(row(ttft_ns=MS), 500 * CELL_NS)
-    assert len(seen._cells) == 1
+    seen.heard(row(ttft_ns=MS), 2000 * CELL_NS)
+    assert len(seen._fine) == 1
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,23 @@ def test_names_go_both_ways() -> None:
     for metric in METRICS:
         for quantile in QUANTILES.values():
             assert objective_name(objective_text(metric, quantile)) == (metric, quantile)
+
+
+def test_windows_are_what_counting_one_by_one_gives() -> None:
+    rng = np.random.default_rng(4)
+    seen, ends = Attainment(OBJECTIVES), []
+    now = 10**14
+    for number in range(3000):
+        now += int(rng.exponential(60 * S))
+        slow = bool(rng.random() < 0.3)
+        seen.heard(row(ttft_ns=(900 if slow else 9) * MS), now)
+        ends.append((now // CELL_NS, slow))
+        if number % 100 == 0:
+            at = now + int(rng.integers(0, 3600)) * S
+            windows = {"7m": 420 * S, "6h": 6 * 3600 * S}
+            said = seen.view(at, windows)["missed"]["ttft_p99"]
+            for name, length in {**WINDOWS, **windows}.items():
+                inside = [one for cell, one in ends if at // CELL_NS - length // CELL_NS < cell <= at // CELL_NS]
+                assert said[name] == {"requests": len(inside), "missed": sum(inside)}, (name, number)
+    assert len(seen._fine) <= 2 * 720
+    assert len(seen._coarse) <= 2 * 336

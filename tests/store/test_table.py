@@ -96,3 +96,31 @@ def test_importing_the_table_loads_neither_duckdb_nor_scipy():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=15, env=child_environment()
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_choice_of_rows_takes_a_column_when_it_is_asked_for():
+    table = RecordTable.from_records(realistic(6))
+    some = table.where([4, 2, 0]).where([2, 0])
+    assert some.column("request_id").tolist() == [table.column("request_id")[i] for i in (0, 4)]
+    assert list(some.columns) == list(table.columns)
+    assert some.where([-1]).column("request_id").tolist() == [table.column("request_id")[4]]
+    with pytest.raises(IndexError, match="none of 2"):
+        some.where([2])
+
+
+def test_a_column_set_in_a_choice_stays_there_and_in_what_is_chosen_from_it():
+    table = RecordTable.from_records(realistic(6))
+    some = table.where([1, 3, 5])
+    some.columns["mark"] = np.array([10, 30, 50])
+    assert some.where([2, 0]).column("mark").tolist() == [50, 10]
+    assert some.column("request_id").tolist() == [table.column("request_id")[i] for i in (1, 3, 5)]
+    assert "mark" not in table.columns
+    del some.columns["mark"]
+    assert "mark" not in some.columns
+
+
+def test_a_column_of_one_value_stays_one_value():
+    table = RecordTable.from_records(realistic(6))
+    table.columns["dtype"] = np.broadcast_to(np.array(["fp8"], dtype=object), (6,))
+    assert table.where([0, 5]).column("dtype").strides == (0,)
+    assert table.where([0, 5]).column("dtype").tolist() == ["fp8", "fp8"]

@@ -41,7 +41,9 @@ class Admin:
 
 @asynccontextmanager
 async def admin_of(gateway: Gateway, **parts: Any) -> AsyncIterator[Admin]:
-    added = AdminParts(**{name: parts.pop(name) for name in ("diagnose", "spans", "of_engine") if name in parts})
+    added = AdminParts(
+        **{name: parts.pop(name) for name in ("diagnose", "latest", "alerts", "spans", "of_engine") if name in parts}
+    )
     admin = make_admin(OneGateway(gateway, **parts), added)
     runner = admin_runner(admin)
     await runner.setup()
@@ -248,22 +250,32 @@ def test_what_is_not_wired_says_so() -> None:
             assert (status, body["action"]) == (501, "collect")
             assert (await admin.get("/canary"))[1]["configured"] is False
             assert (await admin.get("/metrics"))[0] == 501
+            assert (await admin.get("/alerts"))[0] == 501
 
     run(test())
 
 
 def test_what_is_wired_answers() -> None:
     async def test() -> None:
-        def diagnose(records: list[RequestRecord]) -> dict[str, int]:
-            return {"n": len(records)}
+        asked = []
+
+        async def diagnose(since: int | None, limit: int) -> dict[str, int]:
+            asked.append(since)
+            return {"n": limit}
 
         parts = {
             "diagnose": diagnose,
+            "latest": lambda: {"n": "the last minute's"},
+            "alerts": lambda: {"firing": []},
             "metrics": lambda accept: (b"up 1\n", "text/plain; version=0.0.4; charset=utf-8"),
         }
         async with stand() as s, admin_of(s.gateway, **parts) as admin:
             await s.ask(request(chat_body()))
-            assert (await admin.get("/diagnosis"))[1] == {"n": 1}
+            assert (await admin.get("/diagnosis"))[1] == {"n": "the last minute's"}
+            assert (await admin.get("/diagnosis?limit=7"))[1] == {"n": 7}
+            assert (await admin.get("/diagnosis?now&since=1700000000"))[0] == 200
+            assert asked == [None, 1_700_000_000 * 10**9]
+            assert (await admin.get("/alerts"))[1] == {"firing": []}
             assert (await admin.get("/metrics"))[1] == b"up 1\n"
 
     run(test())

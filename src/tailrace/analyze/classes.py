@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.labels import among, codes_of
 from tailrace.store.table import RecordTable
 
 __all__ = ["LONG_FACTOR", "Classes", "classify", "long_prompts", "prompt_tokens"]
@@ -34,7 +35,7 @@ class Classes(NamedTuple):
 
     def interactive_mask(self, table: int) -> NDArray[np.bool_]:
         """Which rows of table `table` belong to an interactive class."""
-        return np.isin(self.labels[table].astype(str), list(self.interactive))
+        return among(self.labels[table], self.interactive)
 
 
 def prompt_tokens(table: RecordTable) -> NDArray[np.float64]:
@@ -58,7 +59,7 @@ def long_prompts(table: RecordTable, median: float | None = None) -> NDArray[np.
 
 def classify(*tables: RecordTable) -> Classes:
     """Label the rows of all tables alike."""
-    lanes = [set(table.column("lane").astype(str).tolist()) for table in tables if len(table)]
+    lanes = [set(codes_of(table.column("lane"))[1]) for table in tables if len(table)]
     tokens = np.concatenate([prompt_tokens(table) for table in tables]) if tables else np.empty(0)
     known = tokens[~np.isnan(tokens)]
     middle = float(np.median(known)) if known.size else 0.0

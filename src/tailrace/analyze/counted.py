@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.labels import among
 from tailrace.analyze.work_done import left_as_planned
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.store.table import RecordTable
@@ -23,7 +24,7 @@ def measured_rows(table: RecordTable) -> NDArray[np.bool_]:
 
     The latter neither completed nor failed: they are counted apart (`work_done`).
     """
-    warm = table.column("lane") == "warmup"
+    warm = among(table.column("lane"), {"warmup"})
     early = table.column("run_offset_ns") < 0
     mask: NDArray[np.bool_] = ~((warm | early).astype(bool) | left_as_planned(table))
     return mask
@@ -37,21 +38,18 @@ def measured(table: RecordTable) -> RecordTable:
 
 def completed(table: RecordTable) -> NDArray[np.bool_]:
     """Which requests completed."""
-    mask: NDArray[np.bool_] = (table.column("outcome") == OutcomeKind.COMPLETED.value).astype(bool)
-    return mask
+    return among(table.column("outcome"), {OutcomeKind.COMPLETED.value})
 
 
 def left_by_plan(table: RecordTable) -> NDArray[np.bool_]:
     """Which requests a load generator itself gave up, the end of the run included."""
-    mask: NDArray[np.bool_] = (table.column("vantage") == "client").astype(bool) & np.isin(
-        table.column("reason").astype(str), _LOADS_CHOICE
-    )
+    mask: NDArray[np.bool_] = among(table.column("vantage"), {"client"}) & among(table.column("reason"), _LOADS_CHOICE)
     return mask
 
 
 def left(table: RecordTable) -> NDArray[np.bool_]:
     """Which requests were given up by their client, whoever looked: how long they would have taken nobody knows."""
-    mask: NDArray[np.bool_] = left_by_plan(table) | np.isin(table.column("reason").astype(str), _CLIENTS_CHOICE)
+    mask: NDArray[np.bool_] = left_by_plan(table) | among(table.column("reason"), _CLIENTS_CHOICE)
     return mask
 
 

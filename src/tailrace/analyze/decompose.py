@@ -104,8 +104,9 @@ def tail_stages(table: RecordTable, total: str = "e2e", p: float = 0.99) -> Tail
         return None
     stages, whole = stage_columns(table if keep.size == len(table) else table.where(keep), total)
     n = int(whole.size)
-    tail = conditional_stage_mean(stages, whole, p, half_width(p, n))
-    typical = conditional_stage_mean(stages, whole, 0.5, 0.05)
+    order = np.argsort(whole, kind="stable")
+    tail = conditional_stage_mean(stages, whole, p, half_width(p, n), order=order)
+    typical = conditional_stage_mean(stages, whole, 0.5, 0.05, order=order)
     excess = {name: tail.stages[name] - typical.stages[name] for name in stages}
     leader = max(excess, key=lambda name: excess[name]) if excess and tail.total > 1.2 * typical.total else ""
     return TailStages(

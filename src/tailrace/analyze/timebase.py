@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tailrace.store.table import RecordTable
 
-__all__ = ["aligned_on_one_clock", "request_rate", "starts_ns", "timed"]
+__all__ = ["aligned_on_one_clock", "in_order", "request_rate", "starts_ns", "timed"]
 
 
 def aligned_on_one_clock(table: RecordTable) -> bool:
@@ -20,6 +20,24 @@ def aligned_on_one_clock(table: RecordTable) -> bool:
 def timed(table: RecordTable) -> bool:
     """Whether it is known when the requests began. Some load generators tell how long they took, and not when."""
     return aligned_on_one_clock(table) or (len(table) > 0 and bool((table.column("start_unix_ns") > 0).any()))
+
+
+def in_order(table: RecordTable) -> RecordTable:
+    """The rows by their start, equal starts by their id: whoever stacked or shuffled them, the same table.
+
+    Where nobody says when requests began, their order is all that is known of it, and stays.
+    """
+    if len(table) < 2 or not timed(table):
+        return table
+    starts = table.column("run_offset_ns") if aligned_on_one_clock(table) else table.column("start_unix_ns")
+    steps = np.diff(starts)
+    if (steps > 0).all():
+        return table
+    order = np.argsort(starts, kind="stable")
+    if (np.diff(starts[order]) == 0).any():
+        by_id = np.argsort(table.column("request_id"), kind="stable")
+        order = by_id[np.argsort(starts[by_id], kind="stable")]
+    return table.where(order)
 
 
 def starts_ns(table: RecordTable) -> NDArray[np.int64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tailrace.analyze.labels import among
 from tailrace.model.record import FROM_CACHE
 from tailrace.store.table import RecordTable
 
@@ -14,7 +15,7 @@ APPLICATION = "application"
 
 def split_applications(table: RecordTable) -> tuple[RecordTable, RecordTable]:
     """(records of everybody else, records of services before the gateway)."""
-    mine = (table.column("vantage") == APPLICATION).astype(bool)
+    mine = among(table.column("vantage"), {APPLICATION})
     if not mine.any():
         return table, table.where(np.zeros(0, dtype=np.int64))
     return table.where(~mine), table.where(mine)
@@ -30,5 +31,5 @@ def one_vantage(table: RecordTable) -> tuple[RecordTable, RecordTable | None]:
 
 def without_cached(table: RecordTable) -> RecordTable:
     """The requests that an engine worked for: what came from the response cache would make every engine look better."""
-    cached = np.isin(table.column("cache").astype(str), sorted(FROM_CACHE))
+    cached = among(table.column("cache"), FROM_CACHE)
     return table.where(~cached) if cached.any() else table

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from tailrace.app.alerts import AlertDesk
+from tailrace.app.live_diagnosis import LiveDiagnosis
 from tailrace.app.trace_intake import TraceIntake
 from tailrace.gateway.admin import AdminParts, admin_runner, is_loopback, make_admin
-from tailrace.gateway.config import Config, parse_objectives
+from tailrace.gateway.config import Config
 from tailrace.gateway.entrance import bind_error, split_address
 from tailrace.gateway.served import Served
 from tailrace.model.errors import ConfigError
-from tailrace.model.record import RequestRecord
 from tailrace.web.page import OPEN_PATHS, add_page
-from tailrace.web.source import PageSource, dropped_by_class
+from tailrace.web.source import PageSource
 
 
 class AdminPort:
@@ -27,11 +28,16 @@ class AdminPort:
         page: PageSource,
         store_counters: Callable[[], dict[str, int]],
         traces: TraceIntake | None = None,
+        *,
+        flush: Callable[[], Awaitable[None]],
     ) -> None:
+        """`flush` has every record that ended so far written to the data directory."""
         self._served = served
+        self._diagnosis = LiveDiagnosis(served, store_counters, flush)
+        self.alerts = AlertDesk(served, self._diagnosis, lambda: self.url)
+        self._watching: list[asyncio.Task[None]] = []
         self._traces = traces
         self._page = page
-        self._store_counters = store_counters
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -50,7 +56,9 @@ class AdminPort:
         """Bind. InputError when the address cannot be had; `close` still has to be called then."""
         traces = self._traces
         parts = AdminParts(
-            diagnose=self._diagnose,
+            diagnose=self._diagnosis.asked,
+            latest=self._diagnosis.latest,
+            alerts=self.alerts.view,
             open_paths=OPEN_PATHS,
             spans=None if traces is None else traces.desk,
             of_engine=None if traces is None else traces.view,
@@ -67,26 +75,13 @@ class AdminPort:
             raise bind_error(error, address, "--admin") from None
         bound = runner.addresses[0]
         self.url = f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"
+        self._watching = [asyncio.ensure_future(self._diagnosis.run()), asyncio.ensure_future(self.alerts.run())]
 
     async def close(self) -> None:
         """Stop listening."""
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
-
-    def _diagnose(self, records: list[RequestRecord]) -> dict[str, Any]:
-        """What `GET /diagnosis` answers; called in a thread."""
-        from tailrace.app.diagnose import diagnose_records  # noqa: PLC0415  (scipy: only when somebody asks)
-        from tailrace.diagnose.hardware import Hardware  # noqa: PLC0415  (as above)
-
-        counters = self._store_counters()
-        lost = sum(dropped_by_class(counters).values())
-        seen = self._served.signals(None) or {}
-        return diagnose_records(
-            records,
-            hardware=Hardware(
-                **{name: seen[name] for name in ("host", "gpus", "engine_pids", "absent") if name in seen}
-            ),
-            objectives=parse_objectives(self._served.config.objectives),
-            dropped=lost / max(1, lost + counters["acknowledged"]),
-        )

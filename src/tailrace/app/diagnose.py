@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
-
-import msgspec
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
 
 from tailrace.analyze.vantage import APPLICATION, one_vantage
 from tailrace.diagnose.engine import diagnose
-from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.gather import gather
-from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.readers.json_lines import parse_lines
+from tailrace.diagnose.readers.paste import MOST_BYTES, is_paste, read_paste
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import read_signals
 from tailrace.diagnose.readers.source import Kind, Source, read_source
@@ -22,9 +21,8 @@ from tailrace.model.errors import InputError
 from tailrace.model.finding import Diagnosis
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import Objectives
-from tailrace.store.table import RecordTable
 
-__all__ = ["diagnose_records", "diagnose_sources", "is_url", "read_any"]
+__all__ = ["diagnose_sources", "is_url", "read_any"]
 
 _LIVE_RECORDS: Final = 20_000
 
@@ -48,9 +46,21 @@ def read_any(
 
     InputError (exit 2) says what is wrong with it and what would do instead.
     """
+    if source == "-":
+        return read_paste(_standard_input(), "standard input", _decode)
     if not is_url(source):
+        if together and is_paste(Path(source)):
+            return read_paste(Path(source).read_bytes(), source, _decode)
         return [read_source(source, _decode, at_ns=order, allow_partial=allow_partial, together=together)]
     return _live(source, token, timeout_s)
+
+
+def _standard_input() -> bytes:
+    if sys.stdin.isatty():
+        raise InputError(
+            "nothing is piped to it", place="-", remedy="Pipe or paste a text into it: tailrace diagnose - < issue.md"
+        )
+    return sys.stdin.buffer.read(MOST_BYTES + 1)
 
 
 def diagnose_sources(
@@ -71,21 +81,6 @@ def diagnose_sources(
     if before is not None:
         earlier = next(iter(read_any(before, allow_partial=allow_partial, token=token)))
     return diagnose(gather(read, before=earlier, objectives=objectives))
-
-
-def diagnose_records(
-    records: Iterable[RequestRecord],
-    *,
-    objectives: Objectives | None = None,
-    dropped: float = 0.0,
-    hardware: Hardware | None = None,
-) -> dict[str, Any]:
-    """The diagnosis of records in memory as plain JSON data: what a gateway's admin port answers."""
-    table = RecordTable.from_records(records)
-    plain: dict[str, Any] = msgspec.to_builtins(
-        diagnose(EvidenceSet(table, objectives=objectives, dropped=dropped, hardware=hardware))
-    )
-    return plain
 
 
 def _decode(line: bytes, place: str) -> RequestRecord:

@@ -265,13 +265,13 @@ class FleetViews:
 
     async def recent(self, since_unix_ns: int | None, limit: int, vantage: str = GATEWAY) -> list[RequestRecord]:
         """The newest `limit` records of one vantage that began after `since_unix_ns`, oldest first."""
-        await self._flush()
+        await self.flush()
         since = None if since_unix_ns is None else since_unix_ns + 1
         return await asyncio.to_thread(self.store.records, since, limit, vantage=vantage)
 
     async def record(self, request_id: str, vantage: str | None = None) -> RequestRecord | None:
         """One record by our id or the client's; `None`: the gateway's, or else an application's."""
-        await self._flush()
+        await self.flush()
         return await asyncio.to_thread(self.store.get, request_id, vantage=vantage)
 
     def follow(self, vantage: str = GATEWAY) -> AbstractContextManager[Follower]:
@@ -310,7 +310,7 @@ class FleetViews:
         out.records(self._writer.counters(), disk_ok=not self._writer.error)
         return out
 
-    async def _flush(self) -> None:
+    async def flush(self) -> None:
         """Have everybody write what it holds."""
         await asyncio.gather(self._ask("flush", bool), asyncio.to_thread(self._writer.flush, _PATIENCE_S))
 

@@ -132,6 +132,8 @@ def _set_ladder_gauges(metrics: GatewayMetrics, gateway: Gateway) -> None:
         metrics.gauge("tailrace_degradation_step", ladder.step)
         metrics.counter("tailrace_degradation_steps_total", ladder.steps_up, direction="up")
         metrics.counter("tailrace_degradation_steps_total", ladder.steps_down, direction="down")
+    for lane, count in gateway.standstill.counts.items():
+        metrics.counter("tailrace_stalls_in_flight_total", count, lane=lane)
     for (lane, action), count in gateway.gaps.counts.items():
         metrics.counter("tailrace_gap_events_total", count, lane=lane, action=action)
 

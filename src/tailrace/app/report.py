@@ -108,18 +108,20 @@ def _join(run: Run, source: str, token: str) -> Section:
     )
 
 
-def write_page(out: str | Path, page: str, source: str) -> int:
+def write_page(out: str | Path, page: str, source: str, *, option: str = "--out") -> int:
     """Write the page; how many bytes it has. InputError when it would replace its own source or cannot be written."""
     path = Path(out)
     if not is_url(source) and path.exists() and Path(source).exists() and path.samefile(source):
-        raise InputError("the report would replace the run itself", place=str(path), remedy="Give --out another name.")
+        raise InputError(
+            "the page would replace its source itself", place=str(path), remedy=f"Give {option} another name."
+        )
     try:
         return path.write_bytes(page.encode("utf-8", "replace"))
     except OSError as error:
         raise InputError(
-            f"cannot write the report: {error.strerror or error}",
+            f"cannot write the page: {error.strerror or error}",
             place=str(path),
-            remedy="Give --out a path in an existing directory that you may write to.",
+            remedy=f"Give {option} a path in an existing directory that you may write to.",
         ) from None
 
 

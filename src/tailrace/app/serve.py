@@ -87,10 +87,15 @@ class ServingGateway:
             config, self.gateway.amendments, ApplicationSpans(self.applications), holds=self._holds
         )
         self.metrics.on_render(self.traces.set_metrics)
-        self._admin = AdminPort(served, GatewayPage(self), self.writer.counters, self.traces)
+        self._admin = AdminPort(served, GatewayPage(self), self.writer.counters, self.traces, flush=self._flush)
+        self.metrics.on_render(self._admin.alerts.set_metrics)
 
     async def _holds(self, addresses: Sequence[Address]) -> list[bool]:
         return self.gateway.history.holds(addresses)
+
+    async def _flush(self) -> None:
+        self.gateway.flush_records()
+        await asyncio.to_thread(self.writer.flush, FLUSH_S)
 
     @property
     def admin_url(self) -> str:

@@ -56,7 +56,9 @@ class Supervisor:
             config, self.writer.amendments, ApplicationSpans(applications), holds=self.views.holds
         )
         self.views.pulls.append(self.traces.set_metrics)
-        self.admin = AdminPort(self.views, FleetPage(self.fleet, self.views), self.views.store_counters, self.traces)
+        page = FleetPage(self.fleet, self.views)
+        self.admin = AdminPort(self.views, page, self.views.store_counters, self.traces, flush=self.views.flush)
+        self.views.pulls.append(self.admin.alerts.set_metrics)
 
     async def run(self) -> None:
         """Serve until SIGINT or SIGTERM."""

@@ -43,6 +43,12 @@ COMMANDS: dict[str, Command] = {
         "tailrace records query --slowest 10",
         "tailrace.cli.records",
     ),
+    "explain": Command(
+        "see",
+        "one request: when it waited, and for whom",
+        "tailrace explain worst before.run",
+        "tailrace.cli.explain",
+    ),
     "bench": Command(
         "measure",
         "load a server and record every event's time",
@@ -66,6 +72,12 @@ COMMANDS: dict[str, Command] = {
         "many runs: when did the level change?",
         "tailrace history runs/ --file history.jsonl",
         "tailrace.cli.history",
+    ),
+    "replay": Command(
+        "measure",
+        "one recorded request again, alone or among its neighbours",
+        "tailrace replay worst http://localhost:8000 --records before.run",
+        "tailrace.cli.replay",
     ),
     "diagnose": Command("decide", "why is the tail slow?", "tailrace diagnose after.run", "tailrace.cli.diagnose"),
     "check": Command(

@@ -44,6 +44,7 @@ def diagnose(
         ),
     ] = None,
     fail_on: Annotated[str | None, typer.Option(help="found: exit 1 when a cause is found.")] = None,
+    html: Annotated[str | None, typer.Option("--html", help="Also write one self-contained page to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Why is the tail slow? The layer, the stage, the cause, its evidence, and what to do.
@@ -64,6 +65,10 @@ def diagnose(
         from tailrace.app.joined import join_run
 
         both = join_run(sources[0], records, allow_partial=partial, token=token)
+    if html is not None:
+        from tailrace.app.diagnosis_page import write_diagnosis
+
+        write_diagnosis(result, html, sources)
     if as_json:
         import msgspec
 
@@ -85,18 +90,23 @@ def print_diagnosis(result: Diagnosis) -> None:
     from tailrace.diagnose.triage import RULES
 
     console = Console(soft_wrap=True, highlight=False)
-    console.print(result.summary, style="bold", markup=False)
+    console.print(result.paragraph or result.summary, style="bold", markup=False)
     for finding in result.validity:
-        if finding.statement:
+        if finding.statement and finding not in result.findings:
             console.print(f"\n! {finding.code}: {finding.statement} {finding.advice}", markup=False)
     for number, finding in enumerate(result.findings, start=1):
         _finding(console, number, finding)
     _list(console, "First questions that fire", [f"{rule}: {RULES.get(rule, '')}" for rule in result.triage])
+    _list(console, "Where the tail lies", [f"{one.text}  [{one.source}]" for one in result.attribution])
     seen = [f"{item.text}  [{item.source}]" for item in result.observations]
     _list(console, "Seen beside the requests (no verdict by itself)", seen)
-    _list(console, "Not answered, for want of", result.needs)
+    _list(console, "To collect next", result.next_evidence)
+    said = {item for finding in result.findings if not finding.statement for item in finding.missing}
+    said |= set(result.next_evidence)
+    _list(console, "Not answered, for want of", [item for item in result.needs if item not in said])
     for note in result.not_understood:
         console.print(f"not understood: {note}", markup=False)
+    _list(console, "About the evidence", result.remarks)
     console.print(f"\nAction: {result.action}", markup=False)
 
 
@@ -116,12 +126,13 @@ def _list(console: Console, title: str, lines: list[str]) -> None:
 def _finding(console: Console, number: int, finding: Finding) -> None:
     explains = "" if finding.explains_ms is None else f", explains {finding.explains_ms:,.0f} ms of the slow requests"
     console.print(
-        f"\n{number}. {finding.code} ({finding.layer} layer, {finding.stage}): {finding.level}{explains}, "
-        f"n = {finding.n}",
+        f"\n{number}. {finding.code} ({', '.join(filter(None, (f'{finding.layer} layer', finding.stage)))}): "
+        f"{finding.level}{explains}{f', n = {finding.n}' if finding.n else ''}",
         style="bold",
         markup=False,
     )
-    console.print(f"   {finding.statement}", markup=False)
+    if finding.statement:
+        console.print(f"   {finding.statement}", markup=False)
     for item in finding.evidence:
         console.print(f"   - {item.text}  [{item.source}]", markup=False)
     rows = (
@@ -133,6 +144,7 @@ def _finding(console: Console, number: int, finding: Finding) -> None:
         ("could also be", ", ".join(finding.rivals)),
         ("missing", "; ".join(finding.missing)),
         ("verify", finding.verify),
+        ("requests", ", ".join(finding.requests)),
     )
     for name, text in rows:
         if text:

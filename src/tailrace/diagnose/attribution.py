@@ -62,6 +62,7 @@ class Attributed:
 
     def __init__(self, evidence: EvidenceSet) -> None:
         self.evidence = evidence
+        self._stages: dict[str, TailStages | None] = {}
         self._splits: dict[str, MixSplit | None] = {}
         self._regressions: dict[str, list[KindChange]] = {}
         self._shifts: dict[str, dict[str, StageChange]] = {}
@@ -71,9 +72,11 @@ class Attributed:
 
     def stages(self, total: str = "e2e") -> TailStages | None:
         """The stages of the requests near the p99 (p95, p50 where n supports no more) of `e2e` or `ttft`."""
-        n = self.evidence.now.n
-        p = next((q for q in (0.99, 0.95, 0.5) if supported(q, n)), None)
-        return None if p is None else tail_stages(self.evidence.now.done, total, p)
+        if total not in self._stages:
+            n = self.evidence.now.n
+            p = next((q for q in (0.99, 0.95, 0.5) if supported(q, n)), None)
+            self._stages[total] = None if p is None else tail_stages(self.evidence.now.done, total, p)
+        return self._stages[total]
 
     def stage_parts(self, tail: TailStages) -> list[StageInterval]:
         """Their intervals, the largest excess over the typical request first."""

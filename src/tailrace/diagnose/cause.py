@@ -14,7 +14,9 @@ __all__ = ["CARRIES_MS", "CARRIES_SHARE", "Cause", "layer_of", "surest"]
 
 CARRIES_SHARE: Final = 0.10
 CARRIES_MS: Final = 50.0
-"""A cause is named only if it explains at least this share, and this much, of the time that the tail lost."""
+CARRIES_OF_BOUND: Final = 0.15
+"""A cause is named only if it explains at least this share, and this much, of the time that the tail lost. Where the
+objective of TTFT is a short one, 15 % of it are enough."""
 
 _SUREST: Final = tuple(Level)
 _LAYERS: Final = {
@@ -106,8 +108,10 @@ class Cause:
         return ""
 
     def carries(self, evidence: EvidenceSet, explains_ms: float) -> bool:
-        """Whether so many milliseconds matter to the tail of this window."""
-        return explains_ms >= max(CARRIES_MS, CARRIES_SHARE * evidence.now.tail_lost_ms)
+        """Whether so many milliseconds matter to the tail of this window, by what its users were promised."""
+        bound = min(evidence.objectives.bounds.get("ttft", {}).values(), default=0) / 1e6
+        floor = min(CARRIES_MS, CARRIES_OF_BOUND * bound) if bound else CARRIES_MS
+        return explains_ms >= max(floor, CARRIES_SHARE * evidence.now.tail_lost_ms)
 
     def insufficient(self, *missing: str) -> Finding:
         """The answer where the evidence has the shape of this cause, and lacks what would decide it."""

@@ -8,7 +8,9 @@ import msgspec
 
 from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
+from tailrace.diagnose.collect import sample_notes, what_to_collect
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed.align import align
 from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
 from tailrace.diagnose.told import told
@@ -33,7 +35,13 @@ def diagnose(evidence: EvidenceSet) -> Diagnosis:
     if checked.sound is not evidence.table:
         evidence = evidence.with_table(checked.sound)
     found = _with_observed(_of_requests(evidence, checked), observed)
-    return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.meanwhile)))
+    found = msgspec.structs.replace(
+        found,
+        observations=seen_beside(evidence.meanwhile),
+        not_understood=[*found.not_understood, *_not_understood(evidence)],
+        remarks=_remarks(evidence),
+    )
+    return told(evidence, found)
 
 
 def _observed(evidence: EvidenceSet) -> list[Finding]:
@@ -44,7 +52,7 @@ def _observed(evidence: EvidenceSet) -> list[Finding]:
     for cause in CAUSES:
         finding = cause.observe(evidence.observed)
         if finding is not None:
-            if cause.ends and finding.level in (Level.PROVEN, Level.CONSISTENT):
+            if cause.ends and finding.level is not Level.SUSPECTED:
                 return [finding]
             found.append(finding)
     return rank(found)
@@ -59,13 +67,15 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
     lacks += [missing for item in findings if item.level is Level.INSUFFICIENT for missing in item.missing]
     needs = [f"{item.code}: {missing}" for item in findings for missing in item.missing]
     findings = [item for item in findings if item.level is not Level.INSUFFICIENT]
-    first = findings[0] if findings else _cannot_tell(lacks)
+    first = findings[0] if findings else _cannot_tell(lacks, evidence)
+    needs += sample_notes(evidence.observed.arms)
     return Diagnosis(
         validity=[item for item in findings if item.layer is Layer.VALIDITY],
         findings=findings or [first],
         action=first.action,
-        needs=needs or first.missing,
+        needs=needs if findings else [*first.missing, *needs],
         not_understood=[*evidence.not_understood, *_not_understood(evidence)],
+        remarks=_remarks(evidence),
         summary=f"{first.statement} {wording(first)}".strip()
         if findings
         else f"Cannot tell. Needed: {'; '.join(first.missing)}.",
@@ -88,30 +98,34 @@ def _with_observed(found: Diagnosis, observed: list[Finding]) -> Diagnosis:
     )
 
 
-def _cannot_tell(lacks: list[str]) -> Finding:
+def _cannot_tell(lacks: list[str], evidence: EvidenceSet) -> Finding:
     """No rule could be computed: what to collect next. `lacks` is what rules that fit would have needed."""
+    contradict = [text for text in lacks if "contradict" in text]
     return Finding(
         code="INSUFFICIENT_EVIDENCE",
         layer=Layer.VALIDITY,
         stage="",
         level=Level.INSUFFICIENT,
         statement="",
-        missing=[
-            *lacks,
-            "the requests one by one, as CSV or JSONL: send, first token, last token, tokens",
-            "the engine's log of the slow window, or two scrapes of its /metrics (preemptions, running, waiting)",
-        ],
+        missing=contradict or list(dict.fromkeys([*lacks, *what_to_collect(evidence.observed)])),
         action=Action.COLLECT,
     )
 
 
 def _not_understood(evidence: EvidenceSet) -> list[str]:
+    """What of the foreign evidence was not read."""
     return [
         f"{item.source}: parsed {item.understood} of {item.total} {item.what} ({item.format})"
         + (f", not: {'; '.join(item.examples)}" if item.examples else "")
         for item in evidence.observed.understood
         if item.understood < item.total
-    ] + [f"{item.source}: {said}" for item in evidence.observed.understood for said in item.said]
+    ]
+
+
+def _remarks(evidence: EvidenceSet) -> list[str]:
+    """What its readers say of it, and which clocks were taken for one or cannot be."""
+    said = [f"{item.source}: {said}" for item in evidence.observed.understood for said in item.said]
+    return said + align(evidence.observed).said
 
 
 def _without_requests(evidence: EvidenceSet) -> Diagnosis:

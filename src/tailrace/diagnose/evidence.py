@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
+from tailrace.analyze.timebase import in_order
 from tailrace.analyze.vantage import split_applications, without_cached
 from tailrace.diagnose.applications import ApplicationWindow
 from tailrace.diagnose.attribution import Attributed
@@ -47,9 +48,9 @@ class EvidenceSet:
         observed: Observed | None = None,
         events: Sequence[tuple[float, str]] = (),
     ) -> None:
-        ours, self.applications = split_applications(table)
+        ours, self.applications = (in_order(one) for one in split_applications(table))
         self.table = without_cached(ours)
-        self.before_table = None if before is None else without_cached(split_applications(before)[0])
+        self.before_table = None if before is None else without_cached(in_order(split_applications(before)[0]))
         self.header = header
         self.client = client or ClientHealth()
         self.states = sorted(states or [], key=lambda state: state.at_ns)

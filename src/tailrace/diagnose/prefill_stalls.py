@@ -125,15 +125,18 @@ def _by_prefill(
     owner, near = (np.concatenate([none, *parts]) for parts in (whose, which))
     if not owner.size:
         return int(counted.size), 0, 0.0, 0.0, [], 0.0
-    hit, first = np.unique(owner, return_index=True)
-    pairs = np.unique(owner * max(window.n, 1) + rows[near]) // max(window.n, 1)
+    first = np.flatnonzero(np.diff(owner, prepend=-1))
+    hit = owner[first]
+    pairs = np.sort(owner * max(window.n, 1) + rows[near])
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0] // max(window.n, 1)
     stalled = np.bincount(np.searchsorted(hit, pairs), minlength=hit.size)
     length = ends[near] - begins[near]
     fills = _medians(length, owner, first) / np.maximum(end[hit] - begin[hit], 1.0)
     arranged = np.sort(end)
     neighbours = np.searchsorted(arranged, end + slack, "left") - np.searchsorted(arranged, end - slack, "right")
     aligned = np.flatnonzero((neighbours[owner] == 1) & (np.abs(ends[near] - end[owner]) < slack))
-    alone, start = np.unique(owner[aligned], return_index=True)
+    start = np.flatnonzero(np.diff(owner[aligned], prepend=-1))
+    alone = owner[aligned][start]
     seen_ms = _medians(length[aligned], owner[aligned], start) / 1e6
     return (
         int(counted.size),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.analyze.compare import compare
+from tailrace.analyze.labels import among
 from tailrace.analyze.objective_waits import objective_ms
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
@@ -101,8 +102,7 @@ def _rows(evidence: EvidenceSet, window: Window, metric: str) -> tuple[str, str,
     if lane:
         return name, f" of lane {lane}", (window.done.column("lane") == lane).astype(bool)
     own = {key.rpartition("/")[0] for key in evidence.objectives.bounds if key.endswith(f"/{name}")}
-    lanes = window.done.column("lane").astype(str)
-    return name, "", window.interactive & ~np.isin(lanes, list(own))
+    return name, "", window.interactive & ~among(window.done.column("lane"), own) if own else window.interactive
 
 
 def _objectives(evidence: EvidenceSet, window: Window) -> list[Symptom]:

@@ -98,7 +98,7 @@ class Window:
         self.every = measured(table)
         self.rows: Ints = np.flatnonzero(completed(self.every))
         """Rows of `every` that completed."""
-        self.done = self.every.where(self.rows)
+        self.done = self.every if self.rows.size == len(self.every) else self.every.where(self.rows)
         self.n = len(self.done)
         self.explained: dict[str, Floats] = {}
         """Code of a cause -> what it explains of each row of `done` (ms)."""

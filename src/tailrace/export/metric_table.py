@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from tailrace.export.alert_metrics import ALERT_METRICS
 from tailrace.export.backend_metrics import BACKEND_METRICS
 from tailrace.export.cache_metrics import CACHE_METRICS
 from tailrace.export.host_metrics import HOST_METRICS
@@ -521,7 +522,7 @@ _TABLE: Final = (
         merge="max",
         definition="Share of prompt tokens found in the engine's prefix cache in the last minute.",
     ),
-    *(*BACKEND_METRICS, *LADDER_METRICS),
+    *(*BACKEND_METRICS, *LADDER_METRICS, *ALERT_METRICS),
     *SPAN_METRICS,
     *ROUTE_METRICS,
     *CACHE_METRICS,

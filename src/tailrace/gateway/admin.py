@@ -24,12 +24,9 @@ from tailrace.gateway.otlp.http import PATH as TRACES
 from tailrace.gateway.otlp.http import PROTOBUF, TracesHandler
 from tailrace.gateway.otlp.span_desk import SpanDesk
 from tailrace.gateway.served import Served
-from tailrace.govern.canary_policy import SHADOW
 from tailrace.govern.peak_load import too_near
-from tailrace.measure.application import VANTAGE as APPLICATION
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError, TailraceError
-from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import S
 
 MAX_RECORDS: Final = 10_000
@@ -49,8 +46,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class AdminParts(msgspec.Struct, kw_only=True):
     """What a composition adds to the answers of what is served; absent, the call says so."""
 
-    diagnose: Callable[[list[RequestRecord]], Any] | None = None
-    """Records -> a `Diagnosis`; called in a thread."""
+    diagnose: Callable[[int | None, int], Awaitable[dict[str, Any]]] | None = None
+    """(since when (Unix ns), how many requests at most) -> a `Diagnosis` as plain data."""
+    latest: Callable[[], dict[str, Any] | None] | None = None
+    """The diagnosis that was made last by itself; `None` where there is none that is fresh."""
+    alerts: Callable[[], dict[str, Any]] | None = None
+    """What is firing, and what became of the messages."""
     open_paths: frozenset[str] = frozenset()
     """Further paths that need no token: the page's own files, which carry no data."""
     spans: SpanDesk | None = None
@@ -87,6 +88,7 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_get("/canary", admin.canary)
     app.router.add_post("/canary", admin.set_canary)
     app.router.add_get("/diagnosis", admin.diagnosis)
+    app.router.add_get("/alerts", admin.alerts)
     if admin.spans is not None:
         app.router.add_post("/v1/traces", admin.traces)
     return app
@@ -430,7 +432,7 @@ class _Admin:
         return _json(await self._served.canary())
 
     async def diagnosis(self, request: web.Request) -> web.Response:
-        """Why the tail is slow, from the records in memory (or `since`)."""
+        """Why the tail is slow: as found in the last minute; with `since`, `limit` or `now`: as found now."""
         diagnose = self._parts.diagnose
         if diagnose is None:
             body = {
@@ -444,11 +446,20 @@ class _Admin:
                 "summary": "insufficient: this process does not diagnose",
             }
             return _json(body, status=501)
-        since = _since(request.query.get("since", ""))
-        limit = min(_number(request.query.get("limit", str(MAX_RECORDS)), "limit"), MAX_RECORDS)
-        records = [record for record in await self._served.recent(since, limit) if record.route != SHADOW]
-        records += await self._served.recent(since, limit, APPLICATION)
-        return _json(await asyncio.to_thread(diagnose, records))
+        asked = request.query
+        if self._parts.latest is not None and not {"since", "limit", "now"} & set(asked):
+            latest = self._parts.latest()
+            if latest is not None:
+                return _json(latest)
+        since = _since(asked.get("since", ""))
+        limit = min(_number(asked.get("limit", str(MAX_RECORDS)), "limit"), MAX_RECORDS)
+        return _json(await diagnose(since, limit))
+
+    async def alerts(self, _: web.Request) -> web.Response:
+        """Objectives in danger: what is firing since when, what has changed, and who was told."""
+        if self._parts.alerts is None:
+            return _json({"error": {"message": "nothing watches the objectives in this process"}}, status=501)
+        return _json(self._parts.alerts())
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -487,6 +498,14 @@ def _vantage(request: web.Request) -> str | None:
     return said
 
 
+def _hidden(receiver: dict[str, Any]) -> dict[str, Any]:
+    """A receiver whose address and token are nobody's business."""
+    return {
+        name: f"{'/'.join(value.split('/', 3)[:3])}/***" if name == "url" else "***" if name == "token" else value
+        for name, value in receiver.items()
+    }
+
+
 def _without_secrets(plain: dict[str, Any]) -> dict[str, Any]:
     out = dict(plain)
     if out.get("admin_token"):
@@ -497,6 +516,10 @@ def _without_secrets(plain: dict[str, Any]) -> dict[str, Any]:
     out["backends"] = [
         {**backend, "api_key": "***"} if backend.get("api_key") else backend for backend in plain.get("backends", [])
     ]
+    receivers = out.get("alerts", {}).get("receivers")
+    if receivers:
+        # The path of a webhook is its password.
+        out["alerts"] = {**out["alerts"], "receivers": [_hidden(one) for one in receivers]}
     embedding = out.get("cache", {}).get("embedding")
     if embedding and embedding.get("api_key"):
         out["cache"] = {**out["cache"], "embedding": {**embedding, "api_key": "***"}}

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailrace.gateway.address import HTTP_UNIX, unix_path
+from tailrace.gateway.alert_keys import AlertsConfig, DiagnosisConfig, check_alerts
 from tailrace.gateway.balance_keys import (
     BalanceConfig,
     BreakerConfig,
@@ -63,7 +64,7 @@ from tailrace.gateway.plain_yaml import read_yaml
 from tailrace.gateway.token_keys import TokenLimitsConfig, TokensConfig, check_limits, check_tokens
 from tailrace.gateway.traces_keys import check_traces
 from tailrace.govern.lane import DEFAULT_LANE, LaneMatch, LanePolicy
-from tailrace.govern.objectives import FORM, objective_name
+from tailrace.govern.objectives import FORM, objective_name, objective_text
 from tailrace.govern.sharing import Sharing
 from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import MS, UNITS, Objectives, S
@@ -125,6 +126,8 @@ class Config(Section):
     traces: TracesConfig = msgspec.field(default_factory=TracesConfig)
     degradation: DegradationConfig = msgspec.field(default_factory=DegradationConfig)
     """What is given up under load, and in which order; off unless `enabled`."""
+    alerts: AlertsConfig = msgspec.field(default_factory=AlertsConfig)
+    diagnosis: DiagnosisConfig = msgspec.field(default_factory=DiagnosisConfig)
     cache: CacheConfig = msgspec.field(default_factory=CacheConfig)
     predictions: PredictionsConfig = msgspec.field(default_factory=PredictionsConfig)
     passthrough: list[str] = msgspec.field(default_factory=list)
@@ -177,6 +180,17 @@ class Config(Section):
     def _objectives_of(self, lane: LaneConfig) -> Objectives:
         own = parse_objectives(lane.objectives) if lane.objectives else None
         return lane_objectives(lane, own, parse_objectives(self.objectives))
+
+    def lane_bounds(self) -> dict[str, dict[str, int]]:
+        """Lane -> objective (`ttft_p99`) -> bound (ns), of every lane that there is."""
+        return {
+            policy.name: {
+                objective_text(metric, quantile): bound
+                for metric, bounds in policy.objectives.bounds.items()
+                for quantile, bound in bounds.items()
+            }
+            for policy in self.lane_policies()
+        }
 
     def governor(self) -> Sharing:
         """What lanes and tenants share, as the governor reads it."""
@@ -344,6 +358,7 @@ def check(config: Config, *, where: str = "config") -> None:
     check_sharing(config.sharing, config.tenants, config.tenant_header, where=where)
     check_engine_room(config.engine_room, where=where)
     parse_objectives(config.objectives)
+    check_alerts(config.alerts, config.lane_bounds(), place=f"{where}: alerts")
     _check_signals(config.signals, place=f"{where}: signals")
     if config.limits.upstream_connections < 1:
         raise ConfigError(

@@ -35,6 +35,7 @@ from tailrace.gateway.routing import Routing
 from tailrace.gateway.server import ClientConnection
 from tailrace.gateway.session import Listeners
 from tailrace.gateway.shaping import Shaping
+from tailrace.gateway.standstill import Standstill
 from tailrace.gateway.streams import stream_view
 from tailrace.gateway.trace_share import TraceShare
 from tailrace.gateway.verdict import Verdict
@@ -56,6 +57,8 @@ SWEEP_NS: Final = 50_000_000
 """How late a budget may be noticed."""
 _CONNECTIONS_EVERY: Final = 20
 """Sweeps between two looks at idle and slow clients: one second."""
+_OBJECTIVES_EVERY: Final = 20
+"""Sweeps between two looks at which objectives have been passed in flight: one second."""
 SHUT_RETRY_S: Final = 5
 """When a client may ask again whose engine takes no new requests."""
 RETIRE_QUIET_NS: Final = 200_000_000
@@ -113,7 +116,7 @@ class Gateway:
         self.backends = Backends(config, self.in_flight.values, self.amendments)
         self.hindsight = Hindsight()
         self.peak_load = PeakLoad()
-        self.gaps = GapDesk()
+        self.gaps, self.standstill = GapDesk(), Standstill()
         self.degradation: Degradation | None = None
         """The degradation ladder, where the configuration has one."""
         reception = Reception(self)
@@ -167,6 +170,7 @@ class Gateway:
         self.callers.apply(config)
         self.priorities = EnginePriority(config.lane_policies())
         self.traces.reconfigure(config.traces, config.workers)
+        self.lanes.windows = config.alerts.policy().windows()
         self.shaping.apply(config)
         self.backends.hear_gaps(self.gaps.listeners)
         limits = config.limits
@@ -414,6 +418,7 @@ class Gateway:
                 exchange.loop_lag_ns = lag
             if exchange.next_check <= now:
                 self._check(exchange, now)
+        self.standstill.look(self.in_flight.values(), now)
         follow_engines(self.lanes, self.backends, now)
         self.lanes.sweep(now)
         self.peak_load.saw(len(self.in_flight), now)
@@ -423,6 +428,8 @@ class Gateway:
         self._ticks += 1
         if self.degradation is not None and self._ticks % LOOK_EVERY == 0:
             self.degradation.look(now)
+        if self._ticks % _OBJECTIVES_EVERY == 0:
+            self.standstill.pass_objectives(self.in_flight.values(), self.lanes, now)
         if self._ticks % _CONNECTIONS_EVERY == 0:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
             self.backends.sweep(now)
@@ -501,9 +508,9 @@ class Gateway:
         """Where the ladder stands, and the gaps in mid-stream that its lanes did not allow."""
         now = monotonic_ns()
         ladder: dict[str, Any] = {"enabled": False} if self.degradation is None else self.degradation.view(now)
-        return {**ladder, "gaps": self.gaps.view(now)}
+        return {**ladder, "gaps": self.gaps.view(now), "stalls": self.standstill.view(now)}
 
     def streams(self) -> list[dict[str, Any]]:
         """The requests in flight, oldest first."""
         now = monotonic_ns()
-        return [stream_view(exchange, now) for exchange in self.in_flight.values()]
+        return [stream_view(exchange, self.standstill, now) for exchange in self.in_flight.values()]

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from tailrace.gateway.routes import PASSTHROUGH_LANE
 from tailrace.govern.admission import Admission, Decision, DecisionKind
-from tailrace.govern.attainment import Attainment
+from tailrace.govern.attainment import WINDOWS, Attainment
 from tailrace.govern.canary_policy import SHADOW
 from tailrace.govern.engine_rooms import EngineRooms
 from tailrace.govern.lane import LanePolicy, RequestFacts
@@ -64,6 +64,8 @@ class LaneDesk:
         self.follows_engines = rooms is not None
         self._waiting: dict[str, Queued] = {}
         self._attainment: dict[str, Attainment] = {}
+        self.windows: Mapping[str, int] = WINDOWS
+        """Name -> length (ns): how far back the lanes' views count what missed an objective."""
         self._admitted: deque[tuple[str, int]] = deque()
         """Who may go and since when, and has not been told yet."""
         self._telling = False
@@ -114,14 +116,20 @@ class LaneDesk:
         self.admission.learn(record.request_id, prompt_tokens=record.prompt_tokens, output_tokens=record.output_tokens)
         if record.route == SHADOW or record.lane == PASSTHROUGH_LANE:
             return  # a copy is no client's request, and no lane has objectives for what is only relayed
-        attainment = self._attainment.get(record.lane)
+        attainment = self.account(record.lane)
+        if attainment is not None:
+            attainment.heard(record, now)
+
+    def account(self, lane: str) -> Attainment | None:
+        """How far a lane's objectives were met; `None` for a lane that a reload has removed."""
+        attainment = self._attainment.get(lane)
         if attainment is None:
             try:
-                objectives = self.policy(record.lane).objectives
+                objectives = self.policy(lane).objectives
             except KeyError:
-                return  # a reload has removed its lane
-            attainment = self._attainment[record.lane] = Attainment(objectives)
-        attainment.heard(record, now)
+                return None
+            attainment = self._attainment[lane] = Attainment(objectives)
+        return attainment
 
     def sent(self, request_id: str, backend: str) -> None:
         """The backend that an admitted request goes to."""
@@ -181,7 +189,7 @@ class LaneDesk:
         for name, lane in lanes.items():
             attainment = self._attainment.get(name)
             if attainment is not None:
-                lane.update(attainment.view(now))
+                lane.update(attainment.view(now, self.windows))
         return lanes
 
     @property

@@ -450,18 +450,33 @@ class StreamMeter:
         out.extend(rule for rule in ("stall", "gap") if rule in self.stall.by_rule)
         return out
 
-    def check(self, now: int) -> bool:
-        """Whether a threshold is crossed at `now`, the wait that is still open included. For a sweeper."""
+    @property
+    def watch_ns(self) -> int:
+        """A wait for the next token up to this is nothing to look at."""
+        return self._watch
+
+    @property
+    def recent_gaps(self) -> list[int]:
+        """The last gaps between token events (ns), oldest first, ten at most by default."""
+        return self._log.recent_gaps(self._thresholds.window)
+
+    def stands_still(self, now: int) -> bool:
+        """Whether the wait for the next token, still open at `now`, is a stall by the rule of the single gap."""
         last = self.last_token_ns
-        if last is None:
-            if now - self.origin_ns > self._thresholds.ttft_ns:
-                self.ttft_slow = True
-        elif (
-            self.ended_at is None
+        return (
+            last is not None
+            and self.ended_at is None
             and now - last > self._watch
             and not self.finish_reason
-            and self.stall.is_single(now - last, self._log.recent_gaps(self._thresholds.window))
-        ):
+            and self.stall.is_single(now - last, self.recent_gaps)
+        )
+
+    def check(self, now: int) -> bool:
+        """Whether a threshold is crossed at `now`, the wait that is still open included. For a sweeper."""
+        if self.last_token_ns is None:
+            if now - self.origin_ns > self._thresholds.ttft_ns:
+                self.ttft_slow = True
+        elif self.stands_still(now):
             return True
         return self.ttft_slow or bool(self.stall.by_rule)
 

@@ -76,7 +76,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[str] = []
     action: Action = Action.NONE
     requests: list[str] = []
-    """Requests of the tail that show it best, at most five; their ids open in `tailrace explain`."""
+    """Requests of the tail that show it best, at most five, by their id."""
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -126,6 +126,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     triage: list[str] = []
     needs: list[str] = []
     not_understood: list[str] = []
+    remarks: list[str] = []
+    """What is to be known of the evidence itself: lines that were thinned, clocks taken for one, or that cannot be."""
     observations: list[Evidence] = []
     """What the machine and a profile showed beside the requests, whatever the cause; none of it is a verdict."""
     summary: str = ""

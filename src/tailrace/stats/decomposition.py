@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tailrace.stats.quantiles import Floats, weighted_quantile
 
@@ -88,14 +89,22 @@ class StageShares(NamedTuple):
     """Their row numbers, so that a reader can look at them."""
 
 
-def conditional_stage_mean(stages: Mapping[str, Floats], total: Floats, p: float, half_width: float) -> StageShares:
+def conditional_stage_mean(
+    stages: Mapping[str, Floats],
+    total: Floats,
+    p: float,
+    half_width: float,
+    *,
+    order: NDArray[np.int64] | None = None,
+) -> StageShares:
     """q_p(T) = sum over stages of E[S_i | T = q_p], estimated over the ranks [(p - h)n, (p + h)n) of the stable sort.
 
     Additive, unlike the p-quantile of each stage, whose maxima sit in different requests. `half_width` is h (0.0025
-    at p99 with many rows); at least one row is always taken.
+    at p99 with many rows); at least one row is always taken. `order` is the stable sort of `total`, where it is known.
     """
     n = int(total.size)
-    order = np.argsort(total, kind="stable")
+    if order is None:
+        order = np.argsort(total, kind="stable")
     low = max(0, int(np.floor((p - half_width) * n + 1e-9)))
     high = min(n, max(low + 1, int(np.floor((p + half_width) * n + 1e-9))))
     low = min(low, max(0, high - 1))

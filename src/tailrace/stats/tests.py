@@ -9,7 +9,14 @@ import numpy as np
 
 from tailrace.stats.quantiles import Floats
 
-__all__ = ["benjamini_hochberg", "fisher_p_value", "holm", "permutation_p_value", "two_proportion_p_value"]
+__all__ = [
+    "benjamini_hochberg",
+    "binomial_tail",
+    "fisher_p_value",
+    "holm",
+    "permutation_p_value",
+    "two_proportion_p_value",
+]
 
 
 def two_proportion_p_value(failures_a: int, n_a: int, failures_b: int, n_b: int) -> float:
@@ -27,6 +34,30 @@ def two_proportion_p_value(failures_a: int, n_a: int, failures_b: int, n_b: int)
         return _fisher_upper(failures_a, n_a, failures_b, n_b)
     z = (failures_b / n_b - failures_a / n_a) / math.sqrt(pooled * (1 - pooled) * (1 / n_a + 1 / n_b))
     return 0.5 * math.erfc(z / math.sqrt(2.0))
+
+
+def binomial_tail(count: int, n: int, share: float) -> float:
+    """P(X >= count) for X ~ binomial(n, share), exact, without scipy: an event loop may ask for it.
+
+    The terms are summed from `count` upwards until they do not matter any more; above the mean that is a few dozen.
+    Below the mean nobody asks: 1 there.
+    """
+    if count <= n * share:
+        return 1.0
+    log = math.log
+    term = math.exp(
+        math.lgamma(n + 1)
+        - math.lgamma(count + 1)
+        - math.lgamma(n - count + 1)
+        + count * log(share)
+        + (n - count) * math.log1p(-share)
+    )
+    total, k, odds = 0.0, count, share / (1.0 - share)
+    while k <= n and term > 1e-18 * total:
+        total += term
+        term *= (n - k) / (k + 1) * odds
+        k += 1
+    return min(1.0, total)
 
 
 def fisher_p_value(hits_a: int, n_a: int, hits_b: int, n_b: int) -> float:

@@ -10,7 +10,7 @@ left of it; that is looked up only when an amendment has nothing but its trace t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -44,7 +44,7 @@ _FEW: Final = 20_000
 _KEY: Final = ("request_id", "start_unix_ns")
 """Tells records apart, those of several hops of one request too."""
 
-Columns = dict[str, npt.NDArray[Any]]
+Columns = Mapping[str, npt.NDArray[Any]]
 TracesOfMany = Callable[[set[str]], set[str]]
 """Of these traces, those of which more than one request is kept."""
 
@@ -121,7 +121,7 @@ def amend_table(table: RecordTable, amendments: Sequence[Amendment], traces_of_m
     amended = amend_columns(table.columns, amendments, traces_of_many)
     if not amended.places:
         return table
-    columns = table.columns.copy()
+    columns = dict(table.columns)
     rows = np.array(amended.places)
     for name in AMENDABLE:
         column = columns[name].copy()

@@ -28,7 +28,7 @@ from tailrace.store.hot import HotReader
 from tailrace.store.late import LATEST_NS, LateReports, amend_table, join_view
 from tailrace.store.layout import DEFAULT_DIRECTORY, DataDirectory
 from tailrace.store.queries import query_sql
-from tailrace.store.segment import list_segments
+from tailrace.store.segment import SegmentName, list_segments
 from tailrace.store.series import AMENDMENTS
 from tailrace.store.table import KINDS, RecordTable
 
@@ -442,11 +442,13 @@ class RecordStore:
 
         with connect(threads=self._threads) as connection:
             rows = f"SELECT * FROM ({select_segments(connection, paths)}) WHERE {where}"  # noqa: S608
-            if limit is not None:
-                rows += f' ORDER BY "{order}" DESC LIMIT {int(limit)}'
+            # All that there is need not be sorted, nor be in memory as a whole: columns are read one by one.
+            whole = limit is None or sum(SegmentName.parse(path.stem).rows for path in paths) <= limit
+            if not whole:
+                rows += f' ORDER BY "{order}" DESC LIMIT {int(limit or 0)}'
             if not with_timelines:
                 rows = f"SELECT * EXCLUDE ({', '.join(TIMELINE_TYPES)}) FROM ({rows})"  # noqa: S608
-            connection.execute(f"CREATE TEMP TABLE chosen AS {rows}")
+            connection.execute(f"CREATE TEMP {'VIEW' if whole else 'TABLE'} chosen AS {rows}")
             return fetch_table(connection, "chosen", with_timelines=with_timelines)
 
 

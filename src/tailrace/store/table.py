@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from enum import Enum, StrEnum
 from operator import attrgetter
 from typing import Any, Final
@@ -122,6 +122,60 @@ def build_column(name: str, values: Sequence[Any]) -> Column:
     return out
 
 
+class _Chosen(MutableMapping[str, Column]):
+    """Some rows of other columns, each taken when it is first asked for.
+
+    A record has a hundred columns and a question looks at a dozen: a table of a million rows would copy a gigabyte for
+    nothing at every `where`.
+    """
+
+    __slots__ = ("_taken", "base", "rows")
+
+    def __init__(self, base: Mapping[str, Column], rows: npt.NDArray[np.int64]) -> None:
+        if isinstance(base, _Chosen):
+            # A choice of a choice looks at the columns themselves: what lies between need not stay alive.
+            rows, base = base.rows[rows], base.base
+        self.base: Mapping[str, Column] = base
+        self._taken: dict[str, Column] = {}
+        self.rows: npt.NDArray[np.int64] = rows
+
+    @property
+    def everything(self) -> bool:
+        """Whether these are all rows in their order: then there is nothing to choose."""
+        size = len(next(iter(self.base.values())))
+        return self.rows.size == size and bool((self.rows == np.arange(size)).all())
+
+    def __getitem__(self, name: str) -> Column:
+        taken = self._taken.get(name)
+        if taken is None:
+            array = self.base[name]
+            constant = array.size > 0 and array.strides == (0,)
+            taken = np.broadcast_to(array[:1], self.rows.shape) if constant else array[self.rows]
+            self._taken[name] = taken
+        return taken
+
+    def __setitem__(self, name: str, column: Column) -> None:
+        # Whatever is set must survive a further choice: from here on, everything is taken.
+        every = {known: self[known] for known in self.base}
+        every[name] = column
+        self.base, self._taken = every, {}
+        self.rows = np.arange(self.rows.size)
+
+    def __delitem__(self, name: str) -> None:
+        every = {known: self[known] for known in self.base if known != name}
+        self.base, self._taken = every, {}
+        self.rows = np.arange(self.rows.size)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.base)
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.base
+
+
 class RecordTable:
     """Columns of equal length, one row a request. Treat the arrays as read-only: views are shared."""
 
@@ -132,10 +186,11 @@ class RecordTable:
         missing = [name for name in FIELDS if name not in columns]
         if missing:
             raise ValueError(f"a RecordTable needs every column of the record; missing: {', '.join(missing)}")
-        self.columns: dict[str, Column] = dict(columns)
+        chosen = isinstance(columns, _Chosen)
+        self.columns: MutableMapping[str, Column] = columns if isinstance(columns, _Chosen) else dict(columns)
         """Field name -> array; extra columns are allowed and travel along."""
         rows = len(self.columns[FIELDS[0]])
-        uneven = {name: len(array) for name, array in self.columns.items() if len(array) != rows}
+        uneven = {} if chosen else {name: len(one) for name, one in self.columns.items() if len(one) != rows}
         if uneven:
             raise ValueError(f"columns of different lengths: {rows} rows, but {uneven}")
         self.timelines: list[Timeline | None] = [None] * rows if timelines is None else list(timelines)
@@ -202,8 +257,12 @@ class RecordTable:
             chosen = np.flatnonzero(chosen)
         elif chosen.size == 0:
             chosen = chosen.astype(np.int64)
-        columns = {name: array[chosen] for name, array in self.columns.items()}
-        return RecordTable(columns, [self.timelines[place] for place in chosen.tolist()])
+        if chosen.size and not -len(self) <= int(chosen.min()) <= int(chosen.max()) < len(self):
+            raise IndexError(f"a row that is none of {len(self)}")
+        chosen = np.where(chosen < 0, chosen + len(self), chosen)
+        columns = _Chosen(self.columns, chosen)
+        timelines = [self.timelines[place] for place in chosen.tolist()]
+        return RecordTable(columns.base if columns.everything else columns, timelines)
 
     def sorted_by(self, name: str = "start_unix_ns", *, descending: bool = False) -> RecordTable:
         """The rows ordered by a column, stable; absent values come last in both directions."""

@@ -444,7 +444,7 @@ def test_the_plain_combined_format_says_that_it_has_no_times(tmp_path):
     result = diagnose_sources([str(path)])
     assert result.findings[0].code == "INSUFFICIENT_EVIDENCE"
     assert "$request_time and $upstream_response_time" in result.findings[0].missing[0]
-    assert any("no times" in note for note in result.not_understood)
+    assert any("no times" in note for note in result.remarks)
 
 
 @pytest.mark.parametrize(

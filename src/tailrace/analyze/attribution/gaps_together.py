@@ -97,7 +97,7 @@ class GapsTogether(msgspec.Struct, frozen=True, kw_only=True):
             "request": "that request or its client, not the engine",
             "mixed": "several causes",
         }[self.verdict]
-        how = f"{self.together:.0%} of the time stopped, most streams stop together; {self.alone:.0%}, one is alone"
+        how = f"for {self.together:.0%} of the time stopped most streams stop together, for {self.alone:.0%} one alone"
         return (
             f"{how} ({self.common} of {self.episodes} episodes common, [{self.common_low:.0%}, "
             f"{self.common_high:.0%}]; by chance {self.chance:.0%} would be stopped): {place}."

@@ -10,9 +10,9 @@ from tailrace.diagnose.causes.gateway import GATEWAY
 from tailrace.diagnose.causes.mix import MIX
 from tailrace.diagnose.causes.scheduler import SCHEDULER
 from tailrace.diagnose.causes.speech import SPEECH
-from tailrace.diagnose.causes.validity import VALIDITY
+from tailrace.diagnose.causes.validity import JUDGEMENTS, VALIDITY
 
 __all__ = ["CAUSES"]
 
-CAUSES: Final[tuple[Cause, ...]] = (*VALIDITY, *SCHEDULER, *GATEWAY, *COMPUTE, *MIX, *SPEECH)
+CAUSES: Final[tuple[Cause, ...]] = (*VALIDITY, *SCHEDULER, *GATEWAY, *COMPUTE, *MIX, *SPEECH, *JUDGEMENTS)
 """In the order in which ties are printed."""

@@ -13,6 +13,7 @@ Times of two clocks that nothing joins are never subtracted.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +29,7 @@ Floats = NDArray[np.float64]
 _DAY: Final = 86400.0
 _QUARTER: Final = 900.0
 _FARTHEST: Final = 14 * 3600.0
+_ZONE: Final = re.compile(r"(?:Z|([+-])(\d\d):?(\d\d))\s*$")
 _BEGAN: Final = 5 * 366 * _DAY
 """Stamps before this have no year: they count as if it were 1970, and years that passed within a log are added."""
 
@@ -83,7 +85,15 @@ def axis_of(item: Series | Event | Rows) -> Axis:
 
 
 def wall_seconds(text: str) -> float | None:
-    """`03-09 10:00:08`, `2026-03-09T10:00:08.25Z` as seconds since 1970, as if in UTC and without a year in 1970."""
+    """`03-09 10:00:08`, `2026-03-09T10:00:08.25+02:00` as seconds since 1970: in UTC where there is a zone, else as if
+    in UTC; without a year as if in 1970.
+    """
+    zone = _ZONE.search(text)
+    east = 0.0
+    if zone is not None:
+        text = text[: zone.start()]
+        if zone[1]:
+            east = (-1.0 if zone[1] == "-" else 1.0) * (int(zone[2]) * 3600 + int(zone[3]) * 60)
     digits = "".join(char if char.isdigit() or char == "." else " " for char in text.replace(",", ".")).split()
     numbers = [float(part) for part in digits if part.strip(".")]
     parts = [int(number) for number in numbers]
@@ -97,28 +107,28 @@ def wall_seconds(text: str) -> float | None:
     if not (1 <= month <= 12 and 1 <= day <= 31 and hour <= 24 and minute <= 59 and second < 61):
         return None
     day0 = np.datetime64(f"{year:04d}-{month:02d}", "D").astype(np.int64) + day - 1
-    return float(day0) * _DAY + hour * 3600 + minute * 60 + second
+    return float(day0) * _DAY + hour * 3600 + minute * 60 + second - east
 
 
 def _wall_shift(rows: Rows) -> tuple[float, bool] | None:
-    """(wall minus the table's own clock in s, whether the wall clock has a year). Walls are cut to whole seconds,
-    so each row allows one second; what all rows allow is believed.
+    """(wall minus the table's own clock in s, whether the wall clock has year and zone). Walls are cut to whole
+    seconds, so each row allows one second; what all rows allow is believed.
     """
     own = next((rows.numbers(name) / 1e3 for name in ("t_send_ms", "t_intended_ms") if rows.has(name)), None)
     if own is None or not rows.has("wall"):
         return None
-    low, high, dated = -np.inf, np.inf, False
+    low, high, zoned = -np.inf, np.inf, True
     for text, time in zip(rows.texts("wall"), own, strict=True):
         wall = wall_seconds(text)
         if wall is None or np.isnan(time):
             continue
-        dated = dated or wall > _BEGAN
+        zoned = zoned and wall > _BEGAN and _ZONE.search(text) is not None
         whole = "." not in text
         low = max(low, wall - time)
         high = min(high, wall - time + (1.0 if whole else 1e-3))
     if not np.isfinite(low):
         return None
-    return (low + (high - low) / 2 if high > low else low), dated
+    return (low + (high - low) / 2 if high > low else low), zoned
 
 
 def _spans(observed: Observed) -> dict[Axis, tuple[float, float]]:
@@ -199,7 +209,10 @@ def _dated(observed: Observed, axis: Axis) -> bool:
     """Whether its times, once shifted, are UTC for sure."""
     if axis.clock is Clock.UTC:
         return True
-    return any(item.name == "clock_offset_s" and item.scope == axis.source for item in observed.settings)
+    if any(item.name == "clock_offset_s" and item.scope == axis.source for item in observed.settings):
+        return True
+    walls = [_wall_shift(rows) for rows in observed.rows if rows.place.source == axis.source]
+    return any(found is not None and found[1] for found in walls)
 
 
 def _of_its_own(observed: Observed, axis: Axis, said: list[str]) -> tuple[float | None, str]:

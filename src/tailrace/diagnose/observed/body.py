@@ -45,6 +45,7 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
             or self.settings
             or self.rows
             or self.notes
+            or self.understood
         )
 
     @staticmethod
@@ -71,6 +72,11 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
         """The first of these settings as text; empty when there is none."""
         found = self.setting(*names)
         return "" if found is None else str(found.value)
+
+    def source_of(self, *names: str) -> str:
+        """Where the first setting with one of these names stands; `settings` where that is not known."""
+        found = self.setting(*names)
+        return str(found.place) if found is not None and found.place.source else "settings"
 
     def of_series(self, name: str, **labels: str) -> list[Series]:
         """The series of this name whose labels are these (and any others)."""

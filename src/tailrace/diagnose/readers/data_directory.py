@@ -11,7 +11,7 @@ from tailrace.store.table import RecordTable
 
 __all__ = ["read_directory"]
 
-NEWEST: Final = 100_000
+NEWEST: Final = 1_000_000
 """Records that are read at most; the newest."""
 
 

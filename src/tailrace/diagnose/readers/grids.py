@@ -46,6 +46,7 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     """Where each row stands."""
     caption: str = ""
     """The line of text before it, without marks."""
+    caption_line: int = 0
     left_out: int = 0
     """Rows beyond `MOST_ROWS`."""
     decimal_comma: bool = False
@@ -68,15 +69,15 @@ def grids_in(lines: Sequence[Line]) -> tuple[list[Grid], list[Line]]:
             at += 1
             continue
         grid, at = found
-        caption = _caption(left, grid.lines[0] if grid.lines else number)
-        out.append(msgspec.structs.replace(grid, caption=caption))
+        caption, line = _caption(left, grid.lines[0] if grid.lines else number)
+        out.append(msgspec.structs.replace(grid, caption=caption, caption_line=line))
     return out, left
 
 
-def _caption(left: list[Line], row: int) -> str:
+def _caption(left: list[Line], row: int) -> tuple[str, int]:
     if not left or row - left[-1][0] > 6:
-        return ""
-    return re.sub(r"^[\s#>*\-=_]+|[\s*:_=]+$", "", plain(left[-1][1]))[:120]
+        return "", 0
+    return re.sub(r"^[\s#>*\-=_]+|[\s*:_=]+$", "", plain(left[-1][1][:400]))[:120], left[-1][0]
 
 
 def _made(kind: str, header: list[str], body: list[tuple[int, list[str]]], *, comma: bool = False) -> Grid:

@@ -17,23 +17,40 @@ _UNITS: Final = {
     "us": "us", "µs": "us", "usec": "us", "micros": "us", "microseconds": "us",
     "ms": "ms", "msec": "ms", "msecs": "ms", "millis": "ms", "milliseconds": "ms", "millisecond": "ms",
     "s": "s", "sec": "s", "secs": "s", "seconds": "s", "second": "s",
-    "min": "min", "minutes": "min",
+    "min": "min", "minutes": "min", "h": "h", "hr": "h", "hour": "h", "hours": "h",
     "pct": "%", "percent": "%", "%": "%", "perc": "%",
     "mhz": "MHz", "w": "W", "c": "C", "bytes": "bytes", "tokens": "tokens", "token": "tokens",
 }  # fmt: skip
 _SUFFIXES: Final = frozenset(
-    {"ns", "us", "µs", "usec", "ms", "msec", "millis", "milliseconds", "s", "sec", "secs", "seconds", "pct", "percent"}
+    {
+        "ns",
+        "us",
+        "µs",
+        "usec",
+        "ms",
+        "msec",
+        "millis",
+        "milliseconds",
+        "s",
+        "sec",
+        "secs",
+        "seconds",
+        "pct",
+        "percent",
+        "h",
+        "hours",
+    }
 )
 """Units that a heading ends with behind an underscore; `tokens` and the like are words of the name there."""
 _A_SECOND: Final = frozenset(
-    {"tok", "toks", "token", "tokens", "req", "reqs", "requests", "bytes", "mib", "gib", "mb", "gb", "infer"}
+    {"tok", "toks", "tokens", "req", "reqs", "requests", "bytes", "mib", "gib", "mb", "gb", "infer"}
 )
 """Words behind which `_s` is "a second"."""
 _NUMBER: Final = re.compile(r"([+-]?(?:\d[\d_]*(?:[.,]\d+)*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[A-Za-zµμ/]*)")
 _GROUPS: Final = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _MISSING: Final = frozenset({"", "-", "--", "null", "none", "nan", "na", "n/a", "#n/a", "nil", "?", "\\n"})
 _WORDS: Final = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "inf": math.inf, "+inf": math.inf}
-_SCALE: Final = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3, "min": 6e4}
+_SCALE: Final = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3, "min": 6e4, "h": 3.6e6}
 _YEARLESS: Final = re.compile(r"(\d{1,2})-(\d{1,2})[ T](\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?)")
 
 

@@ -44,12 +44,10 @@ class _Column(msgspec.Struct, kw_only=True):
 
     head: Heading
     cells: list[Cell]
-
-    @property
-    def text(self) -> bool:
-        """Whether it holds words: more cells that are no number than cells that are."""
-        words = sum(1 for cell in self.cells if cell.value is None and not cell.missing)
-        return words > sum(1 for cell in self.cells if cell.value is not None)
+    text: bool
+    """It holds words: more cells that are no number than cells that are."""
+    percents: bool
+    """Shares without a unit are percent: one is above 1.5."""
 
 
 def arms_of(grid: Grid, source: str, *, named: str = "", context: str = "") -> list[Arm]:
@@ -76,7 +74,15 @@ def arms_of(grid: Grid, source: str, *, named: str = "", context: str = "") -> l
 def _column(grid: Grid, place: int) -> _Column:
     texts = [row[place] for row in grid.rows]
     comma = decimal_comma(texts) or (grid.decimal_comma and any("," in text for text in texts))
-    return _Column(head=heading(grid.header[place]), cells=[read_cell(text, comma=comma) for text in texts])
+    cells = [read_cell(text, comma=comma) for text in texts]
+    numbers = [cell.value for cell in cells if cell.value is not None]
+    words = sum(1 for cell in cells if cell.value is None and not cell.missing)
+    return _Column(
+        head=heading(grid.header[place]),
+        cells=cells,
+        text=words > len(numbers),
+        percents=any(value > 1.5 for value in numbers),
+    )
 
 
 def _without_index(columns: list[_Column]) -> list[_Column]:
@@ -164,11 +170,6 @@ def placed(values: dict[str, Quoted], item: Quoted) -> None:
     values.setdefault(key, item)
 
 
-def _percents(column: _Column) -> bool:
-    """Shares above 1.5 are percent."""
-    return any(cell.value is not None and cell.value > 1.5 for cell in column.cells)
-
-
 def _add(
     keys: dict[str, float | str],
     values: dict[str, Quoted],
@@ -211,14 +212,14 @@ def _of_rows(grid: Grid, columns: list[_Column], source: str, unit: str) -> list
             cell = column.cells[row]
             if at == labels and cell.value is not None and not column.text:
                 # A sweep: the first column is the condition, whatever it is called.
-                item = quoted(column.head, cell, place, unit=unit, percent=_percents(column))
+                item = quoted(column.head, cell, place, unit=unit, percent=column.percents)
                 if item is not None:
                     keys[item.quantity] = item.value
             if column.text:
                 if not cell.missing:
                     keys.setdefault(column.head.key or "label", cell.text)
                 continue
-            _add(keys, values, column.head, cell, place, unit=unit, percent=_percents(column))
+            _add(keys, values, column.head, cell, place, unit=unit, percent=column.percents)
         if not keys and not values:
             continue
         label = named.cells[row].text
@@ -354,7 +355,7 @@ def _of_statistics(grid: Grid, columns: list[_Column], source: str, named: str, 
             stat, cell, place = statistic(name), column.cells[row], Place(source, line)
             if stat:
                 head = msgspec.structs.replace(column.head, stat=stat)
-                _add(keys, values, head, cell, place, unit=unit, percent=_percents(column))
+                _add(keys, values, head, cell, place, unit=unit, percent=column.percents)
             elif cell.value is not None and heading(name).quantity == "n":
                 counts.append(cell.value)
             elif not cell.missing:

@@ -12,25 +12,28 @@ import msgspec
 from tailrace.diagnose.observed import Arm
 from tailrace.diagnose.readers.foreign_json import LONGEST_LINE
 from tailrace.diagnose.readers.grids import Line, grids_in
-from tailrace.diagnose.readers.heading import plain
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import arms_of
 from tailrace.model.errors import InputError
 
-__all__ = ["arms_in", "numbered_lines"]
+__all__ = ["MOST_LINES", "arms_in", "numbered_lines"]
 
 _MOST_BYTES: Final = 64 << 20
 """A longer text is a log; what stands behind is counted, not read."""
+MOST_LINES: Final = 50_000
+_WORD: Final = re.compile(r"\w")
 _MOST_TABLES: Final = 500
 
 
 def numbered_lines(path: Path) -> list[Line]:
-    """(number, text) of every line; a line beyond `LONGEST_LINE` is cut there. Bytes that are no UTF-8 are replaced."""
+    """(number, text) of the first `MOST_LINES` lines; one beyond `LONGEST_LINE` is cut there. Bytes that are no UTF-8
+    are replaced.
+    """
     out: list[Line] = []
     read = 0
     try:
         with path.open("rb") as file:
-            while (raw := file.readline(LONGEST_LINE)) and read < _MOST_BYTES:
+            while read < _MOST_BYTES and len(out) < MOST_LINES and (raw := file.readline(LONGEST_LINE)):
                 read += len(raw)
                 text = raw.decode("utf-8-sig" if not out else "utf-8", "replace").rstrip("\r\n")
                 # A lone carriage return ends a line of a progress bar, or of an old Macintosh.
@@ -46,7 +49,7 @@ def arms_in(lines: Sequence[Line], source: str) -> tuple[list[Arm], list[Line], 
     context = " ".join(text for _, text in left)[:4000]
     stem = source.rsplit("/", maxsplit=1)[-1].split(".", maxsplit=1)[0]
     arms: list[Arm] = []
-    captions: set[str] = set()
+    captions: set[int] = set()
     left_out = 0
     for number, grid in enumerate(grids):
         made = arms_of(grid, source, named=stem, context=context) if number < _MOST_TABLES else []
@@ -55,16 +58,12 @@ def arms_in(lines: Sequence[Line], source: str) -> tuple[list[Arm], list[Line], 
             continue
         left_out += grid.left_out
         if grid.caption:
-            captions.add(grid.caption)
+            captions.add(grid.caption_line)
             if len(grids) > 1:
                 made = [msgspec.structs.replace(arm, keys={"section": grid.caption, **arm.keys}) for arm in made]
         arms += made
-    left = [(line, text) for line, text in left if not _is_caption(text, captions)]
+    left = [(line, text) for line, text in left if line not in captions and _WORD.search(text)]
     return with_roles(_distinct(arms)) if len(grids) > 1 else _distinct(arms), sorted(left), left_out
-
-
-def _is_caption(text: str, captions: set[str]) -> bool:
-    return not re.search(r"\w", text) or any(caption in plain(text) for caption in captions)
 
 
 def _distinct(arms: list[Arm]) -> list[Arm]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -15,32 +16,43 @@ from tailrace.diagnose.readers.prose import is_code, is_sentence
 from tailrace.diagnose.readers.table_arms import arms_of
 from tailrace.diagnose.readers.tables import arms_in, numbered_lines
 
-__all__ = ["TEXT", "observed_text"]
+__all__ = ["MOST_LINES", "TEXT", "observed_text"]
 
+_TITLE: Final = re.compile(r"^\s*(?:#{1,6}\s|\*\*[^*|]+\*\*:?\s*$|[^|=]{2,60}:\s*$|[-*] \[[ x]\])")
+"""A heading of Markdown, a line that announces the next one, a box to tick."""
+MOST_LINES: Final = 10_000
+"""Nobody writes more; what is longer is a log of no known format. The rest is counted as not understood."""
 _MOST_NOTES: Final = 200
 _LONGEST_NOTE: Final = 500
 _SHOWN: Final = 3
 _LOOKED_AT: Final = 400
 
 
-def observed_text(lines: Sequence[Line], source: str) -> Observed:
-    """Everything in these lines that is a command, a table or a printed row; sentences are notes. Nothing raises."""
-    total = sum(1 for _, text in lines if text.strip())
+def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES) -> Observed:
+    """Everything in these lines that is a command, a table or a printed row; sentences are notes. Nothing raises.
+
+    Lines beyond the first `most` are counted as not understood.
+    """
+    filled = [(number, text) for number, text in lines if text.strip()]
+    total = len(filled)
+    beyond = filled[most:]
+    if beyond:
+        lines = [line for line in lines if line[0] < beyond[0][0]]
     commands, left = commands_in(lines, source)
     tables, left, left_out = arms_in(left, source)
     printed, settings, left = runs_in(left, source)
-    said = [(number, text.strip()) for number, text in left if is_sentence(text)]
+    said = [(number, text.strip()) for number, text in left if is_sentence(text) or _TITLE.match(text[:200])]
     spoken = {number for number, _ in said}
-    lost = [(number, text) for number, text in left if text.strip() and number not in spoken]
+    lost = [(number, text) for number, text in left if text.strip() and number not in spoken] + beyond
     what = [name for name, found in (("tables", tables), ("printed results", printed), ("commands", commands)) if found]
     understood = []
-    if total - len(said) + left_out:
+    if total > len(said):
         understood.append(
             Understood(
                 source=source,
                 format=", ".join(what) or "text",
-                understood=max(total - len(said) - len(lost), 0),
-                total=total - len(said) + left_out,
+                understood=max(total - len(said) - len(lost) - left_out, 0),
+                total=total - len(said),
                 examples=[f"{number}: {text.strip()[:80]}" for number, text in lost[:_SHOWN]],
             )
         )

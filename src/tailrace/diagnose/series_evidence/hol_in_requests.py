@@ -85,8 +85,10 @@ def _of(cause: Cause, rows: Rows) -> Finding | None:
     alone_ms = split.short_tokens / rate * 1e3 if rate else None
     if alone_ms is not None and float(np.median(short)) < WAITED * alone_ms:
         return None  # the short ones are as fast as their own tokens let them be
-    if along is not None and along < 0.2 and not alike:
-        return None
+    if not alike and ahead is not None and rate:
+        expected = float(np.median(ahead[split.short])) / rate * 1e3
+        if float(np.median(short)) < 0.5 * expected:
+            return None  # they overtake what is ahead of them
     name = "max" if p == 1.0 else "p99"
     return _found(
         cause, rows, split, (short, long), (slow_short, slow_long), name, rate, drained, alone_ms, along, missing
@@ -117,6 +119,9 @@ def _drain(rows: Rows, fine: Mask) -> tuple[float | None, tuple[float, float] | 
     send, first = rows.numbers("t_send_ms")[fine], rows.numbers("t_first_ms")[fine]
     tokens = rows.numbers("prompt_tokens")[fine]
     seconds = float(first.max() - send.min()) / 1e3
+    slowest = float((first - send).max()) / 1e3
+    if float(send.max() - send.min()) / 1e3 < 0.1 * slowest:
+        seconds = slowest  # all came at once: the last one's wait is the time in which all were computed
     whole = float(np.nansum(tokens))
     return (whole / seconds, (whole, seconds)) if seconds > 0 else (None, None)
 

@@ -101,7 +101,9 @@ def _found(
         missing.append("running requests in the stall")
     else:
         evidence.append(
-            Evidence(text=f"{running:.0f} requests were running", source="running", name="running", value=running)
+            Evidence(
+                text=f"{running[0]:.0f} requests were running", source=running[1], name="running", value=running[0]
+            )
         )
     length = f" of about {stall:g} s" if stall else ""
     if stall:
@@ -127,7 +129,7 @@ def _found(
         explains_ms=stall * 1e3 if stall else None,
         relation="a compiler's frame on the stack"
         + (f" x GPU at {idle[0] * 100:.0f} %" if idle is not None and idle[2] else "")
-        + (f" x running {running:.0f} > 0" if running is not None else ""),
+        + (f" x running {running[0]:.0f} > 0" if running is not None else ""),
         n=len(compiling),
         advice="Compile before traffic comes: add the shapes that production sends (batch sizes, prompt lengths, LoRA, "
         "grammar) to the warm-up, send warm-up requests of them after every start, keep the compile cache on a disk "
@@ -150,12 +152,14 @@ def _short(frame: str) -> str:
     return frame.split(":", maxsplit=1)[0].rstrip(")") + ")" if "(" in frame else frame
 
 
-def _running(observed: Observed) -> float | None:
+def _running(observed: Observed) -> tuple[float, str] | None:
+    """(requests that ran, who says so)."""
     stated = observed.number("running")
     if stated is not None:
-        return stated
-    values = [float(np.nanmax(item.values)) for item in observed.of_series("running") if len(item)]
-    return max(values) if values else None
+        return stated, observed.source_of("running")
+    found = [item for item in observed.of_series("running") if len(item) and np.isfinite(item.values).any()]
+    most = [(float(np.nanmax(item.values)), str(item.place)) for item in found]
+    return max(most) if most else None
 
 
 def _power_words(observed: Observed, util: Series) -> str:

@@ -108,7 +108,12 @@ def _found(
     if stuck and limit and limit > (running.value if running else 0):
         stuck += f" of the {limit:.0f} that may run"
         evidence.append(
-            Evidence(text=f"{limit:.0f} may run or are sent at once", source="setting", name="limit", value=limit)
+            Evidence(
+                text=f"{limit:.0f} may run or are sent at once",
+                source=observed.source_of("max_num_seqs", "max_concurrency", "concurrency"),
+                name="limit",
+                value=limit,
+            )
         )
     if stuck and waiting is not None and waiting.value > 0:
         stuck += f", {waiting.value:.0f} wait"
@@ -163,7 +168,7 @@ def _fits(
     evidence.append(
         Evidence(
             text=f"the KV cache holds {capacity:.0f} tokens",
-            source="setting",
+            source=observed.source_of("kv_capacity_tokens", "kv_tokens", "num_gpu_blocks"),
             name="kv_capacity_tokens",
             value=capacity,
         )

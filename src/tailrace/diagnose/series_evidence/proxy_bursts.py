@@ -37,6 +37,8 @@ class Path(NamedTuple):
     """Median time of the client's first chunk from its upstream's, else from the table's origin."""
     gap_ms: float
     """Median gap at the client."""
+    sent_in_bursts: bool
+    """The sender itself made clumps."""
     sent_gap_ms: float
     """Median gap before the hop; NaN where nobody stamped it."""
     burst_chunks: float
@@ -119,6 +121,7 @@ def _path(rows: Rows, arm: str, chosen: NDArray[np.int64]) -> Path | None:
         chunk_bytes=float(np.median(weighed)) if weighed.size else float("nan"),
         first_ms=float(np.median(firsts)),
         gap_ms=float(np.median(gaps)),
+        sent_in_bursts=bool(sent_gaps) and float(np.median(sent_gaps)) < 0.25 * float(np.mean(sent_gaps)),
         sent_gap_ms=float(np.median(sent_gaps)) if sent_gaps else float("nan"),
         burst_chunks=float(np.median(lengths)),
         burst_period_ms=period,
@@ -137,7 +140,7 @@ def proxy_bursts(cause: Cause, observed: Observed) -> Finding | None:
         return None
     direct = next((path for path in paths if not path.bursty), None)
     # Before the hop the chunks must have come apart: bursts that the engine makes are none of the hop's.
-    if np.isfinite(worst.sent_gap_ms) and worst.sent_gap_ms < TOGETHER_MS and not worst.at_once:
+    if worst.sent_in_bursts and not worst.at_once:
         return None
     chunk_ms = worst.sent_gap_ms
     how = "as stamped before the hop"

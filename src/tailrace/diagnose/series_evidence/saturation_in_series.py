@@ -39,8 +39,11 @@ def saturation_in_series(cause: Cause, observed: Observed) -> Finding | None:  #
         return None
     kv = max((float(np.nanmax(item.values)) for item in observed.of_series("kv_usage") if len(item)), default=None)
     preempted = observed.delta("preemptions")
-    if preempted or (kv is not None and kv >= KV_FULL):
-        return None  # memory limits it, not the rate
+    thrown_out = preempted or observed.of_kind("preempted") or observed.of_kind("retracted")
+    made = [item.values for item in observed.of_series("output_tok_s") if len(item)]
+    stands = bool(made) and all(not np.nan_to_num(values).any() for values in made)
+    if thrown_out or stands or (kv is not None and kv >= KV_FULL):
+        return None  # memory limits it, or it stands still: not the rate
     depth = float(np.nanmedian(waiting.values[queued]))
     if depth < 0.1 * plateau and depth < 2:
         return None
@@ -110,7 +113,7 @@ def _found(
         evidence.append(
             Evidence(
                 text=f"at most {limit:.0f} may run at once (max_num_seqs)",
-                source=str(getattr(observed.setting("max_num_seqs", "max_running_requests"), "place", "")) or "setting",
+                source=observed.source_of("max_num_seqs", "max_running_requests"),
                 name="max_num_seqs",
                 value=limit,
             )

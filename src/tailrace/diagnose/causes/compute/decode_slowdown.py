@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.equal_work import batch_of, pace_of
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
@@ -19,19 +20,6 @@ __all__ = ["DecodeSlowdown"]
 SLOWER: Final = 0.10
 BATCH_EQUAL: Final = 0.15
 _EDGES: Final = (0, 256, 1024, 4096, 16384)
-
-
-def _pace(window: Window) -> NDArray[np.float64]:
-    """What a token usually takes (ms): the median gap of a request, which stalls do not move; TPOT where absent."""
-    gap = window.done.ms("chunk_gap_p50")
-    return np.where(np.isnan(gap), window.done.ms("tpot"), gap)
-
-
-def _batch(window: Window) -> float:
-    seen = window.done.column("running_at_first_token")
-    seen = np.where(np.isnan(seen), window.done.column("running_at_admission"), seen)
-    known = seen[~np.isnan(seen)]
-    return float(np.median(known)) if known.size else float("nan")
 
 
 class DecodeSlowdown(Cause):
@@ -49,7 +37,7 @@ class DecodeSlowdown(Cause):
         before, window = evidence.before, evidence.now
         if before is None or before.n < BUCKET_ROWS or window.n < BUCKET_ROWS:
             return None
-        old, new = _pace(before), _pace(window)
+        old, new = pace_of(before), pace_of(window)
         buckets = self._buckets(before, window, old, new)
         if not buckets or min(ratio for _, ratio, _ in buckets) < 1.0 + SLOWER:
             return None
@@ -63,7 +51,7 @@ class DecodeSlowdown(Cause):
         )[0]
         if change.low <= 0:
             return None
-        batch = (_batch(before), _batch(window))
+        batch = (batch_of(before), batch_of(window))
         missing, checked = [], []
         if np.isnan(batch).any():
             missing.append("running requests at the first token (the engine's /metrics)")

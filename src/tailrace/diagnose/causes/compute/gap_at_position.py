@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.gap_position import gap_position_in_timelines
 from tailrace.diagnose.series_evidence.gap_at_position_in_chunks import gap_at_position_in_chunks
 from tailrace.model.finding import Action, Finding
 
@@ -20,6 +22,14 @@ class GapAtPosition(Cause):
     needs: ClassVar[tuple[str, ...]] = ("chunks of several streams with their text offset",)
     disproof: ClassVar[str] = "The position varies."
     action: ClassVar[Action] = Action.FIX
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """It needs timelines."""
+        return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return gap_position_in_timelines(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.idle_ramp import idle_ramp_in_records
 from tailrace.diagnose.series_evidence.idle_ramp_in_requests import idle_ramp_in_requests
 from tailrace.model.finding import Action, Finding
 
@@ -20,6 +22,10 @@ class IdleRamp(Cause):
     needs: ClassVar[tuple[str, ...]] = ("send and first-token stamps of single requests", "prompt tokens")
     disproof: ClassVar[str] = "Requests are slow under load too."
     action: ClassVar[Action] = Action.FIX
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return idle_ramp_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.compiling import jit_in_log
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.compiling import jit_in_records
 from tailrace.diagnose.series_evidence.jit_in_stacks import jit_in_stacks
 from tailrace.model.finding import Action, Finding
 
@@ -21,6 +23,14 @@ class Jit(Cause):
     needs: ClassVar[tuple[str, ...]] = ("the engine's log or a stack dump from inside the slow window",)
     disproof: ClassVar[str] = "It happens again on a shape that was already used."
     action: ClassVar[Action] = Action.FIX
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """It needs timelines."""
+        return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From stops at the first request of a length."""
+        return jit_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From the engine's own lines, or a stack dump."""

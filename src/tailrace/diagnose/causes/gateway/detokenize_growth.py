@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.position_growth import growth_in_timelines
 from tailrace.diagnose.series_evidence.growth_with_position import growth_with_position
 from tailrace.model.finding import Action, Finding
 
@@ -20,6 +22,14 @@ class DetokenizeGrowth(Cause):
     needs: ClassVar[tuple[str, ...]] = ("CPU time by step (or gaps) over the output position", "running requests")
     disproof: ClassVar[str] = "The slope vanishes when the batch is held constant."
     action: ClassVar[Action] = Action.FIX
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """It needs timelines."""
+        return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return growth_in_timelines(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""

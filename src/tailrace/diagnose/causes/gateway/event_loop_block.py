@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.blocked_loop import blocked_in_timelines
 from tailrace.diagnose.series_evidence.blocked_in_series import blocked_in_series
 from tailrace.model.finding import Action, Finding
 
@@ -23,6 +25,14 @@ class EventLoopBlock(Cause):
     )
     disproof: ClassVar[str] = "The loop's lag is low during the gap."
     action: ClassVar[Action] = Action.FIX
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """It needs timelines."""
+        return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return blocked_in_timelines(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.collector import pauses_in_timelines
 from tailrace.diagnose.series_evidence.gc_in_series import gc_in_series
 from tailrace.model.finding import Action, Finding
 
@@ -20,6 +22,14 @@ class GcPause(Cause):
     needs: ClassVar[tuple[str, ...]] = ("gaps of several streams over at least six pauses",)
     disproof: ClassVar[str] = "The stops follow the batch or the prompts' size, or stay when the collector is frozen."
     action: ClassVar[Action] = Action.FIX
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """It needs timelines."""
+        return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return pauses_in_timelines(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.shared_stops import shared_stops
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -19,6 +20,12 @@ UNCHANGED: Final = 1.5
 ROUND_TRIPS: Final = 2
 """Of a request on a connection that is there: the request and its first answer; each may wait for one loss."""
 MANY: Final = 0.3
+LEAST_RTT: Final = 3
+LONG_MS: Final = 15.0
+LONG_SHARE: Final = 0.2
+RTO_MS: Final = (200.0, 480.0)
+"""Linux waits at least 200 ms and a round trip before it sends a lost segment again."""
+LOSSY_SHARE: Final = 0.005
 """Share of the slow requests with segments sent again, and more than twice that of the others: losses go with them."""
 
 
@@ -49,10 +56,134 @@ class Network(Cause):
         return "" if gateway and known.any() else "records of the gateway (connect and round-trip times)"
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """The way to the engine above 10 % of what the tail lost, and longer than the others' way."""
+        """A way that carries the excess of the slow ones; a way that is long for all; segments that are sent again."""
         window = evidence.now
         if self.cannot_run(evidence) or not window.n:
             return None
+        return self._tail(evidence) or self._long_way(evidence) or self._lossy(evidence)
+
+    def _long_way(self, evidence: EvidenceSet) -> Finding | None:
+        """The round trip itself, of every request: against the window before, or against the first token."""
+        window, before = evidence.now, evidence.before
+        seen = window.done.ms("upstream_rtt")
+        seen = seen[~np.isnan(seen)]
+        ttft = window.done.ms("ttft")
+        ttft = ttft[~np.isnan(ttft)]
+        if seen.size < LEAST_RTT or not ttft.size:
+            return None
+        rtt, first = float(np.median(seen)), float(np.median(ttft))
+        earlier = np.empty(0) if before is None else before.done.ms("upstream_rtt")
+        earlier = earlier[~np.isnan(earlier)]
+        old = float(np.median(earlier)) if earlier.size else None
+        grown = rtt - (old or 0.0)
+        if not max(LONG_MS, LONG_SHARE * first) <= grown <= first or not self.carries(evidence, grown):
+            return None
+        missing = [] if old is not None else ["the round trip in a usual window (--before FILE)"]
+        checked = []
+        if before is not None:
+            prefill = [float(np.nanmedian(side.done.ms("prefill"))) for side in (before, window)]
+            if not np.isnan(prefill).any():
+                checked.append(f"the engine's prefill {prefill[0]:.0f} -> {prefill[1]:.0f} ms (median)")
+                if prefill[1] > UNCHANGED * prefill[0] and prefill[1] - prefill[0] > grown:
+                    return None
+        was = f", {old:.1f} ms before" if old is not None else ""
+        return self.finding(
+            statement=f"The way to the engine is long: a round trip takes {rtt:.0f} ms{was}, of {first:.0f} ms to the "
+            "first token (median).",
+            evidence=[
+                Evidence(
+                    f"round trip to the engine {rtt:.0f} ms (median of {seen.size} requests; TCP's own){was}",
+                    "record:upstream_rtt_ns",
+                    "rtt_ms",
+                    round(rtt, 2),
+                    "ms",
+                ),
+                Evidence(f"TTFT {first:.0f} ms (median)", "record:ttft_ns", "ttft_ms", round(first, 1), "ms"),
+                *(Evidence(text, "record:prefill_ns", "prefill") for text in checked),
+            ],
+            explains_ms=grown,
+            relation=f"round trip / TTFT = {rtt:.0f} / {first:.0f} ms = {rtt / max(first, 1e-9):.0%}",
+            n=int(seen.size),
+            advice="Look at the route between gateway and engine (another region, a tunnel, a mesh's proxies, a "
+            "congested link); put the gateway where the engine is. The engine is not to blame.",
+            price="None at the engine.",
+            verify="tailrace diagnose ADMIN-URL, after the change",
+            missing=missing,
+            disproof_checked=checked,
+        )
+
+    def _lossy(self, evidence: EvidenceSet) -> Finding | None:
+        """Gaps of one retransmission timeout, in streams whose segments were sent again."""
+        window, before = evidence.now, evidence.before
+        again = window.done.column("upstream_retransmits")
+        known = ~np.isnan(again)
+        longest = window.done.ms("chunk_gap_max")
+        if known.sum() < LEAST_RTT or float((again[known] > 0).mean()) < MANY:
+            return None
+        waits = np.fmax(longest, np.nan_to_num(window.done.ms("unattributed"), nan=0.0))
+        of_timeout = (waits >= RTO_MS[0]) & (waits <= RTO_MS[1])
+        share = float(of_timeout.mean())
+        usual = float(np.nanmedian(longest)) if not np.isnan(longest).all() else 0.0
+        old = None
+        if before is not None and before.n:
+            earlier = np.fmax(before.done.ms("chunk_gap_max"), np.nan_to_num(before.done.ms("unattributed"), nan=0.0))
+            old = float(((earlier >= RTO_MS[0]) & (earlier <= RTO_MS[1])).mean())
+            lost = before.done.column("upstream_retransmits")
+            lost = lost[~np.isnan(lost)]
+            if share < 2.0 * old + 0.01 or (
+                lost.size >= LEAST_RTT and (lost > 0).mean() > 0.7 * (again[known] > 0).mean()
+            ):
+                return None
+        if int(of_timeout.sum()) < LEAST_RTT or share < LOSSY_SHARE:
+            return None
+        cost = float(np.median(waits[of_timeout])) - min(usual, RTO_MS[0])
+        if not self.carries(evidence, min(cost, 1e9)) and share < MANY:
+            return None
+        seen = float((again[known] > 0).mean())
+        was = f", {old:.1%} before" if old is not None else ""
+        shared = shared_stops(window).stop_share if window.stalls.row.size else 0.0
+        if shared > 0.5:
+            return None  # streams that stop together do not wait for a lost segment each
+        return self.finding(
+            statement=f"Segments are lost on the way from the engine: {share:.1%} of the requests wait once for "
+            f"{np.median(waits[of_timeout]):.0f} ms{was}, as long as TCP waits before it sends again, and {seen:.0%} "
+            f"of "
+            "the connections looked at had to.",
+            evidence=[
+                Evidence(
+                    f"the longest wait for a token lies between {RTO_MS[0]:.0f} and {RTO_MS[1]:.0f} ms in "
+                    f"{share:.1%} of "
+                    f"the requests{was}, {np.median(waits[of_timeout]):.0f} ms (median)",
+                    "record:chunk_gap_max_ns, record:unattributed_ns",
+                    "timeout_share",
+                    round(share, 4),
+                ),
+                Evidence(
+                    f"segments were sent again on {seen:.0%} of {int(known.sum())} connections that were looked at",
+                    "record:upstream_retransmits",
+                    "retransmitted_share",
+                    round(seen, 4),
+                ),
+                Evidence(
+                    f"{shared:.0%} of the stall time is shared by streams", "timeline", "shared", round(shared, 4)
+                ),
+            ],
+            explains_ms=max(cost, 0.0),
+            relation=f"longest wait {np.median(waits[of_timeout]):.0f} ms ~ a retransmission timeout (200 ms and a "
+            f"round "
+            "trip at the least)",
+            n=int(of_timeout.sum()),
+            advice="Look at the route between gateway and engine for losses (ip -s link, ss -ti, a full queue of a "
+            "switch, a wrong MTU); put the gateway where the engine is. The engine is not to blame.",
+            price="None at the engine.",
+            verify="ss -ti dst ENGINE: retrans must not grow; tailrace diagnose ADMIN-URL, after the change",
+            missing=[] if old is not None else ["the share of such waits in a usual window (--before FILE)"],
+            disproof_checked=[f"{shared:.0%} of the stall time is shared by streams"],
+        )
+
+    def _tail(self, evidence: EvidenceSet) -> Finding | None:
+        """The way to the engine above 10 % of what the tail lost, and longer than the others' way."""
+        window = evidence.now
         hops = _hops_ms(window)
         others = np.ones(window.n, dtype=bool)
         others[window.tail] = False

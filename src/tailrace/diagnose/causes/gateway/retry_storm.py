@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.retries import retries_in_access
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.retries import retries_in_records
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["RetryStorm"]
@@ -20,6 +22,10 @@ class RetryStorm(Cause):
     needs: ClassVar[tuple[str, ...]] = ("attempts by request (the gateway's, or an access log's lists)",)
     disproof: ClassVar[str] = "The attempts do not rise with the errors, or the load without repeats is as high."
     action: ClassVar[Action] = Action.FIX
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records, scrapes and timelines."""
+        return retries_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From an access log."""

@@ -16,10 +16,10 @@ from tailrace.diagnose.applications import ApplicationWindow
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.symptoms import more_often_than
-from tailrace.model.finding import Action, Evidence, Finding
+from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.store.table import RecordTable
 
-__all__ = ["PostprocessSlow", "PreprocessSlow"]
+__all__ = ["PostprocessSlow", "PreprocessSlow", "StageSlow"]
 
 MOST: Final = 0.5
 """The stage is the cause if it has at least this share of what is late, or of the tail's excess."""
@@ -28,10 +28,13 @@ MIN_LATE: Final = 3
 MIN_WELL: Final = 5
 """Requests that ran in time, to compare with; fewer leave open whether the stage is ever fast."""
 KNOWN: Final = 0.9
+LARGE: Final = 0.04
+MANY: Final = 0.4
+"""Of the requests, those of which the stage must be known: answers that are not streamed have no last token."""
 
 
-class _StageSlow(Cause):
-    """Shared by both; the subclasses name the stage."""
+class StageSlow(Cause):
+    """Shared by them; the subclasses name the stage."""
 
     needs: ClassVar[tuple[str, ...]] = (
         "records of the service before the gateway, or the stage reported by one behind it",
@@ -52,7 +55,7 @@ class _StageSlow(Cause):
             found = self._by_budgets(evidence.application)
             if found is not None:
                 return found
-        return self._by_tail(evidence) if self.stage == "preprocess" else None
+        return self._after_tokens(evidence) if self.stage == "postprocess" else self._by_tail(evidence)
 
     # -- requests whose time is over in the stage
 
@@ -181,6 +184,92 @@ class _StageSlow(Cause):
             (lost, f"they lost {lost:.0f} ms"),
         )
 
+    def _after_tokens(self, evidence: EvidenceSet) -> Finding | None:
+        """What comes after the last token is in no first token and no gap: whole requests decide."""
+        window = evidence.now
+        times, e2e = window.done.ms(self.stage), window.done.ms("e2e")
+        known = ~np.isnan(times)
+        if known.sum() < 20 or float(known.mean()) < MANY:
+            return None
+        times, e2e = times[known], e2e[known]
+        return (
+            self._since_before(evidence, times, e2e)
+            or self._few_slow(evidence, np.flatnonzero(known), times, e2e)
+            or self._large(evidence, times, e2e)
+        )
+
+    def _since_before(self, evidence: EvidenceSet, times: np.ndarray, e2e: np.ndarray) -> Finding | None:
+        """The stage took a tenth of the time in the window before, and its growth is the requests'."""
+        before, window = evidence.before, evidence.now
+        usual = float(np.median(times))
+        bound = min(evidence.objectives.bounds.get("e2e", {}).values(), default=0) / 1e6
+        if before is not None and before.n >= 20 and not np.isnan(before.done.ms(self.stage)).all():
+            old = float(np.nanmedian(before.done.ms(self.stage)))
+        elif bound and self._kept_without(e2e, times, bound):
+            old = 0.0
+        else:
+            return None
+        grown = usual - old
+        whole = float(np.median(e2e))
+        if grown < max(50.0, 0.02 * whole) or usual < 2.0 * old:
+            return None
+        part = self._longest_part(window.done)
+        since = f", {old:.0f} ms before" if old else f"; without it the objective of {bound:.0f} ms is met"
+        return self._of_tail(
+            evidence,
+            part,
+            f"Requests spend {usual:.0f} ms in {part}, after their last token{since}.",
+            (grown, f"{usual:.0f} ms in {self.stage} (median of {window.n}){since}"),
+            (whole, f"{whole:.0f} ms end to end (median)"),
+        )
+
+    @staticmethod
+    def _kept_without(e2e: np.ndarray, times: np.ndarray, bound: float) -> bool:
+        """The end-to-end objective is missed, and would not be if the stage took a tenth of its time."""
+        missed = int((e2e > bound).sum())
+        rest = int((e2e - 0.9 * times > bound).sum())
+        return more_often_than(missed, e2e.size, LATE_SHARE) and not more_often_than(rest, e2e.size, LATE_SHARE)
+
+    def _large(self, evidence: EvidenceSet, times: np.ndarray, e2e: np.ndarray) -> Finding | None:
+        """Nothing to compare with, and the stage is a part of the time that one may do without: a suspicion."""
+        usual, whole = float(np.median(times)), float(np.median(e2e))
+        bound = min(evidence.objectives.bounds.get("e2e", {}).values(), default=0) / 1e6
+        missed = bound and more_often_than(int((e2e > bound).sum()), e2e.size, LATE_SHARE)
+        if evidence.before is not None or not missed or usual < max(100.0, LARGE * whole):
+            return None
+        part = self._longest_part(evidence.now.done)
+        finding = self._of_tail(
+            evidence,
+            part,
+            f"Requests spend {usual:.0f} ms in {part}, after their last token, of {whole:.0f} ms end to end.",
+            (usual, f"{usual:.0f} ms in {self.stage} (median of {times.size})"),
+            (whole, f"{whole:.0f} ms end to end (median)"),
+        )
+        missing = ["what the stage takes in a usual window (--before FILE)"]
+        return msgspec.structs.replace(finding, level=Level.SUSPECTED, missing=missing)
+
+    def _few_slow(self, evidence: EvidenceSet, rows: np.ndarray, times: np.ndarray, e2e: np.ndarray) -> Finding | None:
+        window = evidence.now
+        usual, usual_e2e = float(np.median(times)), float(np.median(e2e))
+        # A long answer is slow by itself: those that are slow for the stage and no more than usual besides.
+        slow = np.argsort(times + np.maximum(e2e - times - usual_e2e, 0.0), kind="stable")
+        slow = slow[-max(10, round(0.025 * times.size)) :]
+        of_tail = np.maximum(times[slow] - usual, 0.0)
+        explains = float(of_tail.mean())
+        low = explains - 1.96 * float(of_tail.std()) / max(of_tail.size, 1) ** 0.5
+        excess = float(np.maximum(e2e[slow] - usual_e2e, 0.0).mean())
+        if explains < max(50.0, MOST * excess) or low <= 0:
+            return None
+        part = self._longest_part(window.done.where(rows[slow]))
+        return self._of_tail(
+            evidence,
+            part,
+            f"The slow requests spend {explains:.0f} ms more than usual in {part}, after their last token: most of "
+            f"the {excess:.0f} ms by which they are slower.",
+            (explains, f"{explains:.0f} ms more than the median in {self.stage} (95 % interval from {low:.0f} ms)"),
+            (excess, f"they take {excess:.0f} ms more than the median"),
+        )
+
     def _longest_part(self, rows: RecordTable) -> str:
         sums: Counter[str] = Counter()
         for row in rows.column("parts_ns"):
@@ -220,7 +309,7 @@ class _StageSlow(Cause):
         return msgspec.structs.replace(finding, stage=part)
 
 
-class PreprocessSlow(_StageSlow):
+class PreprocessSlow(StageSlow):
     """What the service does before it calls the model is slow: retrieval, templating, tokenising."""
 
     code: ClassVar[str] = "PREPROCESS_SLOW"
@@ -233,7 +322,7 @@ class PreprocessSlow(_StageSlow):
     )
 
 
-class PostprocessSlow(_StageSlow):
+class PostprocessSlow(StageSlow):
     """What the service does after the model has answered is slow: safety checks, formatting."""
 
     code: ClassVar[str] = "POSTPROCESS_SLOW"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.timeouts import timeout_in_access
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.timeouts import timeout_in_records
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["UpstreamTimeout"]
@@ -23,6 +25,10 @@ class UpstreamTimeout(Cause):
     )
     disproof: ClassVar[str] = "The ages of the failed requests differ from every configured timer."
     action: ClassVar[Action] = Action.TUNE
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records, scrapes and timelines."""
+        return timeout_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From an access log."""

@@ -7,7 +7,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.record_evidence.bursts import bursts_in_records
 from tailrace.diagnose.series_evidence.queue_mean import QueueMean, queue_mean
 from tailrace.model.finding import Evidence, Finding, Level
 
@@ -28,6 +30,10 @@ class Bursty(Cause):
     stage: ClassVar[str] = "queue"
     needs: ClassVar[tuple[str, ...]] = ("queue and compute time over a window", "the arrivals (send stamps)")
     disproof: ClassVar[str] = "The arrivals are regular (coefficient of variation near 0)."
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return bursts_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From counters and the mean rate; from stamps where they are there."""

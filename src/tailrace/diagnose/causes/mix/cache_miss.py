@@ -6,7 +6,10 @@ import re
 from typing import ClassVar, Final, NamedTuple
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed, Setting
+from tailrace.diagnose.record_evidence.missed_cache import counted_hits, missed_in_records
+from tailrace.diagnose.reuse import reuse
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["CacheMiss"]
@@ -52,6 +55,16 @@ class CacheMiss(Cause):
     needs: ClassVar[tuple[str, ...]] = ("the prefix cache's counters at two moments", "how much of the prompts repeats")
     disproof: ClassVar[str] = "The share of prompts that repeats fell as well: then the mix changed, not the cache."
     action: ClassVar[Action] = Action.FIX
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """The cache must be visible."""
+        if reuse(evidence.now).known or counted_hits(evidence) is not None:
+            return ""
+        return "cached tokens of the requests (usage.prompt_tokens_details), or two scrapes of the cache's counters"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and scrapes."""
+        return missed_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """Counter deltas, against what was offered."""
@@ -201,5 +214,4 @@ def _kv_source(observed: Observed) -> str:
     found = observed.of_series("kv_usage")
     if found:
         return str(found[0].place)
-    setting = observed.setting("kv_usage_pct")
-    return str(setting.place) if setting else "setting"
+    return observed.source_of("kv_usage_pct")

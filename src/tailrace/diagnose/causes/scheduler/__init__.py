@@ -13,16 +13,18 @@ from tailrace.diagnose.causes.scheduler.instance_limit import InstanceLimit
 from tailrace.diagnose.causes.scheduler.kv_preemption import KvPreemption
 from tailrace.diagnose.causes.scheduler.prefill_steals_decode import PrefillStealsDecode
 from tailrace.diagnose.causes.scheduler.queue_saturation import QueueSaturation
+from tailrace.diagnose.causes.scheduler.tune_not_scale import TuneNotScale
 
 __all__ = ["SCHEDULER"]
 
 SCHEDULER: Final[tuple[Cause, ...]] = (
+    AdmissionDeadlock(),
+    EngineStall(),
+    InstanceLimit(),
+    TuneNotScale(),
+    BatcherWait(),
     QueueSaturation(),
     PrefillStealsDecode(),
     HolLongPrefill(),
     KvPreemption(),
-    BatcherWait(),
-    InstanceLimit(),
-    EngineStall(),
-    AdmissionDeadlock(),
 )

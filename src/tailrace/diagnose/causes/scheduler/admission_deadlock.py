@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.deadlock import deadlock_in_load
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.deadlock import deadlock_in_scrapes
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["AdmissionDeadlock"]
@@ -24,6 +26,15 @@ class AdmissionDeadlock(Cause):
     )
     disproof: ClassVar[str] = "Any token was produced meanwhile."
     action: ClassVar[Action] = Action.FIX
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """It needs at least three scrapes."""
+        enough = len(evidence.states) > 2
+        return "" if enough else "three scrapes of the engine's running, waiting and token counters"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records, scrapes and timelines."""
+        return deadlock_in_scrapes(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From an engine's load lines."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.batcher import batcher_in_records
 from tailrace.diagnose.series_evidence.batcher_in_counters import batcher_in_counters
 from tailrace.model.finding import Action, Finding
 
@@ -20,6 +24,15 @@ class BatcherWait(Cause):
     needs: ClassVar[tuple[str, ...]] = ("queue and compute time over a window", "the batcher's delay", "the rate")
     disproof: ClassVar[str] = "The queue follows the load."
     action: ClassVar[Action] = Action.TUNE
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """The engine must say how long it queued."""
+        known = ~np.isnan(evidence.now.done.ms("queue_engine"))
+        return "" if known.sum() >= 20 else "queue times from the engine"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return batcher_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""

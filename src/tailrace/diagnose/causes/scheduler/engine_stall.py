@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.stall import stall_in_load
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.engine_stall import stall_in_records
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["EngineStall"]
@@ -23,6 +25,10 @@ class EngineStall(Cause):
     )
     disproof: ClassVar[str] = "A prefill was in progress, or only the first interval after idle time is slow."
     action: ClassVar[Action] = Action.FIX
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records, scrapes and timelines."""
+        return stall_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From an engine's load lines."""

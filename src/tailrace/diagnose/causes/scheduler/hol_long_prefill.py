@@ -14,6 +14,7 @@ from tailrace.diagnose.series_evidence.hol_in_requests import hol_in_requests
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
 from tailrace.stats.quantiles import quantile
+from tailrace.stats.rank_correlation import spearman
 
 __all__ = ["HolLongPrefill", "Waits", "waits_behind_prefill"]
 
@@ -69,7 +70,7 @@ def _waits(window: Window) -> Waits:
         behind_ms=behind,
         waiters=int(waiters.sum()),
         covered_share=float(behind[waiters].sum()) / total if total > 0 else 0.0,
-        correlation=_spearman(wait[short], ahead[short]),
+        correlation=spearman(wait[short], ahead[short]),
         tokens_ahead=float(np.median(ahead[waiters & (ahead > 0)])) if (waiters & (ahead > 0)).any() else 0.0,
     )
 
@@ -87,20 +88,6 @@ def _tokens_ahead(window: Window, begin: NDArray[np.float64], first: NDArray[np.
     # Whatever was done by then had come before the first token as well.
     ahead: NDArray[np.float64] = np.maximum(until(there, first, "left") - until(intervals.end, begin, "right"), 0.0)
     return ahead
-
-
-def _spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    if a.size < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return 0.0
-    ranks = [_ranks(side) for side in (a, b)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
-
-
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    upper = np.cumsum(counts)
-    ranks: NDArray[np.float64] = (upper - (counts - 1) / 2)[place]
-    return ranks
 
 
 class HolLongPrefill(Cause):

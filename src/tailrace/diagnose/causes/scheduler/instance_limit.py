@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.instances import instances_in_records
 from tailrace.diagnose.series_evidence.batcher_in_counters import instances_in_counters
 from tailrace.model.finding import Action, Finding
 
@@ -24,6 +28,15 @@ class InstanceLimit(Cause):
     )
     disproof: ClassVar[str] = "The device itself is busy."
     action: ClassVar[Action] = Action.TUNE
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """The engine's running requests."""
+        known = ~np.isnan(evidence.now.done.column("running_at_admission"))
+        return "" if known.any() else "executing and waiting requests of the engine"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return instances_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""

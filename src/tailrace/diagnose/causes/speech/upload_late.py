@@ -7,7 +7,9 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.upload import upload_in_records
 from tailrace.diagnose.speech_evidence.stream import SpeechStream, speech_streams
 from tailrace.diagnose.trend import trend
 from tailrace.model.finding import Action, Evidence, Finding
@@ -39,6 +41,16 @@ class UploadLate(Cause):
     needs: ClassVar[tuple[str, ...]] = ("received audio with positions and receive times", "results with positions")
     disproof: ClassVar[str] = "The audio came in time, and only results were late."
     action: ClassVar[Action] = Action.FIX
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """Only a gateway sees a request come in."""
+        known = ~np.isnan(evidence.now.done.column("ingress_ns"))
+        gateway = evidence.vantage == "gateway"
+        return "" if known.any() and gateway else "records of the gateway (how long a request took to come in)"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return upload_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """Lateness of each chunk against the best of its stream."""

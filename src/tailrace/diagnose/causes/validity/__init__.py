@@ -5,11 +5,39 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.validity.ab_tail import AbTailImproved, AbTailRegressed
+from tailrace.diagnose.causes.validity.bench_load import BenchClientQueue, BenchClosedLoop, BenchUnstable
+from tailrace.diagnose.causes.validity.bucket_ceiling import BucketCeiling
+from tailrace.diagnose.causes.validity.contradiction import Contradiction
+from tailrace.diagnose.causes.validity.coordinated_omission import CoordinatedOmission
+from tailrace.diagnose.causes.validity.definition_change import DefinitionChange
 from tailrace.diagnose.causes.validity.idle_artifact import IdleArtifact
+from tailrace.diagnose.causes.validity.mean_dilution import MeanDilution
 from tailrace.diagnose.causes.validity.metric_bug import MetricBug
 from tailrace.diagnose.causes.validity.metric_gap import MetricGap
+from tailrace.diagnose.causes.validity.metric_unit import MetricUnit
 from tailrace.diagnose.causes.validity.trace_gap import TraceGap
 
-__all__ = ["VALIDITY"]
+__all__ = ["JUDGEMENTS", "VALIDITY"]
 
-VALIDITY: Final[tuple[Cause, ...]] = (MetricBug(), MetricGap(), TraceGap(), IdleArtifact())
+VALIDITY: Final[tuple[Cause, ...]] = (
+    MetricBug(),
+    MetricUnit(),
+    Contradiction(),
+    CoordinatedOmission(),
+    MeanDilution(),
+    MetricGap(),
+    TraceGap(),
+    IdleArtifact(),
+    DefinitionChange(),
+)
+"""Numbers that are wrong: before everything else."""
+JUDGEMENTS: Final[tuple[Cause, ...]] = (
+    BenchClosedLoop(),
+    BenchUnstable(),
+    BenchClientQueue(),
+    AbTailRegressed(),
+    AbTailImproved(),
+    BucketCeiling(),
+)
+"""What a measurement can carry: where a cause is as sure, the cause is the answer."""

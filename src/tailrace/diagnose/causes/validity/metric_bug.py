@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.impossible_numbers import impossible_numbers
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.speech_stamps import wrong_speech_stamps
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["MetricBug"]
 
-RULES: Final = (wrong_speech_stamps,)
+RULES: Final = (wrong_speech_stamps, impossible_numbers)
 """Each looks for one kind of impossible number: (cause, observed) -> finding or `None`."""
 
 

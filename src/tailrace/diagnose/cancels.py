@@ -1,0 +1,60 @@
+"""Requests that their clients left, and what was computed for them."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.analyze.classes import prompt_tokens
+from tailrace.diagnose.window import Window
+from tailrace.model.outcome import Reason
+
+__all__ = ["Cancels", "cancels"]
+
+Floats = NDArray[np.float64]
+
+BY_CLIENT: Final = frozenset(
+    {Reason.CLIENT_DISCONNECT.value, Reason.CLIENT_WRITE_FAILED.value, Reason.DEADLINE.value, Reason.BARGE_IN.value}
+)
+
+
+class Cancels(NamedTuple):
+    """One entry a cancelled request, in the order of `Window.every`."""
+
+    rows: NDArray[np.int64]
+    age_ms: Floats
+    ttft_ms: Floats
+    output_tokens: Floats
+    work_share: float
+    """Of all tokens (prompts that were begun, and outputs), those of cancelled requests."""
+
+
+def cancels(window: Window) -> Cancels:
+    """Who left; computed once a window."""
+    if Cancels not in window.found:
+        window.found[Cancels] = _cancels(window)
+    found: Cancels = window.found[Cancels]
+    return found
+
+
+def _cancels(window: Window) -> Cancels:
+    every = window.every
+    gone = (every.column("outcome").astype(str) == "cancelled") & np.isin(
+        every.column("reason").astype(str), sorted(BY_CLIENT)
+    )
+    rows = np.flatnonzero(gone)
+    output = np.nan_to_num(every.column("output_tokens"), nan=0.0)
+    prompt = np.nan_to_num(prompt_tokens(every), nan=0.0)
+    # Who left in a queue had nothing computed.
+    begun = ~np.isin(every.column("died_in").astype(str), ("ingress", "queue", "preprocess"))
+    work = np.where(begun, prompt, 0.0) + output
+    total = float(work.sum())
+    return Cancels(
+        rows,
+        every.ms("e2e")[rows],
+        every.ms("ttft")[rows],
+        output[rows],
+        float(work[rows].sum()) / total if total > 0 else 0.0,
+    )

@@ -1,0 +1,42 @@
+"""CANCEL_NOT_PROPAGATED: the client has left, and the engine goes on."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from tailrace.diagnose.cancels import cancels
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.record_evidence.ghosts import cancelled_still_runs
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["CancelNotPropagated"]
+
+FEWEST = 5
+
+
+class CancelNotPropagated(Cause):
+    """The engine's slot is freed late after a client left, or the engine holds as many as were cancelled too much."""
+
+    code: ClassVar[str] = "CANCEL_NOT_PROPAGATED"
+    stage: ClassVar[str] = "decode"
+    needs: ClassVar[tuple[str, ...]] = (
+        "when the engine's slot was seen free after a cancel, or its running requests beside ours",
+    )
+    disproof: ClassVar[str] = "Other work keeps the engine busy: it holds more than ours without any cancel, too."
+    action: ClassVar[Action] = Action.FIX
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """There must be cancels, and something that says what the engine did then."""
+        window = evidence.now
+        if cancels(window).rows.size < FEWEST:
+            return f"at least {FEWEST} requests that were cancelled"
+        every = window.every
+        known = ~np.isnan(every.column("cancel_slot_ns")) | ~np.isnan(every.column("running_at_admission"))
+        return "" if known.any() else "the engine's running requests (its /metrics), or when its slot was seen free"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return cancelled_still_runs(self, evidence)

@@ -1,0 +1,36 @@
+"""GW_CONN_POOL_CAP: requests wait for a connection, not for the engine."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.record_evidence.pool import pool_in_records
+from tailrace.model.finding import Finding
+
+__all__ = ["ConnPoolCap"]
+
+
+class ConnPoolCap(Cause):
+    """What is with the engine is flat at one number, more of ours is under way, and the engine has nobody waiting."""
+
+    code: ClassVar[str] = "GW_CONN_POOL_CAP"
+    stage: ClassVar[str] = "queue"
+    needs: ClassVar[tuple[str, ...]] = (
+        "the gateway's wait for a connection, or the engine's running requests",
+        "the engine's waiting requests",
+    )
+    disproof: ClassVar[str] = "The engine has waiting requests at the same time."
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """Either the pool's own wait, or what the engine held."""
+        done = evidence.now.done
+        known = ~np.isnan(done.column("pool_wait_ns")) | ~np.isnan(done.column("running_at_admission"))
+        return "" if known.any() else "the gateway's wait for a connection, or the engine's running requests"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return pool_in_records(self, evidence)

@@ -1,0 +1,26 @@
+"""GW_IDLE_TIMEOUT: a hop closes connections on which nothing came for a while, although the engine still works."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.record_evidence.idle_timer import idle_timer_in_records
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["IdleTimeout"]
+
+
+class IdleTimeout(Cause):
+    """Streams that are cut at one age with no byte of an answer, or at one time after their last token."""
+
+    code: ClassVar[str] = "GW_IDLE_TIMEOUT"
+    stage: ClassVar[str] = "response"
+    needs: ClassVar[tuple[str, ...]] = ("ages of the requests that failed", "the idle timers of every hop")
+    disproof: ClassVar[str] = "The ages spread, or bytes had come shortly before."
+    action: ClassVar[Action] = Action.TUNE
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return idle_timer_in_records(self, evidence)

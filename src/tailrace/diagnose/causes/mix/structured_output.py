@@ -1,0 +1,34 @@
+"""MIX_STRUCTURED_OUTPUT: requests with a grammar are slow, or make the others slow."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.record_evidence.grammars import grammar_in_records
+from tailrace.model.finding import Action, Finding
+
+__all__ = ["StructuredOutput"]
+
+FEWEST = 8
+
+
+class StructuredOutput(Cause):
+    """The first token is late only with a grammar while the gaps are equal; or all stand still when one arrives."""
+
+    code: ClassVar[str] = "MIX_STRUCTURED_OUTPUT"
+    stage: ClassVar[str] = "prefill"
+    needs: ClassVar[tuple[str, ...]] = ("which requests have a grammar", "requests with and without one")
+    disproof: ClassVar[str] = "Plain requests of equal length are as slow at the same time."
+    action: ClassVar[Action] = Action.FIX
+
+    def cannot_run(self, evidence: EvidenceSet) -> str:
+        """Both kinds must be there."""
+        grammar = evidence.now.done.column("grammar").astype(bool)
+        some = FEWEST <= grammar.sum() <= grammar.size - FEWEST
+        return "" if some else f"at least {FEWEST} requests with a grammar, and as many without one"
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """From records and timelines."""
+        return grammar_in_records(self, evidence)

@@ -1,0 +1,283 @@
+"""AB_TAIL_REGRESSED and AB_TAIL_IMPROVED: what a table of two arms says of the tail, and how much it can carry."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, NamedTuple
+
+from tailrace.diagnose.arm_numbers import pairs_of, seen, unlike
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.model.finding import Action, Evidence, Finding
+from tailrace.stats.quantiles import needed
+
+__all__ = ["AbTailImproved", "AbTailRegressed"]
+
+WORSE: Final = 5.0
+"""Percent from which a quoted tail is called worse or better: below it lies the spread of any repeated run."""
+NOT_WORSE: Final = 2.0
+ENOUGH: Final = 1000
+LONG_S: Final = 60.0
+_METRICS: Final = ("ttft", "e2e", "tpot", "itl", "chunk_gap")
+_RATES: Final = ("output_tok_s", "req_s", "total_tok_s")
+_VERIFY: Final = "tailrace ab URL_A URL_B --rounds 6 --rate 5 --duration 120"
+
+
+class _Change(NamedTuple):
+    """How one latency moved, in percent."""
+
+    metric: str
+    middle: float | None
+    tail: float
+    stat: str
+    arm: Arm
+    numbers: list[Evidence]
+    """What both were read from."""
+
+
+class _Sides(NamedTuple):
+    changes: list[_Change]
+    rate: tuple[str, float] | None
+    """(name, change in percent) of the throughput."""
+    n: float | None
+    duration_s: float | None
+    failures: tuple[float, float] | None
+    differs: list[str]
+    label: str
+
+
+def _sides(observed: Observed) -> list[_Sides]:
+    """What each pair of arms, and each column of changes, says."""
+    out = [_of_pair(pair.before, pair.after, observed) for pair in pairs_of(observed.arms)]
+    out += [_of_changes(arm, observed) for arm in observed.arms if any(v.relative for v in arm.values.values())]
+    return [item for item in out if item.changes]
+
+
+def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides:
+    changes = []
+    for metric in _METRICS:
+        for stat in ("p999", "p99", "p95"):
+            old, new = before.quoted(metric, stat), after.quoted(metric, stat)
+            if not old or not new or old.relative or new.relative or old.value <= 0 or old.unit != new.unit:
+                continue
+            mid = (before.quoted(metric, "p50"), after.quoted(metric, "p50"))
+            middle = _percent(mid[0], mid[1])
+            tail = 100.0 * (new.value / old.value - 1.0)
+            numbers = [seen(before, old), seen(after, new)]
+            numbers += [
+                seen(arm, one) for arm, one in zip((before, after), mid, strict=True) if one and middle is not None
+            ]
+            changes.append(_Change(metric, middle, tail, stat, after, numbers))
+            break
+    n = [arm.get("n") for arm in (before, after)]
+    fewest = min((one for one in n if one is not None), default=None) if any(n) else observed.number("n", "num_prompts")
+    failed = (_failed(before), _failed(after))
+    rate = next(
+        (
+            (name, change)
+            for name in _RATES
+            if (change := _percent(before.quoted(name), after.quoted(name))) is not None
+        ),
+        None,
+    )
+    duration = min((v for arm in (before, after) if (v := arm.get("duration")) is not None), default=None)
+    return _Sides(
+        changes,
+        rate,
+        fewest,
+        duration if duration is not None else observed.number("duration_s", "window_s"),
+        (failed[0], failed[1]) if failed[0] is not None and failed[1] is not None else None,
+        unlike(before, after),
+        f"{before.name} -> {after.name}",
+    )
+
+
+def _of_changes(arm: Arm, observed: Observed) -> _Sides:
+    changes = []
+    for metric in _METRICS:
+        for stat in ("p999", "p99", "p95"):
+            tail = arm.quoted(metric, stat)
+            if tail is None or not tail.relative:
+                continue
+            middle = arm.quoted(metric, "p50")
+            numbers = [seen(arm, tail), *([seen(arm, middle)] if middle else [])]
+            changes.append(
+                _Change(metric, middle.value if middle and middle.relative else None, tail.value, stat, arm, numbers)
+            )
+            break
+    rate = next(((name, v.value) for name in _RATES if (v := arm.quoted(name)) is not None and v.relative), None)
+    n = arm.get("n") or observed.number("n", "num_prompts")
+    return _Sides(changes, rate, n, observed.number("duration_s", "window_s"), None, [], arm.name)
+
+
+def _percent(old: Quoted | None, new: Quoted | None) -> float | None:
+    if old is None or new is None or old.relative or new.relative or old.value <= 0 or old.unit != new.unit:
+        return None
+    return 100.0 * (new.value / old.value - 1.0)
+
+
+def _failed(arm: Arm) -> float | None:
+    share = arm.get("failed_share")
+    if share is not None:
+        return share
+    good = arm.get("success_share")
+    if good is not None:
+        return 1.0 - good
+    failed, n = arm.get("failed"), arm.get("n")
+    return None if failed is None or not n else failed / max(n + failed, 1.0)
+
+
+class _AbTail(Cause):
+    stage: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ("two arms with p50 and p99", "n >= 1000 of each", "at least a minute of load")
+
+    def _carries(self, sides: _Sides) -> tuple[list[str], list[Evidence], str]:
+        """(what is missing for more than a suspicion, evidence of it, words)."""
+        missing, evidence, words = [], [], ""
+        if sides.n is None:
+            missing.append(f"the number of samples in each arm: a p99 needs {needed(0.99)}, a change of it {ENOUGH}")
+        elif sides.n < ENOUGH:
+            missing.append(f"more samples: a change of a p99 needs {ENOUGH} in each arm")
+            evidence.append(Evidence(text=f"n = {sides.n:.0f}", source="facts", name="n", value=sides.n))
+        if sides.duration_s is not None and sides.duration_s < LONG_S:
+            missing.append(f"longer runs: {sides.duration_s:g} s is too short for a p99")
+            evidence.append(
+                Evidence(
+                    text=f"the run took {sides.duration_s:g} s",
+                    source="facts",
+                    name="duration",
+                    value=sides.duration_s,
+                    unit="s",
+                )
+            )
+            words = f" A run of {sides.duration_s:g} s is too short for a p99: ask for more samples."
+        elif sides.n is None or sides.n < ENOUGH:
+            words = " The samples are too few, or not told, to be sure of a p99."
+        if sides.differs:
+            missing.append(f"equal work in both arms (they differ: {', '.join(sides.differs)})")
+        return missing, evidence, words
+
+
+class AbTailRegressed(_AbTail):
+    """p50 as good or better, and the tail worse."""
+
+    code: ClassVar[str] = "AB_TAIL_REGRESSED"
+    disproof: ClassVar[str] = "The interval of the tail's change contains 0."
+    action: ClassVar[Action] = Action.ROLLBACK
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """The latency whose tail grew most while its middle did not."""
+        worst: tuple[float, _Sides, _Change] | None = None
+        for sides in _sides(observed):
+            for change in sides.changes:
+                if change.tail < WORSE or (change.middle is not None and change.middle > NOT_WORSE):
+                    continue
+                if worst is None or change.tail > worst[0]:
+                    worst = (change.tail, sides, change)
+        if worst is None:
+            return None
+        _, sides, change = worst
+        missing, evidence, words = self._carries(sides)
+        if change.middle is None:
+            missing.append(f"{change.metric.upper()} p50 of both arms: it tells a worse tail from a slower whole")
+        name = change.metric.upper()
+        price = "Reject it, or give its gain at the median up."
+        if sides.rate is not None:
+            rate = f"{sides.rate[0].replace('_', ' ')} {sides.rate[1]:+.1f} %"
+            evidence.append(
+                Evidence(
+                    text=rate,
+                    source=str(change.arm.place) or "facts",
+                    name=sides.rate[0],
+                    value=sides.rate[1],
+                    unit="%",
+                )
+            )
+            words += f" Throughput changed by {sides.rate[1]:+.1f} %."
+        middle = "" if change.middle is None else f"p50 changed by {change.middle:+.1f} % while "
+        relation = (
+            f"{name} "
+            + ("" if change.middle is None else f"p50 {change.middle:+.1f} %, ")
+            + f"{change.stat} {change.tail:+.1f} %"
+        )
+        evidence.insert(
+            0,
+            Evidence(
+                text=relation,
+                source=str(change.arm.place) or "facts",
+                name=f"{change.metric}.{change.stat}",
+                value=round(change.tail, 2),
+                unit="%",
+            ),
+        )
+        return self.finding(
+            statement=f"{name} {middle}{change.stat} changed by {change.tail:+.1f} %: the tail regressed "
+            f"({sides.label}).{words}",
+            evidence=[*evidence, *change.numbers],
+            explains_ms=None,
+            relation=relation,
+            n=int(sides.n or 0),
+            advice="Reject the change for users who wait for the tail; if the gain at the median matters, find what "
+            "the slow "
+            "requests share (length, queue, cache, a second prefill) with the requests one by one.",
+            price=price,
+            verify=_VERIFY,
+            missing=missing,
+        )
+
+
+class AbTailImproved(_AbTail):
+    """The tail better beyond the spread, and not more failures."""
+
+    code: ClassVar[str] = "AB_TAIL_IMPROVED"
+    disproof: ClassVar[str] = "Repeated runs of one arm differ as much."
+    action: ClassVar[Action] = Action.NONE
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """Every latency's tail better or equal, one clearly better; the price is said."""
+        for sides in _sides(observed):
+            best = min(sides.changes, key=lambda change: change.tail)
+            if best.tail > -2 * WORSE or any(change.tail >= WORSE for change in sides.changes):
+                continue
+            if sides.failures is not None and sides.failures[1] > sides.failures[0] + 0.001:
+                continue  # It may be better only because the slow ones failed.
+            missing, evidence, words = self._carries(sides)
+            if sides.failures is None:
+                missing.append("failed requests of both arms: those that fail do not wait")
+            name = best.metric.upper()
+            price = "None is visible in these numbers."
+            if sides.rate is not None:
+                rate = f"{sides.rate[0].replace('_', ' ')} {sides.rate[1]:+.1f} %"
+                price = f"{rate}." + (" Watch it." if sides.rate[1] < -1.0 else "")
+                evidence.append(
+                    Evidence(
+                        text=rate,
+                        source=str(best.arm.place) or "facts",
+                        name=sides.rate[0],
+                        value=sides.rate[1],
+                        unit="%",
+                    )
+                )
+            relation = f"{name} {best.stat} {best.tail:+.1f} %"
+            evidence.insert(
+                0,
+                Evidence(
+                    text=relation,
+                    source=str(best.arm.place) or "facts",
+                    name=f"{best.metric}.{best.stat}",
+                    value=round(best.tail, 2),
+                    unit="%",
+                ),
+            )
+            return self.finding(
+                statement=f"{name} {best.stat} changed by {best.tail:+.1f} %: the tail improved "
+                f"({sides.label}).{words}",
+                evidence=[*evidence, *best.numbers],
+                explains_ms=None,
+                relation=relation,
+                n=int(sides.n or 0),
+                advice="Accept it, and keep watching the throughput and the failures.",
+                price=price,
+                verify=_VERIFY,
+                missing=missing,
+            )
+        return None

@@ -1,0 +1,252 @@
+"""BENCH_CLIENT_QUEUE, BENCH_CLOSED_LOOP, BENCH_UNSTABLE: what a load test measured was its own load."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Final
+
+import numpy as np
+
+from tailrace.diagnose.arm_numbers import concurrency_of, name_of, seen, shown
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.model.finding import Action, Evidence, Finding, Level
+
+__all__ = ["BenchClientQueue", "BenchClosedLoop", "BenchUnstable"]
+
+_VERIFY: Final = "tailrace bench http://localhost:8000 --rate 5 --duration 60"
+
+
+class BenchClientQueue(Cause):
+    """TTFT is about (prompts / concurrency) x generation time: requests stand in a queue of the load test's making."""
+
+    code: ClassVar[str] = "BENCH_CLIENT_QUEUE"
+    stage: ClassVar[str] = "queue"
+    needs: ClassVar[tuple[str, ...]] = ("t_intended and t_send of each request",)
+    disproof: ClassVar[str] = "send = intended for every request: the queue is the server's."
+    action: ClassVar[Action] = Action.COLLECT
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """Waves of requests; which side they wait on needs two stamps."""
+        return next((found for arm in observed.arms if (found := self._waves(arm, observed)) is not None), None)
+
+    def _waves(self, arm: Arm, observed: Observed) -> Finding | None:
+        n = arm.get("n") or observed.number("num_prompts", "n")
+        limit = concurrency_of(arm, observed)
+        ttft = arm.quoted("ttft", "max", "p99", "p95")
+        if not n or not limit or ttft is None or ttft.unit != "ms" or ttft.relative or n < 3 * limit:
+            return None
+        made = _generation_ms(arm)
+        if made is None or made <= 0:
+            return None
+        waves = n / limit
+        expected = waves * made
+        ratio = ttft.value / expected
+        if not 0.7 <= ratio <= 1.3:
+            return None
+        return self.finding(
+            statement=f"TTFT {ttft.stat} {shown(ttft.value, 'ms')} is what a queue of the test's own gives: {n:g} "
+            "prompts at "
+            f"{limit:g} at once are {waves:.3g} waves of {shown(made, 'ms')}. Whether they wait in the client or in "
+            "the server "
+            "cannot be told from this.",
+            evidence=[
+                seen(arm, ttft),
+                Evidence(text=f"{n:g} prompts, {limit:g} at once", source=str(arm.place) or "facts", name="n", value=n),
+                Evidence(
+                    text=f"{waves:.3g} waves x {shown(made, 'ms')} a generation = {shown(expected, 'ms')}",
+                    source=str(arm.place) or "facts", name="waves", value=waves,
+                ),
+            ],
+            explains_ms=None,
+            relation=f"{n:g}/{limit:g} x {shown(made)} = {shown(expected)} ms; seen {shown(ttft.value)} ms",
+            n=int(n),
+            advice="Send at a rate that the server can serve, and keep the intended and the send stamp of each "
+            "request.",
+            price="A run at a fixed rate takes as long as its duration says.",
+            verify=_VERIFY,
+            missing=["the intended and the send stamp of each request: they tell client from server"],
+            rivals=["SCHED_QUEUE_SATURATION"],
+            level=Level.SUSPECTED,
+        )  # fmt: skip
+
+
+def _generation_ms(arm: Arm) -> float | None:
+    tpot, tokens = arm.get("tpot", "mean", "p50"), arm.get("output_tokens")
+    if tpot is not None and tokens is not None and tokens > 1:
+        return tpot * (tokens - 1)
+    whole, first = arm.get("e2e", "mean", "p50"), arm.get("ttft", "mean", "p50")
+    if whole is not None and first is not None and whole > first:
+        return whole - first
+    return arm.get("decode", "mean", "p50")
+
+
+class BenchClosedLoop(Cause):
+    """A fixed number of requests at once, and other output lengths: TTFT moves with the rate of prefills."""
+
+    code: ClassVar[str] = "BENCH_CLOSED_LOOP"
+    stage: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ("two runs with equal concurrency, and their output lengths",)
+    disproof: ClassVar[str] = "Output lengths are equal, or TTFT differs at an equal request rate as well."
+    action: ClassVar[Action] = Action.COLLECT
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """Longer outputs, shorter TTFT, equal concurrency, no request rate."""
+        arms = [arm for arm in observed.arms if _output(arm, observed) and arm.quoted("ttft", "mean", "p50", "p99", "")]
+        for place, short in enumerate(arms):
+            for long in arms[place + 1 :]:
+                swapped = (_output(short, observed) or 0.0) > (_output(long, observed) or 0.0)
+                found = self._pair(long, short, observed) if swapped else self._pair(short, long, observed)
+                if found is not None:
+                    return found
+        return None
+
+    def _pair(self, short: Arm, long: Arm, observed: Observed) -> Finding | None:
+        outputs = (_output(short, observed) or 0.0, _output(long, observed) or 0.0)
+        limits = (concurrency_of(short, observed), concurrency_of(long, observed))
+        ttft = (short.quoted("ttft", "mean", "p50", "p99", ""), long.quoted("ttft", "mean", "p50", "p99", ""))
+        if (
+            ttft[0] is None
+            or ttft[1] is None
+            or ttft[0].stat != ttft[1].stat
+            or limits[0] is None
+            or limits[0] != limits[1]
+        ):
+            return None
+        if outputs[1] < 1.2 * outputs[0] or ttft[1].value > 0.9 * ttft[0].value:
+            return None
+        rated = observed.number("request_rate") or any(
+            isinstance(arm.keys.get("offered_rps"), float) for arm in (short, long)
+        )
+        other = [
+            name for name in ("prompt_tokens", "offered_rps")
+            if short.keys.get(name) is not None and short.keys.get(name) != long.keys.get(name)
+        ]  # fmt: skip
+        missing = [f"runs that are equal in {name.replace('_', ' ')}" for name in other]
+        if rated:
+            missing.append("whether the rate or the limit held requests back")
+        place = str(long.place) or "facts"
+        return self.finding(
+            statement=f"With {limits[0]:g} at once in a closed loop, longer outputs ({outputs[0]:g} -> "
+            f"{outputs[1]:g} tokens) "
+            f"lower the rate of new prefills, so TTFT falls ({shown(ttft[0].value, 'ms')} -> "
+            f"{shown(ttft[1].value, 'ms')}); the "
+            "server did not become faster.",
+            evidence=[
+                seen(short, ttft[0]),
+                seen(long, ttft[1]),
+                Evidence(
+                    text=f"output tokens {outputs[0]:g} -> {outputs[1]:g}",
+                    source=place,
+                    name="output_tokens",
+                    value=outputs[1],
+                ),
+                Evidence(text=f"{limits[0]:g} at once in both", source=place, name="concurrency", value=limits[0]),
+            ],
+            explains_ms=None,
+            relation=f"output x {outputs[1] / outputs[0]:.3g}, TTFT x {ttft[1].value / ttft[0].value:.3g} at "
+            f"concurrency {limits[0]:g}",
+            n=int(long.get("n") or 0),
+            advice="Compare at an equal request rate (open loop), never at equal concurrency when the output length "
+            "differs.",
+            price="An open loop queues without end where the rate is above what the server can do.",
+            verify=_VERIFY,
+            missing=missing,
+        )
+
+
+def _output(arm: Arm, observed: Observed) -> float | None:
+    own = arm.keys.get("output_tokens")
+    if isinstance(own, (int, float)):
+        return float(own)
+    return arm.get("output_tokens", "", "mean", "p50") or observed.number(f"{arm.name}.output_tokens")
+
+
+class BenchUnstable(Cause):
+    """The same run again gives another TTFT, while the gaps are as before."""
+
+    code: ClassVar[str] = "BENCH_UNSTABLE"
+    stage: ClassVar[str] = ""
+    needs: ClassVar[tuple[str, ...]] = ("three or more runs of the same load, with TTFT and ITL",)
+    disproof: ClassVar[str] = "The coefficient of variation over more runs is small."
+    action: ClassVar[Action] = Action.COLLECT
+    CV: ClassVar[float] = 0.3
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """CV of TTFT above 0.3 over runs that nothing tells apart but their number."""
+        runs = [arm for arm in observed.arms if _RUN.search(f"{arm.label} {' '.join(arm.keys)}")]
+        if len(runs) < 3:
+            return self._listed(observed)
+        for stat in ("mean", "p50", "", "p99"):
+            values = [(arm, arm.quoted("ttft", stat)) for arm in runs]
+            known = [(arm, quoted) for arm, quoted in values if quoted is not None and not quoted.relative]
+            if len(known) < 3:
+                continue
+            cv = _cv([quoted.value for _, quoted in known])
+            if cv <= self.CV:
+                return None
+            gaps = [arm.get("itl", "mean", "p50", "") or arm.get("tpot", "mean", "p50", "") for arm, _ in known]
+            calm = [gap for gap in gaps if gap is not None]
+            steady = _cv(calm) if len(calm) == len(known) else None
+            if steady is not None and steady > self.CV:
+                return None
+            return self._found(known, cv, steady)
+        return None
+
+    def _found(self, known: list[tuple[Arm, Quoted]], cv: float, steady: float | None) -> Finding:
+        values = [quoted.value for _, quoted in known]
+        first = values[0] == max(values) and _cv(values[1:]) < self.CV
+        words = ", ".join(shown(value) for value in values)
+        name = name_of(known[0][1])
+        return self.finding(
+            statement=f"{name} differs from run to run: {words} ms, a CV of {cv:.2f}"
+            + (
+                "; the first run is the slow one, so warm-up is in it." if first
+                else ": one number of it says nothing, and no comparison holds."
+            ),
+            evidence=[
+                *(seen(arm, quoted) for arm, quoted in known[:8]),
+                Evidence(
+                    text=f"CV of {name} over {len(values)} runs = {cv:.2f} ({words} ms)", source=str(known[0][1].place),
+                    name="cv", value=round(cv, 3),
+                ),
+            ],
+            explains_ms=None,
+            relation=f"standard deviation / mean of {words} = {cv:.2f}, above {self.CV:g}"
+            + ("" if steady is None else f"; ITL {steady:.2f}"),
+            n=len(values),
+            advice="Warm up before measuring, begin each run with an equal cache state, and make at least 5 runs.",
+            price="Five runs take five times as long.",
+            verify="tailrace ab http://localhost:8000 http://localhost:8000 --rounds 5 --rate 5 --duration 60",
+            missing=[] if steady is not None else ["ITL of each run: where it is steady, the start of requests varies"],
+        )  # fmt: skip
+
+    def _listed(self, observed: Observed) -> Finding | None:
+        """`ttft_runs_s: [1.0, 1.1, 4.0]` of a form."""
+        for item in observed.settings:
+            if "ttft" not in item.name.lower() or not isinstance(item.value, list) or len(item.value) < 3:
+                continue
+            values = [float(one) for one in item.value if isinstance(one, (int, float)) and not isinstance(one, bool)]
+            if len(values) < 3 or _cv(values) <= self.CV:
+                continue
+            scale = 1e3 if item.unit == "s" or item.name.endswith("_s") else 1.0
+            known = [
+                (
+                    Arm(name=f"run {n}", label=f"run {n}", place=item.place),
+                    Quoted(quantity="ttft", value=value * scale, unit="ms", label=item.name, place=item.place),
+                )
+                for n, value in enumerate(values, start=1)
+            ]
+            return self._found(known, _cv(values), None)
+        return None
+
+
+_RUN: Final = re.compile(r"\b(?:run|trial|attempt|repeat|repetition|round|iteration|rep)s?\b", re.IGNORECASE)
+
+
+def _cv(values: list[float]) -> float:
+    """Sample standard deviation / mean; 0 where there are less than two."""
+    array = np.array(values, dtype=np.float64)
+    if array.size < 2 or array.mean() <= 0:
+        return 0.0
+    return float(array.std(ddof=1) / array.mean())

@@ -1,0 +1,151 @@
+"""METRIC_UNIT: chunks were counted as tokens, or the other way round."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+
+from tailrace.diagnose.arm_numbers import concurrency_of, seen, shown
+from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.observed import Arm, Observed, Rows
+from tailrace.model.finding import Action, Evidence, Finding, Level
+
+__all__ = ["MetricUnit"]
+
+LOW, HIGH = 0.9, 1.1
+"""Client count / the engine's own count where both count tokens."""
+OFF: Final = 1.3
+"""ITL x throughput at one request at once is 1000 ms; more than this factor above it, a gap holds several tokens."""
+MATCHES: Final = 0.3
+_ADVICE: Final = (
+    "Divide the gaps by the tokens in a chunk (usage.completion_tokens / chunks), or read TPOT, which counts by usage; "
+    "label the unit. Compare runs only after both count the same."
+)
+
+
+class MetricUnit(Cause):
+    """A token rate and a gap that cannot both be per token."""
+
+    code: ClassVar[str] = "METRIC_UNIT"
+    stage: ClassVar[str] = "decode"
+    needs: ClassVar[tuple[str, ...]] = (
+        "mean and peak token rate, or gap and token rate at one request at once, or both token counts",
+    )
+    disproof: ClassVar[str] = "Client count / usage.completion_tokens is 1.00 +- 0.05."
+    action: ClassVar[Action] = Action.FIX
+    ends: ClassVar[bool] = True
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """Peak below mean; ITL x tokens/s far above 1000 at concurrency 1; counts that differ."""
+        found = [self._peak(arm) for arm in observed.arms]
+        found += [self._rate(arm, observed) for arm in observed.arms]
+        found += [self._counts(rows) for rows in observed.table("requests")]
+        return surest(found)
+
+    def _peak(self, arm: Arm) -> Finding | None:
+        peak, mean = arm.quoted("peak_output_tok_s"), arm.quoted("output_tok_s")
+        if peak is None or mean is None or peak.relative or mean.relative or not 0 < peak.value < 0.98 * mean.value:
+            return None
+        ratio = mean.value / peak.value
+        accept = arm.quoted("accept_length")
+        fits = accept is not None and abs(ratio / accept.value - 1.0) <= MATCHES
+        evidence = [seen(arm, mean), seen(arm, peak), _ratio(ratio, arm)]
+        words = ""
+        if accept is not None:
+            evidence.append(seen(arm, accept))
+            words = f", near the accept length {accept.value:g}" if fits else ""
+        return self.finding(
+            statement=f"The peak token rate {shown(peak.value)} tok/s is below the mean {shown(mean.value)} tok/s, "
+            "which is "
+            f"impossible: the peak counts chunks, not tokens ({ratio:.2f} tokens in a chunk{words}).",
+            evidence=evidence,
+            explains_ms=None,
+            relation=f"{shown(mean.value)}/{shown(peak.value)} = {ratio:.2f}"
+            + (f" ~ accept length {accept.value:g}" if fits and accept is not None else ""),
+            n=int(arm.get("n") or 0),
+            advice=_ADVICE,
+            price="Numbers per token and per chunk of older runs cannot be compared.",
+            verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
+            level=Level.PROVEN if fits else Level.CONSISTENT,
+        )
+
+    def _rate(self, arm: Arm, observed: Observed) -> Finding | None:
+        """At one request at once a stream makes all the tokens: a token takes 1000 / rate ms."""
+        rate = arm.quoted("output_tok_s") or arm.quoted("decode_tok_s")
+        gap = arm.quoted("itl", "p50", "mean", "")
+        if rate is None or gap is None or rate.relative or gap.relative or rate.value <= 0 or gap.unit != "ms":
+            return None
+        if concurrency_of(arm, observed) != 1:
+            return None
+        expected = 1000.0 / rate.value
+        ratio = gap.value / expected
+        if ratio <= OFF:
+            return None
+        accept = arm.quoted("accept_length")
+        evidence = [
+            seen(arm, rate),
+            seen(arm, gap),
+            Evidence(
+                text=f"1000 / {shown(rate.value)} = {expected:.2f} ms a token at concurrency 1; {shown(gap.value)} / "
+                f"{expected:.2f} = {ratio:.2f}",
+                source=str(gap.place) or "facts",
+                name="tokens_per_chunk",
+                value=round(ratio, 3),
+            ),
+        ]
+        if accept is not None:
+            evidence.append(seen(arm, accept))
+        return self.finding(
+            statement=f"At concurrency 1, {shown(rate.value)} tok/s means {expected:.2f} ms a token, but ITL says "
+            f"{shown(gap.value)} ms: the gap is one per chunk, and a chunk holds about {ratio:.2f} tokens. The unit "
+            "differs, "
+            "not the engine.",
+            evidence=evidence,
+            explains_ms=None,
+            relation=f"1000/{shown(rate.value)} = {expected:.2f} ms expected, {shown(gap.value)} ms shown",
+            n=int(arm.get("n") or 0),
+            advice=_ADVICE,
+            price="Numbers per token and per chunk of older runs cannot be compared.",
+            verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
+        )
+
+    def _counts(self, rows: Rows) -> Finding | None:
+        usage, ours = rows.numbers("usage_completion_tokens"), rows.numbers("output_tokens")
+        known = (usage > 0) & (ours > 0)
+        if not known.any():
+            return None
+        ratio = float(np.median(ours[known] / usage[known]))
+        if LOW <= ratio <= HIGH:
+            return None
+        n = int(known.sum())
+        source = str(rows.place)
+        return self.finding(
+            statement=f"The client counts {ratio:.2f} x the tokens that the engine's usage says (n = {n}): it counts "
+            "chunks, "
+            "and every number per token is off by that factor.",
+            evidence=[
+                Evidence(
+                    text=f"output_tokens / usage_completion_tokens = {ratio:.2f} (median of n = {n} requests)",
+                    source=source,
+                    name="token_ratio",
+                    value=round(ratio, 3),
+                )
+            ],
+            explains_ms=None,
+            relation=f"client count / usage = {ratio:.2f}, not 1.00",
+            n=n,
+            advice=_ADVICE,
+            price="Numbers per token and per chunk of older runs cannot be compared.",
+            verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
+            missing=[] if n >= 3 else ["more requests with both counts"],
+        )
+
+
+def _ratio(ratio: float, arm: Arm) -> Evidence:
+    return Evidence(
+        text=f"mean / peak = {ratio:.2f}",
+        source=str(arm.place) or "facts",
+        name="tokens_per_chunk",
+        value=round(ratio, 3),
+    )

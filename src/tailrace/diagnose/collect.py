@@ -1,0 +1,104 @@
+"""What to collect next, by what was given: the number that is missing, never "more data"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tailrace.diagnose.observed import Arm, Observed, Role
+from tailrace.diagnose.observed.vocabulary import QUANTITIES
+from tailrace.stats.quantiles import needed, supported
+
+__all__ = ["sample_notes", "what_to_collect"]
+
+_FIRST: Final = ("ttft", "queue", "prefill")
+_PACE: Final = ("tpot", "itl", "chunk_gap", "decode_tok_s")
+_MOST: Final = 6
+
+
+def what_to_collect(observed: Observed) -> list[str]:
+    """In the order in which it helps."""
+    out: list[str] = []
+    if not _numbers(observed):
+        out.append(
+            "the numbers as text: a picture cannot be read, and numbers in sentences are given as facts "
+            "(--facts ttft_p99_ms=850 --facts n=1000, or --ask)"
+        )
+    out += _of_arms(observed.arms)
+    if observed.histograms and all(item.lifetime for item in observed.histograms):
+        out.append("a second scrape of /metrics: one holds everything since the start")
+    if not observed.table("requests"):
+        out.append("the requests one by one, as CSV or JSONL: send, first token, last token, tokens")
+    if not (observed.series or observed.counters or observed.events):
+        out.append(
+            "the engine's log of the slow window, or two scrapes of its /metrics (preemptions, running, waiting, "
+            "queue time)"
+        )
+    elif not observed.counters:
+        out.append("two scrapes of /metrics around the slow window: preemptions, queue time, cache hits as counters")
+    return out[:_MOST]
+
+
+def _numbers(observed: Observed) -> bool:
+    numeric = any(item.number is not None for item in observed.settings)
+    return bool(
+        observed.arms or observed.series or observed.counters or observed.histograms or observed.rows or observed.events
+        or numeric
+    )  # fmt: skip
+
+
+def _of_arms(arms: list[Arm]) -> list[str]:
+    if not arms:
+        return []
+    out = []
+    has = {quoted.quantity for arm in arms for quoted in arm.values.values()}
+    caps = {arm.keys.get("max_num_seqs") for arm in arms} | {arm.keys.get("max_num_batched_tokens") for arm in arms}
+    if len(caps - {None}) > 1 and not has & {"queue", "ttft"}:
+        out.append(
+            "queue time (or TTFT) and throughput of each arm: whether another limit pays cannot be told from the "
+            "pace of "
+            "tokens alone"
+        )
+    elif not has & set(_FIRST):
+        out.append("TTFT and queue time of each arm: whether requests wait or are slow")
+    if not has & set(_PACE) and not has & {"rtf", "rtfx"}:
+        out.append("TPOT or ITL of each arm: whether the stream is slow too")
+    if not any(quoted.stat in {"p95", "p99", "p999"} for arm in arms for quoted in arm.values.values()):
+        out.append("p99 of each arm, with n: a mean does not show a tail")
+    if len(arms) == 2 and not any(arm.role for arm in arms):
+        out.append(f"which of the two is from before ({arms[0].name}, {arms[1].name}), and what was changed")
+    unitless = sorted(
+        {
+            quoted.label or quoted.key
+            for arm in arms
+            for quoted in arm.values.values()
+            if _asks_unit(quoted.quantity, quoted.unit)
+        }
+    )
+    if unitless:
+        out.insert(0, f"the unit of: {', '.join(unitless[:4])}")
+    if any(arm.role is not Role.NONE for arm in arms) and "n" not in has:
+        out.append(f"n of each arm: a p99 needs {needed(0.99)} requests")
+    return out
+
+
+def _asks_unit(quantity: str, unit: str) -> bool:
+    known = QUANTITIES.get(quantity)
+    return not unit and known is not None and known.unit in {"ms", "s"}
+
+
+def sample_notes(arms: Iterable[Arm]) -> list[str]:
+    """Quantiles that rest on too few values: there the p99 is about the maximum."""
+    out = []
+    for arm in arms:
+        n = arm.get("n")
+        tails = {quoted.stat for quoted in arm.values.values() if quoted.stat in {"p99", "p999"}}
+        if n is None or not tails:
+            continue
+        for stat, p in (("p99", 0.99), ("p999", 0.999)):
+            if stat in tails and not supported(p, int(n)):
+                out.append(
+                    f"{stat} of {arm.name} rests on {max(n * (1 - p), 0):.2g} of n = {n:.0f} values; {needed(p)} "
+                    "support one"
+                )
+    return out[:4]

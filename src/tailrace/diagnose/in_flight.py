@@ -1,0 +1,69 @@
+"""How many requests were under way at a moment, counted from the records themselves."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.analyze.timebase import starts_ns
+from tailrace.diagnose.window import Window
+
+__all__ = ["Account", "InFlight", "account"]
+
+Floats = NDArray[np.float64]
+
+
+class InFlight(NamedTuple):
+    """Sorted begins and ends (ns on the window's axis)."""
+
+    begins: Floats
+    ends: Floats
+
+    @classmethod
+    def of(cls, begin: Floats, end: Floats) -> InFlight:
+        """From the intervals of requests, in any order."""
+        return cls(np.sort(begin), np.sort(end))
+
+    def at(self, when: Floats) -> Floats:
+        """How many were under way at each of `when`; one that begins just then counts."""
+        begun = np.searchsorted(self.begins, when, side="right")
+        over = np.searchsorted(self.ends, when, side="right")
+        return (begun - over).astype(np.float64)
+
+    @property
+    def most(self) -> int:
+        """The most at once."""
+        return int(self.at(self.begins).max()) if self.begins.size else 0
+
+
+class Account(NamedTuple):
+    """All requests of a window, whatever became of them; times in ns on the window's axis."""
+
+    start: Floats
+    sent: Floats
+    """When it left the gateway's own queue."""
+    end: Floats
+    reached: NDArray[np.bool_]
+    """It was sent to an engine: not refused, and not over before it left the queue."""
+
+    def upstream(self, rows: NDArray[np.bool_] | None = None) -> InFlight:
+        """Those with the engines (of `rows`, a mask over `Window.every`)."""
+        chosen = self.reached if rows is None else self.reached & rows
+        return InFlight.of(self.sent[chosen], self.end[chosen])
+
+
+def account(window: Window) -> Account:
+    """Begin, send and end of every request of the window; computed once."""
+    if Account not in window.found:
+        every = window.every
+        start = starts_ns(every).astype(np.float64)
+        held = np.nan_to_num(every.column("queue_gateway_ns"), nan=0.0)
+        ingress = np.nan_to_num(every.column("ingress_ns"), nan=0.0)
+        end = start + every.column("e2e_ns")
+        sent = np.minimum(start + ingress + held, end)
+        refused = every.column("outcome").astype(str) == "rejected"
+        window.found[Account] = Account(start, sent, end, ~refused & (sent < end))
+    found: Account = window.found[Account]
+    return found

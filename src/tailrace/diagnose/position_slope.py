@@ -1,0 +1,96 @@
+"""Whether the gap grows over an answer, with the batch and the context's own cost held equal."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.window import Window
+
+__all__ = ["PositionSlope", "position_slope"]
+
+Floats = NDArray[np.float64]
+STRETCH: Final = 16
+"""Gaps that one point of the regression is the median of: a stall inside moves it not."""
+LEAST: Final = 30
+LEAST_STREAMS: Final = 3
+VARY: Final = 1.5
+MOST: Final = 0.8
+
+
+class PositionSlope(NamedTuple):
+    """Regression of the gap (ms) on the position in the answer (tokens), streams decoding meanwhile, and the prompt."""
+
+    slope_ms: float
+    """By token of the answer, beyond what a token of the prompt costs: the attention walks over both alike."""
+    prompt_ms: float
+    t: float
+    early_at: float
+    late_at: float
+    early_ms: float
+    late_ms: float
+    prompts_vary: bool
+    n: int
+    streams: int
+
+
+def position_slope(window: Window) -> PositionSlope | None:
+    """`None` where there are too few long streams."""
+    gaps = window.gaps
+    if not gaps.row.size:
+        return None
+    begins = np.concatenate([[0], np.flatnonzero(np.diff(gaps.row)) + 1])
+    owner = np.searchsorted(begins, np.arange(gaps.row.size), side="right") - 1
+    brought = np.where(gaps.tokens > 0, gaps.tokens, 1)
+    total = np.cumsum(brought)
+    place = total - (total[begins] - brought[begins])[owner]
+    stretch = (np.arange(gaps.row.size) - begins[owner]) // STRETCH
+    key = owner * (int(stretch.max()) + 1) + stretch
+    edges = np.concatenate([np.flatnonzero(np.diff(key, prepend=-1)), [key.size]])
+    length = gaps.ms / brought
+    whole = np.diff(edges) == STRETCH
+    points = edges[:-1][whole]
+    if points.size < LEAST:
+        return None
+    cube = points[:, None] + np.arange(STRETCH)
+    value, position = np.median(length[cube], axis=1), np.mean(place[cube], axis=1)
+    row = gaps.row[points]
+    at = window.start[row] + gaps.begin_ns[points]
+    first, last = (np.sort(side[~np.isnan(side)]) for side in (window.first, window.end))
+    batch = np.searchsorted(first, at, side="right") - np.searchsorted(last, at, side="left")
+    prompt = np.nan_to_num(window.tokens[row], nan=0.0)
+    streams = int(np.unique(row).size)
+    spread = np.quantile(prompt, (0.1, 0.9))
+    vary = bool(spread[1] >= VARY * max(spread[0], 1.0) and spread[1] - spread[0] >= 0.25 * np.ptp(position))
+    if streams < LEAST_STREAMS or np.ptp(position) == 0:
+        return None
+    columns = [np.ones(value.size), position, batch.astype(np.float64)] + ([prompt] if vary else [])
+    design = np.column_stack(columns)
+    # Events that come at one instant say nothing of the pace, and a stall nothing of the position.
+    middling = float(np.median(value))
+    keep = (value >= 0.3 * middling) & (value <= 5.0 * middling)
+    fit, _, rank, _ = np.linalg.lstsq(design[keep], value[keep], rcond=None)
+    if float(keep.mean()) < MOST or rank < min(design.shape[1], 3) or keep.sum() <= design.shape[1]:
+        return None
+    rest = value[keep] - design[keep] @ fit
+    error = float(rest @ rest) / (int(keep.sum()) - design.shape[1])
+    spreads = error * np.diag(np.linalg.pinv(design[keep].T @ design[keep]))
+    of_prompt = float(fit[3]) if vary else 0.0
+    slope = float(fit[1]) - max(of_prompt, 0.0)
+    deviation = float(np.sqrt(max(spreads[1] + (spreads[3] if vary else 0.0), 1e-18)))
+    early, late = (float(np.quantile(position, q)) for q in (0.1, 0.95))
+    middle = float(np.median(value)) - slope * float(np.median(position))
+    return PositionSlope(
+        slope_ms=slope,
+        prompt_ms=of_prompt,
+        t=slope / deviation,
+        early_at=early,
+        late_at=late,
+        early_ms=max(middle + slope * early, 1e-3),
+        late_ms=middle + slope * late,
+        prompts_vary=vary,
+        n=int(keep.sum()),
+        streams=streams,
+    )

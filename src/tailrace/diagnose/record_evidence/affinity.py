@@ -1,0 +1,105 @@
+"""LB_CACHE_AFFINITY_LOST: the turns of a session go to other replicas than the one that has their history cached."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.reuse import LEAST, reuse
+from tailrace.model.finding import Evidence, Finding
+
+__all__ = ["affinity_in_records"]
+
+MOVED: Final = 0.2
+HALF: Final = 0.6
+"""Those that moved hit less than this much of what those that stayed hit."""
+MIX_EQUAL: Final = 0.15
+
+
+def affinity_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:  # noqa: PLR0911  (one a condition)
+    """Many turns move, and those that moved have lost their cached history."""
+    window = evidence.now
+    if cause.cannot_run(evidence):
+        return None
+    seen = reuse(window)
+    moved = float(seen.moved[seen.later].mean())
+    if moved < MOVED:
+        return None
+    before = evidence.before
+    old = reuse(before) if before is not None and before.n else None
+    was = float(old.moved[old.later].mean()) if old is not None and old.later.sum() >= LEAST else None
+    if was is not None and moved < was + MOVED / 2:
+        return None
+    missing = []
+    if not seen.known:
+        missing.append("cached tokens of the requests (usage.prompt_tokens_details)")
+    gone, stayed = (
+        float(seen.cached[rows].sum() / max(float(seen.repeat[rows].sum()), 1.0))
+        for rows in (seen.moved, seen.later & ~seen.moved)
+    )
+    if seen.known and gone > HALF * max(stayed, 0.1) and was is None:
+        return None
+    if was is None:
+        missing.append("a window from before the routing changed")
+    elif old is not None and old.known and seen.known and seen.hit > old.hit - 0.1:
+        return None
+    rate = window.seconds_a_token
+    computed = np.where(seen.moved, np.maximum(seen.repeat - seen.cached, 0.0), 0.0)
+    extra = computed * (0.0 if np.isnan(rate) else rate * 1e3)
+    explains = window.explain(cause.code, np.minimum(extra, np.nan_to_num(window.done.ms("ttft"), nan=0.0)))
+    if not cause.carries(evidence, explains):
+        return None
+    return cause.finding(
+        statement=f"Sessions have lost their replica: {moved:.0%} of the later turns go to another one than the "
+        f"turn "
+        f"before{'' if was is None else f' ({was:.0%} earlier)'}, and find {gone:.0%} of their history cached "
+        f"there "
+        f"instead of {max(stayed, old.hit if old is not None else 0.0):.0%}.",
+        evidence=[
+            Evidence(
+                f"{moved:.0%} of {int(seen.later.sum())} later turns changed their replica"
+                + ("" if was is None else f", {was:.0%} in the window before"),
+                "record:session_id, record:backend",
+                "moved",
+                round(moved, 4),
+            ),
+            Evidence(
+                f"cached of the repeated history: {gone:.0%} after a move, {stayed:.0%} without one",
+                "record:cached_tokens",
+                "hit_moved",
+                round(gone, 4),
+            ),
+            *(
+                [
+                    Evidence(
+                        f"hit rate of all prompt tokens {old.hit:.0%} -> {seen.hit:.0%}",
+                        "record:cached_tokens",
+                        "hit",
+                        round(seen.hit, 4),
+                    )
+                ]
+                if old is not None and old.known
+                else []
+            ),
+            Evidence(
+                f"{np.median(computed[seen.moved]):,.0f} tokens of history are computed again (median of those "
+                f"that "
+                "moved)",
+                "record:prompt_tokens",
+                "recomputed",
+                round(float(np.median(computed[seen.moved])), 1),
+            ),
+        ],
+        explains_ms=explains,
+        relation=f"hit after a move {gone:.0%} < {HALF:.0%} x {stayed:.0%} without one",
+        n=int(seen.later.sum()),
+        advice="Restore the stickiness (route by session id or by a hash of the prefix, with the same tie-break), "
+        "bounded by load; compare the hit rate by session before and after.",
+        price="A hot session may make its replica the fullest: bound the affinity.",
+        verify=evidence.verify_command,
+        missing=missing,
+        disproof_checked=[f"hit rate within sessions {gone:.0%} moved, {stayed:.0%} stayed"],
+    )

@@ -1,0 +1,104 @@
+"""SCHED_BATCHER_WAIT: a batcher waits for company that does not come."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.in_flight import account
+from tailrace.model.finding import Evidence, Finding
+
+__all__ = ["batcher_in_records"]
+
+LEAST: Final = 20
+NARROW: Final = 0.15
+NARROW_MS: Final = 3.0
+SHARE: Final = 0.35
+LEAST_MS: Final = 20.0
+CARRIES: Final = 0.2
+"""Of the time to the first token (or the whole request, where nothing is streamed)."""
+OF_LOAD: Final = 1.5
+"""Under load the wait is no longer than so much of the window: a batch is full sooner."""
+
+
+def batcher_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
+    """The queue of requests at low load clusters at one value above 20 ms."""
+    window = evidence.now
+    if cause.cannot_run(evidence):
+        return None
+    # An inferred queue holds whatever else lies between the send and the engine's own clock.
+    told = np.array(
+        [row.get("queue", "").startswith("reported") for row in window.done.column("stage_sources")], dtype=bool
+    )
+    queue = np.where(told, window.done.ms("queue_engine"), np.nan)
+    at = account(window)
+    load = at.upstream().at(at.sent)[window.rows]
+    waiting = window.done.column("waiting_at_admission")
+    calm = ~np.isnan(queue) & (load <= max(2.0, float(np.quantile(load, 0.4)))) & ~(waiting > 1)
+    if calm.sum() < LEAST:
+        return None
+    values = np.sort(queue[calm])
+    last = np.searchsorted(values, values + np.maximum(NARROW_MS, NARROW * values), side="right")
+    count = np.where(values >= LEAST_MS, last - np.arange(values.size), 0)
+    i = int(np.argmax(count))
+    share = float(count[i]) / values.size
+    size = float(np.median(values[i : last[i]]))
+    above = float((values > values[last[i] - 1]).mean())
+    if share < SHARE or above > 0.15:
+        return None
+    busy = ~np.isnan(queue) & (load >= np.quantile(load, 0.9))
+    crowded = float(np.median(queue[busy])) if busy.sum() >= LEAST else float("nan")
+    if crowded > OF_LOAD * size:
+        return None
+    whole = np.fmax(window.done.ms("ttft"), 0.0)
+    whole = np.where(np.isnan(whole), window.done.ms("e2e"), whole)
+    explains = window.explain(cause.code, np.minimum(np.nan_to_num(queue, nan=0.0), size))
+    middle = float(np.median(whole[~np.isnan(whole)]))
+    if size < CARRIES * middle and not cause.carries(evidence, explains):
+        return None
+    return cause.finding(
+        statement=f"A batcher waits: {share:.0%} of the requests that find the engine nearly empty queue for "
+        f"{size:.0f} ms, of {middle:.0f} ms to their first output (median).",
+        evidence=[
+            Evidence(
+                f"the queue of {int(calm.sum())} requests at low load clusters at {size:.0f} ms ({share:.0%} of "
+                f"them "
+                f"within {max(NARROW_MS, NARROW * size):.0f} ms), {above:.0%} wait longer",
+                "record:queue_engine_ns",
+                "window_ms",
+                round(size, 2),
+                "ms",
+            ),
+            Evidence(
+                f"{middle:.0f} ms to the first output (median)", "record:ttft_ns", "ttft_ms", round(middle, 1), "ms"
+            ),
+            *(
+                [
+                    Evidence(
+                        f"in the busiest tenth the queue is {crowded:.0f} ms (median)",
+                        "record:queue_engine_ns",
+                        "crowded_ms",
+                        round(crowded, 1),
+                        "ms",
+                    )
+                ]
+                if not np.isnan(crowded)
+                else []
+            ),
+        ],
+        explains_ms=max(explains, size),
+        relation=f"queue at low load = {size:.0f} ms, whatever the load = the batcher's window",
+        n=int(calm.sum()),
+        advice="Shorten the batcher's window (Triton: dynamic_batching.max_queue_delay_microseconds) to what a "
+        "batch "
+        "is worth, or lower its preferred batch size so that it is full sooner; for an engine with continuous "
+        "batching switch the outer batcher off.",
+        price="Smaller batches: less throughput at high load.",
+        verify=evidence.verify_command,
+        disproof_checked=[
+            f"at high load the queue is {crowded:.0f} ms" if not np.isnan(crowded) else "no high load seen"
+        ],
+    )

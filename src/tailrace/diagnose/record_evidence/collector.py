@@ -1,0 +1,85 @@
+"""FE_GC_PAUSE: a garbage collector stops the engine's process at its own times."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.stop_pattern import StopKind, StopPattern, stop_pattern
+from tailrace.diagnose.stop_words import KV_FULL, disproofs, head, stop_facts
+from tailrace.model.finding import Evidence, Finding
+
+__all__ = ["pauses_in_timelines"]
+
+
+def pauses_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
+    """Shared stops outside prefills that keep a beat or grow with the process's age."""
+    window = evidence.now
+    if cause.cannot_run(evidence) or not window.stalls.row.size:
+        return None
+    pattern = stop_pattern(window)
+    if pattern.kind not in (StopKind.PERIODIC, StopKind.GROWING):
+        return None
+    explains = window.explain(cause.code, pattern.explains)
+    if not cause.carries(evidence, explains):
+        return None
+    missing, rivals = [], []
+    if not window.reported:
+        missing.append("prefill times from the engine: without them a prefill may be what stops the streams")
+    if (evidence.kv_usage or 0.0) >= KV_FULL:
+        rivals.append("SCHED_KV_PREEMPTION")
+    words, fact = _rhythm(pattern)
+    leak = pattern.kind is StopKind.GROWING
+    return cause.finding(
+        statement=f"Something that keeps its own time stops the engine's process: {head(pattern)}, {words}.",
+        evidence=[*stop_facts(evidence, pattern, explains), fact],
+        explains_ms=explains,
+        relation=fact.text,
+        n=pattern.n,
+        advice="Freeze the heap after the warm-up (gc.collect(); gc.freeze(), VLLM_GC_DEBUG shows the pauses in "
+        "vLLM) or raise the collector's thresholds, and look for other work on a timer in the engine's process "
+        "(metrics, logs, a watchdog)."
+        + (" The pauses grow: objects are never let go. Find the leak; a restart only resets it." if leak else ""),
+        price="More memory, if cycles are collected less often.",
+        verify="py-spy dump --pid PID in a pause, or gc.callbacks with times in the engine; " + evidence.verify_command,
+        missing=missing,
+        rivals=rivals,
+        disproof_checked=[
+            *disproofs(evidence, pattern),
+            f"{pattern.triggers.share:.0%} of the stops begin with an arrival, {pattern.triggers.chance:.0%} would",
+        ],
+    )
+
+
+def _rhythm(pattern: StopPattern) -> tuple[str, Evidence]:
+    begin = pattern.stops.begin[pattern.chosen] / 1e9
+    if pattern.kind is StopKind.PERIODIC:
+        text = f"{pattern.on_beat:.0%} of them on a beat of {pattern.period_s:.2f} s"
+        return text, Evidence(
+            f"{pattern.on_beat:.0%} of the times between stops are whole multiples of {pattern.period_s:.2f} s "
+            f"(n = {pattern.n})",
+            "timeline",
+            "period_s",
+            round(pattern.period_s, 3),
+            "s",
+        )
+    if pattern.growth_ms_per_s > 0:
+        grown = pattern.growth_ms_per_s * 3600.0
+        text = f"the longer the later: {grown:,.0f} ms more by the hour"
+        return text, Evidence(
+            f"the length grows in a line with time, {grown:,.0f} ms more by the hour (from {pattern.ms[0]:.0f} to "
+            f"{pattern.ms[-1]:.0f} ms over {begin[-1] - begin[0]:.0f} s)",
+            "timeline",
+            "growth_ms_per_h",
+            round(grown, 1),
+            "ms/h",
+        )
+    text = f"each time between them {pattern.ratio:.2f} x the last"
+    return text, Evidence(
+        f"the times between stops grow by a factor of {pattern.ratio:.2f} (median; a collector that runs when the heap "
+        f"has grown by a quarter gives 1.25), n = {np.size(begin) - 1}",
+        "timeline",
+        "ratio",
+        round(pattern.ratio, 3),
+    )

@@ -1,0 +1,67 @@
+"""GW_UPSTREAM_TIMEOUT and what ends at one age: a configured timer ends requests."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.timer_ends import timer_ends
+from tailrace.model.finding import Evidence, Finding, Level
+
+__all__ = ["timeout_in_records"]
+
+GATEWAY_TIMEOUTS: Final = (408, 502, 504)
+
+
+def timeout_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
+    """Timed out by a budget of ours, or cut by a hop at one age with a 408, 502 or 504."""
+    ends = timer_ends(evidence.now)
+    if ends is None or ends.idle:
+        return None
+    window = evidence.now
+    every = window.every
+    rows = ends.rows
+    status = every.column("http_status")[rows]
+    budgets = sorted(set(every.column("budget")[rows].astype(str)) - {""})
+    own = bool(budgets)
+    told = own or bool(np.isin(status, GATEWAY_TIMEOUTS).mean() > 0.5)
+    if not told:
+        return None
+    completed = window.done.ms("e2e")
+    near = int((completed > 0.8 * ends.cluster.age_ms).sum())
+    advice = (
+        f"Align the timers with what a request may need: this one ({ends.words(budgets)}) must be above the "
+        f"slowest "
+        "request that shall succeed, and each hop's above the one behind it; long answers that are not streamed "
+        "need a job API. First see why requests take so long: a longer timer alone only moves the failure."
+    )
+    return cause.finding(
+        statement=f"A timer ends requests: {ends.cluster.hits} of {ends.cluster.n} failures come at "
+        f"{ends.cluster.age_ms:,.0f} ms.",
+        evidence=[
+            *ends.facts(),
+            Evidence(
+                f"{near} of {window.n} completed requests took more than 80 % of that time",
+                "record:e2e_ns",
+                "near",
+                float(near),
+            ),
+            *(
+                [Evidence(f"status {np.nanmedian(status):.0f} for most", "record:http_status", "status")]
+                if not np.isnan(status).all()
+                else []
+            ),
+        ],
+        explains_ms=ends.cluster.age_ms,
+        relation=f"age of the failures = {ends.cluster.low_ms:,.0f} to {ends.cluster.high_ms:,.0f} ms = one timer",
+        n=ends.cluster.hits,
+        advice=advice,
+        price="Whoever waits for a request that will never come waits longer.",
+        verify="grep -r timeout in the configuration of every hop for this number; " + evidence.verify_command,
+        missing=[] if own else [f"the timers of every hop: which one is {ends.cluster.age_ms / 1e3:.3g} s"],
+        level=Level.CONSISTENT if own or ends.sharp else None,
+        disproof_checked=[ends.spread_words()],
+    )

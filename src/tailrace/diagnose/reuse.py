@@ -1,0 +1,84 @@
+"""How much of the prompts came from the prefix cache, and how much could have: turns repeat their session's history."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.window import Window
+
+__all__ = ["Reuse", "groups", "reuse"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+LEAST: Final = 20
+
+
+class Reuse(NamedTuple):
+    """By row of `Window.done`."""
+
+    known: bool
+    """Cached tokens are there for most rows."""
+    cached: Floats
+    """Cached tokens, 0 where nobody said."""
+    repeat: Floats
+    """Prompt tokens that the turn before had (its prompt and answer), at most this prompt; 0 for first turns."""
+    later: Mask
+    """Rows whose session had a turn before in the window."""
+    moved: Mask
+    """Of those, the ones that another replica served than the turn before."""
+    hit: float
+    """Cached tokens / prompt tokens of all."""
+    offered: float
+    """Repeated tokens / prompt tokens of all."""
+
+
+def reuse(window: Window) -> Reuse:
+    """Computed once a window."""
+    if Reuse not in window.found:
+        window.found[Reuse] = _reuse(window)
+    found: Reuse = window.found[Reuse]
+    return found
+
+
+def _reuse(window: Window) -> Reuse:
+    done = window.done
+    said = done.column("cached_tokens")
+    tokens = np.nan_to_num(window.tokens, nan=0.0)
+    cached = np.minimum(np.nan_to_num(said, nan=0.0), tokens)
+    session, backend = (done.column(name).astype(str) for name in ("session_id", "backend"))
+    repeat = np.zeros(window.n)
+    later = np.zeros(window.n, dtype=bool)
+    moved = np.zeros(window.n, dtype=bool)
+    inside = np.flatnonzero(session != "")
+    if inside.size:
+        order = inside[np.lexsort((window.start[inside], session[inside]))]
+        same = session[order[1:]] == session[order[:-1]]
+        now, before = order[1:][same], order[:-1][same]
+        whole = tokens[before] + np.nan_to_num(done.column("output_tokens")[before], nan=0.0)
+        later[now] = True
+        repeat[now] = np.minimum(whole, tokens[now])
+        moved[now] = backend[now] != backend[before]
+    total = max(float(tokens.sum()), 1.0)
+    return Reuse(
+        known=window.n > 0 and float((~np.isnan(said)).mean()) >= 0.5,
+        cached=cached,
+        repeat=repeat,
+        later=later,
+        moved=moved,
+        hit=float(cached.sum()) / total,
+        offered=float(repeat.sum()) / total,
+    )
+
+
+def groups(window: Window) -> tuple[str, NDArray[np.str_]] | None:
+    """(what the groups are, group of each row of `done`): tenants, else sessions; `None` where there are no two."""
+    for name, word in (("tenant", "tenant"), ("session_id", "session"), ("lane", "lane")):
+        labels = window.done.column(name).astype(str)
+        if np.unique(labels[labels != ""]).size >= 2:
+            return word, labels
+    return None

@@ -1,0 +1,110 @@
+"""Whether events come in bursts: nothing for a while, then several at one instant. An engine writes them one by one."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.window import Window
+
+__all__ = ["StreamBursts", "stream_bursts"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+INSTANT_MS: Final = 1.5
+INSTANT_SHARE: Final = 0.1
+"""A gap is none if it is at most this much of the stream's mean gap (or `INSTANT_MS`, if that is more)."""
+LEAST_EVENTS: Final = 12
+MOST_INSTANT: Final = 0.5
+
+
+class StreamBursts(NamedTuple):
+    """By stream with enough events whose timeline is there."""
+
+    rows: Ints
+    """Rows of `Window.done`."""
+    bursty: Mask
+    """At least half of the gaps are none."""
+    at_once: Mask
+    """All of them are: the whole answer came at one instant."""
+    events: Floats
+    """Events a burst."""
+    first: Floats
+    """Events that came with the first one."""
+    gap_ms: Floats
+    """Time between two bursts (median of the stream), NaN where there is one burst only."""
+    spread: Floats
+    """Its quartile distance over its median, NaN for fewer than four bursts."""
+
+    def of(self, rows: Mask) -> StreamBursts:
+        """Those among `rows`, a mask over `Window.done`."""
+        keep = rows[self.rows]
+        return StreamBursts(
+            self.rows[keep],
+            self.bursty[keep],
+            self.at_once[keep],
+            self.events[keep],
+            self.first[keep],
+            self.gap_ms[keep],
+            self.spread[keep],
+        )
+
+
+def stream_bursts(window: Window) -> StreamBursts:
+    """The bursts of every stream; computed once a window."""
+    if StreamBursts not in window.found:
+        window.found[StreamBursts] = _bursts(window)
+    found: StreamBursts = window.found[StreamBursts]
+    return found
+
+
+def _bursts(window: Window) -> StreamBursts:
+    gaps = window.gaps
+    if not gaps.row.size:
+        nothing, none = np.empty(0), np.empty(0, dtype=bool)
+        return StreamBursts(np.empty(0, dtype=np.int64), none, none, nothing, nothing, nothing, nothing)
+    count = np.bincount(gaps.row, minlength=window.n)
+    total = np.bincount(gaps.row, weights=gaps.ms, minlength=window.n)
+    mean = total / np.maximum(count, 1)
+    instant = gaps.ms <= np.maximum(INSTANT_MS, INSTANT_SHARE * mean[gaps.row])
+    none_at_all = np.bincount(gaps.row, weights=instant, minlength=window.n)
+    longs = count - none_at_all
+    rows = np.flatnonzero(count + 1 >= LEAST_EVENTS)
+    bursty = none_at_all >= MOST_INSTANT * count
+    between, spread = _between(window, instant)
+    return StreamBursts(
+        rows,
+        bursty[rows],
+        (longs == 0)[rows],
+        ((count + 1) / (longs + 1))[rows],
+        _first_burst(window, instant)[rows],
+        between[rows],
+        spread[rows],
+    )
+
+
+def _between(window: Window, instant: Mask) -> tuple[Floats, Floats]:
+    gaps = window.gaps
+    length, owner = gaps.ms[~instant], gaps.row[~instant]
+    middle, spread = np.full(window.n, np.nan), np.full(window.n, np.nan)
+    if owner.size:
+        edges = np.concatenate([np.flatnonzero(np.diff(owner, prepend=-1)), [owner.size]])
+        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            quarter, half, upper = np.quantile(length[low:high], (0.25, 0.5, 0.75))
+            middle[owner[low]] = half
+            if high - low >= 4:
+                spread[owner[low]] = (upper - quarter) / max(half, 1e-9)
+    return middle, spread
+
+
+def _first_burst(window: Window, instant: Mask) -> Floats:
+    """1 + the leading gaps of each stream that are none."""
+    row = window.gaps.row
+    begins = np.concatenate([[0], np.flatnonzero(np.diff(row)) + 1])
+    upto = np.concatenate([[0], np.cumsum(~instant)])
+    leading = instant & (upto[1:] - upto[begins][np.searchsorted(begins, np.arange(row.size), side="right") - 1] == 0)
+    return 1.0 + np.bincount(row, weights=leading, minlength=window.n).astype(np.float64)

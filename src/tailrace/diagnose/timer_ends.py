@@ -1,0 +1,134 @@
+"""Requests that a timer ended: failures at one age, or at one time after their last token."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.age_cluster import AgeCluster, age_cluster
+from tailrace.diagnose.symptoms import more_often_than
+from tailrace.diagnose.window import Window
+from tailrace.model.finding import Evidence
+from tailrace.model.outcome import Reason
+
+__all__ = ["TimerEnds", "timer_ends"]
+
+Ints = NDArray[np.int64]
+
+BY_TIMER: Final = frozenset(
+    {
+        Reason.FIRST_TOKEN_TIMEOUT.value,
+        Reason.IDLE_TIMEOUT.value,
+        Reason.TOTAL_TIMEOUT.value,
+        Reason.ENGINE_QUEUE_TIMEOUT.value,
+        Reason.ENGINE_RUN_TIMEOUT.value,
+        Reason.ENGINE_UNREACHABLE.value,
+        Reason.ENGINE_ERROR.value,
+        Reason.STREAM_CUT.value,
+        Reason.PROTOCOL_ERROR.value,
+        Reason.CLIENT_ERROR.value,
+    }
+)
+"""Reasons behind which a timer may stand, ours or another hop's."""
+LEAST_MS: Final = 200.0
+SHARP: Final = 0.01
+LEAST_SHARE: Final = 0.005
+IDLE_STATUS: Final = (408, 502, 504)
+
+
+class TimerEnds(NamedTuple):
+    """What ended at one number."""
+
+    cluster: AgeCluster
+    idle: bool
+    """Silence ended it: the number is the time since the last token, or a streamed answer had not begun and the
+    connection was closed without a gateway's error."""
+    from_last: bool
+    """Counted from the last token, not from the start."""
+    rows: Ints
+    """Rows of `Window.every` in the cluster."""
+    failures: int
+    reasons: str
+
+    @property
+    def sharp(self) -> bool:
+        """The ages differ by less than 1 %, or by 20 ms: chance does not do that."""
+        width = self.cluster.high_ms - self.cluster.low_ms
+        return width <= max(20.0, SHARP * self.cluster.age_ms) and self.cluster.hits >= 5
+
+    def words(self, budgets: list[str]) -> str:
+        """The timer's name, as far as it is known."""
+        if budgets:
+            return f"the gateway's budget {' and '.join(budgets)}, {self.cluster.age_ms / 1e3:.3g} s"
+        return f"{self.cluster.age_ms / 1e3:.3g} s"
+
+    def spread_words(self) -> str:
+        """What was checked."""
+        return (
+            f"{self.cluster.share:.0%} of {self.cluster.n} ages lie within {self.cluster.low_ms:,.0f} to "
+            f"{self.cluster.high_ms:,.0f} ms"
+        )
+
+    def facts(self) -> list[Evidence]:
+        """The cluster in words."""
+        since = "after their last token" if self.from_last else "after their start"
+        return [
+            Evidence(
+                f"{self.cluster.hits} of {self.cluster.n} failures come {self.cluster.age_ms:,.0f} ms {since} "
+                f"(between "
+                f"{self.cluster.low_ms:,.0f} and {self.cluster.high_ms:,.0f} ms)",
+                "record:e2e_ns",
+                "age_ms",
+                round(self.cluster.age_ms, 1),
+                "ms",
+            ),
+            Evidence(f"their reasons: {self.reasons}", "record:reason", "failures", float(self.failures)),
+        ]
+
+
+def timer_ends(window: Window) -> TimerEnds | None:
+    """The cluster of failures, if there is one and failures are more than a rarity; computed once a window."""
+    if TimerEnds not in window.found:
+        window.found[TimerEnds] = _timer_ends(window)
+    found: TimerEnds | None = window.found[TimerEnds]
+    return found
+
+
+def _timer_ends(window: Window) -> TimerEnds | None:
+    every = window.every
+    reason = every.column("reason").astype(str)
+    rows = np.flatnonzero(np.isin(reason, sorted(BY_TIMER)))
+    if not more_often_than(int(rows.size), len(every), LEAST_SHARE):
+        return None
+    e2e, last, ttft = (every.ms(name)[rows] for name in ("e2e", "e2e_last_token", "ttft"))
+    started = ~np.isnan(ttft) | ~np.isnan(last)
+    held = np.nan_to_num(every.ms("queue_gateway")[rows], nan=0.0)
+    # A hop's timer begins when the request reaches it; whichever origin makes one number of the ages is the timer's.
+    origins = (("start", e2e), ("sent", e2e - held), ("last", np.where(started, e2e - last, np.nan)))
+    found = [
+        (name, values, cluster)
+        for name, values in origins
+        if (cluster := age_cluster(np.where(values >= LEAST_MS, values, np.nan))) is not None
+    ]
+    if not found:
+        return None
+    name, values, cluster = max(found, key=lambda item: (item[2].hits, -(item[2].high_ms - item[2].low_ms)))
+    inside = rows[cluster.holds(values)]
+    names, counts = np.unique(reason[inside], return_counts=True)
+    most = str(names[int(np.argmax(counts))])
+    status = every.column("http_status")[inside]
+    refused = bool(np.isin(status, IDLE_STATUS).mean() > 0.5)
+    silent = bool(np.isnan(every.ms("ttft")[inside]).mean() > 0.5)
+    streamed = bool(every.column("stream")[inside].astype(bool).mean() > 0.5)
+    budgets = set(every.column("budget")[inside].astype(str)) - {""}
+    idle = name == "last" or budgets == {"idle"} or (silent and streamed and not budgets and not refused)
+    return TimerEnds(
+        cluster,
+        idle,
+        name == "last",
+        inside,
+        int(rows.size),
+        ", ".join(f"{n} {c}" for n, c in sorted(zip(names, counts, strict=True), key=lambda pair: -pair[1])) or most,
+    )

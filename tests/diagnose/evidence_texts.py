@@ -1,0 +1,40 @@
+"""Small evidence in the forms that people paste, with numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tailrace.app.diagnose import diagnose_sources
+from tailrace.model.finding import Diagnosis, Finding
+
+
+def asked(folder: Path, **files: str) -> Diagnosis:
+    """The diagnosis of files with these texts; `_` in a name is a point: `before_prom` is `before.prom`."""
+    names = []
+    for name, text in files.items():
+        path = folder / name.replace("_", ".")
+        path.write_text(text)
+        names.append(str(path))
+    return diagnose_sources(names)
+
+
+def found(folder: Path, code: str, **files: str) -> Finding | None:
+    """The finding of this code, whatever its place."""
+    return next((item for item in asked(folder, **files).findings if item.code == code), None)
+
+
+def said(finding: Finding) -> str:
+    """All that it prints."""
+    parts = [finding.statement, finding.relation, finding.advice, *(item.text for item in finding.evidence)]
+    return " ".join([*parts, *finding.missing, *finding.disproof_checked, *finding.rivals])
+
+
+def facts(**context: object) -> str:
+    """A form."""
+    return json.dumps({"facts": 1, "context": context})
+
+
+def table(heading: str, rows: list[tuple[object, ...]]) -> str:
+    """CSV."""
+    return "\n".join([heading, *(",".join("" if cell is None else str(cell) for cell in row) for row in rows)]) + "\n"
