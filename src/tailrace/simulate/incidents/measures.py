@@ -25,7 +25,8 @@ _GAP_MS: Final = 150.0
 """Gaps from which a reader sees that the text has stopped; see `SlowThresholds`."""
 _TOLERANCE: Final = 1.10
 _ALLOWED: Final = 0.01
-_ALPHA: Final = 0.05
+_ALPHA: Final = 0.01
+"""A promise is broken where the system that keeps it would show as many late requests once in a hundred windows."""
 
 
 class Measures(NamedTuple):

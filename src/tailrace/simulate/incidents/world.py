@@ -258,7 +258,8 @@ class World:
             return 0
         if gateway.balance == "least":
             return min(range(len(replicas)), key=lambda i: (replicas[i].outstanding, replicas[i].flows))
-        if gateway.balance == "sticky" and flow.call.session >= 0:
+        scattered = flow.draw.seed / (1 << 32) < gateway.scattered
+        if gateway.balance == "sticky" and flow.call.session >= 0 and not scattered:
             return (flow.call.session * 2_654_435_761 >> 7) % len(replicas)
         if gateway.balance == "weights":
             shares = np.cumsum(gateway.weights)

@@ -39,11 +39,9 @@ def _with_sessions(setting: Setting, rng: np.random.Generator) -> Setting:
 
 
 def _scattered(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
-    """A change of routing sends a session's requests anywhere. The strength is how much the beginnings are worth."""
+    """A change of routing sends a session's requests anywhere, all of them or a part."""
     del rng
-    tokens = int(setting.traffic.shared_tokens * between(1.0, 1.8, strength))
-    scattered = setting.with_site(gateway=_replace(setting.site.gateway, balance="round_robin"))
-    return scattered.with_traffic(shared_tokens=tokens)
+    return setting.with_site(gateway=_replace(setting.site.gateway, scattered=between(0.3, 1.0, strength)))
 
 
 def _hot(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
