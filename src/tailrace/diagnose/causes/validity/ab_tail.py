@@ -32,6 +32,8 @@ class _Change(NamedTuple):
     arm: Arm
     numbers: list[Evidence]
     """What both were read from."""
+    usual: str = "p50"
+    """The statistic of `middle`."""
 
 
 class _Sides(NamedTuple):
@@ -59,14 +61,17 @@ def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides:
             old, new = before.quoted(metric, stat), after.quoted(metric, stat)
             if not old or not new or old.relative or new.relative or old.value <= 0 or old.unit != new.unit:
                 continue
-            mid = (before.quoted(metric, "p50"), after.quoted(metric, "p50"))
+            mid = (before.quoted(metric, "p50", "mean"), after.quoted(metric, "p50", "mean"))
+            if mid[0] and mid[1] and mid[0].stat != mid[1].stat:
+                mid = (None, None)
             middle = _percent(mid[0], mid[1])
             tail = 100.0 * (new.value / old.value - 1.0)
             numbers = [seen(before, old), seen(after, new)]
             numbers += [
                 seen(arm, one) for arm, one in zip((before, after), mid, strict=True) if one and middle is not None
             ]
-            changes.append(_Change(metric, middle, tail, stat, after, numbers))
+            usual = mid[0].stat if mid[0] else "p50"
+            changes.append(_Change(metric, middle, tail, stat, after, numbers, usual))
             break
     n = [arm.get("n") for arm in (before, after)]
     fewest = min((one for one in n if one is not None), default=None) if any(n) else observed.number("n", "num_prompts")
@@ -98,7 +103,7 @@ def _of_changes(arm: Arm, observed: Observed) -> _Sides:
             tail = arm.quoted(metric, stat)
             if tail is None or not tail.relative:
                 continue
-            middle = arm.quoted(metric, "p50")
+            middle = arm.quoted(metric, "p50", "mean")
             numbers = [seen(arm, tail), *([seen(arm, middle)] if middle else [])]
             changes.append(
                 _Change(metric, middle.value if middle and middle.relative else None, tail.value, stat, arm, numbers)
@@ -193,10 +198,10 @@ class AbTailRegressed(_AbTail):
                 )
             )
             words += f" Throughput changed by {sides.rate[1]:+.1f} %."
-        middle = "" if change.middle is None else f"p50 changed by {change.middle:+.1f} % while "
+        middle = "" if change.middle is None else f"{change.usual} changed by {change.middle:+.1f} % while "
         relation = (
             f"{name} "
-            + ("" if change.middle is None else f"p50 {change.middle:+.1f} %, ")
+            + ("" if change.middle is None else f"{change.usual} {change.middle:+.1f} %, ")
             + f"{change.stat} {change.tail:+.1f} %"
         )
         evidence.insert(
