@@ -18,7 +18,7 @@ KINDS = [fault.kind for fault in FAULTS]
 IN_DEFAULT_TIER = 60
 CONTROLS = 20
 LONGEST = 360
-TOP1 = 0.30
+TOP1 = 0.55
 """At least so many of the first answers are right."""
 FALSE_ALARMS = 2
 
