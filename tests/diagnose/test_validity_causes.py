@@ -204,8 +204,8 @@ def test_a_table_shows_dilution_less_surely():
 def test_a_quantile_above_the_top_edge_is_no_number():
     item = Histogram(name="e2e", bounds=[1000.0, 10000.0], counts=[50.0, 40.0, 10.0], unit="ms", raw="e")
     finding = found("METRIC_BUCKET_CEILING", Observed(histograms=[item]))
-    assert "> 10000 ms" in finding.statement
-    assert "p95" in finding.statement
+    assert "p99 > 10 s" in finding.statement
+    assert "p90 10 s" in finding.statement
     inside = Histogram(name="e2e", bounds=[1000.0, 10000.0], counts=[50.0, 50.0, 0.0], unit="ms")
     assert found("METRIC_BUCKET_CEILING", Observed(histograms=[inside])) is None
 
@@ -342,6 +342,26 @@ def test_a_better_tail_is_an_improvement_unless_requests_failed_for_it():
 def test_arms_without_roles_are_not_judged():
     text = AB.format(n=2000, p50=50, p99=552, errors=1).replace("before", "outlines").replace("after", "xgrammar")
     assert found("AB_TAIL_REGRESSED", table(text)) is None
+
+
+def test_a_worse_tail_without_any_queue_names_what_is_left():
+    text = "| speculation | concurrency | p99 TTFT (ms) |\n|---|---|---|\n| no draft | 1 | 310 |\n| draft | 1 | 480 |\n"
+    finding = found("AB_TAIL_REGRESSED", table(text))
+    assert "JIT" in finding.advice
+    assert "JIT" not in found("AB_TAIL_REGRESSED", table(text.replace("| 1 |", "| 32 |"))).advice
+
+
+def test_failed_requests_inside_a_summary_are_said_to_be_there(tmp_path):
+    metrics = {
+        "successful": {"mean": 300, "count": 900},
+        "errored": {"mean": 9000},
+        "total": {"mean": 1350, "count": 1024},
+    }
+    data = {"benchmarks": [{"metrics": {"time_to_first_token_ms": metrics}}]}
+    first = diagnosed(tmp_path, g_json=json.dumps(data)).findings[0]
+    assert (first.code, first.level) == ("METRIC_BUG", Level.SUSPECTED)
+    metrics["total"]["mean"] = 301
+    assert diagnosed(tmp_path, g_json=json.dumps(data)).findings[0].code == "INSUFFICIENT_EVIDENCE"
 
 
 # -- nothing, or contradictions

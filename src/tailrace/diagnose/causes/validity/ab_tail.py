@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, NamedTuple
 
-from tailrace.diagnose.arm_numbers import pairs_of, seen, unlike
+from tailrace.diagnose.arm_numbers import concurrency_of, pairs_of, seen, unlike
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Action, Evidence, Finding
@@ -185,6 +185,12 @@ class AbTailRegressed(_AbTail):
         if change.middle is None:
             missing.append(f"{change.metric.upper()} p50 of both arms: it tells a worse tail from a slower whole")
         name = change.metric.upper()
+        alone = ""
+        if concurrency_of(change.arm, observed) == 1:
+            alone = (
+                " At concurrency 1 nothing queues: look at an extra prefill (a draft model's), compilation (JIT) or a "
+                "graph that was not captured."
+            )
         price = "Reject it, or give its gain at the median up."
         if sides.rate is not None:
             rate = f"{sides.rate[0].replace('_', ' ')} {sides.rate[1]:+.1f} %"
@@ -223,7 +229,7 @@ class AbTailRegressed(_AbTail):
             n=int(sides.n or 0),
             advice="Reject the change for users who wait for the tail; if the gain at the median matters, find what "
             "the slow "
-            "requests share (length, queue, cache, a second prefill) with the requests one by one.",
+            "requests share (length, queue, cache, a second prefill) with the requests one by one." + alone,
             price=price,
             verify=_VERIFY,
             missing=missing,
