@@ -1,4 +1,4 @@
-"""What the requests ask for, and how fast the device does it: arrivals, grammars, options, versions, pauses, positions."""
+"""Arrivals, grammars, options, versions, pauses, positions: what is asked for, and how fast it is done."""
 
 import msgspec
 import numpy as np

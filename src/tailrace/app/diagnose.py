@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from tailrace.analyze.vantage import APPLICATION, one_vantage
 from tailrace.diagnose.engine import diagnose
 from tailrace.diagnose.gather import gather
+from tailrace.diagnose.readers.facts import observed_facts
+from tailrace.diagnose.readers.given_facts import PLACE, facts_from
 from tailrace.diagnose.readers.json_lines import parse_lines
 from tailrace.diagnose.readers.paste import MOST_BYTES, is_paste, read_paste
 from tailrace.diagnose.readers.scrape import read_scrape
@@ -40,18 +42,21 @@ def read_any(
     token: str = "",
     timeout_s: float = 30.0,
     together: bool = False,
+    columns: Mapping[str, str] | None = None,
 ) -> list[Source]:
-    """Read a file, a directory, or a live server (its records and its scrape are two sources). `together` as of
-    `read_source`.
+    """Read a file, a directory, or a live server (its records and its scrape are two sources). `together` and `columns`
+    as of `read_source`.
 
     InputError (exit 2) says what is wrong with it and what would do instead.
     """
     if source == "-":
         return read_paste(_standard_input(), "standard input", _decode)
     if not is_url(source):
-        if together and is_paste(Path(source)):
+        if together and not columns and is_paste(Path(source)):
             return read_paste(Path(source).read_bytes(), source, _decode)
-        return [read_source(source, _decode, at_ns=order, allow_partial=allow_partial, together=together)]
+        return [
+            read_source(source, _decode, at_ns=order, allow_partial=allow_partial, together=together, columns=columns)
+        ]
     return _live(source, token, timeout_s)
 
 
@@ -70,13 +75,22 @@ def diagnose_sources(
     objectives: Objectives | None = None,
     allow_partial: bool = False,
     token: str = "",
+    facts: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Diagnose sources together; `before` is the window to compare with."""
+    """Diagnose sources together; `before` is the window to compare with, `facts` are typed (`ttft_p99_ms=850`).
+    `columns` as of `read_source`.
+    """
     read = [
         one
         for order, source in enumerate(sources)
-        for one in read_any(source, order=order, allow_partial=allow_partial, token=token, together=True)
+        for one in read_any(
+            source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
+        )
     ]
+    if facts:
+        observed = observed_facts(facts_from(facts), PLACE)
+        read.append(Source(name=PLACE, kind=Kind.OBSERVED, observed=observed))
     earlier = None
     if before is not None:
         earlier = next(iter(read_any(before, allow_partial=allow_partial, token=token)))

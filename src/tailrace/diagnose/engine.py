@@ -9,12 +9,16 @@ import msgspec
 from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.collect import sample_notes, what_to_collect
+from tailrace.diagnose.configured.lint import lint
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed.align import align
+from tailrace.diagnose.scale import disciplined, rule_on
+from tailrace.diagnose.scale_records import rule_on_records
 from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
 from tailrace.diagnose.told import told
 from tailrace.diagnose.triage import triage
+from tailrace.diagnose.triage_arms import triage_arms
 from tailrace.diagnose.validity import Checked, check
 from tailrace.diagnose.verdict import merged, rank, wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
@@ -55,7 +59,8 @@ def _observed(evidence: EvidenceSet) -> list[Finding]:
             if cause.ends and finding.level is not Level.SUSPECTED:
                 return [finding]
             found.append(finding)
-    return rank(found)
+    found += lint(CAUSES, evidence.observed, [finding.code for finding in found])
+    return disciplined(rank(found), lambda: rule_on(evidence.observed))
 
 
 def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
@@ -73,6 +78,7 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
         validity=[item for item in findings if item.layer is Layer.VALIDITY],
         findings=findings or [first],
         action=first.action,
+        triage=triage_arms(evidence.observed),
         needs=needs if findings else [*first.missing, *needs],
         not_understood=[*evidence.not_understood, *_not_understood(evidence)],
         remarks=_remarks(evidence),
@@ -187,6 +193,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
         if not findings:
             return _healthy(evidence, checked, _needs_of_n(evidence))
     findings = rank(findings)
+    findings = disciplined(findings, lambda: rule_on_records(evidence, findings, CAUSES))
     return Diagnosis(
         validity=checked.findings,
         findings=findings,

@@ -52,6 +52,9 @@ def gather(
         ]
         observed = Observed.joined([observed, Observed(series=gpus)])
     observed.arms = _apart(observed.arms)
+    if observed and hardware.gpus and not observed.of_series("sm_clock"):
+        # Rules on tables and forms see the device's readings beside them.
+        observed.series += series_of_gpus(hardware.gpus, ", ".join(hardware.sources))
     summaries = [source.name for source in sources if source.aggregate is not None]
     if summaries and not tables and not hardware and not observed:
         raise InputError(

@@ -1,6 +1,7 @@
 """Triage: the first questions of anybody who looks at a slow system, as far as the evidence can answer them.
 
-R8 needs a window from before with half of the replicas; R12 needs readings of the accelerator.
+R8 needs a window from before with half of the replicas, or two arms (`triage_arms`); R12 needs readings of the
+accelerator.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ RULES: Final[dict[str, str]] = {
     "R5": "p50 low and p99 high: scheduling or load control, tune the configuration first",
     "R6": "p50 and p99 both worse and the engine near its limit: scale out",
     "R7": "p50 normal, error rate rising: client timeouts and the queue policy",
-    "R8": "replicas doubled and the p99 unchanged: scheduling or balancing does not keep long requests apart, add no "
-    "more",
+    "R8": "replicas doubled and the p99 unmoved: routing or scheduling does not isolate long requests; add no more",
     "R9": "one long prompt makes everything stutter: a single prefill occupies the GPU",
     "R10": "one slow request in a normal batch: host jitter, power, network",
     "R11": "TTFT over 2 s: prefill or queue, the larger one",

@@ -157,8 +157,16 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("tensor_parallel", "count", ("tp", "tp size", "tensor parallel size")),
         Quantity("data_parallel", "count", ("dp", "dp size", "data parallel size")),
         Quantity("sessions", "count", ("streams",)),
-        Quantity("prompt_tokens", "tokens", ("input tokens", "isl", "input length", "prompt length")),
-        Quantity("output_tokens", "tokens", ("generated tokens", "osl", "output length", "completion tokens")),
+        Quantity(
+            "prompt_tokens",
+            "tokens",
+            ("input tokens", "isl", "input len", "prompt len", "input length", "prompt length"),
+        ),
+        Quantity(
+            "output_tokens",
+            "tokens",
+            ("generated tokens", "osl", "output len", "max tokens", "output length", "completion tokens"),
+        ),
         Quantity("total_prompt_tokens", "tokens", ("total input tokens", "total input", "total prompt tokens")),
         Quantity("total_output_tokens", "tokens", ("total generated tokens", "total output tokens", "total output")),
         Quantity("tokens_in_flight", "tokens", ("queued+running tokens", "tokens")),

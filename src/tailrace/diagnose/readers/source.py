@@ -5,7 +5,7 @@ of a machine, a log of nvidia-smi, a summary of nsys, the result of another load
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -28,12 +28,15 @@ from tailrace.diagnose.readers.metric_readings import Reading, is_query_answer, 
 from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
 from tailrace.diagnose.readers.request_columns import looks_like_requests
 from tailrace.diagnose.readers.request_table import table_of_requests
+from tailrace.diagnose.readers.requests import has_columns, read_requests
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import MARK, read_signals
+from tailrace.diagnose.readers.speech_events import SPEECH_EVENTS
 from tailrace.diagnose.readers.table_text import first_headings
 from tailrace.diagnose.readers.tables import numbered_lines
 from tailrace.diagnose.readers.text import observed_text
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
+from tailrace.diagnose.readers.voice_payload import VOICE_PAYLOAD
 from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
@@ -147,10 +150,13 @@ def _other_kind(start: bytes, name: str) -> tuple[Kind, Format | None] | None:
 
 
 def _foreign_requests(start: bytes) -> bool:
-    """Whether lines that name a `request_id` are somebody's own table of requests, and no records of ours."""
+    """Whether lines that name a `request_id` are somebody's own requests or speech events, and no records of ours."""
     if b'"e2e_ms"' in start or b'"e2e_ns"' in start or b'"start_unix_ns"' in start:
         return False
-    return looks_like_requests(first_headings(start.decode("utf-8", "replace")))
+    head = start.decode("utf-8", "replace")
+    # Recognisers name a `request_id`, too.
+    speech = any(form.matches(head, "") for form in (SPEECH_EVENTS, VOICE_PAYLOAD))
+    return speech or looks_like_requests(first_headings(head))
 
 
 def _json_kind(start: bytes) -> Kind | None:
@@ -186,16 +192,26 @@ def _looks_like_samples(head: bytes) -> bool:
     return True
 
 
-def read_source(
-    name: str, decode: Decode, *, at_ns: int = 0, allow_partial: bool = False, together: bool = False
+def read_source(  # noqa: PLR0911  (one return a kind)
+    name: str,
+    decode: Decode,
+    *,
+    at_ns: int = 0,
+    allow_partial: bool = False,
+    together: bool = False,
+    columns: Mapping[str, str] | None = None,
 ) -> Source:
     """Read one source. `at_ns` orders scrapes, which carry no stamp of their own. InputError says what is wrong.
 
     Of a file that holds several runs of another load generator, `name#2` is the second one. `together`: of summaries
-    without requests all are wanted at once, as the arms of `observed`.
+    without requests all are wanted at once, as the arms of `observed`. `columns` (our name -> heading) is for a table
+    of requests that has all of these headings; other files are read as ever.
     """
     plain, number = split_number(name)
     path = Path(plain)
+    if columns and has_columns(path, columns):
+        observed = read_requests(path, path.name, columns)
+        return Source(name=name, kind=Kind.OBSERVED, observed=observed, table=table_of_requests(observed))
     kind, foreign = _look(path)
     if isinstance(foreign, Format):
         observed = foreign.read(path, path.name)

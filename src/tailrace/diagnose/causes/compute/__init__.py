@@ -14,6 +14,7 @@ from tailrace.diagnose.causes.compute.gpu_shared import GpuShared
 from tailrace.diagnose.causes.compute.idle_ramp import IdleRamp
 from tailrace.diagnose.causes.compute.jit import Jit
 from tailrace.diagnose.causes.compute.kernel_regression import KernelRegression
+from tailrace.diagnose.causes.compute.quant_fallback import QuantFallback
 from tailrace.diagnose.causes.compute.rank_skew import RankSkew
 from tailrace.diagnose.causes.compute.stall import Stall
 
@@ -33,4 +34,5 @@ COMPUTE: Final[tuple[Cause, ...]] = (
     MemoryBound(),
     Stall(),
     DecodeSlowdown(),
+    QuantFallback(),
 )

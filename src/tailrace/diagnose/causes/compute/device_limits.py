@@ -6,8 +6,11 @@ from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.comm_observed import comm_observed
+from tailrace.diagnose.arm_evidence.memory_bound_observed import memory_bound_observed
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.model.gpu_state import GpuState
@@ -84,6 +87,10 @@ class MemoryBound(Cause):
         seen = any(state.dram_active is not None for state in evidence.meanwhile.gpus)
         return "" if seen else "DRAM activity of the accelerator (DCGM_FI_PROF_DRAM_ACTIVE)"
 
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return memory_bound_observed(self, observed)
+
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """DRAM active above 60 %, SM or tensor pipe below 50 %, TPOT near or above its objective."""
         if self.cannot_run(evidence):
@@ -154,6 +161,10 @@ class Comm(Cause):
         """Traffic of the device."""
         seen = any(_traffic(state)[0] for state in evidence.meanwhile.gpus)
         return "" if seen else "NVLink or PCIe traffic of the accelerator (DCGM)"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return comm_observed(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Traffic above 70 % of the link, SM below 50 %; without a known limit, traffic that is flat at its top."""

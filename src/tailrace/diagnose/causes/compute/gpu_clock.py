@@ -6,7 +6,8 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.clock_on_arms import power_on_arms, thermal_on_arms
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.clock_fall import ClockFall, clock_fall
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
@@ -171,6 +172,10 @@ class PowerCap(_GpuClock):
     )
     price: ClassVar[str] = "More power and heat, or a longer queue for prefills."
 
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return surest([super().observe(observed), power_on_arms(self, observed)])
+
 
 class Thermal(_GpuClock):
     """The device is too hot and lowers its clock."""
@@ -187,3 +192,7 @@ class Thermal(_GpuClock):
         "Look at its cooling (fans, airflow, neighbours), or lower its power limit to what it can cool."
     )
     price: ClassVar[str] = "A lower power limit costs speed at all times; cooling costs money."
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return surest([super().observe(observed), thermal_on_arms(self, observed)])

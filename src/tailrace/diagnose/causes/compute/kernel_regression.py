@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.versions_on_arms import versions_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.regression import regression_in_windows
 from tailrace.model.finding import Action, Finding
 
@@ -25,6 +27,10 @@ class KernelRegression(Cause):
     disproof: ClassVar[str] = "The batch or the mix changed as well, or the old version is as slow now."
     action: ClassVar[Action] = Action.ROLLBACK
     only_with_before: ClassVar[bool] = True
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return versions_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

@@ -26,6 +26,7 @@ from tailrace.diagnose.causes.gateway.network import Network
 from tailrace.diagnose.causes.gateway.probe_kill import ProbeKill
 from tailrace.diagnose.causes.gateway.proxy_buffering import ProxyBuffering
 from tailrace.diagnose.causes.gateway.retry_storm import RetryStorm
+from tailrace.diagnose.causes.gateway.scale_out_too_slow import ScaleOutTooSlow
 from tailrace.diagnose.causes.gateway.self_bottleneck import SelfBottleneck
 from tailrace.diagnose.causes.gateway.slow_reader import SlowReader
 from tailrace.diagnose.causes.gateway.stage_slow import PostprocessSlow, PreprocessSlow
@@ -60,4 +61,5 @@ GATEWAY: Final[tuple[Cause, ...]] = (
     GcPause(),
     CpuStarved(),
     DetokenizeGrowth(),
+    ScaleOutTooSlow(),
 )

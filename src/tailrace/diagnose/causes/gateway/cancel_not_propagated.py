@@ -6,9 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.cancel_in_arms import cancel_in_arms
+from tailrace.diagnose.arm_evidence.cancel_in_series import cancel_in_series
 from tailrace.diagnose.cancels import cancels
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.ghosts import cancelled_still_runs
 from tailrace.model.finding import Action, Finding
 
@@ -36,6 +39,10 @@ class CancelNotPropagated(Cause):
         every = window.every
         known = ~np.isnan(every.column("cancel_slot_ns")) | ~np.isnan(every.column("running_at_admission"))
         return "" if known.any() else "the engine's running requests (its /metrics), or when its slot was seen free"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return surest([cancel_in_arms(self, observed), cancel_in_series(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.coalescing_on_arms import coalescing_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.coalescing import coalesced_in_records
 from tailrace.model.finding import Action, Finding
 
@@ -23,6 +25,10 @@ class ChunkCoalescing(Cause):
     )
     disproof: ClassVar[str] = "What is added to the first token grows with the load."
     action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return coalescing_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

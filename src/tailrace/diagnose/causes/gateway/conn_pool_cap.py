@@ -6,8 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.pool_cap_observed import pool_cap_observed
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.pool import pool_in_records
 from tailrace.model.finding import Finding
 
@@ -30,6 +32,10 @@ class ConnPoolCap(Cause):
         done = evidence.now.done
         known = ~np.isnan(done.column("pool_wait_ns")) | ~np.isnan(done.column("running_at_admission"))
         return "" if known.any() else "the gateway's wait for a connection, or the engine's running requests"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return pool_cap_observed(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

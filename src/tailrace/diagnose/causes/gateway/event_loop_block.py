@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.blocked_health import blocked_health
+from tailrace.diagnose.arm_evidence.blocked_streams import blocked_streams
+from tailrace.diagnose.arm_evidence.session_lock import session_lock
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.blocked_loop import blocked_in_timelines
@@ -36,4 +39,11 @@ class EventLoopBlock(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return blocked_in_series(self, observed)
+        return surest(
+            [
+                blocked_in_series(self, observed),
+                blocked_streams(self, observed),
+                blocked_health(self, observed),
+                session_lock(self, observed),
+            ]
+        )

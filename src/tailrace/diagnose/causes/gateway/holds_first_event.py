@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.held_first_event import held_first_event
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.held_event import held_in_timelines
 from tailrace.model.finding import Action, Finding
 
@@ -24,6 +26,10 @@ class HoldsFirstEvent(Cause):
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs timelines."""
         return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return held_first_event(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.affinity_on_arms import affinity_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.affinity import affinity_in_records
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.reuse import LEAST, reuse
@@ -33,6 +35,10 @@ class CacheAffinityLost(Cause):
         return (
             "" if reuse(evidence.now).later.sum() >= LEAST else f"at least {LEAST} later turns of sessions (session_id)"
         )
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return affinity_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.hotspot_on_arms import hotspot_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.hotspot import hotspot_in_records
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.reuse import groups
@@ -27,6 +29,10 @@ class LbHotspot(Cause):
         if replicas(evidence.now).n < 2:
             return "records of at least two replicas (backend)"
         return "" if groups(evidence.now) else "what the requests share (tenant, session or lane)"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return hotspot_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

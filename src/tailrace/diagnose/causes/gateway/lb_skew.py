@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.skew_on_arms import skew_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.skew import skew_in_records
 from tailrace.diagnose.replicas import replicas
 from tailrace.model.finding import Finding
@@ -24,6 +26,10 @@ class LbSkew(Cause):
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs two replicas."""
         return "" if replicas(evidence.now).n >= 2 else "records of at least two replicas (backend)"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return skew_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

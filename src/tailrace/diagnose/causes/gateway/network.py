@@ -7,8 +7,10 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arm_evidence.way_on_arms import way_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.shared_stops import shared_stops
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
@@ -54,6 +56,10 @@ class Network(Cause):
         known = ~np.isnan(done.column("connect_ns")) | ~np.isnan(done.column("upstream_rtt_ns"))
         gateway = evidence.vantage == "gateway"
         return "" if gateway and known.any() else "records of the gateway (connect and round-trip times)"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return way_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A way that carries the excess of the slow ones; a way that is long for all; segments that are sent again."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final, NamedTuple
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.misses_observed import misses_observed
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.record_evidence.missed_cache import counted_hits, missed_in_records
@@ -67,6 +68,10 @@ class CacheMiss(Cause):
         return missed_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
+        """From counters, tables and forms."""
+        return surest([self._observed(observed), misses_observed(self, observed)])
+
+    def _observed(self, observed: Observed) -> Finding | None:
         """Counter deltas, against what was offered."""
         window = _window(observed)
         if window is None or window.queried < LEAST_TOKENS:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.options_on_arms import options_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.options import options_in_records
 from tailrace.model.finding import Action, Finding
 
@@ -23,6 +25,10 @@ class DecodingOptions(Cause):
     )
     disproof: ClassVar[str] = "Requests with one sequence are as slow when no other is decoded beside them."
     action: ClassVar[Action] = Action.TUNE
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return options_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.grammar_on_arms import grammar_on_arms
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.served import grammar_in_served
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.grammars import grammar_in_records
 from tailrace.model.finding import Action, Finding
 
@@ -28,6 +31,10 @@ class StructuredOutput(Cause):
         grammar = evidence.now.done.column("grammar").astype(bool)
         some = FEWEST <= grammar.sum() <= grammar.size - FEWEST
         return "" if some else f"at least {FEWEST} requests with a grammar, and as many without one"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks; from a log of finished requests."""
+        return surest([grammar_on_arms(self, observed), grammar_in_served(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.hol_on_arms import hol_on_arms
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.series_evidence.hol_in_requests import hol_in_requests
@@ -104,7 +105,7 @@ class HolLongPrefill(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return hol_in_requests(self, observed)
+        return surest([hol_in_requests(self, observed), hol_on_arms(self, observed)])
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs prompt lengths."""

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.instance_limit_observed import instance_limit_observed
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.instances import instances_in_records
@@ -40,4 +41,4 @@ class InstanceLimit(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return instances_in_counters(self, observed)
+        return surest([instances_in_counters(self, observed), instance_limit_observed(self, observed)])

@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.preemption_on_arms import preemption_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.preemption import preemption_in_log
@@ -97,7 +98,13 @@ class KvPreemption(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From scrapes, or from an engine's log: lines of preemption, swapped requests, a full cache."""
-        return surest([preemption_in_log(self, observed), preempted_in_scrapes(self, observed)])
+        return surest(
+            [
+                preemption_in_log(self, observed),
+                preempted_in_scrapes(self, observed),
+                preemption_on_arms(self, observed),
+            ]
+        )
 
     @staticmethod
     def _explains(evidence: EvidenceSet) -> tuple[float, float | None]:

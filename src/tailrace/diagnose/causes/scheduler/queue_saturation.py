@@ -6,10 +6,12 @@ from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.saturation_on_arms import saturation_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.saturation import saturation_in_load
+from tailrace.diagnose.log_evidence.served import queue_in_served
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.more_load import more_load
 from tailrace.diagnose.series_evidence.saturation_in_series import saturation_in_series
@@ -138,7 +140,14 @@ class QueueSaturation(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From gauges, or an engine's load lines: waiting grows while running stays at its most."""
-        return surest([saturation_in_load(self, observed), saturation_in_series(self, observed)])
+        return surest(
+            [
+                saturation_in_load(self, observed),
+                queue_in_served(self, observed),
+                saturation_in_series(self, observed),
+                saturation_on_arms(self, observed),
+            ]
+        )
 
     @staticmethod
     def _limit(signs: _Signs) -> str:

@@ -6,8 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.cap_on_arms import cap_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.running_limit import running_limit_in_records
 from tailrace.model.finding import Finding
 
@@ -26,6 +28,10 @@ class TuneNotScale(Cause):
         """The engine's running requests."""
         known = ~np.isnan(evidence.now.done.column("running_at_admission"))
         return "" if known.any() else "running and waiting requests of the engine (its /metrics)"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables, forms and printed benchmarks."""
+        return cap_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

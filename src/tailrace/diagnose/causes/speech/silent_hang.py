@@ -129,7 +129,7 @@ class SilentHang(Cause):
         stuck = _stuck(observed)
         if stuck is None:
             return None
-        running, zero_lines, place = stuck
+        running, zero_lines, place, lasted_s = stuck
         return self.finding(
             statement=f"The encoder cache is {share:.0%} full while Running is {running:g} and nothing is generated: a "
             "speech session that cannot get room in the encoder cache may hang the others.",
@@ -144,7 +144,7 @@ class SilentHang(Cause):
                     value=running,
                 ),
             ],
-            explains_ms=None,
+            explains_ms=lasted_s * 1e3 if lasted_s else None,
             relation=f"encoder cache {share:.0%}, Running {running:g} > 0, 0 tokens/s over {zero_lines} lines",
             n=zero_lines,
             advice="Admit fewer audio sessions at once, or give the encoder cache more room; end a session that gets "
@@ -207,9 +207,9 @@ def _is_speech(observed: Observed) -> bool:
     return any(_SPEECH.search(text) for text in told)
 
 
-def _stuck(observed: Observed) -> tuple[float, int, str] | None:
-    """(Running, lines, place) of the longest stretch in which requests ran and nothing was generated."""
-    best: tuple[float, int, str] | None = None
+def _stuck(observed: Observed) -> tuple[float, int, str, float] | None:
+    """(Running, lines, place, seconds) of the longest stretch in which requests ran and nothing was generated."""
+    best: tuple[float, int, str, float] | None = None
     for running in observed.of_series("running"):
         for generated in observed.of_series("output_tok_s", **running.labels):
             if generated.place.source != running.place.source or len(generated) != len(running):
@@ -219,11 +219,13 @@ def _stuck(observed: Observed) -> tuple[float, int, str] | None:
                 still = running.values[index] > 0 and generated.values[index] == 0
                 length = length + 1 if still else 0
                 if length >= 2 and (best is None or length > best[1]):
-                    best = (float(running.values[index]), length, str(running.line_of(index)))
+                    # A line tells of the interval before it.
+                    lasted = float(running.at[index] - running.at[max(index - length, 0)])
+                    best = (float(running.values[index]), length, str(running.line_of(index)), lasted)
     if best is None:
         now = observed.number("running", "engine_running")
         made = observed.number("decode_tok_s", "output_tok_s", "tok_s")
         if now and made == 0:
             setting = observed.setting("running", "engine_running")
-            best = (now, 1, str(setting.place) if setting is not None else "")
+            best = (now, 1, str(setting.place) if setting is not None else "", 0.0)
     return best

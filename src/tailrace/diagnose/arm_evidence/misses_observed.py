@@ -1,0 +1,240 @@
+"""MIX_CACHE_MISS: prompts repeat and their prefix is not found, so every one is computed whole."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.diagnose.arm_evidence.routing_words import of_routing
+from tailrace.diagnose.arms.again import again
+from tailrace.diagnose.arms.asked import figure, number_stated, told, worded
+from tailrace.diagnose.arms.pairs import changed
+from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number
+from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
+from tailrace.model.finding import Evidence, Finding, Level
+
+if TYPE_CHECKING:
+    from tailrace.diagnose.cause import Cause
+
+__all__ = ["misses_observed"]
+
+SHORT: Final = 0.2
+"""The hit rate lies so far below what repeats."""
+LOW: Final = 0.3
+"""With repeats that nobody counted, a hit rate below this is low."""
+_REPEATS: Final = re.compile(
+    r"identical|same (?:prompt|context|document|prefix|system)|re-?sent|sent again|repeat|multi[ -]?turn|conversation|"
+    r"shared prefix|again",
+    re.IGNORECASE,
+)
+
+
+class _Hits(NamedTuple):
+    """Hit tokens of all that were asked for, in one window or arm."""
+
+    name: str
+    share: float
+    hits: float | None
+    asked: float | None
+    evidence: list[Evidence]
+    arm: Arm | None
+
+    @property
+    def words(self) -> str:
+        counted = (
+            f" ({number(self.hits)} of {number(self.asked)} tokens)"
+            if self.hits is not None and self.asked is not None
+            else ""
+        )
+        return f"{number(self.share, 'share')}{counted}"
+
+
+def misses_observed(cause: Cause, observed: Observed) -> Finding | None:
+    """Counters, arms or statements against the repeats that are stated."""
+    seen = _seen(observed)
+    if not seen:
+        return None
+    worst = min(seen, key=lambda item: item.share)
+    best = max(seen, key=lambda item: item.share)
+    offered, repeats = _offered(observed), _repeats(observed)
+    wanted = offered[0] if offered is not None else best.share if best.share - worst.share >= SHORT else None
+    if wanted is not None and worst.share > wanted - SHORT:
+        return None
+    if wanted is None and (worst.share > LOW or not repeats):
+        return None
+    if (
+        offered is None
+        and not repeats
+        and best is not worst
+        and of_routing(f"{changed(observed)} {worst.name} {best.name}")
+    ):
+        return None  # scattered by a router: another cause
+    lifetime = number_stated(observed, r"lifetime")
+    missing = [] if offered is not None or repeats else ["how much of the prompts repeats in both arms"]
+    slower = _slower(worst.arm, best.arm)
+    evidence = [*worst.evidence, *(best.evidence if best is not worst else [])]
+    if offered is not None:
+        evidence.append(evidence_of_setting(offered[1]))
+    evidence += [evidence_of_setting(item) for item in repeats]
+    if slower is not None and worst.arm is not None and best.arm is not None:
+        evidence += [evidence_of(worst.arm, slower[0]), evidence_of(best.arm, slower[1])]
+    cold = _cold(observed)
+    usage = number_stated(observed, r"kv usage")
+    evidence += [evidence_of_setting(item) for item in (cold, usage, lifetime) if item is not None]
+    what = changed(observed)
+    proven = best is not worst and bool(what) and slower is not None and not missing
+    against = (
+        f", though {number(wanted, 'share')} of them repeat"
+        if offered is not None and wanted is not None
+        else (f" against {best.words} with {best.name}" if best is not worst else ", though the prompts repeat")
+    )
+    return cause.finding(
+        statement="Prefix hits over the window are "
+        f"{worst.words}{f' with {worst.name}' if worst.name else ''}{against}: every "
+        "prompt is computed whole. That is eviction, block alignment or a switch, not the mix.",
+        evidence=evidence,
+        explains_ms=None if slower is None else slower[0].value - slower[1].value if slower[0].unit == "ms" else None,
+        relation=(
+            f"hits / queries = {number(worst.hits)} / {number(worst.asked)} = {worst.share:.1%}"
+            if worst.hits is not None and worst.asked
+            else f"hit rate {worst.share:.1%}"
+        )
+        + (f"; {wanted:.1%} {'offered' if offered is not None else 'with ' + best.name}" if wanted is not None else ""),
+        n=len(seen),
+        advice="Look for what evicts or misaligns the prefix: prefix caching switched off (vLLM: "
+        "--enable-prefix-caching; "
+        "SGLang: --disable-radix-cache must be absent), sliding-window or hybrid layers, a changing beginning (time, "
+        "session id) in the prompt, too little KV cache for all prefixes; keep the shared part first and unchanged. "
+        "Until then, send less: retrieve fewer chunks, trim the history.",
+        price="Cached prefixes take KV cache from running requests.",
+        verify=again(worst.arm, more="--shared-prefix 2000"),
+        missing=missing,
+        rivals=["LB_CACHE_AFFINITY_LOST"] if missing else [],
+        disproof_checked=[
+            f"offered repeats {number(offered[0], 'share')}"
+            if offered is not None
+            else "the prompts are stated to repeat"
+            if repeats
+            else "what repeats in the prompts is not stated",
+            *(
+                [
+                    f"KV usage {usage.number:g}: the cache is not full"
+                    if usage is not None and usage.number is not None and usage.number < 90
+                    else ""
+                ]
+                if usage is not None
+                else []
+            ),
+        ],
+        level=Level.PROVEN if proven else None,
+    )
+
+
+def _seen(observed: Observed) -> list[_Hits]:
+    out = []
+    for hits in observed.counters:
+        if (
+            not re.search(r"prefix_found|prefix_(?:cache_)?hits|prefix_hit_tokens|cached_tokens", hits.name)
+            or hits.delta is None
+        ):
+            continue
+        asked = next(
+            (
+                item
+                for item in observed.counters
+                if re.search(r"prefix_queried|prefix_(?:cache_)?queries|prefix_query_tokens", item.name)
+                and item.labels == hits.labels
+                and item.order == hits.order
+                and item.delta
+            ),
+            None,
+        )
+        if asked is None or not asked.delta:
+            continue
+        out.append(
+            _Hits(
+                "", hits.delta / asked.delta, hits.delta, asked.delta,
+                [
+                    Evidence(f"{hits.raw or hits.name}: +{number(hits.delta)} "
+                             "tokens", str(hits.place), hits.name, hits.delta, "tokens"),
+                    Evidence(f"{asked.raw or asked.name}: +{number(asked.delta)} "
+                             "tokens", str(asked.place), asked.name, asked.delta, "tokens"),
+                ],
+                None,
+            )
+        )  # fmt: skip
+    for arm in observed.arms:
+        found = _of_arm(arm)
+        if found is not None:
+            out.append(found)
+    return out or _of_settings(observed)
+
+
+def _of_arm(arm: Arm) -> _Hits | None:
+    hits, asked = (
+        worded(arm, r"\bhits?\b(?!.*rate)(?: tokens)?|cached tokens"),
+        worded(arm, r"\bqueries\b|\btotal\b|prompt tokens|asked|looked up"),
+    )
+    counted = hits is not None and asked is not None and hits.unit not in ("share", "%") and hits is not asked
+    if counted and hits is not None and asked is not None and asked.value > 0 and hits.value <= asked.value:
+        return _Hits(
+            arm.name,
+            hits.value / asked.value,
+            hits.value,
+            asked.value,
+            [evidence_of(arm, hits), evidence_of(arm, asked)],
+            arm,
+        )
+    rate = figure(arm, "prefix_hit")
+    return None if rate is None else _Hits(arm.name, rate.value, None, None, [evidence_of(arm, rate)], arm)
+
+
+def _of_settings(observed: Observed) -> list[_Hits]:
+    hits, asked = (
+        number_stated(observed, r"hit tokens|^hits$|prefix hits|cached tokens"),
+        number_stated(observed, r"query tokens|queries|total tokens|tokens asked"),
+    )
+    if hits is not None and asked is not None and hits.number is not None and asked.number:
+        return [
+            _Hits(
+                "",
+                hits.number / asked.number,
+                hits.number,
+                asked.number,
+                [evidence_of_setting(hits), evidence_of_setting(asked)],
+                None,
+            )
+        ]
+    rate = number_stated(observed, r"^(?:prefix )?(?:cache )?hit(?: rate)?(?: pct)?$")
+    if rate is None or rate.number is None:
+        return []
+    share = rate.number / 100.0 if rate.unit == "%" or rate.number > 1 else rate.number
+    return [_Hits("", share, None, None, [evidence_of_setting(rate)], None)]
+
+
+def _offered(observed: Observed) -> tuple[float, Setting] | None:
+    found = number_stated(observed, r"repeat ratio|reuse|repeat(?:ed)? share|shared share")
+    if found is None or found.number is None:
+        return None
+    share = found.number / 100.0 if found.unit == "%" or found.number > 1 else found.number
+    return share, found
+
+
+def _repeats(observed: Observed) -> list[Setting]:
+    return [item for item in told(observed) if isinstance(item.value, str) and _REPEATS.search(item.value)][:2]
+
+
+def _cold(observed: Observed) -> Setting | None:
+    return number_stated(observed, r"cold prefill|cold ttft|uncached")
+
+
+def _slower(low: Arm | None, high: Arm | None) -> tuple[Quoted, Quoted] | None:
+    """(of the arm with few hits, of the one with many) the first time that is longer without hits."""
+    if low is None or high is None or low is high:
+        return None
+    for name in ("ttft", "prefill", "e2e", "duration", "wall"):
+        for stat in ("p50", "mean", "", "p99", "p95"):
+            one, two = figure(low, name, stats=(stat,)), figure(high, name, stats=(stat,))
+            if one is not None and two is not None and one.value > 1.1 * two.value:
+                return one, two
+    return None

@@ -1,0 +1,179 @@
+"""Numbers and conditions of an arm, by quantity, by condition, or by the words of its headings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from math import isfinite
+from typing import Final
+
+from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
+
+__all__ = [
+    "ANY",
+    "CENTRAL",
+    "TAIL",
+    "condition",
+    "figure",
+    "figures",
+    "label_number",
+    "named",
+    "number_stated",
+    "per_request",
+    "said",
+    "stated",
+    "tail_or_middle",
+    "told",
+    "worded",
+]
+
+CENTRAL: Final = ("p50", "mean", "")
+"""The statistics of a usual value, the preferred first."""
+TAIL: Final = ("p999", "p99", "p95", "p90", "max")
+"""Those of a tail."""
+ANY: Final = (*CENTRAL, "p99", "p95", "p90", "max", "p999", "min")
+
+_CONTEXT: Final = frozenset({"claim", "note", "suspected_before", "suspected", "title", "question", "windows"})
+"""Settings that say what somebody believes: never evidence."""
+_CONFIGURED: Final = ("k8s.", "compose.", "nginx.unset")
+"""How often a probe asks, and how long it waits, was measured by nobody."""
+_NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w]*\.\d)")
+
+
+def figure(arm: Arm, *quantities: str, stats: tuple[str, ...] = CENTRAL) -> Quoted | None:
+    """The level of the first of `quantities` in the first of `stats` that the arm has; never a change in percent.
+
+    A number with a qualifier (`gpu_util@1 s after disconnect`) answers only where none without one does.
+    """
+    for quantity in quantities:
+        for stat in stats:
+            found = arm.values.get(f"{quantity}.{stat}" if stat else quantity)
+            if found is not None and not found.relative and isfinite(found.value):
+                return found
+        for stat in stats:
+            for found in arm.values.values():
+                if found.quantity == quantity and found.stat == stat and not found.relative and isfinite(found.value):
+                    return found
+    return None
+
+
+def tail_or_middle(arm: Arm, *quantities: str) -> Quoted | None:
+    """The number of a tail, where there is one; else the usual value."""
+    return figure(arm, *quantities, stats=(*TAIL[1:], *CENTRAL))
+
+
+def per_request(arm: Arm, quantity: str, stats: tuple[str, ...] = CENTRAL) -> tuple[float, Quoted] | None:
+    """(tokens of one request, the number it comes from): a total is divided by the arm's requests."""
+    found, n = figure(arm, quantity, stats=stats), figure(arm, "n")
+    if found is None:
+        return None
+    words = f"{found.label} {found.qualifier}".lower()
+    if "total" in words and "/" not in found.label:
+        return (found.value / n.value, found) if n is not None and n.value else None
+    return found.value, found
+
+
+def figures(arms: Iterable[Arm], quantity: str, stats: tuple[str, ...] = ANY) -> list[tuple[Arm, Quoted]]:
+    """The arms that have `quantity`, each with the first of `stats` that all of them share, else its own first."""
+    arms = list(arms)
+    for stat in stats:
+        found = [(arm, value) for arm in arms if (value := figure(arm, quantity, stats=(stat,))) is not None]
+        if found and len(found) == len([arm for arm in arms if figure(arm, quantity, stats=stats) is not None]):
+            return found
+    return [(arm, value) for arm in arms if (value := figure(arm, quantity, stats=stats)) is not None]
+
+
+@lru_cache(maxsize=512)
+def _pattern(words: str) -> re.Pattern[str]:
+    return re.compile(words, re.IGNORECASE)
+
+
+def worded(arm: Arm, words: str, *, relative: bool = False) -> Quoted | None:
+    """The first number whose heading matches the regular expression `words`: for what no vocabulary names."""
+    pattern = _pattern(words)
+    for value in arm.values.values():
+        heading = " ".join((value.label, value.quantity.replace("_", " "), value.qualifier, value.stat))
+        if value.relative is relative and isfinite(value.value) and pattern.search(heading):
+            return value
+    return None
+
+
+def named(arm: Arm, words: str) -> tuple[str, float | str] | None:
+    """(condition, its value): the first of the arm's conditions whose name matches `words`."""
+    pattern = _pattern(words)
+    return next(((name, value) for name, value in arm.keys.items() if pattern.search(name.replace("_", " "))), None)
+
+
+def condition(arm: Arm, words: str) -> float | None:
+    """The number of the condition whose name or heading matches `words`: from its conditions, its values, or its label
+    (`cap 16`, `2 cpus`).
+    """
+    found = named(arm, words)
+    if found is not None:
+        number = _as_number(found[1])
+        if number is not None:
+            return number
+    quoted = worded(arm, words)
+    if quoted is not None:
+        return quoted.value
+    for text in (arm.label, arm.name):
+        near = re.search(
+            rf"(?:{words})\W{{0,3}}(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\W{{0,2}}(?:{words})", text, re.IGNORECASE
+        )
+        numbers = [] if near is None else [group for group in near.groups() if group is not None]
+        if numbers:
+            return float(numbers[0])
+    return None
+
+
+def _as_number(value: object) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value) if isfinite(value) else None
+    if isinstance(value, str):
+        found = _NUMBER.fullmatch(value.strip())
+        return float(found[0]) if found else None
+    return None
+
+
+def label_number(arm: Arm) -> float | None:
+    """The number that an arm's label is (`16`, `tp4`, `8 GPUs`); `None` where it holds none or several."""
+    found = re.findall(r"\d+(?:\.\d+)?", arm.label or arm.name)
+    return float(found[0]) if len(found) == 1 else None
+
+
+def told(observed: Observed) -> list[Setting]:
+    """The settings that state something: without claims, notes, titles, and what manifests configure."""
+    return [item for item in observed.settings if item.name not in _CONTEXT and not item.name.startswith(_CONFIGURED)]
+
+
+def stated(observed: Observed, words: str) -> Setting | None:
+    """The first statement of which name or text matches `words`."""
+    pattern = _pattern(words)
+    for item in told(observed):
+        if pattern.search(f"{item.name.replace('_', ' ')}: {_text(item.value)}"):
+            return item
+    return None
+
+
+def number_stated(observed: Observed, words: str) -> Setting | None:
+    """The first statement that is a number (a range counts by its lower end) and of which the name matches `words`."""
+    pattern = _pattern(words)
+    for item in told(observed):
+        if item.number is not None and isfinite(item.number) and pattern.search(item.name.replace("_", " ")):
+            return item
+    return None
+
+
+def said(arm: Arm) -> str:
+    """Every word by which an arm is called: label, name, and the conditions that are text."""
+    texts = [arm.label, arm.name, *(str(value) for value in arm.keys.values() if isinstance(value, str))]
+    return " ".join(dict.fromkeys(texts))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(_text(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
+    return str(value)

@@ -1,0 +1,131 @@
+"""Arms that may be compared: two that differ in one thing, or several along one condition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from math import isfinite
+from typing import Final, NamedTuple
+
+from tailrace.diagnose.arms.asked import condition, label_number, told
+from tailrace.diagnose.observed import Arm, Observed, Role
+
+__all__ = ["Pair", "changed", "loads", "pairs", "same_load", "stated_same", "sweep", "two"]
+
+LOADS: Final = ("concurrency", "offered_rps", "n", "prompt_tokens", "output_tokens", "sessions", "max_concurrency")
+"""Quantities that say how much work an arm was given."""
+_ALIKE: Final = 0.02
+
+
+class Pair(NamedTuple):
+    """Two arms, the second after the change where that is known."""
+
+    first: Arm
+    second: Arm
+    same: tuple[str, ...]
+    """Loads that are written down for both and are equal: `concurrency 32`."""
+    differs: tuple[str, ...]
+    """Loads that are written down for both and are not."""
+
+    @property
+    def difference(self) -> str:
+        """The two labels: what was changed between the arms, in the words of the source."""
+        return f"{self.first.name} -> {self.second.name}"
+
+
+def loads(arm: Arm) -> dict[str, float]:
+    """How much work the arm was given, as far as it is written down."""
+    out = {}
+    for name in LOADS:
+        value = arm.keys.get(name)
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            found = arm.get(name) if name in arm.values else None
+            if found is None:
+                continue
+            value = found
+        if isfinite(value):
+            out[name] = float(value)
+    return out
+
+
+def same_load(first: Arm, second: Arm) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(what is equal, what is not) of the loads that both arms name."""
+    here, there = loads(first), loads(second)
+    same: list[str] = []
+    other: list[str] = []
+    for name in here.keys() & there.keys():
+        one, two_ = here[name], there[name]
+        alike = abs(one - two_) <= _ALIKE * max(abs(one), abs(two_), 1e-12)
+        (same if alike else other).append(f"{name.replace('_', ' ')} {one:g}" + ("" if alike else f" and {two_:g}"))
+    return tuple(sorted(same)), tuple(sorted(other))
+
+
+def pairs(arms: Sequence[Arm]) -> Iterator[Pair]:
+    """Every two arms of one table, form or run of benchmarks that were given the same work, in the order of roles, or
+    of the rows.
+    """
+    for first, second in combinations(arms, 2):
+        same, differs = same_load(first, second)
+        if [item for item in differs if not item.startswith("n ")]:
+            continue
+        before = second.role is Role.BEFORE or first.role is Role.AFTER
+        yield Pair(second, first, same, differs) if before else Pair(first, second, same, differs)
+
+
+def two(arms: Sequence[Arm], has: Callable[[Arm], bool]) -> Pair | None:
+    """The one pair among the arms that `has` accepts; of more than two, the first of those that may be compared."""
+    return next(pairs([arm for arm in arms if has(arm)]), None)
+
+
+def changed(observed: Observed) -> str:
+    """What the source states to be the one difference between its arms; empty when it states none."""
+    for name in ("changed", "change", "difference", "what_changed"):
+        found = observed.text(name)
+        if found:
+            return found
+    return ""
+
+
+def stated_same(observed: Observed) -> list[str]:
+    """What the source states to be equal in all arms."""
+    out: list[str] = []
+    for item in told(observed):
+        if item.name in ("same", "equal", "unchanged", "same_as_before"):
+            values = item.value if isinstance(item.value, list) else [item.value]
+            out += [str(value) for value in values]
+    return out
+
+
+class Point(NamedTuple):
+    """An arm at its place on an axis."""
+
+    x: float
+    arm: Arm
+
+
+def sweep(observed: Observed, words: str, has: Callable[[Arm], bool]) -> list[Point]:
+    """The arms along the condition that `words` matches, ascending: those that `has` accepts, in the largest set that
+    differs in nothing else that is written down. Less than two different places make no sweep.
+
+    Where no heading names the condition, the statement of what was changed may: then a label's number is its place.
+    """
+    arms = [arm for arm in observed.arms if has(arm)]
+    places = [(condition(arm, words), arm) for arm in arms]
+    if not any(x is not None for x, _ in places) and re.search(words, changed(observed), re.IGNORECASE):
+        places = [(label_number(arm), arm) for arm in arms]
+    groups: dict[tuple[str, ...], dict[float, Arm]] = {}
+    for x, arm in places:
+        if x is not None:
+            groups.setdefault(_rest(arm, words), {}).setdefault(x, arm)
+    best = max(groups.values(), key=len, default={})
+    return [Point(x, best[x]) for x in sorted(best)] if len(best) > 1 else []
+
+
+def _rest(arm: Arm, words: str) -> tuple[str, ...]:
+    """What else an arm's conditions say: all but the one along which the sweep goes."""
+    return tuple(
+        f"{name}={value}"
+        for name, value in sorted(arm.keys.items())
+        if not re.search(words, name.replace("_", " "), re.IGNORECASE)
+    )

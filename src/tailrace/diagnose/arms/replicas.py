@@ -1,0 +1,217 @@
+"""How much each replica has in flight: from a table with a row a replica, a form's lists, or gauges with a label."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import isfinite
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tailrace.diagnose.arms.asked import figure, told
+from tailrace.diagnose.observed import Arm, Observed, Series
+
+__all__ = ["Spread", "is_replica", "spreads"]
+
+_REPLICA: Final = re.compile(
+    r"^(?:dp[ _-]?)?(?:rank|replica|worker|engine|pod|instance|node|gpu|backend|server|shard|host|upstream|endpoint)s?"
+    r"(?:[ _#-]*[\w.:-]+)?$",
+    re.IGNORECASE,
+)
+_LABELS: Final = ("engine", "replica", "instance", "pod", "worker", "rank", "dp_rank", "backend", "node", "server")
+_OF_REPLICAS: Final = re.compile(
+    r"(?:running|waiting|queued|in.?flight|requests|tokens|load|queue)\w*[ _](?:per|by|of|on|each)[ _](?:the )?"
+    r"(?:dp )?(?:rank|replica|worker|engine|pod|instance|node|gpu|backend|server)s?"
+    r"|(?:per|each)[ _](?:dp )?(?:rank|replica|worker|engine|pod|instance|node|gpu|backend|server)s?[ _]",
+    re.IGNORECASE,
+)
+_LATENCIES: Final = ("ttft", "tpot", "itl", "e2e", "req_s", "output_tok_s")
+QUANTITIES: Final = (
+    ("tokens_in_flight", "tokens in flight"),
+    ("running", "running requests"),
+    ("concurrency", "requests in flight"),
+    ("n", "requests"),
+    ("waiting", "waiting requests"),
+)
+IDLE: Final = 0.05
+"""Of the mean: a replica with less is idle."""
+
+
+class Spread(NamedTuple):
+    """One quantity over the replicas, at the time at which it is most uneven."""
+
+    quantity: str
+    what: str
+    names: tuple[str, ...]
+    values: tuple[float, ...]
+    places: tuple[str, ...]
+    times: int = 1
+    """How many readings there are."""
+    before: float | None = None
+    """The skew of the first reading, where there are several."""
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether it weighs requests by their length."""
+        return "token" in self.quantity or "token" in self.what
+
+    @property
+    def mean(self) -> float:
+        """Over all replicas, idle ones too."""
+        return float(np.mean(self.values))
+
+    @property
+    def most(self) -> float:
+        """Of the busiest."""
+        return max(self.values)
+
+    @property
+    def least(self) -> float:
+        """Of the least busy."""
+        return min(self.values)
+
+    @property
+    def skew(self) -> float:
+        """Busiest / mean; 1 is even."""
+        return self.most / self.mean if self.mean else 1.0
+
+    @property
+    def busiest(self) -> str:
+        """The name of the busiest."""
+        return self.names[self.values.index(self.most)]
+
+    @property
+    def lightest(self) -> str:
+        """The name of the least busy."""
+        return self.names[self.values.index(self.least)]
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """The names of those with (next to) nothing."""
+        return tuple(name for name, value in zip(self.names, self.values, strict=True) if value <= IDLE * self.mean)
+
+
+def is_replica(arm: Arm) -> bool:
+    """Whether a row is a replica: its heading or its label says so, or it has work in flight and no latency at all."""
+    if any(_REPLICA.match(name.replace("_", " ")) for name in arm.keys):
+        return True
+    if _REPLICA.match(arm.label.strip()) and arm.label.strip()[-1:].isalnum() and re.search(r"\d|-", arm.label):
+        return True
+    measured = {item.quantity for item in arm.values.values()}
+    return bool(measured & {"tokens_in_flight", "running"}) and not measured & set(_LATENCIES)
+
+
+def spreads(observed: Observed) -> list[Spread]:
+    """Every quantity that is known of at least two replicas."""
+    arms = [arm for arm in observed.arms if is_replica(arm)]
+    return [*_of_arms(arms), *_of_settings(observed), *_of_series(observed)]
+
+
+def _of_arms(arms: Sequence[Arm]) -> list[Spread]:
+    out = []
+    for quantity, what in QUANTITIES:
+        found = [(arm, value) for arm in arms if (value := figure(arm, quantity)) is not None]
+        if len(found) >= 2 and len(found) == len(arms) and all(value.value >= 0 for _, value in found):
+            out.append(
+                Spread(
+                    quantity,
+                    what,
+                    tuple(_name(arm) for arm, _ in found),
+                    tuple(value.value for _, value in found),
+                    tuple(str(value.place if value.place.source else arm.place) or "form" for arm, value in found),
+                )
+            )
+    return out
+
+
+def _name(arm: Arm) -> str:
+    heading = next((name for name in arm.keys if _REPLICA.match(name.replace("_", " "))), "")
+    label = arm.label or arm.name
+    if heading and not re.search("[A-Za-z]", label):
+        return f"{heading.replace('_', ' ')} {label}"
+    return label if re.search("[A-Za-z]", label) else f"replica {label}"
+
+
+def _of_settings(observed: Observed) -> list[Spread]:
+    out = []
+    for item in told(observed):
+        named = _OF_REPLICAS.search(f"{item.name.replace('_', ' ')} ") is not None
+        values, names = item.value, None
+        if isinstance(values, dict):
+            names = tuple(f"replica {key}" for key in values)
+            values = list(values.values())
+        if not isinstance(values, list) or not all(_is_count(value) for value in values):
+            continue
+        # A pair is a range unless its name says that it goes by replica.
+        if len(values) < 2 or (not named and (len(values) < FEWEST or not _in_flight(item.name))):
+            continue
+        place = str(item.place) or "form"
+        words = item.name.replace("_", " ")
+        out.append(
+            Spread(
+                "tokens_in_flight" if "token" in words else item.name,
+                "tokens in flight" if "token" in words else _what(words),
+                names or tuple(f"replica {index}" for index in range(len(values))),
+                tuple(float(value) for value in values),
+                (place,) * len(values),
+            )
+        )
+    return out
+
+
+FEWEST: Final = 3
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value) and value >= 0
+
+
+def _in_flight(name: str) -> bool:
+    return re.search(r"running|in.?flight|queued|waiting", name, re.IGNORECASE) is not None
+
+
+def _what(words: str) -> str:
+    if "wait" in words or "queue" in words:
+        return "waiting requests"
+    return "running requests" if "running" in words else "requests in flight"
+
+
+def _of_series(observed: Observed) -> list[Spread]:
+    out = []
+    for name, what in (
+        ("running", "running requests"),
+        ("waiting", "waiting requests"),
+        ("tokens_in_flight", "tokens in flight"),
+    ):
+        series = observed.of_series(name)
+        for label in _LABELS:
+            mine = {item.labels[label]: item for item in series if label in item.labels and len(item)}
+            if len(mine) >= 2:
+                out += _over_time(name, what, label, mine)
+                break
+    return out
+
+
+def _over_time(name: str, what: str, label: str, mine: dict[str, Series]) -> list[Spread]:
+    """The reading with the most uneven spread; places on the axis are matched by rank where all have as many."""
+    size = min(len(item) for item in mine.values())
+    values = np.array([np.nan_to_num(item.values[:size], posinf=0.0, neginf=0.0) for item in mine.values()])
+    total = values.sum(axis=0)
+    if not (total > 0).any():
+        return []
+    skews = np.where(total > 0, values.max(axis=0) / np.maximum(total / len(mine), 1e-12), 1.0)
+    # An almost empty system is uneven by nature: only readings with a fair part of the most work count.
+    worth = np.flatnonzero(total >= 0.5 * total.max())
+    worst = int(worth[np.argmax(skews[worth])])
+    return [
+        Spread(
+            name,
+            what,
+            tuple(f"{label} {key}" for key in mine),
+            tuple(float(value) for value in values[:, worst]),
+            tuple(str(item.line_of(worst)) for item in mine.values()),
+            times=size,
+            before=float(skews[0]) if worst > 0 and total[0] > 0 else None,
+        )
+    ]
