@@ -12,6 +12,7 @@ from tailrace.diagnose.collect import sample_notes, what_to_collect
 from tailrace.diagnose.configured.lint import lint
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed.align import align
+from tailrace.diagnose.precedence import heavier
 from tailrace.diagnose.scale import disciplined, rule_on
 from tailrace.diagnose.scale_records import rule_on_records
 from tailrace.diagnose.seen_beside import seen_beside
@@ -189,7 +190,11 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
             needs += [f"{cause.code}: {item}" for item in finding.missing]
     if all(symptom.kind == "moved" for symptom in found):
         # Windows of one healthy system differ too: only a cause that fits with all its inputs makes it a complaint.
-        findings = [finding for finding in findings if finding.level in (Level.PROVEN, Level.CONSISTENT)]
+        findings = [
+            finding
+            for finding in findings
+            if finding.level in (Level.PROVEN, Level.CONSISTENT) and (finding.code != "MIX_SHIFT" or heavier(finding))
+        ]
         if not findings:
             return _healthy(evidence, checked, _needs_of_n(evidence))
     findings = rank(findings)

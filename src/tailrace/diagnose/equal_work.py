@@ -122,7 +122,7 @@ def equal_pace(before: Window, window: Window, what: str) -> EqualPace | None:
 
 def _company(window: Window) -> Floats:
     """Requests that the engine had beside and with each one, mean over its own time there; as the engine counted at the
-    first token where it holds more than ours.
+    first token where it holds many more than ours.
 
     A gauge at one moment says little of a request's whole time where the load grows.
     """
@@ -141,7 +141,10 @@ def _company(window: Window) -> Floats:
         if at.size:
             out[rows] = (np.interp(end, at, total) - np.interp(begin, at, total)) / (end - begin)
     seen = window.done.column("running_at_first_token")
-    return np.where(np.isnan(seen), np.nan, np.fmax(out, np.where(seen > 1.5 * out + 2.0, seen, 0.0)))
+    known = ~np.isnan(seen) & ~np.isnan(out)
+    if known.any() and float(np.median(seen[known])) > 1.25 * float(np.median(out[known])) + 1.0:
+        return seen
+    return np.where(np.isnan(seen), np.nan, out)
 
 
 def _cells(before: Window, window: Window, old: Floats, new: Floats) -> list[tuple[float, float, float, int, int]]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from tailrace.model.finding import Finding
 
-__all__ = ["BEHIND", "behind"]
+__all__ = ["BEHIND", "behind", "heavier"]
 
 _SCHEDULING: Final = frozenset(
     {
@@ -66,10 +66,11 @@ def behind(findings: Sequence[Finding]) -> dict[str, int]:
     """Code -> how many roots among `findings` stand before it (0: none)."""
     codes = {item.code for item in findings}
     # Shares that moved by chance explain a quantile now and then; only heavier requests are a root.
-    chance = {item.code for item in findings if item.code == "MIX_SHIFT" and not _heavier(item)}
+    chance = {item.code for item in findings if item.code == "MIX_SHIFT" and not heavier(item)}
     roots = codes - chance
     return {code: sum(code in BEHIND.get(other, ()) for other in roots if other != code) for code in codes}
 
 
-def _heavier(finding: Finding) -> bool:
+def heavier(finding: Finding) -> bool:
+    """Whether the requests themselves bring more work, beyond chance."""
     return any(item.name == "work" for item in finding.evidence)

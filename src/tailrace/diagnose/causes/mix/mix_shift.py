@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 
 from tailrace.analyze.attribution.mix_split import NAMED_SHARE, MixSplit
@@ -30,9 +31,11 @@ class MixShift(Cause):
         """For TTFT and E2E: mix above within, above a tenth of the p99, and its interval above 0."""
         found = [item for metric in _NAMES if (item := self._metric(evidence, metric)) is not None]
         whole = heavier_mix(self, evidence)
-        if whole is not None:
-            found.append(whole)
-        return max(found, key=lambda item: item.explains_ms or 0.0, default=None)
+        first = max(found, key=lambda item: item.explains_ms or 0.0, default=None)
+        if first is None or whole is None:
+            return first or whole
+        work = [item for item in whole.evidence if item.name == "work"]
+        return msgspec.structs.replace(first, evidence=[*first.evidence, *work])
 
     def _metric(self, evidence: EvidenceSet, metric: str) -> Finding | None:
         split = evidence.attributed.split(metric)
