@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.app.diagnose import diagnose_sources, read_any
+from tailrace.cli.diagnose_ask import ask_facts
+from tailrace.diagnose.interview import MOST, SYMPTOMS, next_question
 from tailrace.diagnose.observed import Observed, Role
 from tailrace.diagnose.readers.facts import observed_facts
 from tailrace.diagnose.readers.given_facts import facts_from, value_of
@@ -304,3 +306,44 @@ def test_numbers_in_json_are_found_where_they_are_named(data):
 def test_parts_of_json_are_arms():
     arms = observed_numbers({"before": {"ttft_p99_ms": 4}, "after": {"ttft_p99_ms": 9}}, "r.json").arms
     assert [(arm.name, arm.role) for arm in arms] == [("before", Role.BEFORE), ("after", Role.AFTER)]
+
+
+# -- the interview
+
+
+def asked(monkeypatch, answers, facts=()):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{answer}\n" for answer in answers)))
+    return ask_facts(list(facts), lambda known: diagnose_sources([], facts=known) if known else None)
+
+
+def test_the_interview_makes_facts_of_answers(monkeypatch, capsys):
+    said = asked(monkeypatch, ["1", "yes", "a flag", "100", "90", "400", "900", "2000", "2000"])
+    assert said == [
+        "changed=a flag", "before.ttft_p50_ms=100", "after.ttft_p50_ms=90", "before.ttft_p99_ms=400",
+        "after.ttft_p99_ms=900", "before.n=2000", "after.n=2000",
+    ]  # fmt: skip
+    assert diagnose_sources([], facts=said).findings[0].code == "AB_TAIL_REGRESSED"
+    questions = capsys.readouterr()
+    assert "TTFT p99 before" in questions.err
+    assert questions.out == ""
+
+
+def test_the_interview_ends_with_its_input_and_asks_nothing_twice(monkeypatch):
+    assert asked(monkeypatch, []) == []
+    said = asked(monkeypatch, ["stream", *[""] * 40], facts=["gap_s=5..7"])
+    assert said == ["gap_s=5..7"]
+
+
+def test_a_settled_cause_ends_the_interview():
+    result = diagnose_sources([], facts=["tok_s=292.29", "itl_p50_ms=8.72", "concurrency=1"])
+    assert result.findings[0].code == "METRIC_UNIT"
+    assert next_question(set(), {}, "all", result) is None
+
+
+@pytest.mark.parametrize("symptom", SYMPTOMS)
+def test_the_interview_is_bounded(symptom):
+    done: set[str] = set()
+    while (question := next_question(done, {"compared": "yes", "gap_s": "5"}, symptom, None)) is not None:
+        assert question.key not in done
+        done.add(question.key)
+    assert 0 < len(done) <= MOST

@@ -42,10 +42,10 @@ def known_by(sources: NDArray[Any], stage: str, kind: str) -> NDArray[np.bool_]:
     Records share their dicts where they say the same: each is looked at once.
     """
     rows = sources.tolist()
-    said: dict[int, bool] = {}
-    for row in {id(one): one for one in rows}.values():
-        said[id(row)] = str(row.get(stage, "")).startswith(kind)
-    return np.fromiter(map(said.__getitem__, map(id, rows)), dtype=np.bool_, count=len(rows))
+    ids = np.fromiter(map(id, rows), dtype=np.int64, count=len(rows))
+    _, first, which = np.unique(ids, return_index=True, return_inverse=True)
+    said = np.array([str(rows[place].get(stage, "")).startswith(kind) for place in first.tolist()], dtype=np.bool_)
+    return said[which] if said.size else np.zeros(0, dtype=np.bool_)
 
 
 def labelled(tables: list[RecordTable], name: str) -> tuple[list[NDArray[np.int64]], list[str]]:

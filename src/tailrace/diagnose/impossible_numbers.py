@@ -186,7 +186,8 @@ def _of_failed(arm: Arm) -> Iterator[_Wrong]:
             (
                 other for other in arm.values.values()
                 if other is not quoted and other.unit == "ms"
-                and (other.quantity, other.stat) == (quoted.quantity, quoted.stat) and not other.relative and not _ALL.search(other.qualifier)
+                and (other.quantity, other.stat) == (quoted.quantity, quoted.stat)
+                and not other.relative and not _ALL.search(other.qualifier)
             ),
             None,
         )  # fmt: skip

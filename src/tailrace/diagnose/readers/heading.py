@@ -112,8 +112,8 @@ def heading(text: str) -> Heading:
     """Read one heading."""
     label = plain(text)[:_LONGEST]
     low = re.sub(r"(?<=[a-z])(?=p\d\d)", " ", re.sub(r"p(\d\d)_(\d{1,2})(?!\d)", r"p\1.\2", label.lower()))
-    low, unit, stat = _brackets(low.replace("_", " "))
-    low = _SNAKE_RATE.sub(_rate, low.replace("-", " ") if "/" not in low else low)
+    low, unit, stat = _brackets(_SNAKE_RATE.sub(_rate, low).replace("_", " "))
+    low = low.replace("-", " ") if "/" not in low else low
     words, divided = _words(_RATE.sub(_rate, low))
     unit = unit or divided
     if not unit and len(words) > 1:

@@ -16,6 +16,7 @@ from tailrace.analyze.aggregate import Aggregate
 from tailrace.analyze.vantage import one_vantage
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.readers.binary import binary_words
 from tailrace.diagnose.readers.data_directory import read_directory
 from tailrace.diagnose.readers.foreign import HEAD_BYTES, Foreign, foreign_of, read_foreign
 from tailrace.diagnose.readers.format import Format
@@ -48,7 +49,8 @@ __all__ = ["Kind", "Source", "kind_of", "read_source"]
 
 _JSON_HEAD: Final = 4096
 _REMEDY: Final = (
-    "Give a run file (`tailrace bench … --out`), records as JSON lines (`tailrace records export`), a gateway's data "
+    "Give an engine's or a proxy's log, a table, a run file (`tailrace bench … --out`), records as JSON lines "
+    "(`tailrace records export`), a gateway's data "
     "directory, a result of vllm bench, SGLang's bench, GuideLLM, AIPerf, GenAI-Perf, inference-perf, LLMPerf or "
     "genai-bench, Triton's trace file, two saved scrapes of /metrics, a gateway's admin URL, a CSV log of nvidia-smi, "
     "or `nsys stats` as CSV."
@@ -132,6 +134,9 @@ def _look(path: Path) -> tuple[Kind, Foreign | Format | None]:
     found = _other_kind(start, path.name)
     if found is not None:
         return found
+    binary = binary_words(head)
+    if binary is not None:
+        raise InputError(binary[0], place=place, remedy=binary[1])
     # As a person would read it: the first line, and no b'…'.
     line = head[:40].split(b"\n", maxsplit=1)[0].decode("utf-8", "replace").rstrip("\r")
     raise InputError(f"this is no evidence that is known; it begins with {line!r}", place=place, remedy=_REMEDY)

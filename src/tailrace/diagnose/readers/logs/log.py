@@ -403,8 +403,9 @@ def is_log(head: str, name: str) -> bool:
     file that is called a log and whose lines begin like records.
     """
     raw = head.replace("\0", "").encode("utf-8", "replace")
-    if head.startswith("\x1f") or not raw.strip():
-        return head.startswith("\x1f")
+    if head.startswith("\x1f\ufffd") or not raw.strip():
+        # Packed by gzip; or it begins with a hole, as a log does that was cut while it was written.
+        return head.startswith("\x1f\ufffd") or (len(head) > _CUT and name.endswith((".log", ".out", ".err")))
     lines = raw.split(b"\n")
     # Where more follows, the last line of the beginning is cut.
     log = sample_of(lines[:-1] if len(lines) > 1 and len(head) > _CUT else lines, name)
