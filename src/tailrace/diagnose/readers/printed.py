@@ -17,6 +17,7 @@ from tailrace.diagnose.observed import Arm, Place, Quoted, Setting
 from tailrace.diagnose.readers.cells import Cell, read_cell
 from tailrace.diagnose.readers.grids import Line
 from tailrace.diagnose.readers.heading import Heading, heading, plain
+from tailrace.diagnose.readers.prose import is_sentence
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
 from tailrace.diagnose.readers.units import unit_of
@@ -30,11 +31,24 @@ _TITLE: Final = re.compile(r"Serving Benchmark Result|Measurement Settings", re.
 _SECTION: Final = re.compile(
     r"^\s*[-=*\u2500\u2550 ]{2,}\s*(?P<title>[A-Za-z][^=*]{0,80}?)\s*[-=*\u2500\u2550 ]{2,}\s*$"
 )
+_STAMP: Final = re.compile(
+    r"^\s*\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?\s*(?:\|?\s*(?:INFO|DEBUG)\s*\|?:?\s*)?"
+)
+"""What a logger writes before each row."""
 _RULE: Final = re.compile(r"^\s*[-=*\u2500\u2550]{3,}\s*$")
 _REQUESTS: Final = re.compile(r"^\s*Request concurrency:\s*\d+", re.IGNORECASE)
 _SPREAD: Final = re.compile(r"\(\s*standard deviation\s+([\d.,]+)\s*(\w+)\s*\)")
 _SAMPLING: Final = re.compile(r"^(?P<label>[^:]+?)\s*:\s*(?P<parts>(?:\s*\w+\s*=\s*[\d.]+\s*\w*,?){2,})$")
+_SERVER_PARTS: Final = re.compile(
+    r"^\s*Avg request latency:\s*(?P<whole>[\d.]+)\s*(?P<unit>\w+)\s*\((?P<parts>[^()]*\bqueue [^()]*)\)"
+)
+_PARTS: Final = {"queue": "queue time", "compute infer": "compute infer", "compute": "compute infer"}
 _PLAIN: Final = re.compile(r"^[\w ./%()+#,\-]+$")
+_BAR: Final = re.compile(r"\d%\|")
+_INFERENCES: Final = re.compile(r"\binfer(?:ences?)?/s", re.IGNORECASE)
+_BATCHED: Final = 1.2
+"""Little's law: so many times more than the limit are no requests."""
+_NEAR: Final = 4
 _INF: Final = frozenset({"inf", "infinity", "∞"})
 _SETTINGS: Final = {
     "concurrency": "max_concurrency", "offered_rps": "request_rate", "n": "n", "backend": "backend",
@@ -53,7 +67,7 @@ class _Run(msgspec.Struct):
 
 def is_printed_row(text: str) -> bool:
     """Whether a line is a row that names a quantity with a number behind it."""
-    found = _ROW.match(text) if len(text) < 200 else None
+    found = _ROW.match(_STAMP.sub("", text)) if len(text) < 200 else None
     if found is None:
         return False
     head = heading(_label(found["label"]))
@@ -87,20 +101,33 @@ def _runs(lines: Sequence[Line]) -> tuple[list[_Run], list[Line]]:
     runs: list[_Run] = []
     lost: list[Line] = []
     caption: Line | None = None
+    announced: list[tuple[int, Heading, Cell, str]] = []
+    closed = True
     for number, raw in lines:
         text = plain(raw) if len(raw) < 400 else raw[:400]
+        text = _STAMP.sub("", text)
         if not text.strip():
             continue
         title = _TITLE.search(text)
         if title or (_REQUESTS.match(text) and runs and any(row[1].key == "concurrency" for row in runs[-1].rows)):
             if not runs or runs[-1].rows or title:
-                runs.append(_Run(number, _usable(caption, number), []))
+                # What was set for a run is printed above its table: `Traffic request rate: 15.0`.
+                runs.append(_Run(number, _usable(caption, number), announced))
+                announced = []
             caption = None
+            closed = False
             if title:
                 continue
         if _RULE.match(text) or _SECTION.match(raw):
+            # The rule at its end closes a table.
+            closed = closed or (set(text.strip()) == {"="} and bool(runs) and any(map(_measures, runs[-1].rows)))
             continue
         rows = _rows(number, text)
+        if rows and closed and not any(map(_measures, rows)):
+            announced += rows
+            if caption is not None and number - caption[0] <= _NEAR:
+                caption = (number, caption[1])
+            continue
         if rows:
             if not runs:
                 runs.append(_Run(number, _usable(caption, number), []))
@@ -110,14 +137,26 @@ def _runs(lines: Sequence[Line]) -> tuple[list[_Run], list[Line]]:
                 lost = [item for item in lost if item[0] != caption[0]]
                 caption = None
         else:
-            caption = (number, text)
+            # A bar of progress and a hint of the tool name nothing.
+            if caption is None or not (is_sentence(text) or _BAR.search(text)):
+                caption = (number, text)
             lost.append((number, text))
+    if announced:
+        if not runs:
+            runs.append(_Run(announced[0][0], _usable(caption, announced[0][0]), []))
+        runs[-1].rows += announced
     return [run for run in runs if run.rows], lost
+
+
+def _measures(row: tuple[int, Heading, Cell, str]) -> bool:
+    """Whether a row holds a measurement, and not only what was set."""
+    _, head, cell, _ = row
+    return bool(head.quantity) and head.quantity not in _SETTINGS and cell.value is not None
 
 
 def _usable(caption: Line | None, line: int) -> str:
     """A short line just before a run names it."""
-    if caption is None or line - caption[0] > 3 or len(caption[1]) > 60:
+    if caption is None or line - caption[0] > _NEAR or len(caption[1]) > 60:
         return ""
     return re.sub(r"^[\s#>*\-=_]+|[\s*:_=]+$", "", caption[1])
 
@@ -133,6 +172,14 @@ def _rows(number: int, text: str) -> list[tuple[int, Heading, Cell, str]]:
             if base.quantity
             else []
         )
+    parts = _SERVER_PARTS.search(text)
+    if parts is not None:
+        # perf_analyzer: `Avg request latency: 197 usec (overhead 26 usec + queue 106 usec + compute infer 64 usec)`
+        named = re.findall(r"([a-z][a-z ]*?)\s+([\d.]+)\s*(usec|us|ms|msec)", parts["parts"])
+        return [
+            (number, heading(f"{_PARTS.get(name) or 'server ' + name.removeprefix('compute ')} mean"), _cell(f"{value} {unit}"), value)
+            for name, value, unit in [("request", parts["whole"], parts["unit"]), *named]
+        ]
     found = _ROW.match(text)
     if found is None:
         return []
@@ -176,6 +223,7 @@ def _arm(name: str, run: _Run, source: str) -> Arm:
         placed(values, item)
         if item.quantity in CONDITIONS and not item.stat:
             keys.setdefault(item.quantity, item.value)
+    _as_requests(values, inferences=any(_INFERENCES.search(text) for *_, text in run.rows))
     n = values.get("n")
     for total, each in _TOTALS:
         found = values.get(total)
@@ -184,6 +232,26 @@ def _arm(name: str, run: _Run, source: str) -> Arm:
                 found, quantity=each, value=found.value / n.value, unit="tokens", label=f"{found.label} / {n.label}"
             )
     return Arm(name=name, label=name, keys=keys, values=values, place=Place(source, run.line))
+
+
+def _as_requests(values: dict[str, Quoted], *, inferences: bool) -> None:
+    """perf_analyzer's throughput counts inferences, and a request may hold a batch of them: by the counts where they
+    are printed; where they are not, and more would be under way than was allowed, the rate is none of requests.
+    """
+    rate, made = values.get("req_s"), values.get("n@inference")
+    served = values.get("n@successful") or values.get("n")
+    if rate is None or not inferences:
+        return
+    if made is not None and served is not None and served.value:
+        each = made.value / served.value
+        values["req_s"] = msgspec.structs.replace(
+            rate, value=rate.value / each, label=f"{rate.label} / {each:g} inferences a request"
+        )
+        return
+    held, whole = values.get("concurrency"), values.get("e2e.mean")
+    if held is not None and whole is not None and rate.value * whole.value / 1e3 > _BATCHED * held.value:
+        del values["req_s"]
+        values["inferences_s"] = msgspec.structs.replace(rate, quantity="inferences_s")
 
 
 def _named_apart(arms: list[Arm]) -> list[Arm]:
