@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.app.diagnose import read_any
+from tailrace.cli.diagnose import _columns
 from tailrace.diagnose.observed import Clock
 from tailrace.diagnose.readers.formats import format_of
 from tailrace.diagnose.readers.headings import heading, number
@@ -235,3 +237,14 @@ def test_ten_megabytes_on_one_line_are_read_or_refused(tmp_path):
     path.write_text('{"id":"' + "x" * 10_000_000)
     with pytest.raises(InputError):
         read_requests(path, "y")
+
+
+def test_a_map_of_columns_reaches_the_reader_from_the_command(tmp_path):
+    path = tmp_path / "own.csv"
+    rows = "".join(f"r{at};{at * 10};{at * 10 + 5};{at * 10 + 9}\n" for at in range(4))
+    path.write_text("who;begin_it_ms;got_ms;fin_ms\n" + rows)
+    (source,) = read_any(str(path), columns={"send": "begin_it_ms", "first": "got_ms", "last": "fin_ms"})
+    assert list(source.observed.rows[0].numbers("ttft_ms")) == [5.0] * 4
+    assert _columns(["send=begin_it_ms"]) == {"send": "begin_it_ms"}
+    with pytest.raises(InputError, match="NAME=HEADING"):
+        _columns(["send"])

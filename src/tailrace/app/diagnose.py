@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,18 +40,21 @@ def read_any(
     token: str = "",
     timeout_s: float = 30.0,
     together: bool = False,
+    columns: Mapping[str, str] | None = None,
 ) -> list[Source]:
-    """Read a file, a directory, or a live server (its records and its scrape are two sources). `together` as of
-    `read_source`.
+    """Read a file, a directory, or a live server (its records and its scrape are two sources). `together` and `columns`
+    as of `read_source`.
 
     InputError (exit 2) says what is wrong with it and what would do instead.
     """
     if source == "-":
         return read_paste(_standard_input(), "standard input", _decode)
     if not is_url(source):
-        if together and is_paste(Path(source)):
+        if together and not columns and is_paste(Path(source)):
             return read_paste(Path(source).read_bytes(), source, _decode)
-        return [read_source(source, _decode, at_ns=order, allow_partial=allow_partial, together=together)]
+        return [
+            read_source(source, _decode, at_ns=order, allow_partial=allow_partial, together=together, columns=columns)
+        ]
     return _live(source, token, timeout_s)
 
 
@@ -70,12 +73,15 @@ def diagnose_sources(
     objectives: Objectives | None = None,
     allow_partial: bool = False,
     token: str = "",
+    columns: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Diagnose sources together; `before` is the window to compare with."""
+    """Diagnose sources together; `before` is the window to compare with. `columns` as of `read_source`."""
     read = [
         one
         for order, source in enumerate(sources)
-        for one in read_any(source, order=order, allow_partial=allow_partial, token=token, together=True)
+        for one in read_any(
+            source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
+        )
     ]
     earlier = None
     if before is not None:

@@ -4,6 +4,7 @@ with its evidence and the requests that show it, where the tail lies, and what w
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -54,7 +55,8 @@ def diagnosis_page(found: Diagnosis, *, title: str, sources: Sequence[str] = ())
     if found.tail is not None:
         sections.append(Section(markup=_tail(found.tail)))
     sections += [
-        Section(markup=_finding(number, one, found, admin)) for number, one in enumerate(found.findings, start=1)
+        Section(markup=_finding(number, one, found, admin, sources))
+        for number, one in enumerate(found.findings, start=1)
     ]
     sections += [
         Section(markup=markup)
@@ -122,7 +124,7 @@ def _share(value: float, whole: float) -> str:
     return f"{value / whole:.0%}" if whole > 0 else ABSENT
 
 
-def _finding(number: int, one: Finding, found: Diagnosis, admin: str) -> Cell:
+def _finding(number: int, one: Finding, found: Diagnosis, admin: str, sources: Sequence[str]) -> Cell:
     explains = (
         "" if one.explains_ms is None else f"; by itself it explains {ms(one.explains_ms)} ms of the slow requests"
     )
@@ -138,7 +140,7 @@ def _finding(number: int, one: Finding, found: Diagnosis, admin: str) -> Cell:
         ("Could also be", ", ".join(one.rivals)),
         ("Missing", "; ".join(one.missing)),
         ("Verify", Cell(f"<code>{text(one.verify, _LONG)}</code>") if one.verify else ""),
-        ("Requests that show it", _requests(one.requests, admin) if one.requests else ""),
+        ("Requests that show it", _requests(one.requests, admin, sources) if one.requests else ""),
     ]
     inside += facts([(name, value) for name, value in pairs if value], limit=_LONG)
     kicker = f"Finding {number} of {len(found.findings)} · {one.layer} layer" + (f" · {one.stage}" if one.stage else "")
@@ -152,11 +154,12 @@ def _evidence(items: Sequence[Evidence]) -> Cell:
     return table(["evidence", "source"], rows, caption="Evidence", words={"source"})
 
 
-def _requests(ids: Sequence[str], admin: str) -> Cell:
-    """Their ids, each a link to its timeline in the gateway's dashboard where one was asked."""
+def _requests(ids: Sequence[str], admin: str, sources: Sequence[str]) -> Cell:
+    """Each a link to its timeline in the gateway's dashboard where one was asked, else the command that explains it."""
     if admin:
         return Cell(", ".join(f'<a href="{text(f"{admin}/#request={quote(one)}")}">{text(one)}</a>' for one in ids))
-    return Cell(", ".join(f"<code>{text(one)}</code>" for one in ids))
+    where = f" {shlex.quote(sources[0])}" if len(sources) == 1 else ""
+    return Cell(", ".join(f"<code>tailrace explain {text(f'{one}{where}')}</code>" for one in ids))
 
 
 def _validity(found: Diagnosis) -> Cell | str:

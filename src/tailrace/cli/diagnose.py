@@ -35,6 +35,14 @@ def diagnose(
         typer.Option(help="ttft_p99=500ms, tpot_p99=80ms, e2e_p95=10s; of a lane: short/ttft_p99=1s. Repeatable."),
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Use what a cut run file still holds.")] = False,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Heading of a column in a table of requests: send=MY_HEADING, first=…, last=…, prompt_tokens=…, "
+            "status=…. "
+            "Repeatable; the usual headings need none."
+        ),
+    ] = None,
     token: Annotated[str, typer.Option(help="Bearer token of the admin port.", envvar="TAILRACE_ADMIN_TOKEN")] = "",
     records: Annotated[
         str | None,
@@ -58,7 +66,12 @@ def diagnose(
     if fail_on not in (None, "found"):
         raise InputError(f"there is no answer {fail_on!r}", place="--fail-on", remedy="Use --fail-on found.")
     result = diagnose_sources(
-        sources, before=before, objectives=parse_objectives(objective or []), allow_partial=partial, token=token
+        sources,
+        before=before,
+        objectives=parse_objectives(objective or []),
+        allow_partial=partial,
+        token=token,
+        columns=_columns(column or []),
     )
     both = None
     if records is not None:
@@ -82,6 +95,21 @@ def diagnose(
             _print_joined(both)
     if fail_on == "found" and result.findings:
         raise typer.Exit(_EXIT_ANSWER)
+
+
+def _columns(given: list[str]) -> dict[str, str]:
+    """`send=ts_send` -> our name and the file's heading."""
+    from tailrace.model.errors import InputError
+
+    out = {}
+    for item in given:
+        ours, equals, theirs = item.partition("=")
+        if not equals or not ours.strip() or not theirs.strip():
+            raise InputError(
+                f"{item!r} is no column", place="--column", remedy="Write NAME=HEADING, such as send=ts_send."
+            )
+        out[ours.strip()] = theirs.strip()
+    return out
 
 
 def print_diagnosis(result: Diagnosis) -> None:

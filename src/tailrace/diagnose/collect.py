@@ -24,9 +24,8 @@ def what_to_collect(observed: Observed) -> list[str]:
             "the numbers as text: a picture cannot be read, and numbers in sentences are given as facts "
             "(--facts ttft_p99_ms=850 --facts n=1000, or --ask)"
         )
+    out += _of_scrapes(observed)
     out += _of_arms(observed.arms)
-    if observed.histograms and all(item.lifetime for item in observed.histograms):
-        out.append("a second scrape of /metrics: one holds everything since the start")
     if not observed.table("requests"):
         out.append("the requests one by one, as CSV or JSONL: send, first token, last token, tokens")
     if not (observed.series or observed.counters or observed.events):
@@ -37,6 +36,18 @@ def what_to_collect(observed: Observed) -> list[str]:
     elif not observed.counters:
         out.append("two scrapes of /metrics around the slow window: preemptions, queue time, cache hits as counters")
     return out[:_MOST]
+
+
+def _of_scrapes(observed: Observed) -> list[str]:
+    """What one scrape, or a window that a restart cut, lacks."""
+    if any(item.restarted for item in observed.counters):
+        return ["two scrapes of /metrics without a restart between them: these counters began anew"]
+    lifetime = [item.lifetime for item in (*observed.counters, *observed.histograms)]
+    if lifetime and all(lifetime):
+        return [
+            "a second scrape of /metrics, from the other end of the slow window: one holds everything since the start"
+        ]
+    return []
 
 
 def _numbers(observed: Observed) -> bool:

@@ -53,7 +53,7 @@ def tokens_an_event(window: Window) -> Floats:
     done = window.done
     events = done.column("chunk_gap_count") + 1.0
     counted = done.column("output_tokens_source").astype(str) == "usage"
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(counted & (events > 1), (done.column("output_tokens") - 1.0) / (events - 1.0), 1.0)
     return np.nan_to_num(np.maximum(ratio, 1.0), nan=1.0)
 

@@ -110,10 +110,15 @@ def _beside(found: Diagnosis, first: Finding, tail: Tail | None) -> str:
     if tail is None or tail.lost_ms < _SHOWN_MS:
         return f"Also found: {', '.join(f'{one.code} ({one.level})' for one in others)}." if others else ""
     text = f"It explains {tail.by_finding.get(first.code, 0.0):,.0f} of those {tail.lost_ms:,.0f} ms"
-    more = [f"{one.code} ({one.level}) {tail.by_finding.get(one.code, 0.0):,.0f} ms more" for one in others]
+    more = [f"{one.code} ({one.level}) {_more(tail.by_finding.get(one.code, 0.0))}" for one in others]
     if more:
         text += f"; {', '.join(more)}"
     return f"{text}; {tail.unexplained_ms:,.0f} ms remain unexplained."
+
+
+def _more(added: float) -> str:
+    """What a further finding adds."""
+    return f"{added:,.0f} ms more" if added >= _SHOWN_MS else "nothing beyond that"
 
 
 def _checked(finding: Finding) -> str:

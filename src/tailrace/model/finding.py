@@ -76,7 +76,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[str] = []
     action: Action = Action.NONE
     requests: list[str] = []
-    """Requests of the tail that show it best, at most five, by their id."""
+    """Requests of the tail that show it best, at most five; `tailrace explain` opens them by their ids."""
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -108,6 +108,14 @@ def test_without_a_usual_rate_it_is_only_suspected():
     assert "usual rate" in found.missing[0]
 
 
+def test_one_stream_alone_may_wait_for_its_own_input():
+    log = lines(*(v1(10 * i, made=12.0, running=1) for i in range(3)), *stalled(3, made=0.0, running=1, waiting=1))
+    found = EngineStall().observe(seen(log))
+    assert found is not None
+    assert found.level is Level.SUSPECTED
+    assert "a second stream" in found.missing[0]
+
+
 def test_a_full_encoder_cache_and_compiling_are_rivals():
     full = EngineStall().observe(seen(lines(*NORMAL, *stalled(3)), facts={"encoder_cache_usage_pct": 100}))
     assert full is not None
@@ -254,6 +262,47 @@ def test_a_line_a_step_proves_it():
     assert PrefillStealsDecode().observe(seen(alone)) is None
 
 
+def test_stated_numbers_alone_are_a_suspicion():
+    facts = {"max_num_batched_tokens": 8192, "prefill_tok_s": 2400, "gap_s": [3, 4]}
+    found = PrefillStealsDecode().observe(seen(facts=facts))
+    assert found is not None
+    assert found.level is Level.SUSPECTED
+    assert "8192/2400 = 3.41 s" in found.relation
+    assert PrefillStealsDecode().observe(seen(facts=facts | {"gap_s": [20, 30]})) is None
+    assert PrefillStealsDecode().observe(seen(facts={"max_num_batched_tokens": 8192, "gap_s": [3, 4]})) is None
+
+
+def beside(rates=(40.0, 27.0, 18.0), pauses=(0.1, 28.0, 65.0)):
+    return [
+        {"id": f"s{i}", "t_send_ms": 9000 * i, "t_first_ms": 9000 * i + 2000, "t_last_ms": 9000 * i + 30000, "status": "ok",
+         "output_tokens": 600, "in_flight": 2**i, "decode_tok_s": rate, "longest_pause_s": pause}
+        for i, (rate, pause) in enumerate(zip(rates, pauses, strict=True))
+    ]  # fmt: skip
+
+
+def test_requests_that_pause_beside_others_and_not_alone(tmp_path):
+    facts = {"prefill_piece_tokens": 32768}
+    found = PrefillStealsDecode().observe(seen(facts=facts, requests=beside(), tmp_path=tmp_path))
+    assert found is not None
+    assert found.level is Level.SUSPECTED
+    assert "65 s with 4 in flight" in found.statement
+    assert "prefill rate" in found.missing[0]
+    known = PrefillStealsDecode().observe(
+        seen(facts=facts | {"prefill_tok_s": 1000}, requests=beside(), tmp_path=tmp_path)
+    )
+    assert known is not None
+    assert "32768/1000 = 32.8 s a piece" in known.relation
+    for rates, pauses in (
+        ((40.0, 39.0, 38.0), (0.1, 28.0, 65.0)),
+        ((40.0, 27.0, 18.0), (0.1, 0.3, 0.4)),
+        ((40.0, 27.0, 18.0), (60.0, 60.0, 65.0)),
+    ):
+        assert (
+            PrefillStealsDecode().observe(seen(facts=facts, requests=beside(rates, pauses), tmp_path=tmp_path)) is None
+        )
+    assert PrefillStealsDecode().observe(seen(requests=beside(), tmp_path=tmp_path)) is None
+
+
 # -- SCHED_KV_PREEMPTION
 
 
@@ -397,9 +446,14 @@ JIT_LOG = lines(
 def test_a_line_of_the_compiler_inside_a_slow_request(tmp_path):
     found = Jit().observe(seen(JIT_LOG, requests=requests(), tmp_path=tmp_path))
     assert found is not None
-    assert found.level is Level.CONSISTENT
+    # The engine's own throughput falls in the same interval: the clocks are one.
+    assert found.level is Level.PROVEN
     assert "3,455 ms of one request" in found.statement
-    assert "one clock" in found.missing[0]
+    flat = JIT_LOG.replace("throughput: 101.0", "throughput: 930.0")
+    assumed = Jit().observe(seen(flat, requests=requests(), tmp_path=tmp_path))
+    assert assumed is not None
+    assert assumed.level is Level.CONSISTENT
+    assert "one clock" in assumed.missing[0]
 
 
 def test_a_wall_clock_with_a_zone_and_a_collectors_stamps_prove_it(tmp_path):
@@ -557,6 +611,24 @@ def test_what_is_no_timer_of_the_proxy(log):
     assert UpstreamTimeout().observe(seen(log)) is None
 
 
+NGINX_ERROR = (
+    "2026/02/11 09:02:{:02d} [error] 7#7: *123 upstream timed out (110: Connection timed out) while reading response header "
+    'from upstream, client: 10.0.4.7, server: _, request: "POST /v1/completions HTTP/1.1", upstream: '
+    '"http://10.0.9.21:8000/v1/completions", host: "llm"'
+)
+
+
+def test_the_error_log_of_a_proxy_names_the_timer_but_not_its_length():
+    text = lines(*(NGINX_ERROR.format(i) for i in range(3)))
+    found = UpstreamTimeout().observe(seen(text))
+    assert found is not None
+    assert (found.level, found.n) == (Level.SUSPECTED, 3)
+    assert "while reading response header from upstream" in found.statement
+    both = UpstreamTimeout().observe(seen(text, access("60.000", "60.001", "60.004")))
+    assert both is not None
+    assert both.level is Level.CONSISTENT
+
+
 # -- RETRY_STORM
 
 
@@ -634,3 +706,12 @@ def test_requests_that_leave_the_engine_while_clients_wait():
     assert CancelUnattributed().observe(seen(log)) is None
     done = "(APIServer pid=1) INFO 05-11 17:00:38 [async_llm.py:922] Aborted request(s) chatcmpl-1-b5eb8fee."
     assert CancelUnattributed().observe(seen(log, done, facts={"client_connections_open_at_end": 2})) is None
+
+
+def test_a_proxys_words_do_not_tell_who_closed():
+    log = lines(*(v1(10 * i, made=30, running=1, kv=12.0) for i in range(4)), v1(40, made=3.0, running=0, kv=0.0))
+    proxy = "2026-05-11 17:00:39 [WARN] <qwen> recovered from upstream disconnection during streaming"
+    found = CancelUnattributed().observe(seen(log, proxy))
+    assert found is not None
+    assert found.level is Level.SUSPECTED
+    assert "does not tell which side closed" in found.statement

@@ -342,6 +342,17 @@ def test_sglang_with_a_lost_bracket_other_keys_and_a_wrap():
     assert values(found, "cuda_graph", line="decode") == [0.0]
 
 
+@pytest.mark.parametrize("width", [70, 90, 120])
+def test_lines_of_sglang_that_a_terminal_broke(width):
+    text = [decode(i, made=100.0 + i, waiting=i) for i in range(5)]
+    broken = "\n".join(line[at : at + width] for line in text for at in range(0, len(line), width))
+    found = read_log_text(broken, "a")
+    assert values(found, "output_tok_s") == [100.0, 101.0, 102.0, 103.0, 104.0]
+    assert values(found, "waiting") == [0.0, 1.0, 2.0, 3.0, 4.0]
+    lone = read_log_text(decode(1).partition(", #queue-req")[0], "a")
+    assert values(lone, "output_tok_s") == [84.0]
+
+
 @pytest.mark.parametrize(
     "words",
     [

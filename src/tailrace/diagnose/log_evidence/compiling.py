@@ -89,21 +89,17 @@ def jit_in_log(cause: Cause, observed: Observed) -> Finding | None:
             + ", ".join(_clock(event) for event in worst.events[:3])
             + " inside its wait"
         )
-        level = Level.PROVEN if worst.sure and not again else Level.CONSISTENT
-        if not worst.sure:
+        # One slow request of several, and the engine's own throughput falls in the same interval: that is no chance.
+        certain = worst.sure or dip is not None
+        level = Level.PROVEN if certain and not again else Level.CONSISTENT
+        if dip is not None:
+            facts.append(_of_dip(*dip))
+        if not certain:
             missing.append("one clock for requests and log: their stamps were taken for the same zone")
     elif dip is not None:
+        facts.append(_of_dip(*dip))
         load, index, usual = dip
         made = float(load.get("output_tok_s")[index])
-        facts.append(
-            Evidence(
-                text=f"throughput fell to {made:g} tok/s in the line after, from {usual:g} tok/s around it",
-                source=load.where(index),
-                name="output_tok_s",
-                value=made,
-                unit="tok/s",
-            )
-        )
         relation = f"{made:g} tok/s against {usual:g} tok/s in the interval of the JIT lines"
         level = Level.SUSPECTED if again else Level.CONSISTENT
         missing.append("requests of that time one by one (send, first token, wall clock)")
@@ -139,6 +135,17 @@ def jit_in_log(cause: Cause, observed: Observed) -> Finding | None:
         disproof_checked=checked,
         action=Action.FIX,
         level=level,
+    )
+
+
+def _of_dip(load: Load, index: int, usual: float) -> Evidence:
+    made = float(load.get("output_tok_s")[index])
+    return Evidence(
+        text=f"throughput fell to {made:g} tok/s in the line after, from {usual:g} tok/s around it",
+        source=load.where(index),
+        name="output_tok_s",
+        value=made,
+        unit="tok/s",
     )
 
 

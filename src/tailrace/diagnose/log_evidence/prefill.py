@@ -14,7 +14,7 @@ from tailrace.model.finding import Evidence, Finding, Level
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
 
-__all__ = ["prefill_in_load", "prefill_in_steps"]
+__all__ = ["BUDGETS", "ends", "prefill_advice", "prefill_in_load", "prefill_in_steps"]
 
 FALL: Final = 0.3
 """Of the rate without a prompt: a stream that falls below it waits for prompts."""
@@ -23,7 +23,7 @@ TWICE: Final = 2
 GOOD_STEP_S: Final = 0.25
 """A step as long as this is felt as a pause only by few; the advised budget makes steps of about this length."""
 LONG_STEP_MS: Final = 500.0
-_BUDGETS: Final = (
+BUDGETS: Final = (
     "max_num_batched_tokens", "chunked_prefill_size", "prefill_piece_tokens", "prefill_chunk_tokens", "n_batch",
     "max_prefill_tokens", "long_prefill_token_threshold", "step_budget_tokens",
 )  # fmt: skip
@@ -46,7 +46,7 @@ class _Fall(NamedTuple):
         return max(float(np.median(self.load.get("running")[self.rows])) - 1.0, 1.0)
 
 
-def _ends(setting: Setting | None) -> tuple[float, float] | None:
+def ends(setting: Setting | None) -> tuple[float, float] | None:
     """A number as a range."""
     if setting is None or setting.number is None:
         return None
@@ -68,7 +68,7 @@ def _fall(load: Load, observed: Observed) -> _Fall | None:
         rates = load.rate[clear]
     if busy.size < TWICE or top <= 0:
         return None
-    told = _ends(next((item for name in _ALONE if (item := observed.setting(name)) is not None), None))
+    told = ends(next((item for name in _ALONE if (item := observed.setting(name)) is not None), None))
     if rates.size:
         alone, source = float(np.median(rates)), load.where(int(np.flatnonzero(clear)[-1]))
     elif told is not None:
@@ -89,11 +89,11 @@ def prefill_in_load(cause: Cause, observed: Observed) -> Finding | None:
         return None
     fall = max(falls, key=lambda one: one.rows.size)
     load = fall.load
-    budget = next((item for name in _BUDGETS if (item := observed.setting(name)) is not None and item.number), None)
+    budget = next((item for name in BUDGETS if (item := observed.setting(name)) is not None and item.number), None)
     told_rate = observed.number("prefill_tok_s")
     rate = fall.prefill
     kv = float(np.nanmax(load.get("kv_usage")[fall.rows])) if load.has("kv_usage") else None
-    gap = _ends(observed.setting("gap_s", "longest_pause_s", "stall_s"))
+    gap = ends(observed.setting("gap_s", "longest_pause_s", "stall_s"))
     missing, rivals, checked = [], [], []
     first = load.where(int(fall.rows[0]))
     facts = [
@@ -137,7 +137,7 @@ def prefill_in_load(cause: Cause, observed: Observed) -> Finding | None:
             checked.append(f"the streams make more than one token a step would give ({most:.2f} tok/s)")
     else:
         missing.append("the step budget (max_num_batched_tokens; SGLang: chunked_prefill_size) of the start-up log")
-    extra = _ends(observed.setting("page_fault_s_per_chunk", "io_s_per_chunk"))
+    extra = ends(observed.setting("page_fault_s_per_chunk", "io_s_per_chunk"))
     if gap is not None:
         shown = f"{gap[0]:g} to {gap[1]:g}" if gap[1] > gap[0] else f"{gap[0]:g}"
         facts.append(Evidence(text=f"gaps of {shown} s were seen", source="stated", name="gap", value=gap[0], unit="s"))
@@ -174,7 +174,7 @@ def prefill_in_load(cause: Cause, observed: Observed) -> Finding | None:
         explains_ms=None if step is None else step * 1e3,
         relation=relation or f"{fall.made:g} tok/s with prompts, {fall.alone:g} tok/s a stream without",
         n=int(fall.rows.size),
-        advice=_advice(budget, rate, prompts),
+        advice=prefill_advice(budget, rate, prompts),
         price="The first token of long prompts comes later, because each step computes less of them; a second pool of "
         "engines for prefill costs its cards and the transfer of the KV cache.",
         verify="tailrace bench URL --mix 'short:0.9,long:0.1' --rate R --duration 60 --out after.run, then tailrace "
@@ -203,7 +203,8 @@ def _kv(observed: Observed, kv: float | None, checked: list[str], rivals: list[s
     checked.append(f"{count} lines of preemption")
 
 
-def _advice(budget: Setting | None, rate: float, prompts: float | None) -> str:
+def prefill_advice(budget: Setting | None, rate: float, prompts: float | None) -> str:
+    """What to set, at which step length, and what a shorter context saves; `rate` in tokens/s."""
     good = 2 ** max(8, math.floor(math.log2(max(GOOD_STEP_S * rate, 256.0))))
     now = f" (now {budget.number:g})" if budget is not None and budget.number else ""
     flag = {
@@ -225,7 +226,7 @@ def _advice(budget: Setting | None, rate: float, prompts: float | None) -> str:
             f"{rate:,.0f} tok/s each 1,000 tokens less save {1000 / rate:.2f} s."
         )
     return (
-        f"Lower the step budget {flag}{now}, to about {good}: {good}/{rate:g} = {good / rate:.2f} s a step. Cap one "
+        f"Lower the step budget {flag}{now}, to about {good}: {good}/{rate:.4g} = {good / rate:.2f} s a step. Cap one "
         "prompt's share of a step (vLLM --long-prefill-token-threshold), give long prompts a lane of their own with a "
         "small running limit, or separate prefill from decode (disaggregation)." + shorter
     )
@@ -279,7 +280,7 @@ def prefill_in_steps(cause: Cause, observed: Observed) -> Finding | None:
             f"all {streams:g} "
             f"streams is the step, {took:,.0f} ms",
             n=int(hit.size),
-            advice=_advice(None, tokens / took * 1e3, tokens),
+            advice=prefill_advice(None, tokens / took * 1e3, tokens),
             price="The first token of long prompts comes later.",
             verify="tailrace diagnose vllm.log",
             missing=[] if usual == usual else ["steps without a prompt, to compare with"],  # noqa: PLR0124

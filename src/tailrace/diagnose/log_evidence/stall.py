@@ -186,6 +186,8 @@ def _weigh(observed: Observed, stall: _Stall) -> tuple[list[str], list[str], lis
     words = " ".join(str(item.value) for item in observed.settings if item.name in ("structured_output", "grammar"))
     if words and words.lower() not in ("false", "none", "0", "no"):
         rivals.append("MIX_STRUCTURED_OUTPUT")
+    if float(np.nanmax(load.get("running")[stretch.rows])) <= 1:
+        missing.append("a second stream that stands still as well: one alone may wait for its own input")
     if stall.usual is None:
         missing.append("a line with the usual rate of a stream")
     return list(dict.fromkeys(rivals)), checked, missing

@@ -44,7 +44,7 @@ def timeout_in_access(cause: Cause, observed: Observed) -> Finding | None:
     """Failed requests whose upstream time is one value to some milliseconds, with no byte from the upstream."""
     timers = [timer for rows in observed.table("access") if (timer := _timer(rows)) is not None]
     if not timers:
-        return None
+        return _told(cause, observed)
     timer = max(timers, key=lambda one: one.at.size)
     rows, ages = timer.rows, timer.ages
     count = float(rows.numbers("count")[timer.at].sum()) if rows.has("count") else float(timer.at.size)
@@ -118,6 +118,42 @@ def timeout_in_access(cause: Cause, observed: Observed) -> Finding | None:
         verify="tailrace diagnose access.log  # after the change: no cluster of ages",
         missing=missing,
         disproof_checked=checked,
+    )
+
+
+def _told(cause: Cause, observed: Observed) -> Finding | None:
+    """The proxy's own error log: it says that it gave up, and while doing what; not after how long."""
+    lines = observed.of_kind("upstream_timeout")
+    if not lines:
+        return None
+    first = lines[0]
+    phases = sorted({str(event.attributes["phase"]) for event in lines if "phase" in event.attributes})
+    while_ = f" while {', '.join(phases)}" if phases else ""
+    return cause.finding(
+        statement=f"The proxy gives up on the upstream: {len(lines)} lines of its error log say that a timer ran "
+        f"out{while_}.",
+        evidence=[
+            Evidence(
+                text=f"{len(lines)} lines: “{first.text[:140]}”",
+                source=str(first.place),
+                name="upstream_timeouts",
+                value=float(len(lines)),
+            ),
+            *([Evidence(f"it was {', '.join(phases)}", str(first.place))] if phases else []),
+        ],
+        explains_ms=None,
+        relation=f"{len(lines)} timeouts{while_}",
+        n=len(lines),
+        advice="Set the timers of every hop above what a request may take (nginx proxy_read_timeout, Envoy route "
+        "timeout, "
+        "APISIX upstream timeout.read), stream the answer, and look why the upstream took so long: its queue or its "
+        "prefill.",
+        price="A longer timer finds a dead upstream later, and holds connections longer.",
+        verify="tailrace diagnose access.log  # with $request_time and $upstream_response_time",
+        missing=[
+            "the access log of the same time: whether all of them ended after one time, and that no byte had come"
+        ],
+        disproof_checked=["the ages of the failed requests are not known"],
     )
 
 

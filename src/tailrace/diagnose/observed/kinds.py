@@ -301,6 +301,15 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         found = self.columns.get(name)
         return [""] * len(self) if found is None else [str(value) for value in found]
 
+    def members(self, name: str) -> dict[str, NDArray[np.int64]]:
+        """Text of a column -> the rows that have it, in their order; texts in the order in which they come first."""
+        texts = self.texts(name)
+        place: dict[str, int] = {}
+        codes = np.array([place.setdefault(text, len(place)) for text in texts], dtype=np.int64)
+        order = np.argsort(codes, kind="stable").astype(np.int64)
+        cuts = np.searchsorted(codes[order], np.arange(len(place) + 1))
+        return {text: order[cuts[code] : cuts[code + 1]] for text, code in place.items()}
+
     def has(self, name: str) -> bool:
         """Whether the column is there and holds anything."""
         found = self.columns.get(name)

@@ -20,9 +20,10 @@ from tailrace.diagnose.readers.request_columns import DURATIONS, STAMPS, TEXTS, 
 from tailrace.diagnose.readers.table_text import TableText, first_headings, read_table
 from tailrace.model.errors import InputError
 
-__all__ = ["REQUESTS", "read_requests", "rows_of_requests"]
+__all__ = ["REQUESTS", "has_columns", "read_requests", "rows_of_requests"]
 
 Floats = NDArray[np.float64]
+_HEAD_BYTES: Final = 1 << 16
 _EPOCHS: Final = (("ns", 1e17), ("us", 1e14), ("ms", 1e11), ("s", 1e8))
 _TO_MS: Final = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "min": 6e4}
 _LONGEST_S: Final = 20.0
@@ -47,6 +48,16 @@ def read_requests(path: Path, name: str, columns: Mapping[str, str] | None = Non
             remedy="Name a column of the file: --column send=HEADING.",
         )
     return rows_of_requests(table, name, columns)
+
+
+def has_columns(path: Path, columns: Mapping[str, str]) -> bool:
+    """Whether a file is a table with all the headings of a map."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return False
+    return set(columns.values()) <= set(first_headings(head))
 
 
 def rows_of_requests(table: TableText, name: str, columns: Mapping[str, str] | None = None) -> Observed:

@@ -5,7 +5,7 @@ of a machine, a log of nvidia-smi, a summary of nsys, the result of another load
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,7 @@ from tailrace.diagnose.readers.metric_readings import Reading, is_query_answer, 
 from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
 from tailrace.diagnose.readers.request_columns import looks_like_requests
 from tailrace.diagnose.readers.request_table import table_of_requests
+from tailrace.diagnose.readers.requests import has_columns, read_requests
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import MARK, read_signals
 from tailrace.diagnose.readers.table_text import first_headings
@@ -186,16 +187,26 @@ def _looks_like_samples(head: bytes) -> bool:
     return True
 
 
-def read_source(
-    name: str, decode: Decode, *, at_ns: int = 0, allow_partial: bool = False, together: bool = False
+def read_source(  # noqa: PLR0911  (one return a kind)
+    name: str,
+    decode: Decode,
+    *,
+    at_ns: int = 0,
+    allow_partial: bool = False,
+    together: bool = False,
+    columns: Mapping[str, str] | None = None,
 ) -> Source:
     """Read one source. `at_ns` orders scrapes, which carry no stamp of their own. InputError says what is wrong.
 
     Of a file that holds several runs of another load generator, `name#2` is the second one. `together`: of summaries
-    without requests all are wanted at once, as the arms of `observed`.
+    without requests all are wanted at once, as the arms of `observed`. `columns` (our name -> heading) is for a table
+    of requests that has all of these headings; other files are read as ever.
     """
     plain, number = split_number(name)
     path = Path(plain)
+    if columns and has_columns(path, columns):
+        observed = read_requests(path, path.name, columns)
+        return Source(name=name, kind=Kind.OBSERVED, observed=observed, table=table_of_requests(observed))
     kind, foreign = _look(path)
     if isinstance(foreign, Format):
         observed = foreign.read(path, path.name)

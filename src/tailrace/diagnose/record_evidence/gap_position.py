@@ -42,7 +42,8 @@ def gap_position_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | 
     window = evidence.now
     if cause.cannot_run(evidence) or window.stalls.row.size < LEAST:
         return None
-    if float(stream_bursts(window).bursty.mean()) > OF_BURSTS:
+    bursty = stream_bursts(window).bursty
+    if bursty.size and float(bursty.mean()) > OF_BURSTS:
         return None  # a buffer's size is a place too
     place = _place(window)
     if place is None:

@@ -157,7 +157,8 @@ def _found(
         + (f"; its main thread does {named} work" if named else "")
         + ". While it does one request's work, no stream gets a token.",
         evidence=evidence,
-        explains_ms=max(lag.worst if lag else 0.0, float(gaps.length_ms.max()) if gaps else 0.0),
+        # A page that waits alone may wait behind requests: what it explains is known only beside the streams.
+        explains_ms=float(gaps.length_ms.max()) if gaps is not None else None,
         relation="; ".join(relation) or evidence[0].text,
         n=gaps.readings if gaps else len(lag.series) if lag else len(stacks),
         advice="Take tokenising, image and audio work off the loop (a pool of threads or processes; vLLM: "

@@ -18,6 +18,8 @@ LONG_MS: Final = 500.0
 TIMES: Final = 10.0
 LEAST: Final = 3
 NEAR: Final = 0.02
+MOST_STOPS: Final = 1000
+"""The longest ones are compared with each other, pair by pair."""
 PLACES: Final = ("text_offset", "output_position", "chunk")
 
 
@@ -45,11 +47,12 @@ def gap_at_position_in_chunks(cause: Cause, observed: Observed) -> Finding | Non
 
 def _stops(rows: Rows, place: str) -> tuple[int, list[_Stop]]:
     at = rows.numbers("t_upstream_ms") if rows.has("t_upstream_ms") else rows.numbers("t_client_ms")
-    where, names = rows.numbers(place), np.array(rows.texts("req"), dtype=object)
+    where = rows.numbers(place)
     texts = rows.texts("text") if rows.has("text") else []
-    out, streams = [], 0
-    for name in dict.fromkeys(names):
-        mine = np.flatnonzero((names == name) & np.isfinite(at))
+    out: list[_Stop] = []
+    streams = 0
+    for name, every in rows.members("req").items():
+        mine = every[np.isfinite(at[every])]
         if mine.size < 8:
             continue
         streams += 1
@@ -58,8 +61,8 @@ def _stops(rows: Rows, place: str) -> tuple[int, list[_Stop]]:
         usual = float(np.median(gaps))
         for index in np.flatnonzero(gaps >= max(LONG_MS, TIMES * usual)):
             row = int(mine[index + 1])
-            out.append(_Stop(str(name), float(where[row]), float(gaps[index]), row, texts[row] if texts else ""))
-    return streams, out
+            out.append(_Stop(name, float(where[row]), float(gaps[index]), row, texts[row] if texts else ""))
+    return streams, sorted(out, key=lambda stop: -stop.gap_ms)[:MOST_STOPS]
 
 
 def _together(stops: list[_Stop]) -> list[_Stop]:

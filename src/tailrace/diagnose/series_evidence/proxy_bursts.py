@@ -65,17 +65,23 @@ def paths_in(observed: Observed) -> list[Path]:
         if not rows.has("t_client_ms"):
             continue
         arms = rows.texts("arm")
-        for arm in dict.fromkeys(arms):
-            chosen = np.flatnonzero([one == arm for one in arms])
-            found = _path(rows, arm, chosen)
+        streams: dict[str, list[NDArray[np.int64]]] = {}
+        for members in rows.members("req").values():
+            # One name may stand for a stream on each path.
+            of_arm: dict[str, list[int]] = {}
+            for row in members:
+                of_arm.setdefault(arms[row], []).append(int(row))
+            for arm, mine in of_arm.items():
+                streams.setdefault(arm, []).append(np.array(mine, dtype=np.int64))
+        for arm, every in streams.items():
+            found = _path(rows, arm, every)
             if found is not None:
                 out.append(found)
     return out
 
 
-def _path(rows: Rows, arm: str, chosen: NDArray[np.int64]) -> Path | None:
-    client, sent, size = (rows.numbers(name)[chosen] for name in ("t_client_ms", "t_upstream_ms", "bytes"))
-    requests = np.array(rows.texts("req"), dtype=object)[chosen]
+def _path(rows: Rows, arm: str, streams: list[NDArray[np.int64]]) -> Path | None:
+    client, sent, size = (rows.numbers(name) for name in ("t_client_ms", "t_upstream_ms", "bytes"))
     lengths: list[float] = []
     periods: list[float] = []
     gaps: list[float] = []
@@ -84,8 +90,8 @@ def _path(rows: Rows, arm: str, chosen: NDArray[np.int64]) -> Path | None:
     firsts: list[float] = []
     at_once: list[bool] = []
     line = ""
-    for request in dict.fromkeys(requests):
-        mine = np.flatnonzero((requests == request) & np.isfinite(client))
+    for every in streams:
+        mine = every[np.isfinite(client[every])]
         if mine.size < LEAST_CHUNKS:
             continue
         mine = mine[np.argsort(client[mine], kind="stable")]
@@ -107,16 +113,17 @@ def _path(rows: Rows, arm: str, chosen: NDArray[np.int64]) -> Path | None:
         at_once.append(counts.size == 1 and (not known or bool(read[0] >= went[-1])))
         if not line and counts.max() >= LEAST_IN_BURST:
             place = int(starts[int(np.argmax(counts))])
-            row = int(chosen[mine[place]])
+            row = int(mine[place])
             line = f"{rows.place.source}:{int(rows.lines[row])}" if rows.lines is not None else rows.place.source
     if not spans:
         return None
     period = float(np.median(periods)) if periods else float("nan")
     spread = float(np.quantile(periods, 0.75) - np.quantile(periods, 0.25)) / 2 if len(periods) > 1 else 0.0
-    weighed = size[np.isfinite(size)]
+    whole = np.concatenate(streams)
+    weighed = size[whole][np.isfinite(size[whole])]
     return Path(
         name=arm,
-        chunks=int(np.isfinite(client).sum()),
+        chunks=int(np.isfinite(client[whole]).sum()),
         streams=len(spans),
         chunk_bytes=float(np.median(weighed)) if weighed.size else float("nan"),
         first_ms=float(np.median(firsts)),

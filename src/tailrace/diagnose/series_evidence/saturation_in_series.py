@@ -19,6 +19,8 @@ MOST_OF: Final = 0.6
 """Of the readings must have a queue."""
 FLAT: Final = 0.15
 KV_FULL: Final = 0.95
+STANDS: Final = 0.1
+"""Of the most that came out: less than this while requests wait, and nothing is served."""
 
 
 def saturation_in_series(cause: Cause, observed: Observed) -> Finding | None:  # noqa: PLR0911  (one disproof each)
@@ -40,10 +42,13 @@ def saturation_in_series(cause: Cause, observed: Observed) -> Finding | None:  #
     kv = max((float(np.nanmax(item.values)) for item in observed.of_series("kv_usage") if len(item)), default=None)
     preempted = observed.delta("preemptions")
     thrown_out = preempted or observed.of_kind("preempted") or observed.of_kind("retracted")
-    made = [item.values for item in observed.of_series("output_tok_s") if len(item)]
-    stands = bool(made) and all(not np.nan_to_num(values).any() for values in made)
-    if thrown_out or stands or (kv is not None and kv >= KV_FULL):
-        return None  # memory limits it, or it stands still: not the rate
+    made = _total(observed, "output_tok_s")
+    if made is not None:
+        usual, then = float(np.nanmax(made.values)), np.nan_to_num(at_times(made, waiting)[queued])
+        if float(np.median(then)) <= STANDS * usual:
+            return None  # nothing is served meanwhile: it stands still
+    if thrown_out or (kv is not None and kv >= KV_FULL):
+        return None  # memory limits it, not the rate
     depth = float(np.nanmedian(waiting.values[queued]))
     if depth < 0.1 * plateau and depth < 2:
         return None

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.observed import Observed, Rows
+from tailrace.diagnose.observed import Event, Observed, Rows
 from tailrace.diagnose.observed.load import loads
 from tailrace.diagnose.verdict import rank
 from tailrace.model.finding import Action, Evidence, Finding
@@ -98,7 +98,8 @@ class CancelUnattributed(Cause):
         ends = [event for kind in ("aborted", "finished") for event in observed.of_kind(kind)]
         open_ = observed.number("client_connections_open_at_end", "connections_open", "client_connections_open")
         held = observed.number("hold_min", "client_hold_min", "held_min", "disconnects_at_min")
-        if ends or (not open_ and held is None):
+        words = observed.of_kind("disconnect")
+        if ends or (not open_ and held is None and not words):
             return None
         for load in loads(observed):
             running, kv = load.get("running"), load.get("kv_usage")
@@ -108,11 +109,7 @@ class CancelUnattributed(Cause):
                 freed = float(kv[index - 1] - kv[index]) if load.has("kv_usage") else 0.0
                 if load.has("kv_usage") and freed < FREED * max(float(kv[index - 1]), 0.05):
                     continue
-                who = (
-                    f"{open_:g} client connections are still open at the end"
-                    if open_
-                    else f"clients hold for {held:g} min"
-                )
+                who = _who(open_, held, words)
                 gone = float(running[index - 1])
                 return self.finding(
                     statement=f"{gone:g} requests left the engine without a line: running went from {gone:g} to 0"
@@ -126,7 +123,9 @@ class CancelUnattributed(Cause):
                             name="running",
                             value=gone,
                         ),
-                        Evidence(who, "stated", "connections", open_ or held),
+                        Evidence(
+                            who, "stated" if open_ or held is not None else str(words[0].place), "", open_ or held
+                        ),
                         Evidence("0 abort or finish lines", load.place.source, "ends", 0.0),
                     ],
                     explains_ms=None if held is None else held * 6e4,
@@ -143,6 +142,15 @@ class CancelUnattributed(Cause):
                     disproof_checked=["no abort or finish line in the log"],
                 )
         return None
+
+
+def _who(open_: float | None, held: float | None, words: list[Event]) -> str:
+    """What the other side says."""
+    if open_:
+        return f"{open_:g} client connections are still open at the end"
+    if held is not None:
+        return f"clients hold for {held:g} min"
+    return f"the proxy only says “{words[0].text[:120]}”, which does not tell which side closed"
 
 
 def _count(rows: Rows) -> np.ndarray:

@@ -8,6 +8,7 @@ from tailrace.diagnose.arm_evidence.steals_on_arms import steals_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.prefill import prefill_in_load, prefill_in_steps
+from tailrace.diagnose.log_evidence.stated_prefill import prefill_beside_requests, prefill_stated
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
 from tailrace.model.finding import Evidence, Finding
@@ -92,10 +93,10 @@ class PrefillStealsDecode(Cause):
         )
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From an engine's log: lines a step, or load lines."""
-        return surest(
-            [prefill_in_steps(self, observed) or prefill_in_load(self, observed), steals_on_arms(self, observed)]
-        )
+        """From an engine's log: lines a step, or load lines; else from requests, stated numbers, or arms."""
+        logged = prefill_in_steps(self, observed) or prefill_in_load(self, observed)
+        told = prefill_beside_requests(self, observed) or prefill_stated(self, observed)
+        return surest([logged or told, steals_on_arms(self, observed)])
 
     def _weigh(self, evidence: EvidenceSet, found: PrefillStalls) -> tuple[list[str], list[str], list[str]]:
         missing, rivals = [], []

@@ -20,6 +20,7 @@ from tailrace.diagnose.readers.logs.jit import is_jit, jit
 from tailrace.diagnose.readers.logs.lines import Batch, batches, read_batches, record_starts
 from tailrace.diagnose.readers.logs.llamacpp import LlamaCpp
 from tailrace.diagnose.readers.logs.prefix import unprefixed
+from tailrace.diagnose.readers.logs.proxy_error import is_proxy_error, proxy_error
 from tailrace.diagnose.readers.logs.sglang import Sglang
 from tailrace.diagnose.readers.logs.tgi import Tgi
 from tailrace.diagnose.readers.logs.vllm import MARK, Vllm
@@ -213,7 +214,12 @@ class Log:
                     self.context.number = now
                     return
             whole = b"\n".join(held)
-        self._of_no_dialect(whole, tag)
+        self.sglang.lenient = True
+        if b" batch" in held[0] and self._known(held[0]):
+            self.understood += 1
+        else:
+            self._of_no_dialect(whole, tag)
+        self.sglang.lenient = False
         self.context.number = now
 
     def _of_no_dialect(self, text: bytes, tag: bytes) -> None:
@@ -261,7 +267,7 @@ class Log:
         for word, read in self._rare:
             if word in line and read(line):
                 return True
-        return is_jit(line) and jit(self.context, line)
+        return (is_jit(line) and jit(self.context, line)) or (is_proxy_error(line) and proxy_error(self.context, line))
 
     def _retracted(self, line: bytes) -> bool:
         return (b"#retracted_reqs" in line or b"etract request" in line) and self.sglang.retracted(line)

@@ -79,6 +79,8 @@ class Sglang:
         self.context = context
         self._decode: dict[_Group, Samples] = {}
         self._prefill: dict[_Group, Samples] = {}
+        self.lenient = False
+        """Take a line for whole although keys are missing that every version writes."""
         self._idle: dict[_Group, bool] = {}
         """Whether nothing was decoding when the rank's last prefill came."""
 
@@ -101,7 +103,9 @@ class Sglang:
                 value = max(value, values[place])
             values[place] = value
             known += 1
-        if known < 2 or (decode and values[0] != values[0]):
+        # A line that a terminal broke goes on: what every version writes is still to come.
+        cut = not self.lenient and (values[1] != values[1] or (decode and values[7] != values[7]))
+        if known < 2 or cut or (decode and values[0] != values[0]):
             return False
         found = _RANK.search(text, 0, at)
         rank = "" if found is None else found[0].decode()
