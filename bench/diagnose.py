@@ -74,6 +74,7 @@ def table(rows: int):
         "waiting_at_admission": (queue_engine > 5e7).astype(float),
         "kv_usage_at_admission": draw.uniform(0.2, 0.7, rows),
         "gateway_overhead_ns": np.round(draw.exponential(2e5, rows)),
+        "loop_lag_ns": np.round(draw.exponential(5e5, rows)),
         "client_blocked_ns": response.astype(np.int64),
         "http_status": np.full(rows, 200.0),
     }

@@ -13,7 +13,10 @@ import multiprocessing
 import os
 import sys
 import time
-from functools import partial
+import zlib
+from datetime import UTC, datetime
+from functools import cache, partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +27,47 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import msgspec
 
 from tailrace.simulate.incidents.faults import FAULTS
-from tailrace.simulate.incidents.incident import BLOCKS, CONTROL, LONGEST, make_incident
+from tailrace.simulate.incidents.incident import BLOCKS, CONTROL, LONGEST, Incident, make_incident
 from tailrace.testing.incident_trial import Score, Trial, trial_of
 
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "diagnosis-accuracy.md"
 
-def one(job: tuple[str, int], block: str, longest: int) -> tuple[Trial | None, str, float, float]:
+
+def one(job: tuple[str, int], block: str, longest: int, keep: Path | None) -> tuple[Trial | None, str, float, float]:
     """(trial, or why there is none, CPU seconds of making the incident, and of its diagnosis)."""
     kind, index = job
     start = time.process_time()
     try:
-        incident = make_incident(kind, index, block, longest=longest)
+        incident = made_or_kept(kind, index, block, longest, keep)
     except RuntimeError as error:
         return None, str(error), time.process_time() - start, 0.0
     made = time.process_time()
     trial = trial_of(incident)
     return trial, "", made - start, time.process_time() - made
+
+
+def made_or_kept(kind: str, index: int, block: str, longest: int, keep: Path | None) -> Incident:
+    """The incident; with a directory it is kept there, and taken from it while nothing that makes it has changed."""
+    if keep is None:
+        return make_incident(kind, index, block, longest=longest)
+    path = keep / f"{kind}-{block}-{index}-{longest}-{sources()}.msgpack.z"
+    if path.exists():
+        return msgspec.msgpack.decode(zlib.decompress(path.read_bytes()), type=Incident)
+    incident = make_incident(kind, index, block, longest=longest)
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_bytes(zlib.compress(msgspec.msgpack.encode(incident), 1))
+    part.replace(path)
+    return incident
+
+
+@cache
+def sources() -> str:
+    """What the code of the simulation is, in a few letters."""
+    found = blake2b(digest_size=6)
+    for path in sorted((ROOT / "src" / "tailrace" / "simulate").rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()
 
 
 def main() -> int:
@@ -50,15 +79,20 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first setting (default 0)")
     parser.add_argument("--seed-block", choices=list(BLOCKS), default="tune")
     parser.add_argument("--longest", type=int, default=LONGEST, help="requests of a window at most")
+    parser.add_argument("--keep", type=Path, help="a directory for the incidents made, so that they are made once")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, help="write every trial as JSON")
+    parser.add_argument("--write", action="store_true", help="renew docs/diagnosis-accuracy.md")
     parser.add_argument("--misses", action="store_true", help="print every trial that was not right")
     given = parser.parse_args()
     kinds = given.kinds.split(",") if given.kinds else [*(fault.kind for fault in FAULTS), CONTROL]
     jobs = [
         (kind, given.first + i) for kind in kinds for i in range(given.controls if kind == CONTROL else given.settings)
     ]
-    work = partial(one, block=given.seed_block, longest=given.longest)
+    work = partial(one, block=given.seed_block, longest=given.longest, keep=given.keep)
+    if given.keep is not None:
+        given.keep.mkdir(parents=True, exist_ok=True)
+
     if given.workers > 1:
         with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
             results = list(pool.imap(work, jobs, chunksize=2))
@@ -97,7 +131,43 @@ def main() -> int:
             "trials": [msgspec.to_builtins(trial) for trial in trials],
         }
         given.out.write_text(json.dumps(written, indent=1) + "\n")
+    if given.write:
+        lost = [why for _, why, _, _ in results if why]
+        write_page(score, block=given.seed_block, settings=given.settings, longest=given.longest, lost=lost)
     return 0
+
+
+def write_page(score: Score, *, block: str, settings: int, longest: int, lost: list[str]) -> None:
+    """Renew the figures and the list of kinds in the documentation."""
+    today = datetime.now(tz=UTC).date().isoformat()
+    count = len(score.confusion) - bool(score.controls)
+    seeds = f"block `{block}`, 0 to {settings - 1}; at most {longest:,} requests a window"
+    figures = [
+        f"Measured on {today}: {count} kinds of fault, {settings} random settings each (seeds: {seeds}).",
+        "",
+        f"**{score.summary()}.**",
+        "",
+        score.table(),
+    ]
+    if score.false_alarms:
+        named = ", ".join(f"`{one.kind}/{one.block}/{one.index}` ({one.answers[0]})" for one in score.false_alarms)
+        figures += ["", f"False alarms: {named}."]
+    if lost:
+        figures += ["", f"{len(lost)} settings gave no incident that anybody would notice, and are missing above."]
+    kinds = [
+        "| kind | wanted | as right | as right where the signals are absent | window before |",
+        "|---|---|---|---|---|",
+    ]
+    for fault in FAULTS:
+        before = {True: "always", False: "never", None: "by chance"}[fault.before]
+        absent = f"{', '.join(fault.without_signals)} ({fault.signals})" if fault.without_signals else ""
+        kinds.append(f"| {fault.kind} | {fault.code} | {', '.join(fault.also)} | {absent} | {before} |")
+    text = PAGE.read_text()
+    for name, lines in (("figures", figures), ("kinds", kinds)):
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        head, rest = text.split(begin)
+        text = head + begin + "\n" + "\n".join(lines) + "\n" + end + rest.split(end)[1]
+    PAGE.write_text(text)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ INPUTS = shared_path() / "data" / "cases" / "inputs"
 ROWS = [json.loads(line) for line in (INPUTS / "index.jsonl").read_text().splitlines()] if INPUTS.exists() else []
 ORDER = [Level.INSUFFICIENT, Level.SUSPECTED, Level.CONSISTENT, Level.PROVEN]
 
-NOT_YET: set[str] = {"GW-02"}
+NOT_YET: set[str] = set()
 """Cases whose rule or reader is still to be written."""
 
 

@@ -472,3 +472,67 @@ def test_jitter_and_a_slow_recogniser_are_no_late_upload(tmp_path):
     assert found(heard(tmp_path, jitter), "CLIENT_UPLOAD_LATE") is None
     slow = [partial(end + 3.0, "w", end=float(end)) for end in range(1, 17)]
     assert found(heard(tmp_path, audio(20), slow), "CLIENT_UPLOAD_LATE") is None
+
+
+# -- forms and tables
+
+
+def form(**context) -> Observed:
+    return Observed(
+        settings=[Setting(name=name, value=value, place=Place("form.json")) for name, value in context.items()]
+    )
+
+
+def test_a_form_may_tell_of_a_hang_and_of_blanks():
+    hang = found(form(endpoint="/v1/realtime", first_delta_s=31, voiced_audio_s=30), "ASR_SILENT_HANG")
+    assert hang is not None
+    assert hang.level is Level.SUSPECTED
+    silent = found(form(endpoint="/v1/realtime", first_delta_s=31), "ASR_SILENT_HANG")
+    assert silent is not None
+    assert silent.level is Level.INSUFFICIENT
+    assert found(form(endpoint="/v1/realtime", first_delta_s=2, voiced_audio_s=30), "ASR_SILENT_HANG") is None
+    blank = found(form(endpoint="/v1/realtime", deltas="blank tokens only", tok_s=12.5), "ASR_EMPTY_DELTAS")
+    assert blank is not None
+    assert blank.level is Level.SUSPECTED
+    assert found(form(endpoint="/v1/realtime", note="empty deltas, I think"), "ASR_EMPTY_DELTAS") is None
+    assert found(form(endpoint="/v1/chat/completions", deltas="blank"), "ASR_EMPTY_DELTAS") is None
+
+
+def test_a_table_along_the_age_of_a_session(tmp_path):
+    table = tmp_path / "age.md"
+    table.write_text("| session age (min) | VAD feed (ms) |\n|---|---|\n| 1 | 4.57 |\n| 5 | 9.8 |\n| 10 | 16.53 |\n")
+    finding = found(read(table), "ASR_LAG_GROWS")
+    assert finding is not None
+    assert finding.level is Level.SUSPECTED
+    assert "1.33 ms per minute" in finding.statement
+    table.write_text("| session age (min) | VAD feed (ms) |\n|---|---|\n| 1 | 4.8 |\n| 5 | 4.6 |\n| 10 | 4.49 |\n")
+    assert found(read(table), "ASR_LAG_GROWS") is None
+
+
+def test_a_table_of_turns(tmp_path):
+    table = tmp_path / "turns.md"
+    table.write_text(
+        "| turn | end of utterance delay (s) | transcription delay (s) | LLM TTFT (s) | TTS TTFB (s) |\n"
+        "|---|---|---|---|---|\n"
+        "| 1 | 4.12 | 4.12 | 2.10 | 0.36 |\n| 2 | 0.71 | 0.35 | 0.64 | 0.34 |\n"
+    )
+    finding = found(read(table), "ASR_FINAL_LATE")
+    assert finding is not None
+    assert "6.58 s voice to voice" in finding.statement
+    assert "cold connection" in finding.statement
+
+
+def test_an_encoder_that_grew_with_the_total():
+    rows = [
+        arm("1.0", encode_p95=120, ttft_p95=480, n=400),
+        arm("1.1", encode_p95=910, ttft_p95=1290, n=400),
+    ]
+    finding = found(Observed(arms=rows), "ENCODE_SLOW")
+    assert finding is not None
+    assert finding.level is Level.CONSISTENT
+    few = [arm("1.0", encode_p95=120, ttft_p95=480), arm("1.1", encode_p95=910, ttft_p95=1290)]
+    unsure = found(Observed(arms=few), "ENCODE_SLOW")
+    assert unsure is not None
+    assert unsure.level is Level.SUSPECTED
+    elsewhere = [arm("1.0", encode_p95=120, ttft_p95=480), arm("1.1", encode_p95=160, ttft_p95=1290)]
+    assert found(Observed(arms=elsewhere), "ENCODE_SLOW") is None

@@ -155,3 +155,10 @@ def test_the_upstream_side_may_be_unknown(tmp_path):
 def test_the_stream_is_a_label_of_its_column_only_where_a_name_says_so():
     assert column_of_series("downstream_active").labels == {}
     assert column_of_series("gap_ms_stream_x").labels == {"stream": "x"}
+
+
+def test_a_sweep_over_lengths_or_counts_is_no_series():
+    for text in ("output_len,ttft_ms,tpot_ms\n64,900,20\n512,700,21\n", "n,ttft_p99_ms\n100,900\n200,800\n"):
+        found = format_of(text, "x")
+        assert found is None or found.name != "time series"
+    assert format_of("output_len,cpu_ms_per_step\n64,4.6\n512,4.9\n", "x").name == "time series"

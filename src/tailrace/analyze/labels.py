@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tailrace.store.table import RecordTable
 
-__all__ = ["among", "codes_of", "labelled"]
+__all__ = ["among", "codes_of", "known_by", "labelled"]
 
 
 def codes_of(column: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
@@ -34,6 +34,18 @@ def among(column: NDArray[Any], names: Collection[str]) -> NDArray[np.bool_]:
         return np.zeros(0, dtype=bool)
     mask: NDArray[np.bool_] = np.array([name in names for name in known], dtype=bool)[codes]
     return mask
+
+
+def known_by(sources: NDArray[Any], stage: str, kind: str) -> NDArray[np.bool_]:
+    """Which rows know a stage or part by this kind of source (`reported`, `measured`); `sources` is `stage_sources`.
+
+    Records share their dicts where they say the same: each is looked at once.
+    """
+    rows = sources.tolist()
+    ids = np.fromiter(map(id, rows), dtype=np.int64, count=len(rows))
+    _, first, which = np.unique(ids, return_index=True, return_inverse=True)
+    said = np.array([str(rows[place].get(stage, "")).startswith(kind) for place in first.tolist()], dtype=np.bool_)
+    return said[which] if said.size else np.zeros(0, dtype=np.bool_)
 
 
 def labelled(tables: list[RecordTable], name: str) -> tuple[list[NDArray[np.int64]], list[str]]:

@@ -11,6 +11,8 @@ from typing import Final
 from tailrace.analyze.vantage import APPLICATION, one_vantage
 from tailrace.diagnose.engine import diagnose
 from tailrace.diagnose.gather import gather
+from tailrace.diagnose.readers.facts import observed_facts
+from tailrace.diagnose.readers.given_facts import PLACE, facts_from
 from tailrace.diagnose.readers.json_lines import parse_lines
 from tailrace.diagnose.readers.paste import MOST_BYTES, is_paste, read_paste
 from tailrace.diagnose.readers.scrape import read_scrape
@@ -73,9 +75,12 @@ def diagnose_sources(
     objectives: Objectives | None = None,
     allow_partial: bool = False,
     token: str = "",
+    facts: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Diagnose sources together; `before` is the window to compare with. `columns` as of `read_source`."""
+    """Diagnose sources together; `before` is the window to compare with, `facts` are typed (`ttft_p99_ms=850`).
+    `columns` as of `read_source`.
+    """
     read = [
         one
         for order, source in enumerate(sources)
@@ -83,6 +88,9 @@ def diagnose_sources(
             source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
         )
     ]
+    if facts:
+        observed = observed_facts(facts_from(facts), PLACE)
+        read.append(Source(name=PLACE, kind=Kind.OBSERVED, observed=observed))
     earlier = None
     if before is not None:
         earlier = next(iter(read_any(before, allow_partial=allow_partial, token=token)))

@@ -10,6 +10,8 @@ import typer
 from tailrace.cli.command_app import CommandApp
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tailrace.analyze.joined import Joined
     from tailrace.cli.console import Console
     from tailrace.model.finding import Diagnosis, Finding
@@ -22,17 +24,25 @@ _EXIT_ANSWER = 1
 @app.command()
 def diagnose(
     sources: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            help="Run file, another load generator's result, records as JSON lines, a gateway's data directory, "
-            "saved scrapes of /metrics (two give deltas), the admin URL of a live gateway or its saved /signals, a "
-            "CSV log of nvidia-smi, `nsys stats` in CSV."
+            help="Run file, a load generator's result or what it printed, records as JSON lines, a gateway's data "
+            "directory, saved scrapes of /metrics (two give deltas), the admin URL of a live gateway, an engine's or "
+            "proxy's log, a table in Markdown or CSV, a configuration, a log of nvidia-smi; - reads a paste."
         ),
-    ],
+    ] = None,
     before: Annotated[str | None, typer.Option(help="The same from before: a run file, records, a URL.")] = None,
     objective: Annotated[
         list[str] | None,
         typer.Option(help="ttft_p99=500ms, tpot_p99=80ms, e2e_p95=10s; of a lane: short/ttft_p99=1s. Repeatable."),
+    ] = None,
+    facts: Annotated[
+        list[str] | None,
+        typer.Option(help="A number you know: ttft_p99_ms=850; of an arm: before.itl_mean_ms=12. Repeatable."),
+    ] = None,
+    ask: Annotated[bool, typer.Option("--ask", help="Ask for the numbers that would decide.")] = False,
+    facts_out: Annotated[
+        str | None, typer.Option(help="Write the facts that were given to this file, as JSON.")
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Use what a cut run file still holds.")] = False,
     column: Annotated[
@@ -65,16 +75,25 @@ def diagnose(
 
     if fail_on not in (None, "found"):
         raise InputError(f"there is no answer {fail_on!r}", place="--fail-on", remedy="Use --fail-on found.")
-    result = diagnose_sources(
-        sources,
-        before=before,
-        objectives=parse_objectives(objective or []),
-        allow_partial=partial,
-        token=token,
-        columns=_columns(column or []),
-    )
+    sources = sources or []
+
+    def answer(known: list[str]) -> Diagnosis:
+        return diagnose_sources(
+            sources,
+            before=before,
+            objectives=parse_objectives(objective or []),
+            allow_partial=partial,
+            token=token,
+            facts=known,
+            columns=_columns(column or []),
+        )
+
+    known = _known(list(facts or []), sources, answer, ask=ask)
+    result = answer(known)
+    if facts_out is not None:
+        _write_facts(known, facts_out)
     both = None
-    if records is not None:
+    if records is not None and sources:
         from tailrace.app.joined import join_run
 
         both = join_run(sources[0], records, allow_partial=partial, token=token)
@@ -82,19 +101,52 @@ def diagnose(
         from tailrace.app.diagnosis_page import write_diagnosis
 
         write_diagnosis(result, html, sources)
-    if as_json:
-        import msgspec
+    _put(result, both, as_json=as_json)
+    if fail_on == "found" and result.findings:
+        raise typer.Exit(_EXIT_ANSWER)
 
-        said = msgspec.to_builtins(result)
-        if both is not None:
-            said["joined"] = msgspec.to_builtins(both)
-        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
-    else:
+
+def _known(facts: list[str], sources: list[str], answer: Callable[[list[str]], Diagnosis], *, ask: bool) -> list[str]:
+    """The facts that were given, and those that were asked for. InputError where there is nothing at all."""
+    from tailrace.model.errors import InputError
+
+    if not (sources or facts or ask):
+        raise InputError("nothing was given", remedy="Name a file, `-` for a paste, --facts key=value, or --ask.")
+    if ask:
+        from tailrace.cli.diagnose_ask import ask_facts
+
+        facts = ask_facts(facts, lambda said: answer(said) if said or sources else None)
+    if not (sources or facts):
+        raise InputError("no question was answered", place="--ask", remedy="Give a number, or a file.")
+    return facts
+
+
+def _put(result: Diagnosis, both: Joined | None, *, as_json: bool) -> None:
+    if not as_json:
         print_diagnosis(result)
         if both is not None:
             _print_joined(both)
-    if fail_on == "found" and result.findings:
-        raise typer.Exit(_EXIT_ANSWER)
+        return
+    import msgspec
+
+    said = msgspec.to_builtins(result)
+    if both is not None:
+        said["joined"] = msgspec.to_builtins(both)
+    sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
+
+
+def _write_facts(known: list[str], path: str) -> None:
+    from pathlib import Path
+
+    import msgspec
+
+    from tailrace.diagnose.readers.given_facts import facts_from
+    from tailrace.model.errors import InputError
+
+    try:
+        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(facts_from(known))) + b"\n")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", place=path) from None
 
 
 def _columns(given: list[str]) -> dict[str, str]:

@@ -42,7 +42,7 @@ def _of_scrapes(observed: Observed) -> list[str]:
     """What one scrape, or a window that a restart cut, lacks."""
     if any(item.restarted for item in observed.counters):
         return ["two scrapes of /metrics without a restart between them: these counters began anew"]
-    lifetime = [item.lifetime for item in (*observed.counters, *observed.histograms)]
+    lifetime = [item.lifetime for item in observed.counters] + [item.lifetime for item in observed.histograms]
     if lifetime and all(lifetime):
         return [
             "a second scrape of /metrics, from the other end of the slow window: one holds everything since the start"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -23,6 +25,7 @@ EPOCH_MS: Final = 1e11
 FEW: Final = 0.05
 """So few bad rows are left out; more say that nothing of the source can be trusted."""
 _TOLERANCE: Final = 1.002
+_ALL: Final = re.compile(r"\ball\b|\btotal\b|\bincl\w*|with failed", re.IGNORECASE)
 _ORDER: Final = ("min", "p1", "p5", "p10", "p25", "p50", "p75", "p90", "p95", "p99", "p999", "max")
 _ADVICE: Final = (
     "Drop these values and count them, separate failed requests from finished ones, and compute the rest again; repair "
@@ -50,10 +53,12 @@ def impossible_numbers(cause: Cause, observed: Observed) -> Finding | None:
     # Rows that cannot be are left out while they are few: the rest still tells.
     only_rows = bool(rows) and len(wrong) == len(rows)
     certain = any(one.certain for one in wrong)
-    level = Level.SUSPECTED if only_rows and share <= FEW else Level.PROVEN if certain else Level.CONSISTENT
+    # What failed requests do to a summary is known; the numbers of the successful ones beside it still tell.
+    mild = (only_rows and share <= FEW) or all("inside the percentiles" in one.text for one in wrong)
+    level = Level.SUSPECTED if mild else Level.PROVEN if certain else Level.CONSISTENT
     first = next((one for one in wrong if one.certain), wrong[0])
     more = ", and others like it" if len(wrong) > 1 else ""
-    n = next((arm.get("n") for arm in observed.arms if arm.get("n")), None)
+    n = next((count for arm in observed.arms if (count := arm.get("n")) and math.isfinite(count)), None)
     evidence = [one.evidence for one in wrong[:6]]
     counted = ""
     if n:
@@ -94,6 +99,7 @@ def _of_arm(arm: Arm) -> Iterator[_Wrong]:
                 f"{shown(first.value)} > {shown(whole.value)} ms: the first token would come after the end",
             )  # fmt: skip
     yield from _of_zeros(arm)
+    yield from _of_failed(arm)
 
 
 def _of_number(arm: Arm, quoted: Quoted) -> Iterator[_Wrong]:
@@ -170,6 +176,34 @@ def _of_zeros(arm: Arm) -> Iterator[_Wrong]:
             f"max ITL {shown(longest.value)} = max TTFT {shown(first.value)} ms",
             certain=False,
         )  # fmt: skip
+
+
+def _of_failed(arm: Arm) -> Iterator[_Wrong]:
+    """A latency of all requests beside that of the successful ones: failed requests are inside the percentiles."""
+    for quoted in arm.values.values():
+        if quoted.relative or quoted.unit != "ms" or not _ALL.search(quoted.qualifier):
+            continue
+        good = next(
+            (
+                other for other in arm.values.values()
+                if other is not quoted and other.unit == "ms"
+                and (other.quantity, other.stat) == (quoted.quantity, quoted.stat)
+                and not other.relative and not _ALL.search(other.qualifier)
+            ),
+            None,
+        )  # fmt: skip
+        if good is None or good.value <= 0 or 0.9 <= quoted.value / good.value <= 1.1:
+            continue
+        name = f"{quoted.quantity.upper()} {quoted.stat}".strip()
+        yield _wrong(
+            arm, quoted,
+            f"{name} is {shown(quoted.value, 'ms')} over all requests and {shown(good.value, 'ms')} over the "
+            "successful ones in "
+            f"{arm.name}: failed requests are inside the percentiles",
+            f"{shown(quoted.value)} / {shown(good.value)} = {quoted.value / good.value:.2f}",
+            certain=False,
+        )  # fmt: skip
+        return
 
 
 def _wrong(arm: Arm, quoted: Quoted, text: str, relation: str, *, certain: bool = True) -> _Wrong:

@@ -111,11 +111,12 @@ def _of_replica(
     edges = np.concatenate([np.flatnonzero(np.diff(group, prepend=-1)), [order.size]])
     first, last = np.sort(window.first[rows]), np.sort(window.end[rows])
     out, lost = [], 0.0
-    for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        members = order[low:high]
-        streams = int(np.unique(stalls.row[members]).size)
-        if streams < 2:
-            continue
+    # Most groups are one stream alone: only the others are looked at.
+    pairs = np.sort(group * max(window.n, 1) + stalls.row[order])
+    several = np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] // max(window.n, 1), minlength=edges.size - 1)
+    for at in np.flatnonzero(several >= 2).tolist():
+        members = order[edges[at] : edges[at + 1]]
+        streams = int(several[at])
         begin, end = float(np.median(stalls.begin[members])), float(np.median(stalls.end[members]))
         began = int(np.searchsorted(first, begin + tolerance, side="right"))
         over = int(np.searchsorted(last, end - tolerance, side="left"))
@@ -134,10 +135,16 @@ def _own(window: Window, begin: Floats, end: Floats) -> Mask:
     out = np.zeros(begin.size, dtype=bool)
     if not known.size:
         return out
+    known = known[np.argsort(window.start[known], kind="stable")]
     start, stop, value = window.start[known], window.end[known], lag[known]
+    longest = float(np.nanmax(stop - start))
+    # Whoever lived then began at most the longest life before: a slice, however many requests the window has.
+    first = np.searchsorted(start, end - ALIGNED_NS - longest, side="left")
+    last = np.searchsorted(start, begin + ALIGNED_NS, side="right")
     for i in range(begin.size):
-        lived = (start <= begin[i] + ALIGNED_NS) & (stop >= end[i] - ALIGNED_NS)
-        out[i] = bool(lived.any()) and float(np.median(value[lived])) * 1e6 >= OWN * (end[i] - begin[i])
+        some = slice(first[i], last[i])
+        lived = stop[some] >= end[i] - ALIGNED_NS
+        out[i] = bool(lived.any()) and float(np.median(value[some][lived])) * 1e6 >= OWN * (end[i] - begin[i])
     return out
 
 

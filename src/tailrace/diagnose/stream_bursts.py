@@ -92,13 +92,24 @@ def _between(window: Window, instant: Mask) -> tuple[Floats, Floats]:
     length, owner = gaps.ms[~instant], gaps.row[~instant]
     middle, spread = np.full(window.n, np.nan), np.full(window.n, np.nan)
     if owner.size:
-        edges = np.concatenate([np.flatnonzero(np.diff(owner, prepend=-1)), [owner.size]])
-        for low, high in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            quarter, half, upper = np.quantile(length[low:high], (0.25, 0.5, 0.75))
-            middle[owner[low]] = half
-            if high - low >= 4:
-                spread[owner[low]] = (upper - quarter) / max(half, 1e-9)
+        # All streams at once: sorted within each stream, the quantiles are places in one array.
+        length = length[np.lexsort((length, owner))]
+        first = np.flatnonzero(np.diff(owner, prepend=-1))
+        size = np.diff(np.append(first, owner.size))
+        quarter, half, upper = (_at(length, first, size, p) for p in (0.25, 0.5, 0.75))
+        row = owner[first]
+        middle[row] = half
+        spread[row] = np.where(size >= 4, (upper - quarter) / np.maximum(half, 1e-9), np.nan)
     return middle, spread
+
+
+def _at(ordered: Floats, first: Ints, size: Ints, p: float) -> Floats:
+    """The p-quantile (linear) of each run of `size` ascending values that begins at `first`."""
+    place = p * (size - 1)
+    low = np.floor(place).astype(np.int64)
+    one, two = ordered[first + low], ordered[first + np.minimum(low + 1, size - 1)]
+    out: Floats = one + (two - one) * (place - low)
+    return out
 
 
 def _first_burst(window: Window, instant: Mask) -> Floats:

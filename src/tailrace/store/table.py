@@ -245,7 +245,7 @@ class RecordTable:
         column = name.replace(".", "_")
         if not column.endswith("_ns"):
             column += "_ns"
-        values: npt.NDArray[np.float64] = self.column(column).astype(np.float64) / 1e6
+        values: npt.NDArray[np.float64] = self.column(column) / 1e6
         return values
 
     def where(self, mask: npt.ArrayLike) -> RecordTable:

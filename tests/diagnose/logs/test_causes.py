@@ -9,8 +9,10 @@ import pytest
 
 from tailrace.diagnose.causes.compute.jit import Jit
 from tailrace.diagnose.causes.gateway.cancel_unattributed import CancelUnattributed
+from tailrace.diagnose.causes.gateway.client_timeout_budget import ClientTimeoutBudget
 from tailrace.diagnose.causes.gateway.retry_storm import RetryStorm
 from tailrace.diagnose.causes.gateway.upstream_timeout import UpstreamTimeout
+from tailrace.diagnose.causes.mix.structured_output import StructuredOutput
 from tailrace.diagnose.causes.scheduler.admission_deadlock import AdmissionDeadlock
 from tailrace.diagnose.causes.scheduler.engine_stall import EngineStall
 from tailrace.diagnose.causes.scheduler.kv_preemption import KvPreemption
@@ -418,6 +420,52 @@ def test_a_limit_with_room_in_the_cache_is_a_thing_to_tune():
 )
 def test_what_is_no_saturation(log):
     assert QueueSaturation().observe(seen(log)) is None
+
+
+def finished(queue, second, grammar="None", tpot=23.8):
+    return (
+        f"2026-05-06T08:40:{second:02d}.123456Z  INFO generate_stream{{parameters=GenerateParameters {{ grammar: {grammar} }} "
+        f'total_time="{queue + 2:.2f}s" validation_time="4.1ms" queue_time="{queue:.2f}s" inference_time="2s" '
+        f'time_per_token="{tpot}ms" seed="None"}}: text_generation_router::server: Success'
+    )
+
+
+def test_requests_that_wait_in_an_engine_that_tells_each():
+    found = QueueSaturation().observe(seen(lines(*(finished(3 + i % 3, i) for i in range(30)))))
+    assert found is not None
+    assert found.level is Level.SUSPECTED
+    assert "71% of the slowest" in found.statement
+    assert QueueSaturation().observe(seen(lines(*(finished(0.05, i) for i in range(30))))) is None
+    assert QueueSaturation().observe(seen(lines(*(finished(3, i) for i in range(4))))) is None
+
+
+def test_requests_with_a_grammar_wait_and_others_do_not():
+    mixed = lines(
+        *(finished(38.5 if i % 3 == 0 else 0.1, i, "Some(Json(..))" if i % 3 == 0 else "None") for i in range(30))
+    )
+    found = StructuredOutput().observe(seen(mixed))
+    assert found is not None
+    assert found.level is Level.CONSISTENT
+    assert "38,500 ms" in found.statement
+    assert QueueSaturation().observe(seen(mixed)) is None
+    untold = StructuredOutput().observe(seen(mixed.replace("time_per_token", "other")))
+    assert untold is not None
+    assert (untold.level, untold.missing) == (Level.SUSPECTED, ["the time per token of both kinds"])
+    both = lines(*(finished(3, i, "Some(Json(..))" if i % 3 == 0 else "None") for i in range(30)))
+    assert StructuredOutput().observe(seen(both)) is None
+
+
+# -- CLIENT_TIMEOUT_BUDGET
+
+
+def test_clients_that_leave_by_a_timer_of_their_own():
+    found = ClientTimeoutBudget().observe(seen(access(*["30.001"] * 4, status=499)))
+    assert found is not None
+    assert found.level is Level.SUSPECTED
+    assert "30.001 s old" in found.statement
+    assert "the client's timeout" in found.missing[0]
+    assert ClientTimeoutBudget().observe(seen(access("3.1", "12.2", "30.0", "45.7", status=499))) is None
+    assert ClientTimeoutBudget().observe(seen(access(*["30.001"] * 4, status=504))) is None
 
 
 # -- COMPUTE_JIT

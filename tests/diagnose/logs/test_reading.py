@@ -490,6 +490,15 @@ def test_objects_of_litellm_higress_and_traefik():
     assert rows.numbers("attempts")[2] == 2.0
 
 
+@pytest.mark.parametrize(("took", "ms"), [("1m2.5s", 62500.0), ("890.5ms", 890.5), ("2.1s", 2100.0), ("350µs", 0.35)])
+def test_lines_of_gin(took, ms):
+    line = f'[GIN] 2026/02/11 - 09:02:11 | 200 | {took:>13} |       127.0.0.1 | POST     "/api/chat"'
+    (rows,) = read_log_text(line, "ollama.log").rows
+    assert rows.numbers("e2e").tolist() == [pytest.approx(ms)]
+    assert rows.numbers("at").tolist() == [1770800531.0]
+    assert rows.texts("path") == ["/api/chat"]
+
+
 def test_a_duration_without_a_unit_is_no_value():
     found = read_log_text('{"status": 200, "duration": 3.2, "request": {"method": "POST", "uri": "/v1"}}', "a.log")
     assert not found.rows[0].has("e2e")
@@ -549,3 +558,33 @@ def test_a_real_server_log_is_understood_whole(shared):
     assert len(found.of_kind("aborted")) == 3
     assert found.of_kind("died")
     assert found.number("max_num_seqs") == 16
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "a picture"),
+        (b"PK\x03\x04" + bytes(100), "zip"),
+        (b"\x28\xb5\x2f\xfd" + bytes(100), "zstd"),
+        (bytes(range(9)) * 100, "binary"),
+    ],
+)
+def test_what_is_no_text_is_named(head, words, tmp_path):
+    path = tmp_path / "vllm.log"
+    path.write_bytes(head)
+    with pytest.raises(InputError, match=words):
+        diagnose_sources([str(path)])
+
+
+def test_a_log_that_begins_with_a_hole_is_read(tmp_path):
+    path = tmp_path / "vllm.log"
+    path.write_bytes(bytes(200_000) + "\n".join(v1(10 * i, made=0.0, running=0, waiting=3) for i in range(4)).encode())
+    assert diagnose_sources([str(path)]).findings[0].code == "SCHED_ADMISSION_DEADLOCK"
+
+
+def test_a_packed_log_is_diagnosed(tmp_path):
+    path = tmp_path / "vllm.log.gz"
+    path.write_bytes(gzip.compress("\n".join(v1(10 * i, made=0.0, running=0, waiting=3) for i in range(4)).encode()))
+    assert diagnose_sources([str(path)]).findings[0].code == "SCHED_ADMISSION_DEADLOCK"
+    path.write_text("\n".join(v1(10 * i, made=0.0, running=0, waiting=3) for i in range(4)), encoding="utf-16")
+    assert diagnose_sources([str(path)]).findings[0].code == "SCHED_ADMISSION_DEADLOCK"

@@ -11,6 +11,8 @@ from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.record import broken_invariants
 from tailrace.simulate.cost import PS_PER_NS
 from tailrace.simulate.engine import Engine
+from tailrace.simulate.incidents.incident import _run
+from tailrace.simulate.incidents.setting import draw_setting, settled
 from tailrace.simulate.incidents.site import (
     PATIENT,
     Batcher,
@@ -202,3 +204,12 @@ def test_calls_of_one_seed_differ_only_in_what_is_changed():
         (one.at, one.prompt, one.output) for one in with_grammar
     ]
     assert sum(one.grammar for one in with_grammar) > 50
+
+
+def test_windows_of_one_incident_share_their_calls():
+    """The twin without the fault meets the same calls: the generator must not remember what it has spawned."""
+    seed = np.random.SeedSequence(3).spawn(1)[0]
+    setting = settled(draw_setting(np.random.default_rng(1)), longest=200)
+    one, two = _run(setting, seed), _run(setting, seed)
+    assert [flow.call for flow in one.flows] == [flow.call for flow in two.flows]
+    assert [flow.end for flow in one.flows] == [flow.end for flow in two.flows]

@@ -106,7 +106,9 @@ def _watched(observed: Observed) -> bool:
 
 
 def _trips(observed: Observed) -> list[_Trip]:
-    return [*_in_arms(observed), *_in_statements(observed), *_in_series(observed)]
+    # Beside the gaps of streams, a series of lags is laid over them instead (`blocked_in_series`).
+    alone = [] if observed.of_series("chunk_gap") else _in_series(observed)
+    return [item for item in (*_in_arms(observed), *_in_statements(observed), *alone) if np.isfinite(item.ms)]
 
 
 def _in_arms(observed: Observed) -> list[_Trip]:

@@ -158,6 +158,8 @@ def _of_throttle(stopped: float, periods: float) -> str:
 
 
 def _throttled(cause: Cause, observed: Observed) -> Finding | None:
+    if observed.of_counter("nr_throttled"):
+        return None  # a `cpu.stat`: whether it is of the window, `throttled` asks
     counters = _counters(observed)
     if counters is None or counters[1] <= 0 or counters[0] / counters[1] <= THROTTLED:
         return None

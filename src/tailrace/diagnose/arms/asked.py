@@ -36,6 +36,8 @@ ANY: Final = (*CENTRAL, "p99", "p95", "p90", "max", "p999", "min")
 
 _CONTEXT: Final = frozenset({"claim", "note", "suspected_before", "suspected", "title", "question", "windows"})
 """Settings that say what somebody believes: never evidence."""
+_CONFIGURED: Final = ("k8s.", "compose.", "nginx.unset")
+"""How often a probe asks, and how long it waits, was measured by nobody."""
 _NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w]*\.\d)")
 
 
@@ -141,8 +143,18 @@ def label_number(arm: Arm) -> float | None:
 
 
 def told(observed: Observed) -> list[Setting]:
-    """The settings that state something: without claims, notes and titles."""
-    return [item for item in observed.settings if item.name not in _CONTEXT]
+    """The settings that state something: no claims, notes, titles, no manifests, nothing that is not finite."""
+    return [
+        item
+        for item in observed.settings
+        if item.name not in _CONTEXT and not item.name.startswith(_CONFIGURED) and _is_finite(item.value)
+    ]
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, list):
+        return all(_is_finite(item) for item in value)
+    return not isinstance(value, float) or isfinite(value)
 
 
 def stated(observed: Observed, words: str) -> Setting | None:

@@ -79,7 +79,10 @@ def preemption_in_log(cause: Cause, observed: Observed) -> Finding | None:
         sequences = _sequences(load, facts, relation)
         state = _state(load, events, facts, relation)
     # The cache was seen to be short; that users felt it is not in a log.
-    missing = _missing(cumulative, state, seen=bool(events or swapped or counted))
+    limit = observed.number("max_num_seqs", "max_running_requests")
+    if full and limit is not None:
+        relation.append(_of_limit(full[0], limit, facts))
+    missing = _missing(cumulative, state, seen=bool(events or swapped or counted or limit is not None))
     if cumulative is not None and cumulative > 0:
         checked.append(f"the log's own counter rose by {cumulative:g}")
     kinds = sorted({event.kind for event in events})
@@ -96,6 +99,15 @@ def preemption_in_log(cause: Cause, observed: Observed) -> Finding | None:
         disproof_checked=checked,
         level=Level.SUSPECTED if missing else Level.CONSISTENT,
     )
+
+
+def _of_limit(load: Load, limit: float, facts: list[Evidence]) -> str:
+    """How many run of those that the configuration allows, while the cache is full."""
+    ran = float(np.nanmax(load.get("running")))
+    facts.append(
+        Evidence(f"running is stuck at {ran:g} of {limit:g} (max_num_seqs)", load.place.source, "running", ran)
+    )
+    return f"running {ran:g} of {limit:g}"
 
 
 def _missing(cumulative: float | None, state: _State | None, *, seen: bool) -> list[str]:

@@ -196,13 +196,18 @@ def _on_one_axis(
             said.append(f"{axis.words} cannot be aligned with {anchors[0].words}: their times do not overlap")
             del shifts[axis]
             continue
-        assumed[axis] = (
-            f"{axis.source} is taken to be {_words(moved)} beside {anchors[0].source}"
-            if moved
-            else f"{axis.source} and {anchors[0].source} are taken for one clock: their times overlap"
-        )
+        assumed[axis] = _assumption(axis.source, anchors[0].source, moved)
         shifts[axis] += moved
         said.append(assumed[axis])
+
+
+def _assumption(source: str, anchor: str, moved: float) -> str:
+    """What is taken for granted when times of `source` are moved by so much (s) to stand beside those of `anchor`."""
+    if not moved:
+        return f"{source} and {anchor} are taken for one clock: their times overlap"
+    if abs(moved) < 300 * _DAY:
+        return f"{source} is taken to be {_words(abs(moved))} {'behind' if moved > 0 else 'before'} {anchor}"
+    return f"{source} and {anchor} are taken for one year and one clock: one of them has no year"
 
 
 def _dated(observed: Observed, axis: Axis) -> bool:

@@ -5,6 +5,7 @@ Values are in the unit of their quantity (`vocabulary.QUANTITIES`): durations in
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from enum import StrEnum
@@ -171,7 +172,8 @@ class Counter(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def delta(self) -> float | None:
         """What was counted between the two readings; `None` after a restart, or where there is one reading only."""
-        return None if self.restarted or self.lifetime else self.last - self.first
+        counted = self.last - self.first
+        return None if self.restarted or self.lifetime or not math.isfinite(counted) else counted
 
 
 class Histogram(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,7 +272,13 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     def number(self) -> float | None:
         """The value as a number; the lower end of a range."""
         value = self.value[0] if isinstance(self.value, list) and self.value else self.value
-        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        try:
+            number = float(value)
+        except OverflowError:  # an integer of hundreds of digits
+            return None
+        return number if math.isfinite(number) else None
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True, eq=False):

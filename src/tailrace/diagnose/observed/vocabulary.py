@@ -95,6 +95,10 @@ QUANTITIES: Final[dict[str, Quantity]] = {
             "1/s",
             (
                 "request throughput",
+                "completed req/s",
+                "achieved req/s",
+                "served req/s",
+                "actual req/s",
                 "throughput",
                 "rps",
                 "qps",
@@ -106,7 +110,19 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "offered_rps",
             "1/s",
-            ("request rate", "offered rate", "arrival rate", "offered load", "traffic request rate"),
+            (
+                "request rate",
+                "offered rate",
+                "arrival rate",
+                "offered load",
+                "traffic request rate",
+                "offered req/s",
+                "req/s offered",
+                "offered rps",
+                "offered qps",
+                "target req/s",
+                "target rps",
+            ),
         ),
         Quantity("tflops", "TFLOPS", ("tflop/s",)),
         Quantity("total_tok_s", "tok/s", ("total token throughput", "total throughput", "total tok/s")),
@@ -157,8 +173,16 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("tensor_parallel", "count", ("tp", "tp size", "tensor parallel size")),
         Quantity("data_parallel", "count", ("dp", "dp size", "data parallel size")),
         Quantity("sessions", "count", ("streams",)),
-        Quantity("prompt_tokens", "tokens", ("input tokens", "isl", "input length", "prompt length")),
-        Quantity("output_tokens", "tokens", ("generated tokens", "osl", "output length", "completion tokens")),
+        Quantity(
+            "prompt_tokens",
+            "tokens",
+            ("input tokens", "isl", "input len", "prompt len", "input length", "prompt length"),
+        ),
+        Quantity(
+            "output_tokens",
+            "tokens",
+            ("generated tokens", "osl", "output len", "max tokens", "output length", "completion tokens"),
+        ),
         Quantity("total_prompt_tokens", "tokens", ("total input tokens", "total input", "total prompt tokens")),
         Quantity("total_output_tokens", "tokens", ("total generated tokens", "total output tokens", "total output")),
         Quantity("tokens_in_flight", "tokens", ("queued+running tokens", "tokens")),
@@ -178,6 +202,10 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "kv cache",
             ),
         ),
+        Quantity(
+            "prefix_hit_tokens", "tokens", ("hit tokens", "tokens hit", "cached tokens", "prefix hit tokens", "hits")
+        ),
+        Quantity("prefix_query_tokens", "tokens", ("query tokens", "queried tokens", "queries", "tokens queried")),
         Quantity("prefix_hit", "share", ("prefix cache hit rate", "cache hit rate", "hit rate", "hit")),
         Quantity(
             "gpu_util",

@@ -33,6 +33,7 @@ _NESTED: Final = re.compile(
     r"idleTimeout|proxy_read_timeout|perTryTimeout)\s*:",
     re.MULTILINE,
 )
+_TEMPLATE: Final = re.compile(r"\{\{-?\s*[.$\w]")
 _KEY: Final = re.compile(r"^[\w.-]+\s*:(?:\s|$)", re.MULTILINE)
 
 
@@ -57,6 +58,10 @@ def _read(path: Path, name: str) -> Observed:
             line = document.line if isinstance(document, Mapped) else 1
             kind = scalar(document.get("kind")) if isinstance(document, Mapped) else ""
             unknown.append(f"{line}: {kind or f'document {number}'} says nothing of timers, probes, limits or engines")
+    if not settings and _TEMPLATE.search(path.read_text(encoding="utf-8-sig", errors="replace")):
+        raise InputError(
+            "this is a template, not YAML", place=str(path), remedy="Give what it becomes (`helm template …`)."
+        )
     if not settings:
         raise InputError(
             "nothing in it decides latency: no timer, probe, limit, route or engine",

@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tailrace.diagnose.observed import Observed, Place, Setting, Understood
+from tailrace.diagnose.configured.engine_options import ADVICE
+from tailrace.diagnose.observed import Event, Observed, Place, Setting, Understood
 from tailrace.diagnose.readers.format import Format
+from tailrace.engines.advice.case import Case
+from tailrace.engines.advice.judge import judge
+from tailrace.engines.facts import EngineFacts
 from tailrace.engines.flags.command_line import CommandLine, parse_command, split_words
 from tailrace.engines.flags.given import command_facts, read_words
 from tailrace.engines.flags.tables import option_table
@@ -16,7 +20,7 @@ from tailrace.engines.flags.text_format import parse_text_format
 from tailrace.engines.flags.triton_model import triton_model
 from tailrace.model.errors import InputError
 
-__all__ = ["ENGINE_COMMAND", "TRITON_MODEL", "settings_of_words"]
+__all__ = ["ENGINE_COMMAND", "TRITON_MODEL", "advice_on", "settings_of_words"]
 
 _COMMAND: Final = "engine command line"
 _MODEL: Final = "Triton model configuration"
@@ -59,6 +63,34 @@ def _settings(command: CommandLine, *, source: str, line: int, scope: str, lines
     return out
 
 
+def advice_on(command: CommandLine, *, source: str, line: int, lines: Mapping[str, int]) -> list[Event]:
+    """What `tailrace check` says of a command line, for the rules on engine options."""
+    table = option_table(command.engine)
+    facts = EngineFacts(command_facts(command, table))
+    case = Case(name=source, engine=command.engine, facts=facts, command=command, table=table)
+    return _advised(case, source=source, line=line, lines=lines)
+
+
+def _advised(case: Case, *, source: str, line: int, lines: Mapping[str, int]) -> list[Event]:
+    return [
+        Event(
+            kind=ADVICE,
+            text=one.statement,
+            attributes={
+                "code": one.code,
+                "weight": str(one.weight),
+                "subject": one.subject,
+                "facts": "; ".join(item.text for item in one.evidence),
+                "advice": one.advice,
+                "price": one.price,
+                "verify": one.verify,
+            },
+            place=Place(source, lines.get(one.subject, line)),
+        )
+        for one in judge(case)
+    ]
+
+
 def _matches_command(head: str, name: str) -> bool:
     start = head.lstrip()
     if start[:1] in {"{", "[", "|", "<"} or name.endswith((".py", ".yaml", ".yml", ".md", ".csv")):
@@ -85,6 +117,7 @@ def _read_command(path: Path, name: str) -> Observed:
         raise InputError("no engine is started in it", place=str(path), remedy="Give the line that starts the engine.")
     return Observed(
         settings=settings,
+        events=advice_on(read_words(words), source=name, line=first, lines=number),
         understood=[
             Understood(source=name, format=_COMMAND, understood=len(settings), total=len(settings), what="options")
         ],
@@ -125,8 +158,10 @@ def _read_triton(path: Path, name: str) -> Observed:
                 place=Place(name, _line_of(text, marks.get(key, key))),
             )
         )
+    case = Case(name=name, engine="triton", facts=EngineFacts(model.facts()), models=[model])
     return Observed(
         settings=out,
+        events=_advised(case, source=name, line=1, lines={}),
         understood=[Understood(source=name, format=_MODEL, understood=len(out), total=len(out), what="fields")],
     )
 

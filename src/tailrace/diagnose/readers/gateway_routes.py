@@ -120,7 +120,8 @@ def gateway_settings(document: Mapped, gateway: str, title: str, source: str) ->
         own = _name_of(node)
         if own:
             names.setdefault(path, own)
-        scope = " / ".join(filter(None, (title, own or _around(names, path))))
+        around = own or _around(names, path)
+        scope = " / ".join(filter(None, (title, "" if title.endswith(f" {around}") else around)))
         if path[-1:] == ("annotations",):
             yield from _annotations(node, scope, source)
             continue

@@ -25,7 +25,7 @@ _BRACKET: Final = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
 _RATE: Final = re.compile(
     r"\b(tok|toks|tokens?|reqs?|requests?|queries|t)\s*(?:/|per|_)\s*(?:sec(?:onds?)?|s)(?![a-z])"
 )
-_SNAKE_RATE: Final = re.compile(r"(?:^|(?<=[_ ]))(tok|toks|tokens|reqs?|requests)_s(?:ec)?(?=[_ ]|$)")
+_SNAKE_RATE: Final = re.compile(r"(?:^|(?<=[_ ]))(tok|toks|tokens|reqs?|requests)[_ ]s(?:ec)?(?=[_ ]|$)")
 _PERCENTILE: Final = re.compile(
     r"^(?:p|q|pct|perc|percentile)[ (]?(\d{1,2}(?:[._]\d{1,3})?|999|100)\)?$"
     r"|^(\d{1,2}(?:\.\d{1,3})?)(?:th|st|nd|rd)?(?:%|%ile|p|pct|percentile)$"
@@ -112,8 +112,8 @@ def heading(text: str) -> Heading:
     """Read one heading."""
     label = plain(text)[:_LONGEST]
     low = re.sub(r"(?<=[a-z])(?=p\d\d)", " ", re.sub(r"p(\d\d)_(\d{1,2})(?!\d)", r"p\1.\2", label.lower()))
-    low, unit, stat = _brackets(low.replace("_", " "))
-    low = _SNAKE_RATE.sub(_rate, low.replace("-", " ") if "/" not in low else low)
+    low, unit, stat = _brackets(_SNAKE_RATE.sub(_rate, low).replace("_", " "))
+    low = low.replace("-", " ") if "/" not in low else low
     words, divided = _words(_RATE.sub(_rate, low))
     unit = unit or divided
     if not unit and len(words) > 1:

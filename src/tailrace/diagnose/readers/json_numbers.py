@@ -25,7 +25,7 @@ from tailrace.diagnose.readers.units import unit_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
-__all__ = ["JSON_NUMBERS", "observed_numbers", "read_numbers"]
+__all__ = ["ALL_REQUESTS", "JSON_NUMBERS", "observed_numbers", "read_numbers"]
 
 _MOST_BYTES: Final = 64 << 20
 _MOST_DEPTH: Final = 8
@@ -36,6 +36,7 @@ _THROUGH: Final = frozenset(
 )
 """Levels that say nothing of their own."""
 _OTHERS: Final = frozenset({"errored", "incomplete", "failed", "failures"})
+ALL_REQUESTS: Final = "all requests"
 _KEY: Final = re.compile(r'"([\w./ -]{2,60})"\s*:\s*(?:-?\d|\{)')
 _IN_SECONDS: Final = frozenset({"duration", "request latency", "request_latency"})
 
@@ -123,7 +124,7 @@ def _leaves(data: Any, path: tuple[str, ...], unit: str, depth: int) -> Iterator
     unit = unit_of(said) if isinstance(said, str) else unit
     whole = "successful" in data
     for key, value in data.items():
-        if whole and key != "successful" and (key in _OTHERS or key == "total"):
+        if whole and key in _OTHERS:
             continue
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if math.isfinite(value):
@@ -147,7 +148,9 @@ def _read(path: tuple[str, ...], unit: str, value: float, place: Place) -> Quote
             known = QUANTITIES[head.quantity]
             default = "s" if known.unit in {"ms", "s"} and key.lower() in _IN_SECONDS else known.unit
             stat = head.stat or stat_of(head.quantity, stat)
-            head = msgspec.structs.replace(head, unit=head.unit or unit or default, stat=stat)
+            # Beside `successful`, `total` counts the failed ones as well.
+            among = ALL_REQUESTS if "total" in path[len(path) - depth :] else head.qualifier
+            head = msgspec.structs.replace(head, unit=head.unit or unit or default, stat=stat, qualifier=among)
             return quoted(head, Cell(text=str(value), value=value), place, percent=value > 1.5)
         if depth:
             return None

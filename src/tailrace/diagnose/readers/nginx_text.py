@@ -15,7 +15,7 @@ _TOKEN: Final = re.compile(
     r"""[ \t\r\n]+|\#[^\n]*
     |(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')(?=[\s;{}]|$)
     |(?P<mark>[;{}])
-    |(?P<word>(?:\\.|\$\{[^}\s]*\}|[^\s;{}\\]|\\$)+)""",
+    |(?P<word>(?:[^\s;{}\\$]+|\\.|\$\{[^}\s]*\}|\$|\\$)+)""",
     re.VERBOSE | re.DOTALL,
 )
 _LUA: Final = re.compile(r"\w+_by_lua_block|\w+_by_njs_block")

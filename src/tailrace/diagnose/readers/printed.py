@@ -34,6 +34,7 @@ _RULE: Final = re.compile(r"^\s*[-=*\u2500\u2550]{3,}\s*$")
 _REQUESTS: Final = re.compile(r"^\s*Request concurrency:\s*\d+", re.IGNORECASE)
 _SPREAD: Final = re.compile(r"\(\s*standard deviation\s+([\d.,]+)\s*(\w+)\s*\)")
 _SAMPLING: Final = re.compile(r"^(?P<label>[^:]+?)\s*:\s*(?P<parts>(?:\s*\w+\s*=\s*[\d.]+\s*\w*,?){2,})$")
+_PLAIN: Final = re.compile(r"^[\w ./%()+#,\-]+$")
 _INF: Final = frozenset({"inf", "infinity", "∞"})
 _SETTINGS: Final = {
     "concurrency": "max_concurrency", "offered_rps": "request_rate", "n": "n", "backend": "backend",
@@ -137,7 +138,7 @@ def _rows(number: int, text: str) -> list[tuple[int, Heading, Cell, str]]:
         return []
     label, value = _label(found["label"]), found["value"]
     head, cell = heading(label), _cell(value)
-    if cell.value is None and not head.quantity and len(value.split()) > 6:
+    if not head.quantity and (len(value.split()) > 6 or not _PLAIN.match(label) or value.startswith(":")):
         return []
     out = [(number, head, cell, value)]
     spread = _SPREAD.search(text)

@@ -25,7 +25,7 @@ _PAIRS: Final[tuple[tuple[str, str], ...]] = (
     ("previous|prev|yesterday|last week", "current|today|now"),
     ("a", "b"),
 )
-_LAST: Final = frozenset({"on", "off", "set", "true", "false", "no"})
+_LAST: Final = frozenset({"on", "off", "set", "true", "false"})
 _STRONG: Final = 3
 """The first pairs tell one side by themselves: the others are then on the other one."""
 _VERSION: Final = re.compile(r"(?<![\d.])v?(\d+)\.(\d+)(?:\.(\d+))?(?:[.\-]?(?:rc|post|dev|a|b)?(\d+))?(?![\d.])")
@@ -36,7 +36,7 @@ def with_roles(arms: Sequence[Arm]) -> list[Arm]:
     if len(arms) < 2 or any(arm.role for arm in arms):
         return list(arms)
     labels = [_words(arm) for arm in arms]
-    roles = _by_words(labels) or _by_version(arms)
+    roles = _by_words(labels) or _by_absence(labels) or _by_version(arms)
     if roles is None:
         return list(arms)
     return [msgspec.structs.replace(arm, role=role) for arm, role in zip(arms, roles, strict=True)]
@@ -62,6 +62,16 @@ def _by_words(labels: list[str]) -> list[Role] | None:
         if any(after) and not all(after) and place < _STRONG and len(labels) == 2:
             return [Role.AFTER if b else Role.BEFORE for b in after]
     return None
+
+
+def _by_absence(labels: list[str]) -> list[Role] | None:
+    """`no speculation` beside `speculation`."""
+    if len(labels) != 2:
+        return None
+    without = [re.sub(r" (?:no|without) ", " ", label) for label in labels]
+    if without[0] != without[1] or labels[0] == labels[1]:
+        return None
+    return [Role.BEFORE if label != plain else Role.AFTER for label, plain in zip(labels, without, strict=True)]
 
 
 def _by_version(arms: Sequence[Arm]) -> list[Role] | None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from tailrace.diagnose.observed.vocabulary import QUANTITIES, quantity_named
 from tailrace.diagnose.readers.headings import heading
 
-__all__ = ["Axis", "Column", "axis_of", "column_of_series", "is_label"]
+__all__ = ["Axis", "Column", "axis_of", "column_of_series", "is_label", "is_weak_axis"]
 
 
 class Axis(NamedTuple):
@@ -50,6 +50,12 @@ _AXES: Final = {
     "turn": "turn turn_id turn_index utterance",
 }
 _AXIS_BY_WORD: Final = {word: axis for axis, words in reversed(_AXES.items()) for word in words.split()}
+_WEAK: Final = frozenset(
+    {
+        *("n", "sample", "index", "idx", "output_tokens", "output_len", "output_length"),
+        *("seq_len", "sequence_length", "context_len", "context_length"),
+    }
+)
 _NAMES: Final = {
     "inflight_client": "inflight_client client_inflight in_flight_client client_in_flight clients_in_flight "
     "open_client_requests client_requests client_connections active_clients downstream_active",
@@ -129,6 +135,11 @@ def axis_of(text: str) -> Axis | None:
         if not unit and text.strip().lower().endswith(("_h", "(h)", "[h]", "hours")):
             unit = "h"
     return Axis(axis, unit)
+
+
+def is_weak_axis(text: str) -> bool:
+    """Whether a heading is as often a condition of an arm (`n`, `output_len`) as an axis."""
+    return heading(text).name in _WEAK
 
 
 def is_label(text: str) -> str:

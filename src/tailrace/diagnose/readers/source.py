@@ -16,6 +16,7 @@ from tailrace.analyze.aggregate import Aggregate
 from tailrace.analyze.vantage import one_vantage
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.readers.binary import binary_words
 from tailrace.diagnose.readers.data_directory import read_directory
 from tailrace.diagnose.readers.foreign import HEAD_BYTES, Foreign, foreign_of, read_foreign
 from tailrace.diagnose.readers.format import Format
@@ -31,10 +32,12 @@ from tailrace.diagnose.readers.request_table import table_of_requests
 from tailrace.diagnose.readers.requests import has_columns, read_requests
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import MARK, read_signals
+from tailrace.diagnose.readers.speech_events import SPEECH_EVENTS
 from tailrace.diagnose.readers.table_text import first_headings
 from tailrace.diagnose.readers.tables import numbered_lines
 from tailrace.diagnose.readers.text import observed_text
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
+from tailrace.diagnose.readers.voice_payload import VOICE_PAYLOAD
 from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
@@ -46,7 +49,8 @@ __all__ = ["Kind", "Source", "kind_of", "read_source"]
 
 _JSON_HEAD: Final = 4096
 _REMEDY: Final = (
-    "Give a run file (`tailrace bench … --out`), records as JSON lines (`tailrace records export`), a gateway's data "
+    "Give an engine's or a proxy's log, a table, a run file (`tailrace bench … --out`), records as JSON lines "
+    "(`tailrace records export`), a gateway's data "
     "directory, a result of vllm bench, SGLang's bench, GuideLLM, AIPerf, GenAI-Perf, inference-perf, LLMPerf or "
     "genai-bench, Triton's trace file, two saved scrapes of /metrics, a gateway's admin URL, a CSV log of nvidia-smi, "
     "or `nsys stats` as CSV."
@@ -130,6 +134,9 @@ def _look(path: Path) -> tuple[Kind, Foreign | Format | None]:
     found = _other_kind(start, path.name)
     if found is not None:
         return found
+    binary = binary_words(head)
+    if binary is not None:
+        raise InputError(binary[0], place=place, remedy=binary[1])
     # As a person would read it: the first line, and no b'…'.
     line = head[:40].split(b"\n", maxsplit=1)[0].decode("utf-8", "replace").rstrip("\r")
     raise InputError(f"this is no evidence that is known; it begins with {line!r}", place=place, remedy=_REMEDY)
@@ -148,10 +155,13 @@ def _other_kind(start: bytes, name: str) -> tuple[Kind, Format | None] | None:
 
 
 def _foreign_requests(start: bytes) -> bool:
-    """Whether lines that name a `request_id` are somebody's own table of requests, and no records of ours."""
+    """Whether lines that name a `request_id` are somebody's own requests or speech events, and no records of ours."""
     if b'"e2e_ms"' in start or b'"e2e_ns"' in start or b'"start_unix_ns"' in start:
         return False
-    return looks_like_requests(first_headings(start.decode("utf-8", "replace")))
+    head = start.decode("utf-8", "replace")
+    # Recognisers name a `request_id`, too.
+    speech = any(form.matches(head, "") for form in (SPEECH_EVENTS, VOICE_PAYLOAD))
+    return speech or looks_like_requests(first_headings(head))
 
 
 def _json_kind(start: bytes) -> Kind | None:

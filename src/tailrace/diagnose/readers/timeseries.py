@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.observed import Clock, Counter, Observed, Place, Rows, Series, Understood
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.headings import heading, number, stamp_ms
-from tailrace.diagnose.readers.series_columns import Axis, Column, axis_of, column_of_series, is_label
+from tailrace.diagnose.readers.series_columns import Axis, Column, axis_of, column_of_series, is_label, is_weak_axis
 from tailrace.diagnose.readers.table_text import TableText, first_headings, read_table
 from tailrace.model.errors import InputError
 
@@ -24,6 +24,7 @@ __all__ = ["TIMESERIES", "looks_like_series", "read_timeseries"]
 
 Floats = NDArray[np.float64]
 _TO_S: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_OF_STEPS: Final = frozenset({"cpu_step", "wall", "typical_wall", "chunk_gap"})
 _PERCENT: Final = 1.5
 """A share above it is a percentage, whatever the heading says."""
 
@@ -33,6 +34,8 @@ def looks_like_series(head: str) -> bool:
     names = first_headings(head)
     if len(names) < 2 or axis_of(names[0]) is None or len(set(names)) < len(names):
         return False
+    if is_weak_axis(names[0]) and not {column_of_series(name).name for name in names[1:]} & _OF_STEPS:
+        return False  # a sweep: one arm a row
     if head.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
         return any(column_of_series(name).known for name in names[1:])
     for line in head.splitlines()[1:]:

@@ -68,7 +68,9 @@ def texts_of(node: Node) -> list[str]:
 
 
 def walk(root: Node) -> Iterator[tuple[tuple[str, ...], Mapped]]:
-    """(path of keys, mapping) of every mapping, each once however often aliases repeat it, in the order of the text."""
+    """(path of keys and `[places]`, mapping) of every mapping, each once however often aliases repeat it, in the
+    order of the text.
+    """
     seen: set[int] = set()
     left: list[tuple[tuple[str, ...], Node]] = [((), root)]
     while left:
@@ -80,7 +82,7 @@ def walk(root: Node) -> Iterator[tuple[tuple[str, ...], Mapped]]:
             yield path, node
             left += [((*path, key), value) for key, value in reversed(node.values.items())]
         else:
-            left += [(path, value) for value in reversed(node)]
+            left += [((*path, f"[{at}]"), node[at]) for at in reversed(range(len(node)))]
 
 
 def documents_of(path: Path) -> list[Node]:
@@ -148,6 +150,9 @@ class _Maker:
                 out.values[key.value] = made
                 out.lines[key.value] = key.start_mark.line + 1 + self._offset
         for one in merged:
+            self._count += len(one.values)
+            if self._count > _MOST_NODES:
+                raise RecursionError
             for name, inner in one.values.items():
                 if name not in out.values:
                     out.values[name] = inner

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from tailrace.analyze.labels import known_by
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import account
@@ -30,9 +31,7 @@ def batcher_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     if cause.cannot_run(evidence):
         return None
     # An inferred queue holds whatever else lies between the send and the engine's own clock.
-    told = np.array(
-        [row.get("queue", "").startswith("reported") for row in window.done.column("stage_sources")], dtype=bool
-    )
+    told = known_by(window.done.column("stage_sources"), "queue", "reported")
     queue = np.where(told, window.done.ms("queue_engine"), np.nan)
     at = account(window)
     load = at.upstream().at(at.sent)[window.rows]

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from tailrace.analyze.labels import codes_of
 from tailrace.diagnose.caps import running_cap
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
@@ -25,7 +26,7 @@ def instances_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     if cause.cannot_run(evidence) or window.n < 20:
         return None
     cap = running_cap(window)
-    engines = {name.lower() for name in window.done.column("engine").astype(str)}
+    engines = {name.lower() for name in codes_of(window.done.column("engine"))[1]}
     instanced = any(part in name for name in engines for part in WITH_INSTANCES)
     used = [state.utilisation for state in evidence.meanwhile.gpus if state.utilisation is not None]
     busy = float(np.median(used)) if used else None

@@ -25,7 +25,8 @@ class _Gauge(NamedTuple):
 
 def gauge(observed: Observed, name: str, *, share: bool = False) -> _Gauge | None:
     """What it says at most over its readings; `None` where nobody read it."""
-    found = [series for series in observed.of_series(name) if len(series) and np.isfinite(series.values).any()]
+    found = [series for series in observed.of_series(name) if len(series) and bool(np.isfinite(series.values).any())]
+    found = [series for series in found if not np.isinf(series.values).any()]
     found = [series for series in found if series.axis in ("time", "scrape")]
     if not found:
         return None
@@ -42,7 +43,7 @@ def preempted_in_scrapes(cause: Cause, observed: Observed) -> Finding | None:
     counters = observed.of_counter("preemptions")
     delta = sum(item.delta for item in counters if item.delta is not None) if counters else None
     known = bool(counters) and any(item.delta is not None for item in counters)
-    lifetime = sum(item.last for item in counters if item.lifetime)
+    lifetime = sum(item.last for item in counters if item.lifetime and np.isfinite(item.last))
     kv, running, waiting = (
         gauge(observed, "kv_usage", share=True),
         gauge(observed, "running"),

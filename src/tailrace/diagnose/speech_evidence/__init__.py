@@ -1,4 +1,4 @@
 """Speech evidence seen as streams and turns: what rules on speech ask, whatever it was read from.
 
-Rules themselves are causes; nothing here opens a file or decides anything.
+Nothing here opens a file. Rules are causes, but for one that a cause of another layer asks (`uploads`).
 """

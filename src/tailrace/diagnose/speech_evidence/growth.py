@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.observed import Observed, Series
+from tailrace.diagnose.observed import Arm, Observed, Series
 from tailrace.diagnose.observed.vocabulary import in_unit
 from tailrace.diagnose.trend import Trend, trend
 
@@ -31,6 +32,8 @@ SERVICE: Final = frozenset(
 WAITED: Final = frozenset({"lag", "transcript_lag", "backlog", "session_lag", "asr_lag"})
 _RECEIVED: Final = ("audio_received", "audio_received_s")
 _PROCESSED: Final = ("audio_processed", "audio_processed_s")
+_AGE: Final = re.compile(r"\bage\b|session (?:time|minute|length)|elapsed|\bminutes?\b", re.IGNORECASE)
+_ADDED: Final = re.compile(r"feed|chunk|service|lag|backlog|processing", re.IGNORECASE)
 _FOLLOWS: Final = 0.9
 
 
@@ -83,7 +86,38 @@ def growths(observed: Observed) -> list[Growth]:
         found = _growth(observed, series, series.values * scale, what, waits=plain in WAITED)
         out += [found] if found is not None else []
     out += _backlogs(observed)
+    out += _of_arms(observed)
     return out
+
+
+def _of_arms(observed: Observed) -> list[Growth]:
+    """Rows of a table along the age of a session: `session age (min) | feed (ms)`."""
+    columns: dict[tuple[str, str], list[tuple[float, float, Arm]]] = {}
+    for arm in observed.arms:
+        age = next((found for name, value in arm.keys.items() if (found := _age_s(arm, name, value)) is not None), None)
+        for value in arm.values.values() if age is not None else ():
+            if value.unit == "ms" and not value.relative and _ADDED.search(value.quantity):
+                columns.setdefault((arm.place.source, value.quantity), []).append((age or 0.0, value.value, arm))
+    out = []
+    for (_, name), rows in columns.items():
+        rows.sort(key=lambda row: row[0])
+        ages = np.array([row[0] for row in rows])
+        values = np.array([row[1] for row in rows])
+        line = trend(ages, values)
+        if line is not None:
+            waits = _plain(name) in WAITED
+            places = str(rows[0][2].place), str(rows[-1][2].place)
+            what = name.replace("_", " ")
+            out.append(Growth(what, waits, ages, values, line, "unknown", 0.0, "", *places))
+    return out
+
+
+def _age_s(arm: Arm, name: str, value: float | str) -> float | None:
+    if isinstance(value, str) or not _AGE.search(name.replace("_", " ")):
+        return None
+    label = " ".join([name, *(one.label for one in arm.values.values() if _AGE.search(one.label))]).lower()
+    scale = 60.0 if re.search(r"\bmin", label) else 3600.0 if re.search(r"\(h|hour", label) else 1.0
+    return float(value) * scale
 
 
 def _backlogs(observed: Observed) -> list[Growth]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.observed import Observed, Place, Rows
+from tailrace.diagnose.observed import Arm, Observed, Place, Rows
 from tailrace.diagnose.observed.vocabulary import in_unit
 
 __all__ = ["COLUMNS", "Turns", "turns_of"]
@@ -98,7 +99,38 @@ def turns_of(observed: Observed) -> list[Turns]:
         )
         for source, values in by_source.items()
     ]
+    out += _of_arms(observed)
     return [turns for turns in out if len(turns)]
+
+
+def _of_arms(observed: Observed) -> list[Turns]:
+    """Rows of a table that say when turns end: one source, one table."""
+    by_source: dict[str, list[Arm]] = {}
+    for arm in observed.arms:
+        if any(value.quantity in {"end_of_turn", "transcription_delay"} for value in arm.values.values()):
+            by_source.setdefault(arm.place.source, []).append(arm)
+    out = []
+    for source, arms in by_source.items():
+        cells = [_cells(arm) for arm in arms]
+        names = [name for name in COLUMNS if any(name in row for row in cells)]
+        values = {name: np.array([row.get(name, np.nan) for row in cells]) for name in names}
+        lines = [arm.place.line for arm in arms]
+        out.append(Turns(names=[arm.name for arm in arms], values=values, place=Place(source), lines=lines))
+    return out
+
+
+def _cells(arm: Arm) -> dict[str, float]:
+    out: dict[str, float] = {}
+    for value in arm.values.values():
+        if value.relative or value.unit != "ms":
+            continue
+        words = f"{value.qualifier} {value.label}".lower()
+        name = value.quantity if value.quantity in COLUMNS else ""
+        if value.quantity == "ttft":
+            name = "tts_ttfb" if re.search(r"tts|synth|voice|audio|ttfb", words) else "llm_ttft"
+        if name:
+            out.setdefault(name, value.value)
+    return out
 
 
 def _column(name: str) -> str:

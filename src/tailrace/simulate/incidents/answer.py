@@ -22,11 +22,17 @@ from tailrace.simulate.incidents.path import (
 from tailrace.simulate.incidents.replica import Replica
 from tailrace.simulate.incidents.site import Site
 from tailrace.simulate.request import State
-from tailrace.simulate.step_log import StepLog
 
 _CLOSING_NS: Final = 120_000
 """The usage frame and the end marker follow the last token."""
 _MARKS: Final = 3
+
+
+_ONES: Final = np.ones(4096, dtype=np.int64)
+
+
+def _ones(size: int) -> Stamps:
+    return _ONES[:size] if size <= _ONES.size else np.ones(size, dtype=np.int64)
 
 
 class Answers:
@@ -38,20 +44,21 @@ class Answers:
 
     def made(self, flow: Flow, replica: Replica) -> None:
         """Set what was seen of its answer: the events as they came, what the engine reported, and the end."""
-        site, log = self._site, replica.engine.log
+        site, steps = self._site, replica.steps
+        steps.follow(replica.engine.log)
         requests = flow.requests
         ended = max(request.ended_at for request in requests) // PS_PER_NS
         finished = all(request.state is State.FINISHED for request in requests)
         scheduled = [request.scheduled_at for request in requests if request.scheduled_at is not None]
-        spans = [_stamps(log, request.spans) for request in requests if request.spans]
+        spans = [steps.of(request.spans) for request in requests if request.spans]
         if scheduled and spans:
             first_scheduled = min(scheduled) // PS_PER_NS
             queued = flow.queued_ts if flow.queued_ts is not None else first_scheduled
             first = min(int(one[0]) for one in spans)
             flow.reported = (max(first_scheduled - queued, 0), first - first_scheduled)
         flow.preemptions = sum(request.preemptions for request in requests)
-        if flow.step_at_sent and log.end_step >= flow.step_at_sent + _MARKS - 1:
-            ends = log.ends(flow.step_at_sent, flow.step_at_sent + _MARKS - 1) // PS_PER_NS
+        if flow.step_at_sent and steps.count >= flow.step_at_sent + _MARKS - 1:
+            ends = steps.of([(flow.step_at_sent, flow.step_at_sent + _MARKS - 1)])
             flow.marks = tuple((replica.loop.passed(ends) + round(site.hop.latency_ms * MS)).tolist())
         if not spans:
             flow.end = flow.cut_at or ended
@@ -79,7 +86,10 @@ class Answers:
     def _sent_by_engine(self, flow: Flow, replica: Replica, core: Stamps) -> Chunks:
         """The API server's loop sends what the core has made, when it gets to it."""
         front = self._site.front
-        chunks = merged(Chunks(replica.loop.passed(core), np.ones(core.size, dtype=np.int64)))
+        at = replica.loop.passed(core)
+        chunks = Chunks(at, _ones(core.size))
+        if at is not core or len(flow.requests) > 1:
+            chunks = merged(chunks)
         if flow.call.tool and flow.draw.parser < front.held_share:
             chunks = held_by_parser(chunks, front)
         return chunks
@@ -90,10 +100,3 @@ class Answers:
         assert service is not None
         factor = float(np.exp(service.service.spread * np.log(flow.draw.after / (1 - flow.draw.after)) / 1.702))
         return service.after(last, factor)
-
-
-def _stamps(log: StepLog, spans: list[tuple[int, int]]) -> Stamps:
-    """When the tokens of a request came out of the core (ns)."""
-    parts = [log.ends(low, high) for low, high in spans]
-    stamps: Stamps = (parts[0] if len(parts) == 1 else np.concatenate(parts)) // PS_PER_NS
-    return stamps

@@ -39,8 +39,14 @@ class Loop:
         """The same for many, in order."""
         if not self._begins or not stamps.size:
             return stamps
-        i = np.searchsorted(self._begins, stamps, side="right") - 1
-        ends = np.array(self._ends, dtype=np.int64)
+        # Only the blocks that begin before the last stamp and may reach the first one matter.
+        low = max(bisect_right(self._begins, int(stamps[0])) - 1, 0)
+        high = bisect_right(self._begins, int(stamps[-1]))
+        if low >= high or (high - low == 1 and self._ends[low] <= stamps[0]):
+            return stamps
+        begins = np.array(self._begins[low:high], dtype=np.int64)
+        ends = np.array(self._ends[low:high], dtype=np.int64)
+        i = np.searchsorted(begins, stamps, side="right") - 1
         return np.where(i >= 0, np.maximum(stamps, ends[np.maximum(i, 0)]), stamps)
 
     def worst(self, begin: int, end: int) -> int:

@@ -16,11 +16,12 @@ from tailrace.model.engine_state import EngineState
 from tailrace.model.gpu_state import GpuState
 from tailrace.model.host_state import HostState
 from tailrace.model.record import RequestRecord
+from tailrace.model.thresholds import S
 from tailrace.simulate.incidents.fault import Fault
 from tailrace.simulate.incidents.faults import BY_KIND
 from tailrace.simulate.incidents.machine import ENGINE_PID, gpu_states, host_states
 from tailrace.simulate.incidents.measures import Bounds, Measures, breaks, differs, keeps, measure, objectives
-from tailrace.simulate.incidents.setting import Setting, chance, draw_setting, settled
+from tailrace.simulate.incidents.setting import Setting, chance, draw_setting, pick, settled
 from tailrace.simulate.incidents.world import Seen, World
 from tailrace.simulate.incidents.writer import RecordWriter
 
@@ -89,7 +90,7 @@ def _seeds(kind: str, index: int, block: str, attempt: int) -> list[np.random.Se
 def _attempt(
     fault: Fault, index: int, block: str, seeds: list[np.random.SeedSequence], longest: int
 ) -> Incident | None:
-    rng = np.random.default_rng(seeds[0])
+    rng = _generator(seeds[0])
     setting = fault.prepare(draw_setting(rng), rng)
     if fault.before is not None:
         setting = setting.having(before=fault.before)
@@ -97,57 +98,53 @@ def _attempt(
         # Where signals decide they are at hand in most settings.
         shown = chance(rng, 0.85)
         setting = setting.having(**{f"{fault.signals}_signals": shown})
+        if not shown:
+            # A machine that is slower than it was: without its signals only the window before can tell.
+            setting = setting.having(before=True)
     setting = settled(setting, longest=longest)
     with_e2e = chance(rng, 0.7)
     strength = float(rng.random())
     healthy = measure(_run(setting, seeds[1]).flows)
+    earlier = _run(setting, seeds[5]) if setting.before else None
     bounds = objectives(healthy, setting.margin, with_e2e=with_e2e)
     for _ in range(_STEPS):
-        changed = fault.change(setting, strength, np.random.default_rng(seeds[2]))
+        changed = fault.change(setting, strength, _generator(seeds[2]))
         seen = _run(changed, seeds[1])
-        if _noticed(setting, bounds, healthy, measure(seen.flows)):
-            return _incident(fault, index, block, seeds, strength, setting, changed, seen, bounds)
+        faulty = measure(seen.flows)
+        if differs(healthy, faulty) and _noticed(earlier, bounds, faulty):
+            shown = {"gpu": setting.gpu_signals, "host": setting.host_signals}.get(fault.signals, True)
+            return _told(
+                kind=fault.kind,
+                block=block,
+                index=index,
+                code=fault.code,
+                acceptable=frozenset({fault.code, *fault.also, *(() if shown else fault.without_signals)}),
+                strength=strength,
+                setting=changed,
+                healthy=setting,
+                seen=seen,
+                earlier=earlier,
+                bounds=bounds,
+                seeds=seeds,
+            )
         if strength >= 1.0:
             return None
         strength = min(1.0, strength + 0.3)
     return None
 
 
-def _noticed(setting: Setting, bounds: Bounds, healthy: Measures, faulty: Measures) -> bool:
-    """Beyond the sampling interval; and where no window from before is at hand, also beyond what was promised."""
-    return differs(healthy, faulty) and (setting.before or breaks(bounds, faulty))
+def _noticed(earlier: Seen | None, bounds: Bounds, faulty: Measures) -> bool:
+    """Whoever has only what production has would see it: it breaks a promise, or differs from the window before."""
+    return breaks(bounds, faulty) or (earlier is not None and differs(measure(earlier.flows), faulty))
+
+
+def _generator(seed: np.random.SeedSequence) -> np.random.Generator:
+    """A generator of this seed. Not of the object: what it has spawned before would be missing from what it spawns."""
+    return np.random.default_rng(np.random.SeedSequence(seed.entropy, spawn_key=seed.spawn_key))
 
 
 def _run(setting: Setting, seed: np.random.SeedSequence) -> Seen:
-    return World(setting.site, setting.traffic, np.random.default_rng(seed), sample_s=setting.sample_s).run()
-
-
-def _incident(
-    fault: Fault,
-    index: int,
-    block: str,
-    seeds: list[np.random.SeedSequence],
-    strength: float,
-    setting: Setting,
-    changed: Setting,
-    seen: Seen,
-    bounds: Bounds,
-) -> Incident:
-    shown = {"gpu": setting.gpu_signals, "host": setting.host_signals}.get(fault.signals, True)
-    acceptable = {fault.code, *fault.also, *(() if shown else fault.without_signals)}
-    return _told(
-        kind=fault.kind,
-        block=block,
-        index=index,
-        code=fault.code,
-        acceptable=frozenset(acceptable),
-        strength=strength,
-        setting=changed,
-        healthy=setting,
-        seen=seen,
-        bounds=bounds,
-        seeds=seeds,
-    )
+    return World(setting.site, setting.traffic, _generator(seed), sample_s=setting.sample_s).run()
 
 
 def _told(
@@ -161,17 +158,16 @@ def _told(
     setting: Setting,
     healthy: Setting,
     seen: Seen,
+    earlier: Seen | None,
     bounds: Bounds,
     seeds: list[np.random.SeedSequence],
 ) -> Incident:
     """What production has of a window, and of the one before it."""
-    writer_rng, signal_rng, before_rng = (np.random.default_rng(seed) for seed in seeds[3:6])
+    writer_rng, signal_rng = _generator(seeds[3]), _generator(seeds[4])
     records = RecordWriter(setting.site, seen, writer_rng, wall_ns=_WALL_NS).records()
     before = None
-    if healthy.before:
-        earlier = World(healthy.site, healthy.traffic, before_rng, sample_s=healthy.sample_s).run()
-        # An hour earlier.
-        before = RecordWriter(healthy.site, earlier, before_rng, wall_ns=_WALL_NS - 3_600 * 1_000_000_000).records()
+    if earlier is not None:
+        before = RecordWriter(healthy.site, earlier, writer_rng, wall_ns=_WALL_NS - 3_600 * S).records()
     one_engine = setting.site.replicas == 1
     return Incident(
         kind=kind,
@@ -195,7 +191,7 @@ def _control(index: int, block: str, longest: int) -> Incident:
     """Nothing is wrong: the objectives come from a longer window of the same system, and this one keeps them."""
     for attempt in range(_SETTINGS):
         seeds = _seeds(CONTROL, index, block, attempt)
-        rng = np.random.default_rng(seeds[0])
+        rng = _generator(seeds[0])
         setting = _healthy(rng, longest)
         with_e2e = chance(rng, 0.7)
         # A p99 of a few hundred requests is a guess: what is promised comes from a longer window.
@@ -213,6 +209,7 @@ def _control(index: int, block: str, longest: int) -> Incident:
                 setting=setting,
                 healthy=setting,
                 seen=seen,
+                earlier=_run(setting, seeds[5]) if setting.before else None,
                 bounds=bounds,
                 seeds=seeds,
             )
@@ -220,7 +217,7 @@ def _control(index: int, block: str, longest: int) -> Incident:
 
 
 def _healthy(rng: np.random.Generator, longest: int) -> Setting:
-    """Any load up to a high one, sometimes in bursts that the system takes well: short, and not of all requests."""
+    """Any load up to a high one, sometimes in bursts that the system takes well, sometimes over several engines."""
     setting = draw_setting(rng)
     setting = setting.having(load=float(rng.uniform(0.1, 0.8)))
     if chance(rng, 0.25):
@@ -230,4 +227,6 @@ def _healthy(rng: np.random.Generator, longest: int) -> Setting:
             burst_share=float(rng.uniform(0.1, 0.3)),
             burst_for_s=1.0,
         )
+    if chance(rng, 0.15):
+        setting = setting.with_site(replicas=pick(rng, 2, 3))
     return settled(setting, longest=longest)

@@ -21,8 +21,12 @@ Bounds = dict[str, dict[float, int]]
 
 _STALL_MS: Final = 500.0
 _STALL_FACTOR: Final = 10.0
+_GAP_MS: Final = 150.0
+"""Gaps from which a reader sees that the text has stopped; see `SlowThresholds`."""
+_TOLERANCE: Final = 1.10
 _ALLOWED: Final = 0.01
-_ALPHA: Final = 0.05
+_ALPHA: Final = 0.01
+"""A promise is broken where the system that keeps it would show as many late requests once in a hundred windows."""
 
 
 class Measures(NamedTuple):
@@ -79,7 +83,8 @@ def differs(healthy: Measures, faulty: Measures) -> bool:
     """Whether p95, p99 or the share of stalled or failed requests rose beyond its own sampling interval.
 
     Of a quantile: the 95 % intervals of the two windows do not overlap. At equal n that is an effect of 3.9 standard
-    errors of one of them, which a comparison of two such windows finds four times in five.
+    errors of one of them, which a comparison of two such windows finds four times in five. A change of less than a
+    tenth, and a gap too short to be seen, are noticed by nobody.
     """
     for name in ("ttft", "tpot", "gap", "e2e"):
         old: Floats = getattr(healthy, name)
@@ -88,7 +93,8 @@ def differs(healthy: Measures, faulty: Measures) -> bool:
             if min(old.size, new.size) * (1 - p) < 5:
                 continue
             high, low = quantile_interval(old, p)[1], quantile_interval(new, p)[0]
-            if high is not None and low is not None and low > high:
+            grew = quantile(new, p) > _TOLERANCE * quantile(old, p)
+            if high is not None and low is not None and low > high and grew and (name != "gap" or low > _GAP_MS):
                 return True
     return _rose(healthy.stalled, healthy.streams, faulty.stalled, faulty.streams) or _rose(
         healthy.failed, healthy.n, faulty.failed, faulty.n

@@ -14,6 +14,7 @@ from tailrace.simulate.cost import PS_PER_NS
 from tailrace.simulate.incidents.blocks import Loop, TwoLoops
 from tailrace.simulate.incidents.flow import Flow
 from tailrace.simulate.incidents.site import Service, Site
+from tailrace.simulate.incidents.steps import StepEnds
 from tailrace.simulate.incidents.worn_engine import WornEngine
 from tailrace.simulate.request import SimRequest
 
@@ -85,6 +86,7 @@ class Replica:
         self.loop = TwoLoops([(a // PS_PER_NS, b // PS_PER_NS) for a, b in self.core.pauses] if in_front else [])
         self.service = None if site.service is None else ServiceDesk(site.service)
         self.grammars = Desk(GRAMMAR_WORKERS)
+        self.steps = StepEnds()
         self.idle = True
         self.work: dict[SimRequest, Flow] = {}
         self.outstanding = 0

@@ -91,7 +91,11 @@ def draw_setting(rng: np.random.Generator) -> Setting:
     )
     site = Site(
         preset=name,
-        knobs={"max_num_batched_tokens": budget, "max_num_seqs": pick(rng, 128, 256)},
+        knobs={
+            "max_num_batched_tokens": budget,
+            "max_num_seqs": pick(rng, 128, 256),
+            "enable_prefix_caching": chance(rng, 0.8),
+        },
         front=FrontEnd(token_us=float(rng.uniform(0.4, 1.0)), grammar_ms=spread(rng, 8, 40)),
         service=Service(
             workers=pick(rng, 8, 16, 32),
@@ -176,7 +180,8 @@ def capacity(site: Site, traffic: Traffic) -> float:
         part = one.share / shares
         prompt += part * min(one.prompt * math.exp(one.prompt_spread**2 / 2), traffic.longest_prompt)
         output += part * min(one.output * math.exp(one.output_spread**2 / 2), traffic.longest_output)
-    computed = prompt + (1 - 0.8 * traffic.repeats) * traffic.shared_tokens * bool(traffic.sessions)
+    cached = 0.8 * traffic.repeats if site.knobs.get("enable_prefix_caching", True) else 0.0
+    computed = prompt + (1 - cached) * traffic.shared_tokens * bool(traffic.sessions)
     batch = min(_BATCH[site.preset], int(site.knobs.get("max_num_seqs", 256)))
     context = prompt + traffic.shared_tokens * bool(traffic.sessions) + output / 2
     step = cost.step_ps(batch, int(batch * context), ()) / 1e12

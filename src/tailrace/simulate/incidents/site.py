@@ -142,6 +142,8 @@ class GatewaySide(msgspec.Struct, frozen=True, kw_only=True):
     scrape_s: float = 1.0
     balance: Literal["least", "round_robin", "sticky", "weights"] = "least"
     weights: tuple[float, ...] = ()
+    scattered: float = 0.0
+    """With `sticky`: share of the requests that go to any engine all the same."""
     retries: int = 0
     """Further attempts where an engine fails before its first token."""
 

@@ -79,6 +79,7 @@ class World:
             Replica(f"gpu-{i}", site, one, window_s=window_s, horizon_s=horizon_s)
             for i, one in enumerate(wear_rng.spawn(site.replicas))
         ]
+        self._only = self.replicas[0] if site.replicas == 1 else None
         gateway = site.gateway
         planned = _planned_blocks(gateway.block_every_s, gateway.block_ms, horizon_s, loop_rng)
         self.loop = TwoLoops(planned)
@@ -117,6 +118,8 @@ class World:
             _, _, handler, flow = heappop(self._events)
             handler(flow)  # type: ignore[arg-type]  # those that are of no flow take None
             return True
+        if self._only is not None:
+            return self._step_alone(self._only, outside)
         ends = [one.core.end for one in self.replicas if one.core.end is not None]
         for one in self.replicas:
             if one.core.end is None and not one.idle:
@@ -132,6 +135,20 @@ class World:
                 if one.core.end == self._now:
                     self._commit(one)
                     break
+            return True
+        if outside is None:
+            return False
+        self._now = outside
+        return True
+
+    def _step_alone(self, one: Replica, outside: int | None) -> bool:
+        """The same where there is one engine."""
+        core = one.core
+        if core.end is None and not one.idle and core.plan(outside) is None:
+            one.idle = True
+        if core.end is not None and (outside is None or core.end <= outside):
+            self._now = core.end
+            self._commit(one)
             return True
         if outside is None:
             return False
@@ -241,7 +258,8 @@ class World:
             return 0
         if gateway.balance == "least":
             return min(range(len(replicas)), key=lambda i: (replicas[i].outstanding, replicas[i].flows))
-        if gateway.balance == "sticky" and flow.call.session >= 0:
+        scattered = flow.draw.seed / (1 << 32) < gateway.scattered
+        if gateway.balance == "sticky" and flow.call.session >= 0 and not scattered:
             return (flow.call.session * 2_654_435_761 >> 7) % len(replicas)
         if gateway.balance == "weights":
             shares = np.cumsum(gateway.weights)
@@ -267,7 +285,8 @@ class World:
             self._at(now + round(hop.idle_s * S), self._silent, flow)
         if hop.timeout_s:
             self._at(now + round(hop.timeout_s * S), self._overdue, flow)
-        if self.site.fails_share and flow.draw.fails < self.site.fails_share and not flow.failed_attempts:
+        # Each attempt has a chance of its own: the golden ratio spreads those of one call evenly.
+        if (flow.draw.fails + 0.618034 * (flow.failed_attempts + 7 * flow.number)) % 1.0 < self.site.fails_share:
             self._at(arrives + 5 * MS, self._engine_error, flow)
             return
         if replica.service is not None:

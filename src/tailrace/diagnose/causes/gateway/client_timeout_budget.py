@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.arm_evidence.timeout_budget_observed import timeout_budget_observed
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.client_timer import client_timer_in_access
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.client_timeout import client_timeout_in_records
 from tailrace.model.finding import Action, Finding
@@ -24,8 +25,8 @@ class ClientTimeoutBudget(Cause):
     action: ClassVar[Action] = Action.FIX
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From tables, forms and printed benchmarks."""
-        return timeout_budget_observed(self, observed)
+        """From tables, forms and printed benchmarks; from an access log."""
+        return surest([timeout_budget_observed(self, observed), client_timer_in_access(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

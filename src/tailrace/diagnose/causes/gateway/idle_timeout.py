@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.configured.idle_timeouts import idle_timeout_in_requests
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.idle_timer import idle_timer_in_records
 from tailrace.model.finding import Action, Finding
 
@@ -21,6 +23,10 @@ class IdleTimeout(Cause):
     disproof: ClassVar[str] = "The ages spread, or bytes had come shortly before."
     action: ClassVar[Action] = Action.TUNE
 
+    def observe(self, observed: Observed) -> Finding | None:
+        """From failures of one age."""
+        return idle_timeout_in_requests(self, observed)
+
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """From records and timelines."""
-        return idle_timer_in_records(self, evidence)
+        """From records and timelines; of somebody's own table `observe` knows bytes and whose timer it was."""
+        return None if evidence.observed.table("requests") else idle_timer_in_records(self, evidence)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.configured.probes import liveness_probes
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
@@ -79,7 +80,7 @@ class ProbeKill(Cause):
     ) -> Finding:
         at, usual, share, name = load
         hits = round(share * len(found.rows))
-        path = observed.text("probe_path", "liveness_path", "livenessProbe.path") or "/health"
+        path = observed.text("probe_path", "liveness_path", "livenessProbe.path", "k8s.liveness.path") or "/health"
         evidence = [
             Evidence(
                 text=f"{found.total} {found.words}; {hits} of {len(found.rows)} under load",
@@ -215,6 +216,8 @@ def _errors(observed: Observed) -> tuple[float, str] | None:
 
 
 def _timeout_s(observed: Observed) -> tuple[float, str] | None:
+    for probe in liveness_probes(observed):
+        return probe.timeout_ms / 1e3, probe.place
     for name in ("probe_timeout_s", "probe_deadline_s", "liveness_timeout_s", "livenessProbe.timeoutSeconds"):
         found = observed.setting(name)
         if found is not None and found.number is not None:
@@ -256,13 +259,16 @@ def _progress(observed: Observed, found: _Restarts) -> Evidence | None:
 
 
 def _detection(observed: Observed) -> Evidence | None:
+    source = "setting"
     period = observed.number("probe_period_s", "period_s", "livenessProbe.periodSeconds")
     misses = observed.number("probe_misses", "failure_threshold", "livenessProbe.failureThreshold")
+    for probe in liveness_probes(observed):
+        period, misses, source = probe.period_ms / 1e3, probe.misses, probe.place
     if period is None or misses is None:
         return None
     return Evidence(
         text=f"{misses:g} misses x {period:g} s = {misses * period:g} s until it is killed",
-        source="setting",
+        source=source,
         name="detection",
         value=misses * period,
         unit="s",

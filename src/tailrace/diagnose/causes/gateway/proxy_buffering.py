@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.configured.buffering import buffering_on_paths
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.buffering import buffering_in_timelines
@@ -35,5 +36,5 @@ class ProxyBuffering(Cause):
         return buffering_in_timelines(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From foreign evidence."""
-        return proxy_bursts(self, observed)
+        """From chunks, from two paths in a table, and from the configuration of the hop."""
+        return surest([proxy_bursts(self, observed), buffering_on_paths(self, observed)])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.configured.idle_timeouts import upstream_timeout_in_requests
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.timeouts import timeout_in_access
 from tailrace.diagnose.observed import Observed
@@ -27,9 +28,14 @@ class UpstreamTimeout(Cause):
     action: ClassVar[Action] = Action.TUNE
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """From records, scrapes and timelines."""
-        return timeout_in_records(self, evidence)
+        """From records and timelines; of somebody's own table `observe` knows bytes and whose timer it was."""
+        return None if evidence.observed.table("requests") else timeout_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From an access log."""
-        return timeout_in_access(self, observed)
+        """From an access log, and from failures of one age that a proxy answered."""
+        return surest(
+            [
+                timeout_in_access(self, observed),
+                upstream_timeout_in_requests(self, observed),
+            ]
+        )

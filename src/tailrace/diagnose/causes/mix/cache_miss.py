@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import ClassVar, Final, NamedTuple
 
@@ -190,7 +191,7 @@ def _window(observed: Observed) -> _Window | None:
         if queried
         else (of(missed, whole=False) + hit, of(missed, whole=True) + all_hit)
     )
-    if asked <= 0:
+    if asked <= 0 or not math.isfinite(asked + hit + all_asked + all_hit):
         return None
     return _Window(asked, min(hit, asked), all_asked, all_hit, lifetime, str((queried or missed)[-1].place))
 

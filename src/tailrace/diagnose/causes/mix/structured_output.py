@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.arm_evidence.grammar_on_arms import grammar_on_arms
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.served import grammar_in_served
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.grammars import grammar_in_records
 from tailrace.model.finding import Action, Finding
@@ -32,8 +33,8 @@ class StructuredOutput(Cause):
         return "" if some else f"at least {FEWEST} requests with a grammar, and as many without one"
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From tables, forms and printed benchmarks."""
-        return grammar_on_arms(self, observed)
+        """From tables, forms and printed benchmarks; from a log of finished requests."""
+        return surest([grammar_on_arms(self, observed), grammar_in_served(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

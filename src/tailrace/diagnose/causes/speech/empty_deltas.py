@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arms.asked import told
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.speech.silent_hang import is_speech
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.speech_evidence.stream import SpeechStream, speech_streams
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["EmptyDeltas"]
 
+_BLANK: Final = re.compile(r"deltas?\b.{0,30}\b(?:empty|blank)|(?:empty|blank) (?:deltas?|tokens?)", re.IGNORECASE)
+_ADVICE: Final = (
+    "Alarm on the share of empty deltas during speech, not on gaps. Restart the stream's decoding state (a new session "
+    "with the audio since the last word) when the share stays at 1 for seconds."
+)
+_PRICE: Final = "A restarted session loses its context, and decodes the audio again."
 LEAST: Final = 8
 VOICED_S: Final = 2.0
 """Blanks stand between words, too; in so much speech there is a word."""
@@ -54,7 +63,29 @@ class EmptyDeltas(Cause):
                 "the received audio with a voice detector's word (`kind: audio`, `voiced`): nearly all deltas are "
                 "empty, and in silence that is right"
             )
-        return None
+        return self._of_form(observed)
+
+    def _of_form(self, observed: Observed) -> Finding | None:
+        """A form that calls the deltas blank."""
+        blank = next((one for one in told(observed) if _BLANK.search(f"{one.name} {one.value}")), None)
+        if blank is None or not is_speech(observed):
+            return None
+        rate = observed.setting("tok_s", "deltas_per_s", "output_tok_s")
+        rated = f" at {rate.number:g} a second" if rate is not None and rate.number else ""
+        evidence = [Evidence(f"{blank.name}: {blank.value}", str(blank.place) or "form", blank.name)]
+        if rate is not None and rated:
+            evidence.append(Evidence(f"{rate.name} {rate.number:g}", str(rate.place) or "form", rate.name, rate.number))
+        return self.finding(
+            statement=f"The deltas come{rated} and are empty: by its gaps the stream looks healthy.",
+            evidence=evidence,
+            explains_ms=None,
+            relation=f"{blank.name}: {blank.value}",
+            n=1,
+            advice=_ADVICE,
+            price=_PRICE,
+            verify="tailrace diagnose events.jsonl",
+            missing=["the events with voiced audio (`kind: audio`): whether somebody spoke while they were empty"],
+        )
 
     def _found(self, run: _Run) -> Finding:
         stream = run.stream
@@ -102,9 +133,8 @@ class EmptyDeltas(Cause):
             relation=f"{empty}/{total} = {empty / max(total, 1):.0%} empty during speech; {run.n - 1} deltas / "
             f"{run.last - run.first:.2f} s = {rate:.1f} a second",
             n=total,
-            advice="Alarm on the share of empty deltas during speech, not on gaps. Restart the stream's decoding state "
-            "(a new session with the audio since the last word) when the share stays at 1 for seconds.",
-            price="A restarted session loses its context, and decodes the audio again.",
+            advice=_ADVICE,
+            price=_PRICE,
             verify="tailrace diagnose events.jsonl",
             missing=missing,
             disproof_checked=[f"{run.voiced_s:.1f} s of the audio meanwhile was {voice}", gaps],

@@ -71,8 +71,8 @@ class FinalLate(Cause):
         first_only = {one.row for one in late if one.turns is turns} == {0} and rest.size > 0
         where = ""
         if first_only:
-            where = f"; only the first turn: the others end after {np.median(rest) / 1e3:.2f} s, which points to a "
-            "cold connection"
+            others = f"{np.median(rest) / 1e3:.2f} s"
+            where = f"; only the first turn: the others end after {others}, which points to a cold connection"
         total, relation, parts = _voice_to_voice(turns, index)
         evidence = [
             Evidence(

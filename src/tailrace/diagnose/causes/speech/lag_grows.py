@@ -140,7 +140,7 @@ class LagGrows(Cause):
 
 
 def _matters(growth: Growth) -> bool:
-    if not growth.line.grows or growth.line.n < 4 or float(np.ptp(growth.age_s)) <= 0:
+    if not growth.line.grows or growth.line.n < 3 or float(np.ptp(growth.age_s)) <= 0:
         return False
     if growth.waits:
         return growth.line.last - growth.line.first >= WAITS_MS

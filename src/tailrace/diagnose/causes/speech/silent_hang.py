@@ -9,11 +9,11 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.speech_evidence.stream import SpeechStream, speech_streams
 from tailrace.model.finding import Action, Evidence, Finding
 
-__all__ = ["SilentHang"]
+__all__ = ["SilentHang", "is_speech"]
 
 IDLE_S: Final = 5.0
 """Without any text for longer than this while somebody speaks, a stream hangs."""
@@ -22,6 +22,12 @@ SPOKEN_SHARE: Final = 0.2
 """Speech with less voice in it than this is mostly pauses, in which silence is right."""
 EMPTY_PER_S: Final = 1.0
 """Results that keep coming, empty, are another cause."""
+_AUDIO: Final = (
+    "the received audio with a voice detector's word (`kind: audio`, `voiced`): without it nobody can tell a hang from "
+    "a pause"
+)
+_NO_DELTA: Final = re.compile(r"first_delta|no_delta|delta_gap|silent_for|no_text|without_text|since_last_delta")
+_VOICED: Final = re.compile(r"voiced|speech_sent|audio_sent|spoken")
 FULL: Final = 0.995
 _SPEECH: Final = re.compile(
     r"realtime|audio|speech|voxtral|whisper|transcri|\basr\b|\bstt\b|canary|parakeet|funasr|paraformer", re.IGNORECASE
@@ -64,11 +70,35 @@ class SilentHang(Cause):
         if found:
             return self._of_events(found, len(streams))
         if any(_unheard(stream) for stream in streams):
-            return self.insufficient(
-                "the received audio with a voice detector's word (`kind: audio`, `voiced`): without it nobody can "
-                "tell a hang from a pause"
-            )
-        return self._of_cache(observed)
+            return self.insufficient(_AUDIO)
+        return self._of_cache(observed) or self._of_form(observed)
+
+    def _of_form(self, observed: Observed) -> Finding | None:
+        """A form that tells how long no delta came, and that speech was sent meanwhile."""
+        silent = _silent_for(observed)
+        if silent is None or silent.number is None or not is_speech(observed):
+            return None
+        seconds = silent.number / 1e3 if silent.name.endswith("_ms") else silent.number
+        voiced = next((one for one in observed.settings if one.number and _VOICED.search(one.name)), None)
+        if voiced is None or voiced.number is None:
+            return self.insufficient(_AUDIO)
+        sent = f"{voiced.name} {voiced.number:g}"
+        return self.finding(
+            statement=f"No delta came for {seconds:g} s while speech was sent ({sent}): the session hangs with its "
+            "socket open.",
+            evidence=[
+                Evidence(f"{silent.name}: {seconds:g} s", str(silent.place) or "form", silent.name, seconds, "s"),
+                Evidence(sent, str(voiced.place) or "form", voiced.name, voiced.number),
+            ],
+            explains_ms=seconds * 1e3,
+            relation=f"{seconds:g} s > {IDLE_S:g} s without text",
+            n=1,
+            advice="Give each session a timer for the first delta, for idleness and for `done`, each with its own "
+            "reason; end the session when one runs out, open a new one and send the audio since the last result again.",
+            price="A timer that is too short ends sessions of people who pause.",
+            verify="tailrace diagnose events.jsonl",
+            missing=["the events of the session with voiced audio (`kind: audio`)"],
+        )
 
     def _of_events(self, found: list[_Silence], n: int) -> Finding:
         worst = max(found, key=lambda one: one.length)
@@ -123,13 +153,13 @@ class SilentHang(Cause):
 
     def _of_cache(self, observed: Observed) -> Finding | None:
         used = _encoder_cache(observed)
-        if used is None or used[0] < FULL or not _is_speech(observed):
+        if used is None or used[0] < FULL or not is_speech(observed):
             return None
         share, source = used
         stuck = _stuck(observed)
         if stuck is None:
             return None
-        running, zero_lines, place = stuck
+        running, zero_lines, place, lasted_s = stuck
         return self.finding(
             statement=f"The encoder cache is {share:.0%} full while Running is {running:g} and nothing is generated: a "
             "speech session that cannot get room in the encoder cache may hang the others.",
@@ -144,7 +174,7 @@ class SilentHang(Cause):
                     value=running,
                 ),
             ],
-            explains_ms=None,
+            explains_ms=lasted_s * 1e3 if lasted_s else None,
             relation=f"encoder cache {share:.0%}, Running {running:g} > 0, 0 tokens/s over {zero_lines} lines",
             n=zero_lines,
             advice="Admit fewer audio sessions at once, or give the encoder cache more room; end a session that gets "
@@ -156,21 +186,34 @@ class SilentHang(Cause):
         )
 
 
+def _silent_for(observed: Observed) -> Setting | None:
+    """What a form says of the time without a delta."""
+    for setting in observed.settings:
+        value = setting.number
+        if value is None or not _NO_DELTA.search(setting.name):
+            continue
+        if (value / 1e3 if setting.name.endswith("_ms") else value) > IDLE_S:
+            return setting
+    return None
+
+
 def _silences(stream: SpeechStream) -> list[_Silence]:
     if not (stream.knows_voice or stream.knows_level):
         return []
     filled = stream.at[stream.words]
     edges = [float(stream.at[0]) - 1e-9, *filled.tolist(), float(stream.at[-1])]
     spoken = stream.at[stream.sounding]
+    blank = stream.at[stream.deltas & ~stream.words]
     out = []
     for index, (begin, end) in enumerate(pairwise(edges)):
+        if end - begin <= IDLE_S:
+            continue
         voiced = spoken[(spoken > begin) & (spoken <= end)]
         if not voiced.size:
             continue
         since = max(begin, float(voiced[0]))
         heard = stream.sounding_s(begin, end)
-        deltas = stream.at[stream.deltas & ~stream.words]
-        empty = int(((deltas > since) & (deltas < end)).sum())
+        empty = int(((blank > since) & (blank < end)).sum())
         last = index == len(edges) - 2
         # At the end of the log only speech that still came in says that text is due.
         until = float(voiced[-1]) if last else end
@@ -202,14 +245,15 @@ def _encoder_cache(observed: Observed) -> tuple[float, str] | None:
     return None
 
 
-def _is_speech(observed: Observed) -> bool:
+def is_speech(observed: Observed) -> bool:
+    """Whether any word of the evidence says that it is about speech."""
     told = [str(item.value) for item in observed.settings] + [item.name for item in observed.settings] + observed.notes
     return any(_SPEECH.search(text) for text in told)
 
 
-def _stuck(observed: Observed) -> tuple[float, int, str] | None:
-    """(Running, lines, place) of the longest stretch in which requests ran and nothing was generated."""
-    best: tuple[float, int, str] | None = None
+def _stuck(observed: Observed) -> tuple[float, int, str, float] | None:
+    """(Running, lines, place, seconds) of the longest stretch in which requests ran and nothing was generated."""
+    best: tuple[float, int, str, float] | None = None
     for running in observed.of_series("running"):
         for generated in observed.of_series("output_tok_s", **running.labels):
             if generated.place.source != running.place.source or len(generated) != len(running):
@@ -219,11 +263,13 @@ def _stuck(observed: Observed) -> tuple[float, int, str] | None:
                 still = running.values[index] > 0 and generated.values[index] == 0
                 length = length + 1 if still else 0
                 if length >= 2 and (best is None or length > best[1]):
-                    best = (float(running.values[index]), length, str(running.line_of(index)))
+                    # A line tells of the interval before it.
+                    lasted = float(running.at[index] - running.at[max(index - length, 0)])
+                    best = (float(running.values[index]), length, str(running.line_of(index)), lasted)
     if best is None:
         now = observed.number("running", "engine_running")
         made = observed.number("decode_tok_s", "output_tok_s", "tok_s")
         if now and made == 0:
             setting = observed.setting("running", "engine_running")
-            best = (now, 1, str(setting.place) if setting is not None else "")
+            best = (now, 1, str(setting.place) if setting is not None else "", 0.0)
     return best

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, NamedTuple
 
-from tailrace.diagnose.arm_numbers import pairs_of, seen, unlike
+from tailrace.diagnose.arm_numbers import concurrency_of, pairs_of, seen, unlike
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Action, Evidence, Finding
@@ -32,6 +32,8 @@ class _Change(NamedTuple):
     arm: Arm
     numbers: list[Evidence]
     """What both were read from."""
+    usual: str = "p50"
+    """The statistic of `middle`."""
 
 
 class _Sides(NamedTuple):
@@ -59,14 +61,17 @@ def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides:
             old, new = before.quoted(metric, stat), after.quoted(metric, stat)
             if not old or not new or old.relative or new.relative or old.value <= 0 or old.unit != new.unit:
                 continue
-            mid = (before.quoted(metric, "p50"), after.quoted(metric, "p50"))
+            mid = (before.quoted(metric, "p50", "mean"), after.quoted(metric, "p50", "mean"))
+            if mid[0] and mid[1] and mid[0].stat != mid[1].stat:
+                mid = (None, None)
             middle = _percent(mid[0], mid[1])
             tail = 100.0 * (new.value / old.value - 1.0)
             numbers = [seen(before, old), seen(after, new)]
             numbers += [
                 seen(arm, one) for arm, one in zip((before, after), mid, strict=True) if one and middle is not None
             ]
-            changes.append(_Change(metric, middle, tail, stat, after, numbers))
+            usual = mid[0].stat if mid[0] else "p50"
+            changes.append(_Change(metric, middle, tail, stat, after, numbers, usual))
             break
     n = [arm.get("n") for arm in (before, after)]
     fewest = min((one for one in n if one is not None), default=None) if any(n) else observed.number("n", "num_prompts")
@@ -98,7 +103,7 @@ def _of_changes(arm: Arm, observed: Observed) -> _Sides:
             tail = arm.quoted(metric, stat)
             if tail is None or not tail.relative:
                 continue
-            middle = arm.quoted(metric, "p50")
+            middle = arm.quoted(metric, "p50", "mean")
             numbers = [seen(arm, tail), *([seen(arm, middle)] if middle else [])]
             changes.append(
                 _Change(metric, middle.value if middle and middle.relative else None, tail.value, stat, arm, numbers)
@@ -180,6 +185,12 @@ class AbTailRegressed(_AbTail):
         if change.middle is None:
             missing.append(f"{change.metric.upper()} p50 of both arms: it tells a worse tail from a slower whole")
         name = change.metric.upper()
+        alone = ""
+        if concurrency_of(change.arm, observed) == 1:
+            alone = (
+                " At concurrency 1 nothing queues: look at an extra prefill (a draft model's), compilation (JIT) or a "
+                "graph that was not captured."
+            )
         price = "Reject it, or give its gain at the median up."
         if sides.rate is not None:
             rate = f"{sides.rate[0].replace('_', ' ')} {sides.rate[1]:+.1f} %"
@@ -193,10 +204,10 @@ class AbTailRegressed(_AbTail):
                 )
             )
             words += f" Throughput changed by {sides.rate[1]:+.1f} %."
-        middle = "" if change.middle is None else f"p50 changed by {change.middle:+.1f} % while "
+        middle = "" if change.middle is None else f"{change.usual} changed by {change.middle:+.1f} % while "
         relation = (
             f"{name} "
-            + ("" if change.middle is None else f"p50 {change.middle:+.1f} %, ")
+            + ("" if change.middle is None else f"{change.usual} {change.middle:+.1f} %, ")
             + f"{change.stat} {change.tail:+.1f} %"
         )
         evidence.insert(
@@ -218,7 +229,7 @@ class AbTailRegressed(_AbTail):
             n=int(sides.n or 0),
             advice="Reject the change for users who wait for the tail; if the gain at the median matters, find what "
             "the slow "
-            "requests share (length, queue, cache, a second prefill) with the requests one by one.",
+            "requests share (length, queue, cache, a second prefill) with the requests one by one." + alone,
             price=price,
             verify=_VERIFY,
             missing=missing,

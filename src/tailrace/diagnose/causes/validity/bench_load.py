@@ -241,7 +241,9 @@ class BenchUnstable(Cause):
         return None
 
 
-_RUN: Final = re.compile(r"\b(?:run|trial|attempt|repeat|repetition|round|iteration|rep)s?\b", re.IGNORECASE)
+_RUN: Final = re.compile(
+    r"(?<![a-z])(?:run|trial|attempt|repeat|repetition|round|iteration|rep)s?(?![a-z])|#\d", re.IGNORECASE
+)
 
 
 def _cv(values: list[float]) -> float:

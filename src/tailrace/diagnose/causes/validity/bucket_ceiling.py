@@ -35,38 +35,42 @@ class BucketCeiling(Cause):
                 worst = (beyond[0], _ORDER.index(item.name), item)
         if worst is None:
             return None
-        p, _, item = worst
+        lowest, _, item = worst
         top, above = item.bounds[-1], item.counts[-1]
-        known = next((q for q in (99, 95, 90, 50) if q < p and item.quantile(q / 100) is not None), None)
         name = item.name.upper() if len(item.name) < 5 else item.name
-        below = ""
+        place = str(item.place) or item.raw
+        known = [(p, item.quantile(p / 100) or 0.0) for p in (50, 90, 95) if p < lowest]
+        below = ", ".join(f"p{p} {_time(value, item.unit)}" for p, value in known)
         evidence = [
             Evidence(
-                text=f"{above:.0f} of {item.n:.0f} values lie above the top edge {shown(top, item.unit)}, so p{p} does",
-                source=str(item.place) or item.raw, name=f"{item.name}.above", value=above,
+                text=f"{above:.0f} of {item.n:.0f} values lie above the top edge {_time(top, item.unit)}: p{lowest} "
+                "and p99 do",
+                source=place, name=f"{item.name}.above", value=above,
             )
         ]  # fmt: skip
-        if known is not None:
-            value = item.quantile(known / 100) or 0.0
-            below = f" p{known} is {shown(round(value, 3), item.unit)}."
-            evidence.append(
-                Evidence(
-                    text=f"p{known} = {shown(round(value, 3), item.unit)} from the buckets", source=str(item.place),
-                    name=f"{item.name}.p{known}", value=value, unit=item.unit,
-                )
-            )  # fmt: skip
+        evidence += [
+            Evidence(
+                text=f"p{p} = {_time(value, item.unit)} from the buckets", source=place, name=f"{item.name}.p{p}",
+                value=value, unit=item.unit,
+            )
+            for p, value in known
+        ]  # fmt: skip
         return self.finding(
-            statement=f"{name} p{p} is > {shown(top, item.unit)}, the histogram's top edge: the buckets hold no "
-            "number for "
-            f"it.{below}",
+            statement=f"{name} p99 > {_time(top, item.unit)}, the histogram's top edge (from p{lowest} on): the "
+            "buckets hold no number "
+            f"for it.{f' Below it: {below}.' if below else ''}",
             evidence=evidence,
             explains_ms=None,
-            relation=f"{above:.0f}/{item.n:.0f} = {above / item.n:.1%} above the top edge, more than {100 - p} %",
+            relation=f"{above:.0f}/{item.n:.0f} = {above / item.n:.1%} above the top edge, more than {100 - lowest} %",
             n=int(item.n),
             advice="Say `> top edge`, never a number. Measure at the client or a gateway, or widen the buckets "
-            "(older vLLM "
-            "ends at 60 s, newer at 7680 s).",
+            "(older vLLM ends at 60 s, newer at 7680 s).",
             price="More buckets are more series.",
             verify="tailrace bench http://localhost:8000 --rate 5 --duration 60",
             missing=[] if not item.lifetime else ["a second scrape: these are all values since the start"],
         )
+
+
+def _time(value: float, unit: str) -> str:
+    """`10 s`, `9 s`, `0.875 s`, `80 ms`."""
+    return f"{value / 1000:.4g} s" if unit == "ms" and value >= 500 else shown(round(value, 3), unit)

@@ -15,7 +15,7 @@ from tailrace.model.finding import Action, Evidence, Finding
 __all__ = ["MetricGap"]
 
 _DURATION: Final = re.compile(r"(?:stt|asr|transcri\w*|recogni\w*|speech).*(?:duration|latency)|^duration(?:_m?s)?$")
-_SPEECH: Final = re.compile(r"\bstt\b|\basr\b|transcri|recogni|speech|livekit", re.IGNORECASE)
+_SPEECH: Final = re.compile(r"(?<![a-z])(?:stt|asr)(?![a-z])|sttmetrics|transcri|recogni|speech|livekit", re.IGNORECASE)
 _ADVICE: Final = (
     "Measure it where the stream passes: first-partial and final latency at a gateway, from the audio's receipt to the "
     "result's, or end of speech to final in the agent (transcription delay)."

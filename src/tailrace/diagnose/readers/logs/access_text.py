@@ -50,6 +50,12 @@ _ENVOY: Final = re.compile(
     rb"(\d+) (\d+) (\d+) (\d+|-) (.*)$"
 )
 _QUOTED: Final = re.compile(rb'"([^"]*)"')
+_GIN: Final = re.compile(
+    rb"\[GIN\] (\d{4}/\d\d/\d\d) - (\d\d:\d\d:\d\d) \|\s*(\d{3})\s*\|\s*([\d.hm\xc2\xb5\xce\xbcuns]+s)\s*\|"
+    rb'\s*\S+\s*\|\s*([A-Z]+)\s+"?([^\s"]+)'
+)
+_GO: Final = re.compile(rb"([\d.]+)(h|ms|m|us|\xc2\xb5s|\xce\xbcs|ns|s)")
+_GO_MS: Final = {b"h": 3.6e6, b"m": 6e4, b"s": 1e3, b"ms": 1.0, b"us": 1e-3, b"ns": 1e-6}
 NO_TIMES: Final = (
     "request times of the proxy: the plain `combined` format has none; add $request_time and $upstream_response_time "
     "(and $upstream_status, $upstream_response_length) to log_format"
@@ -146,6 +152,25 @@ class AccessText:
             self.context.accesses.add(row, Clock.UTC)
             return self.context.understood("nginx access log")
         return False
+
+    def gin(self, text: bytes) -> bool:
+        """Go servers with gin (Ollama, LocalAI): status and the whole duration, `1m2.5s`."""
+        found = _GIN.search(text)
+        if found is None:
+            return False
+        day, clock, status, took, method, path = found.groups()
+        stamp = stamp_in(day + b" " + clock)
+        row = Access(
+            line=self.context.number,
+            at=_NAN if stamp is None else stamp[0],
+            method=method.decode(),
+            path=path.decode("utf-8", "replace"),
+            status=float(status),
+            e2e=sum(float(number) * _GO_MS.get(unit, 1e-3) for number, unit in _GO.findall(took)),
+        )
+        self.timed += 1
+        self.context.accesses.add(row, Clock.NONE if stamp is None else stamp[1])
+        return self.context.understood("gin access log")
 
     def _answered(self, text: bytes, at: int, found: re.Match[bytes]) -> bool:
         """A line of uvicorn: when the answer begins, without time or duration."""

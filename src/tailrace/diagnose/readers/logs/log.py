@@ -34,7 +34,7 @@ _HELD: Final = 16_384
 """A record is put together from so many bytes of broken lines at most."""
 _COLOUR: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _RECORD: Final = re.compile(
-    rb"\s*(?:\[?\d{4}[-/]\d\d[-/]\d\d[T ]|\([A-Za-z][\w .-]* pid=\w+\)|"
+    rb"\s*(?:\[GIN\] |\[?\d{4}[-/]\d\d[-/]\d\d[T ]|\([A-Za-z][\w .-]* pid=\w+\)|"
     rb"(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|TRACE|FATAL)[ :\[]|"
     rb"\d{1,3}(?:\.\d{1,3}){3} |[0-9a-f]*:[0-9a-f:]+ - |\{|slot |srv |main: |que |llama_|"
     rb"prompt eval time|eval time|total time|draft acceptance|graphs reused|"
@@ -106,6 +106,7 @@ class Log:
             (b"que ", self.llamacpp.line),
             (b" request: ", self.llamacpp.line),
             (b'] "', self.access_text.line),
+            (b"[GIN]", self.access_text.gin),
         )
 
     # -- lines
@@ -402,8 +403,9 @@ def is_log(head: str, name: str) -> bool:
     file that is called a log and whose lines begin like records.
     """
     raw = head.replace("\0", "").encode("utf-8", "replace")
-    if head.startswith("\x1f") or not raw.strip():
-        return head.startswith("\x1f")
+    if head.startswith("\x1f\ufffd") or not raw.strip():
+        # Packed by gzip; or it begins with a hole, as a log does that was cut while it was written.
+        return head.startswith("\x1f\ufffd") or (len(head) > _CUT and name.endswith((".log", ".out", ".err")))
     lines = raw.split(b"\n")
     # Where more follows, the last line of the beginning is cut.
     log = sample_of(lines[:-1] if len(lines) > 1 and len(head) > _CUT else lines, name)

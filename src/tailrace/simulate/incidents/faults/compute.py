@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+import msgspec
 import numpy as np
 
 from tailrace.simulate.incidents.fault import Fault
-from tailrace.simulate.incidents.setting import Setting, between, pick
+from tailrace.simulate.incidents.setting import Setting, between, pick, spread
 from tailrace.simulate.incidents.site import Wear
 
+_replace = msgspec.structs.replace
 _SLOWER: Final = (
     "DECODE_SLOWDOWN",
     "COMPUTE_KERNEL_REGRESSION",
@@ -49,9 +51,38 @@ def _slower(setting: Setting, strength: float, rng: np.random.Generator) -> Sett
     return setting.with_site(wear=Wear(compute=part, memory=part))
 
 
+def _new_build(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
+    """Another version of the engine, with slower kernels."""
+    return _slower(setting, strength, rng).with_site(version=pick(rng, "0.19.1", "0.20.0"))
+
+
+def _compiling(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
+    """Kernels are compiled when a shape comes for the first time."""
+    del rng
+    return setting.with_site(wear=Wear(jit_ms=between(700, 15_000, strength)))
+
+
+def _now_and_then(setting: Setting, rng: np.random.Generator) -> Setting:
+    """So little traffic that the engine is idle in between, for seconds."""
+    chat = _replace(setting.traffic.classes[0], share=1.0, output=40)
+    sparse = setting.with_traffic(classes=(chat,), shared_tokens=0, sessions=0)
+    return sparse.having(load=float(rng.uniform(0.003, 0.012)), size=spread(rng, 250, 600))
+
+
+def _ramp(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
+    """After some idle seconds the accelerator's clocks are down, and come up slowly."""
+    wear = Wear(
+        idle_s=float(rng.uniform(1.5, 5.0)), ramp_s=between(0.2, 2.0, strength), ramp=between(0.45, 0.1, strength)
+    )
+    return setting.with_site(wear=wear)
+
+
 COMPUTE: Final[tuple[Fault, ...]] = (
     Fault("thermal", "COMPUTE_THERMAL", _hot, without_signals=_SLOWER, signals="gpu"),
     Fault("power_cap", "COMPUTE_POWER_CAP", _capped, without_signals=_SLOWER, signals="gpu"),
     Fault("gpu_shared", "COMPUTE_GPU_SHARED", _neighbour, without_signals=_SLOWER, signals="gpu"),
     Fault("slower_engine", "DECODE_SLOWDOWN", _slower, also=("COMPUTE_KERNEL_REGRESSION",), before=True),
+    Fault("new_build", "COMPUTE_KERNEL_REGRESSION", _new_build, also=("DECODE_SLOWDOWN",), before=True),
+    Fault("compiling", "COMPUTE_JIT", _compiling, also=("COMPUTE_STALL",)),
+    Fault("idle_ramp", "COMPUTE_IDLE_RAMP", _ramp, _now_and_then),
 )

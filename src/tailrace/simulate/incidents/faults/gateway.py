@@ -9,8 +9,10 @@ import numpy as np
 
 from tailrace.govern.lane import LanePolicy
 from tailrace.simulate.incidents.fault import Fault
-from tailrace.simulate.incidents.setting import Setting, between, chance, pick
-from tailrace.simulate.incidents.site import PATIENT, Service
+from tailrace.simulate.incidents.setting import Setting, between, chance, pick, spread
+from tailrace.simulate.incidents.site import PATIENT
+from tailrace.simulate.incidents.traffic import Class
+from tailrace.simulate.presets import preset
 
 _replace = msgspec.structs.replace
 
@@ -21,6 +23,12 @@ def in_flight(setting: Setting) -> float:
     shares = sum(one.share for one in traffic.classes)
     output = sum(one.share / shares * one.output * np.exp(one.output_spread**2 / 2) for one in traffic.classes)
     return float(traffic.rate * output * (0.016 if setting.site.preset.startswith("a100") else 0.009))
+
+
+def answer_s(setting: Setting) -> float:
+    """About how long an answer of the first class takes (s)."""
+    chat = setting.traffic.classes[0]
+    return chat.output * (0.016 if setting.site.preset.startswith("a100") else 0.009)
 
 
 def _buffering(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
@@ -66,43 +74,44 @@ def _network(setting: Setting, strength: float, rng: np.random.Generator) -> Set
     return setting.with_site(hop=hop)
 
 
-def _slow_reader(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
-    client = _replace(
-        setting.site.client,
-        slow_share=float(rng.uniform(0.05, 0.4)),
-        slow_bytes_per_s=between(12_000, 2_000, strength),
-        window_bytes=pick(rng, 4096, 8192, 16_384),
-    )
-    return setting.with_site(client=client)
+def _heavy(setting: Setting, rng: np.random.Generator) -> Setting:
+    """Prompts that take their time, at a high load: first tokens come after seconds."""
+    fast = setting.site.preset.startswith("h100")
+    tokens = spread(rng, 5000, 9000) if fast else spread(rng, 2500, 5000)
+    heavy = Class(name="context", share=1.0, prompt=int(tokens), prompt_spread=0.6, output=120, output_spread=0.4)
+    loaded = setting.with_traffic(classes=(heavy,), longest_prompt=16_000, grammar=0.0)
+    return loaded.having(load=float(rng.uniform(0.6, 0.75)))
 
 
-def _with_service(setting: Setting, rng: np.random.Generator) -> Setting:
-    if setting.site.service is not None:
-        return setting
-    service = Service(
-        workers=pick(rng, 16, 32), before_ms=float(rng.uniform(3, 20)), after_ms=float(rng.uniform(0.5, 4))
-    )
-    return setting.with_site(service=service)
+def prompt_s(setting: Setting) -> float:
+    """How long the engine computes the median prompt of the first class (s)."""
+    prompt = setting.traffic.classes[0].prompt
+    return float(preset(setting.site.preset).cost().step_ps(0, 0, [(prompt, 0)]) / 1e12)
 
 
-def _service(setting: Setting) -> Service:
-    service = setting.site.service
-    assert service is not None, "prepared with one"
-    return service
-
-
-def _preprocess(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
-    service = _service(setting)
-    slower = _replace(service, before_ms=service.before_ms + between(60, 900, strength), workers=128)
+def _idle_timer(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
     del rng
-    return setting.with_site(service=slower)
+    timer = round(prompt_s(setting) * between(9.0, 1.5, strength), 2)
+    return setting.with_site(hop=_replace(setting.site.hop, idle_s=timer))
 
 
-def _postprocess(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
+def _in_one_piece(setting: Setting, rng: np.random.Generator) -> Setting:
+    """A part of the answers is not streamed: nobody sees a byte of them before they are whole."""
+    chat = setting.traffic.classes[0]
+    share = float(rng.uniform(0.3, 0.7))
+    report = Class(
+        name="report", share=share, prompt=800, output=int(spread(rng, 250, 700)), output_spread=0.5, stream=False
+    )
+    return setting.with_traffic(classes=(_replace(chat, share=1 - share), report))
+
+
+def _whole_timer(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
+    """The timer for a whole request ends the longest answers."""
     del rng
-    service = _service(setting)
-    # The pool stays as it is: it may fill up.
-    return setting.with_site(service=_replace(service, after_ms=service.after_ms + between(150, 3000, strength)))
+    report = setting.traffic.classes[-1]
+    usual = report.output * (0.018 if setting.site.preset.startswith("a100") else 0.010)
+    timer = round(usual * between(2.8, 1.1, strength), 1)
+    return setting.with_site(hop=_replace(setting.site.hop, timeout_s=timer))
 
 
 GATEWAY: Final[tuple[Fault, ...]] = (
@@ -113,7 +122,6 @@ GATEWAY: Final[tuple[Fault, ...]] = (
     Fault("lane_limit", "GW_LANE_QUEUE", _lane),
     Fault("gateway_blocked", "GW_SELF_BOTTLENECK", _own_loop),
     Fault("network", "GW_NETWORK", _network),
-    Fault("slow_reader", "CLIENT_SLOW_READER", _slow_reader),
-    Fault("preprocess_slow", "PREPROCESS_SLOW", _preprocess, _with_service),
-    Fault("postprocess_slow", "POSTPROCESS_SLOW", _postprocess, _with_service),
+    Fault("idle_timer", "GW_IDLE_TIMEOUT", _idle_timer, _heavy),
+    Fault("upstream_timer", "GW_UPSTREAM_TIMEOUT", _whole_timer, _in_one_piece),
 )

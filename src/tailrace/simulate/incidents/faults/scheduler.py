@@ -9,7 +9,8 @@ import numpy as np
 
 from tailrace.simulate.incidents.fault import Fault
 from tailrace.simulate.incidents.faults.gateway import in_flight
-from tailrace.simulate.incidents.setting import Setting, between, capacity, chance, spread
+from tailrace.simulate.incidents.setting import Setting, between, capacity, chance, pick, spread
+from tailrace.simulate.incidents.site import Batcher, Wear
 from tailrace.simulate.incidents.traffic import Class
 
 _replace = msgspec.structs.replace
@@ -54,13 +55,64 @@ def _little_memory(setting: Setting, strength: float, rng: np.random.Generator) 
     tokens = (
         sum(one.share / shares * (one.prompt * 1.15 + one.output) for one in traffic.classes) + traffic.shared_tokens
     )
-    blocks = int(in_flight(setting) * tokens * between(1.3, 0.7, strength) / 16)
+    blocks = int(in_flight(setting) * tokens * between(2.0, 0.8, strength) / 16)
     longest = traffic.longest_prompt + traffic.longest_output
     return setting.with_site(knobs={**setting.site.knobs, "num_gpu_blocks": max(blocks, longest // 16 + 8)})
+
+
+def _guarded(setting: Setting, rng: np.random.Generator) -> Setting:
+    """Long prompts come, and a threshold keeps each of them from taking a whole step."""
+    mixed = _mixed(setting, rng)
+    budget = pick(rng, 1024, 2048)
+    return mixed.with_site(
+        knobs={**mixed.site.knobs, "max_num_batched_tokens": budget, "long_prefill_token_threshold": budget // 4}
+    )
+
+
+def _unguarded(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
+    """The threshold is gone: whoever comes behind a long prompt waits until it is through."""
+    del rng
+    document = setting.traffic.classes[1]
+    longer = _replace(document, prompt=int(document.prompt * between(0.8, 1.6, strength)))
+    knobs = {**setting.site.knobs, "long_prefill_token_threshold": 0}
+    return setting.with_site(knobs=knobs).with_traffic(classes=(setting.traffic.classes[0], longer))
+
+
+def _small_batch(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
+    """So few requests may run at once that they wait, and the engine could do more."""
+    del rng
+    most = max(2, round(in_flight(setting) * between(1.5, 0.75, strength)))
+    return setting.with_site(knobs={**setting.site.knobs, "max_num_seqs": most})
+
+
+def _batcher(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
+    """A dynamic batcher waits for a batch that this load does not fill."""
+    window = between(60, 1200, strength)
+    preferred = int(setting.traffic.rate * window / 1000 * float(rng.uniform(1.5, 4.0))) + 2
+    return setting.with_site(batcher=Batcher(window_ms=window, preferred=preferred))
+
+
+def _at_low_load(setting: Setting, rng: np.random.Generator) -> Setting:
+    return setting.having(load=float(rng.uniform(0.1, 0.4)))
+
+
+def _hang(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
+    """The core stands still once, with requests in it."""
+    wear = Wear(hang_at=float(rng.uniform(0.25, 0.7)), hang_s=between(2.0, 30.0, strength))
+    return setting.with_site(wear=wear)
 
 
 SCHEDULER: Final[tuple[Fault, ...]] = (
     Fault("overload", "SCHED_QUEUE_SATURATION", _overload),
     Fault("prefill_pieces", "SCHED_PREFILL_STEALS_DECODE", _large_pieces, _mixed, also=("SCHED_HOL_LONG_PREFILL",)),
+    Fault("long_prompt_first", "SCHED_HOL_LONG_PREFILL", _unguarded, _guarded),
     Fault("kv_small", "SCHED_KV_PREEMPTION", _little_memory),
+    Fault(
+        "batch_limit",
+        "TUNE_NOT_SCALE",
+        _small_batch,
+        also=("SCHED_QUEUE_SATURATION", "SCHED_INSTANCE_LIMIT"),
+    ),
+    Fault("batcher_window", "SCHED_BATCHER_WAIT", _batcher, _at_low_load),
+    Fault("engine_hang", "ENGINE_STALL", _hang, also=("COMPUTE_STALL",)),
 )

@@ -1,0 +1,118 @@
+"""How old requests were when they failed, and whether the ages pile up at one value, as a timer makes them."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.observed import Observed, Rows
+
+__all__ = ["Ages", "Pile", "failure_ages", "pile_of"]
+
+Floats = NDArray[np.float64]
+
+WIDTH: Final = 0.02
+WIDTH_MS: Final = 60.0
+LEAST: Final = 3
+MOST: Final = 0.6
+"""Of the failures must lie in the pile."""
+
+
+class Ages(NamedTuple):
+    """Failed requests of one table."""
+
+    ms: Floats
+    received: Floats
+    """Bytes (or tokens) of the answer that had come; NaN where nobody counted."""
+    own: NDArray[np.bool_]
+    """The client itself gave up."""
+    hung: NDArray[np.bool_]
+    """The client left: no failure of the way."""
+    total: int
+    """Requests in the table."""
+    rows: Rows
+    at: NDArray[np.int64]
+    """Their rows."""
+
+
+class Pile(NamedTuple):
+    """Failures of one age."""
+
+    ages: Ages
+    ms: float
+    low: float
+    high: float
+    members: NDArray[np.int64]
+    """Places in `ages`."""
+    failed: int
+
+    @property
+    def n(self) -> int:
+        """How many."""
+        return int(self.members.size)
+
+    @property
+    def place(self) -> str:
+        """Where the first of them stands."""
+        row = int(self.ages.at[self.members[0]])
+        lines = self.ages.rows.lines
+        source = self.ages.rows.place.source
+        return source if lines is None else f"{source}:{int(lines[row])}"
+
+
+def failure_ages(observed: Observed) -> list[Ages]:
+    """Every table of requests that has failures with ages."""
+    out = []
+    for rows in observed.table("requests"):
+        status = np.array([text.lower() for text in rows.texts("status")], dtype=object)
+        failed = np.flatnonzero(np.isin(status, ["error", "timeout", "failed", "cancelled"]))
+        ages = _age(rows)[failed]
+        known = np.isfinite(ages) & (ages > 0)
+        if not known.any():
+            continue
+        index = failed[known]
+        came = _received(rows)[index]
+        out.append(
+            Ages(
+                ages[known],
+                came,
+                np.asarray(status[index] == "timeout", dtype=bool),
+                np.asarray(status[index] == "cancelled", dtype=bool),
+                len(rows),
+                rows,
+                index,
+            )
+        )
+    return out
+
+
+def _age(rows: Rows) -> Floats:
+    age = rows.numbers("t_last_ms") - rows.numbers("t_send_ms")
+    told = rows.numbers("e2e_ms")
+    return np.where(np.isfinite(age), age, told)
+
+
+def _received(rows: Rows) -> Floats:
+    """Bytes where they were counted; else tokens; else 0 where no first token was seen, if others have one."""
+    counted = rows.numbers("bytes_received")
+    tokens = rows.numbers("output_tokens")
+    first = rows.numbers("t_first_ms") if rows.has("t_first_ms") else rows.numbers("ttft_ms")
+    seen = np.where(np.isfinite(first), 1.0, 0.0) if np.isfinite(first).any() else np.full(len(rows), np.nan)
+    return np.where(np.isfinite(counted), counted, np.where(np.isfinite(tokens) & (tokens > 0), tokens, seen))
+
+
+def pile_of(ages: Ages) -> Pile | None:
+    """The largest group of failures that agree in their age; `None` where fewer than half of them do."""
+    order = np.argsort(ages.ms, kind="stable")
+    sorted_ms = ages.ms[order]
+    if not sorted_ms.size:
+        return None
+    ends = np.searchsorted(sorted_ms, sorted_ms + np.maximum(WIDTH_MS, WIDTH * sorted_ms), side="right")
+    start = int(np.argmax(ends - np.arange(sorted_ms.size)))
+    members = order[start : int(ends[start])]
+    if members.size < LEAST or members.size < MOST * ages.ms.size:
+        return None
+    group = ages.ms[members]
+    return Pile(ages, float(np.median(group)), float(group.min()), float(group.max()), members, int(ages.ms.size))

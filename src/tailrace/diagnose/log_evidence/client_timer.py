@@ -1,0 +1,76 @@
+"""CLIENT_TIMEOUT_BUDGET from an access log: clients leave, always after the same time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tailrace.diagnose.observed import Observed
+from tailrace.model.finding import Evidence, Finding
+
+if TYPE_CHECKING:
+    from tailrace.diagnose.cause import Cause
+
+__all__ = ["client_timer_in_access"]
+
+LEAST: Final = 3
+WIDTH_MS: Final = 60.0
+"""The network lies between the client's timer and the proxy's clock."""
+MOST_OF: Final = 0.5
+
+
+def client_timer_in_access(cause: Cause, observed: Observed) -> Finding | None:
+    """Requests that the client closed (nginx 499, Envoy DC) at one age."""
+    for rows in observed.table("access"):
+        status, took, flags = rows.numbers("status"), rows.numbers("e2e"), rows.texts("flags")
+        gone = (status == 499) | np.array(["DC" in flag.split(",") for flag in flags], dtype=bool)
+        left = np.flatnonzero(gone & (took >= 500))
+        if left.size < LEAST:
+            continue
+        ages = np.sort(took[left])
+        ends = np.searchsorted(ages, ages + WIDTH_MS, side="right")
+        begin = int(np.argmax(ends - np.arange(ages.size)))
+        same = ages[begin : int(ends[begin])]
+        if same.size < max(LEAST, MOST_OF * ages.size):
+            continue
+        seconds = float(np.median(same)) / 1e3
+        done = took[(status < 400) & ~np.isnan(took)]
+        longest = float(done.max()) / 1e3 if done.size else None
+        line = 0 if rows.lines is None else int(rows.lines[left[0]])
+        facts = [
+            Evidence(
+                text=f"{same.size} of {ages.size} requests that clients closed were {seconds:.3f} s old, to "
+                f"{same[-1] - same[0]:.0f} ms",
+                source=f"{rows.place.source}:{line}" if line else rows.place.source,
+                name="age",
+                value=round(seconds, 3),
+                unit="s",
+            )
+        ]
+        if longest is not None:
+            facts.append(
+                Evidence(
+                    f"the longest answered request took {longest:.1f} s", rows.place.source, "longest", longest, "s"
+                )
+            )
+        configured = observed.number("client_timeout_s", "timeout_s")
+        return cause.finding(
+            statement=f"Clients give up by a timer of their own: {same.size} of {ages.size} requests that they "
+            "closed were "
+            f"{seconds:.3f} s old.",
+            evidence=facts,
+            explains_ms=seconds * 1e3,
+            relation=f"{same.size} of {ages.size} ages within {same[-1] - same[0]:.0f} ms of {seconds:.3f} s",
+            n=int(ages.size),
+            advice="Set the client's timeout from the tokens that it asks for (first token + tokens x time per token "
+            "at load), "
+            "stream, cap the output, and do not ask again at once: the work so far is lost.",
+            price="A client waits longer before it knows that an engine is dead.",
+            verify="tailrace diagnose access.log  # after the change",
+            missing=["the client's timeout, max_tokens and the pace of a stream (tok/s)"]
+            if configured is None
+            else ["max_tokens and the pace of a stream (tok/s)"],
+            disproof_checked=[f"{ages.size - same.size} left at other ages"],
+        )
+    return None

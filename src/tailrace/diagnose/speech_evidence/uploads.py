@@ -1,0 +1,118 @@
+"""CLIENT_UPLOAD_LATE in speech: the audio itself comes late, so nothing behind it can be on time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.speech_evidence.stream import SpeechStream, speech_streams
+from tailrace.diagnose.trend import trend
+from tailrace.model.finding import Evidence, Finding
+
+if TYPE_CHECKING:
+    from tailrace.diagnose.cause import Cause
+
+__all__ = ["late_upload"]
+
+LATE_S: Final = 0.5
+LATE_SHARE: Final = 0.2
+EARLY: Final = 0.25
+"""The quantile of lateness that stands for a chunk in time: a sender may begin with some audio in store."""
+FEW: Final = 5
+
+
+class _Upload(NamedTuple):
+    stream: SpeechStream
+    late_s: float
+    share: float
+    typical_s: float
+    event: int
+    n: int
+    engine_s: float | None
+
+
+def late_upload(cause: Cause, observed: Observed) -> Finding | None:
+    """Lateness of each chunk against the best of its stream."""
+    found = [one for stream in speech_streams(observed) if (one := _upload(stream)) is not None]
+    if not found:
+        return None
+    worst = max(found, key=lambda one: one.late_s)
+    stream = worst.stream
+    source = str(stream.place_of(worst.event))
+    missing, checked = [], []
+    if worst.engine_s is None:
+        missing.append("results with the audio they speak of: they say what the recogniser adds")
+    else:
+        checked.append(f"results came {worst.engine_s * 1e3:.0f} ms after their audio was received (median)")
+    return cause.finding(
+        statement=f"The audio comes late: {worst.share:.0%} of {worst.n} chunks more than {LATE_S * 1e3:.0f} ms "
+        f"behind the speech, the worst {worst.late_s * 1e3:.0f} ms; the recogniser cannot hear it sooner.",
+        evidence=[
+            Evidence(
+                text=f"stream {stream.name}: worst chunk {worst.late_s * 1e3:.0f} ms late, "
+                f"{worst.share:.0%} of {worst.n} chunks more than {LATE_S * 1e3:.0f} ms",
+                source=source,
+                name="upload_late",
+                value=round(worst.late_s * 1e3, 1),
+                unit="ms",
+            ),
+            *(
+                [
+                    Evidence(
+                        text=f"recogniser's own lag {worst.engine_s * 1e3:.0f} ms (median)",
+                        source=source,
+                        name="result_lag",
+                        value=round(worst.engine_s * 1e3, 1),
+                        unit="ms",
+                    )
+                ]
+                if worst.engine_s is not None
+                else []
+            ),
+        ],
+        explains_ms=worst.late_s * 1e3,
+        relation=f"receive time - position, above the best of the stream: {worst.late_s * 1e3:.0f} ms > "
+        f"{LATE_S * 1e3:.0f} ms",
+        n=worst.n,
+        advice="Look at the client's capture and uplink: send each frame when it is recorded (no batching of "
+        "frames), no TCP queue that builds up (drop or lower the bitrate: Opus), a nearer entry point.",
+        price="Compression costs some quality; dropping audio costs words.",
+        verify="tailrace diagnose events.jsonl",
+        missing=missing,
+        disproof_checked=checked,
+    )
+
+
+def _upload(stream: SpeechStream) -> _Upload | None:
+    chosen = np.flatnonzero(stream.audio & np.isfinite(stream.end))
+    if chosen.size < FEW:
+        return None
+    late = stream.at[chosen] - stream.end[chosen]
+    late = late - float(np.quantile(late, EARLY))
+    behind = late > LATE_S
+    if float(behind.mean()) < LATE_SHARE or _steady(stream, chosen):
+        return None
+    results = np.flatnonzero(stream.words & np.isfinite(stream.end))
+    waits = stream.at[results] - stream.received_at(stream.end[results])
+    waits = waits[np.isfinite(waits)]
+    own = float(np.median(waits)) if waits.size else None
+    if own is not None and own > float(late.max()):
+        return None  # the recogniser adds more than the upload: not the upload's story
+    worst = int(np.argmax(late))
+    return _Upload(
+        stream,
+        float(late[worst]),
+        float(behind.mean()),
+        float(np.median(late)),
+        int(chosen[worst]),
+        int(chosen.size),
+        own,
+    )
+
+
+def _steady(stream: SpeechStream, chosen: np.ndarray) -> bool:
+    """Whether audio time runs at another, even pace: a sample rate, not a slow upload."""
+    line = trend(stream.at[chosen], stream.end[chosen])
+    return line is not None and line.high - line.low < 0.02 * abs(line.slope) and abs(line.slope - 1.0) > 0.05

@@ -1,0 +1,126 @@
+"""A stage of its own in a table: it grew with the total, and by about as much."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.model.finding import Evidence, Finding
+
+if TYPE_CHECKING:
+    from tailrace.diagnose.cause import Cause
+
+__all__ = ["stage_on_arms"]
+
+MOST: Final = 0.5
+"""Of what the total gained, or of the total where there is one row only, the stage must have this share."""
+GROWN: Final = 1.3
+LEAST_MS: Final = 20.0
+FEW: Final = 20
+_STATS: Final = ("p99", "p95", "p90", "p50", "mean", "")
+_TOTALS: Final = ("ttft", "first_partial", "e2e", "final_latency")
+
+
+class _Gain(NamedTuple):
+    fast: Arm
+    slow: Arm
+    stage: tuple[Quoted, Quoted]
+    total: tuple[Quoted, Quoted]
+
+    @property
+    def stage_ms(self) -> float:
+        return self.stage[1].value - self.stage[0].value
+
+    @property
+    def total_ms(self) -> float:
+        return self.total[1].value - self.total[0].value
+
+
+def stage_on_arms(cause: Cause, observed: Observed, *, advice: str) -> Finding | None:
+    """Of two rows, the slower one's stage makes at least half of the difference; of one alone, half of the total."""
+    gains = [gain for slow in observed.arms for fast in observed.arms if (gain := _gain(cause.stage, fast, slow))]
+    if gains:
+        return _grown(cause, max(gains, key=lambda gain: gain.stage_ms), advice)
+    alone = [one for arm in observed.arms if (one := _alone(cause.stage, arm)) is not None]
+    return _share(cause, max(alone, key=lambda one: one[1].value), advice) if alone else None
+
+
+def _gain(stage: str, fast: Arm, slow: Arm) -> _Gain | None:
+    if fast is slow:
+        return None
+    for stat in _STATS:
+        one, two = fast.quoted(stage, stat), slow.quoted(stage, stat)
+        if one is None or two is None or one.relative or two.relative or two.value < GROWN * one.value:
+            continue
+        for name in _TOTALS:
+            before, after = fast.quoted(name, stat), slow.quoted(name, stat)
+            if before is None or after is None or before.relative or after.relative:
+                continue
+            gain = _Gain(fast, slow, (one, two), (before, after))
+            if gain.total_ms >= LEAST_MS and MOST * gain.total_ms <= gain.stage_ms <= 1.1 * gain.total_ms:
+                return gain
+    return None
+
+
+def _alone(stage: str, arm: Arm) -> tuple[Arm, Quoted, Quoted] | None:
+    for stat in _STATS:
+        part = arm.quoted(stage, stat)
+        total = next((found for name in _TOTALS if (found := arm.quoted(name, stat)) is not None), None)
+        if part is None or total is None or part.relative or total.relative:
+            continue
+        if part.value >= LEAST_MS and MOST * total.value <= part.value <= 1.02 * total.value:
+            return arm, part, total
+    return None
+
+
+def _grown(cause: Cause, gain: _Gain, advice: str) -> Finding:
+    stage, total = gain.stage[1], gain.total[1]
+    counts = [arm.get("n") for arm in (gain.fast, gain.slow)]
+    missing = []
+    if any(count is None or count < FEW for count in counts):
+        missing.append("how many requests each row rests on: the spread from run to run could be as large")
+    share = gain.stage_ms / gain.total_ms
+    return cause.finding(
+        statement=f"Between {gain.fast.name} and {gain.slow.name}, {cause.stage} {stage.stat} went from "
+        f"{gain.stage[0].value:.4g} to {stage.value:.4g} ms, which is {share:.0%} of what {total.quantity.upper()} "
+        f"gained ({gain.total_ms:.4g} ms).",
+        evidence=[
+            *(_shown(arm, value) for arm, value in zip((gain.fast, gain.slow), gain.stage, strict=True)),
+            *(_shown(arm, value) for arm, value in zip((gain.fast, gain.slow), gain.total, strict=True)),
+        ],
+        explains_ms=gain.stage_ms,
+        relation=f"({stage.value:.4g} - {gain.stage[0].value:.4g}) / ({total.value:.4g} - {gain.total[0].value:.4g}) = "
+        f"{gain.stage_ms:.4g}/{gain.total_ms:.4g} ms = {share:.0%}",
+        n=2,
+        advice=advice,
+        price="Time of whoever changes that stage; nothing at the model.",
+        verify="tailrace diagnose table.md",
+        missing=missing,
+        disproof_checked=[f"in {gain.fast.name} the stage takes {gain.stage[0].value:.4g} ms"],
+    )
+
+
+def _share(cause: Cause, alone: tuple[Arm, Quoted, Quoted], advice: str) -> Finding:
+    arm, part, total = alone
+    return cause.finding(
+        statement=f"{cause.stage.capitalize()} {part.stat} is {part.value:.4g} ms of {total.value:.4g} ms "
+        f"{total.quantity.upper()} ({part.value / total.value:.0%}).",
+        evidence=[_shown(arm, part), _shown(arm, total)],
+        explains_ms=part.value,
+        relation=f"{part.value:.4g}/{total.value:.4g} = {part.value / total.value:.0%}",
+        n=1,
+        advice=advice,
+        price="Time of whoever changes that stage; nothing at the model.",
+        verify="tailrace diagnose table.md",
+        missing=["the same row of requests (or of a version) that is in time"],
+    )
+
+
+def _shown(arm: Arm, value: Quoted) -> Evidence:
+    return Evidence(
+        text=f"{arm.name}: {value.quantity} {value.stat} {value.value:.4g} ms".replace("  ", " "),
+        source=str(value.place if value.place.source else arm.place) or "form",
+        name=value.key,
+        value=value.value,
+        unit="ms",
+    )
