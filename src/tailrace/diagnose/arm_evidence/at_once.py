@@ -87,8 +87,10 @@ def _unlimited(observed: Observed, arm: Arm) -> bool:
 
 def _served_together(arm: Arm) -> float | None:
     """Streams that were decoded at once, by Little's law over the decode: tok/s x s a token."""
-    rate, tpot, out = figure(arm, "output_tok_s"), figure(arm, "tpot", stats=("mean", "p50")), per_request(
-        arm, "output_tokens", ("mean", "p50", "")
+    rate, tpot, out = (
+        figure(arm, "output_tok_s"),
+        figure(arm, "tpot", stats=("mean", "p50")),
+        per_request(arm, "output_tokens", ("mean", "p50", "")),
     )
     if rate is None or tpot is None or out is None or out[0] < 2:
         return None

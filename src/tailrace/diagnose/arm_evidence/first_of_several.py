@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.diagnose.arms.shown import evidence_of, number
+from tailrace.diagnose.arms.shown import number
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.diagnose.observed.vocabulary import in_unit
-from tailrace.model.finding import Action, Finding, Level
+from tailrace.model.finding import Action, Evidence, Finding, Level
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -50,9 +50,20 @@ def first_of_several(cause: Cause, observed: Observed) -> Finding | None:
         f"{worst.first.label}” and {number(worst.later_ms, 'ms')} for “{worst.later.label}” ({ratio:.3g} x; "
         f"{len(slow)} of {len(rows)} rows are so). That is work done once after a start: kernels compiled or tuned for "
         "a new shape, weights read in, caches filled; it is no load.",
-        evidence=[item for row in slow[:4] for item in (evidence_of(row.arm, row.first), evidence_of(row.arm, row.later))],
+        evidence=[
+            Evidence(
+                f"{row.arm.name}: {number(row.first_ms, 'ms')} for {row.first.label}, {number(row.later_ms, 'ms')} for "
+                f"{row.later.label}",
+                str(row.first.place) or "form",
+                "first",
+                row.first_ms,
+                "ms",
+            )
+            for row in (worst, *(other for other in slow[:4] if other is not worst))
+        ],
         explains_ms=worst.first_ms - worst.later_ms,
-        relation=f"{number(worst.first_ms)} / {number(worst.later_ms)} = {ratio:.3g} in {len(slow)} of {len(rows)} rows",
+        relation=f"{number(worst.first_ms)} / {number(worst.later_ms)} = {ratio:.3g} in {len(slow)} of {len(rows)} "
+        "rows",
         n=len(rows),
         advice="Warm up before traffic comes: after the health check is green and before the replica joins, send one "
         "request of each shape that will come (short and long prompts, each batch size, grammar, image), and leave the "
@@ -60,7 +71,7 @@ def first_of_several(cause: Cause, observed: Observed) -> Finding | None:
         price="The start takes longer by what the first request takes now.",
         verify="tailrace bench URL --concurrency 1 --requests 20  # twice after a start: only the first run is slow",
         missing=[
-            "the engine's log, or a stack dump, of the first request: whether it compiles, reads weights or fills a cache",
+            "a log or a stack dump of the first request: whether it compiles, reads weights or fills a cache",
             "whether it is slow again after a pause, or at the first use of a shape",
         ],
         rivals=["COMPUTE_IDLE_RAMP", "MIX_CACHE_MISS"],

@@ -268,12 +268,17 @@ def _queued(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> Findi
         waiting = figure(arm, "waiting") or None
         full = waiting is not None and waiting.value > 0
         at_cap = running is not None and limit is not None and limit.number and running.value >= 0.95 * limit.number
-        little = _little(observed, arm, ttft) if ttft.quantity == "e2e" else None
-        missing = [] if full or at_cap or little is not None else ["running and waiting requests of the engine (is it at its cap?)"]
+        whole = ttft.quantity == "e2e"
+        little = _little(observed, arm, ttft) if whole else None
+        missing = (
+            []
+            if full or at_cap or little is not None
+            else ["running and waiting requests of the engine (is it at its cap?)"]
+        )
         rivals, checked = _disproof(observed, arm)
         return cause.finding(
             statement=f"{arm.name}: {number(queue.value, 'ms')} of the {number(ttft.value, 'ms')} "
-            f"{'of a request' if ttft.quantity == 'e2e' else 'to the first token'} ({quantity(ttft)}) are queue, {share:.0%}.",
+            f"{'of a request' if whole else 'to the first token'} ({quantity(ttft)}) are queue, {share:.0%}.",
             evidence=[
                 evidence_of(arm, queue),
                 evidence_of(arm, ttft),
@@ -285,7 +290,7 @@ def _queued(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> Findi
                 Evidence(f"queue share {share:.0%}", str(queue.place) or "form", "queue_share", round(share, 4)),
             ],
             explains_ms=queue.value,
-            relation=f"queue / {'E2E' if ttft.quantity == 'e2e' else 'TTFT'} = {number(queue.value)} / "
+            relation=f"queue / {'E2E' if whole else 'TTFT'} = {number(queue.value)} / "
             f"{number(ttft.value)} = {share:.0%} > {QUEUED:.0%}" + (f"; {little[0]}" if little is not None else ""),
             n=int(value.value) if (value := figure(arm, "n")) is not None else 0,
             advice=_advice(ruling),

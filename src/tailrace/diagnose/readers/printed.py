@@ -32,7 +32,8 @@ _SECTION: Final = re.compile(
     r"^\s*[-=*\u2500\u2550 ]{2,}\s*(?P<title>[A-Za-z][^=*]{0,80}?)\s*[-=*\u2500\u2550 ]{2,}\s*$"
 )
 _STAMP: Final = re.compile(
-    r"^\s*\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?\s*(?:\|?\s*(?:INFO|DEBUG)\s*\|?:?\s*)?"
+    r"^\s*\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?\s*"
+    r"(?:\|?\s*(?:INFO|DEBUG)\s*\|?:?\s*)?"
 )
 """What a logger writes before each row."""
 _RULE: Final = re.compile(r"^\s*[-=*\u2500\u2550]{3,}\s*$")
@@ -57,12 +58,16 @@ _SETTINGS: Final = {
 _TOTALS: Final = (("total_prompt_tokens", "prompt_tokens"), ("total_output_tokens", "output_tokens"))
 
 
+_Row = tuple[int, Heading, Cell, str]
+"""Line, label, cell, the value as it stands."""
+
+
 class _Run(msgspec.Struct):
     """The rows of one run: (line, label's heading, cell)."""
 
     line: int
     title: str
-    rows: list[tuple[int, Heading, Cell, str]]
+    rows: list[_Row]
 
 
 def is_printed_row(text: str) -> bool:
@@ -98,57 +103,74 @@ def runs_in(lines: Sequence[Line], source: str) -> tuple[list[Arm], list[Setting
 
 def _runs(lines: Sequence[Line]) -> tuple[list[_Run], list[Line]]:
     """(runs, the lines that are neither rows nor their titles)."""
-    runs: list[_Run] = []
-    lost: list[Line] = []
-    caption: Line | None = None
-    announced: list[tuple[int, Heading, Cell, str]] = []
-    closed = True
+    reading = _Reading()
     for number, raw in lines:
-        text = plain(raw) if len(raw) < 400 else raw[:400]
-        text = _STAMP.sub("", text)
-        if not text.strip():
-            continue
-        title = _TITLE.search(text)
+        text = _STAMP.sub("", plain(raw) if len(raw) < 400 else raw[:400])
+        if text.strip():
+            reading.line(number, raw, text)
+    return [run for run in reading.runs if run.rows], reading.lost
+
+
+class _Reading:
+    """Lines as they come."""
+
+    def __init__(self) -> None:
+        self.runs: list[_Run] = []
+        self.lost: list[Line] = []
+        self.caption: Line | None = None
+        """The last line that may name the run below it."""
+        self.named: Line | None = None
+        """The caption of rows that turn out to stand above a table."""
+
+    def line(self, number: int, raw: str, text: str) -> None:
+        """One line that is not empty."""
+        runs = self.runs
+        title = _TITLE.search(text) is not None
         if title or (_REQUESTS.match(text) and runs and any(row[1].key == "concurrency" for row in runs[-1].rows)):
-            if not runs or runs[-1].rows or title:
-                # What was set for a run is printed above its table: `Traffic request rate: 15.0`.
-                runs.append(_Run(number, _usable(caption, number), announced))
-                announced = []
-            caption = None
-            closed = False
+            self._begin(number, title=title)
             if title:
-                continue
+                return
         if _RULE.match(text) or _SECTION.match(raw):
-            # The rule at its end closes a table.
-            closed = closed or (set(text.strip()) == {"="} and bool(runs) and any(map(_measures, runs[-1].rows)))
-            continue
+            return
         rows = _rows(number, text)
-        if rows and closed and not any(map(_measures, rows)):
-            announced += rows
-            if caption is not None and number - caption[0] <= _NEAR:
-                caption = (number, caption[1])
-            continue
         if rows:
-            if not runs:
-                runs.append(_Run(number, _usable(caption, number), []))
-            runs[-1].rows += rows
-            if caption is not None:
-                # A line before rows is their caption.
-                lost = [item for item in lost if item[0] != caption[0]]
-                caption = None
-        else:
-            # A bar of progress and a hint of the tool name nothing.
-            if caption is None or not (is_sentence(text) or _BAR.search(text)):
-                caption = (number, text)
-            lost.append((number, text))
-    if announced:
-        if not runs:
-            runs.append(_Run(announced[0][0], _usable(caption, announced[0][0]), []))
-        runs[-1].rows += announced
-    return [run for run in runs if run.rows], lost
+            self._add(number, rows)
+            return
+        # A bar of progress and a hint of the tool name nothing.
+        if not _BAR.search(text) and (self.caption is None or not is_sentence(text)):
+            self.caption = (number, text)
+        self.lost.append((number, text))
+
+    def _begin(self, number: int, *, title: bool) -> None:
+        if not self.runs or self.runs[-1].rows or title:
+            announced = _announced(self.runs) if title else []
+            begin = announced[0][0] if announced else number
+            self.runs.append(_Run(number, _usable(self.caption or self.named, begin), announced))
+        self.caption = self.named = None
+
+    def _add(self, number: int, rows: list[_Row]) -> None:
+        if not self.runs:
+            self.runs.append(_Run(number, _usable(self.caption, number), []))
+        self.runs[-1].rows += rows
+        if self.caption is not None:
+            # A line before rows is their caption.
+            at = self.caption[0]
+            self.lost = [item for item in self.lost if item[0] != at]
+            self.caption, self.named = None, self.caption
 
 
-def _measures(row: tuple[int, Heading, Cell, str]) -> bool:
+def _announced(runs: list[_Run]) -> list[_Row]:
+    """Rows above a table that only say what is set for it (`Traffic request rate: 15.0`), taken from the run before."""
+    if not runs:
+        return []
+    rows = runs[-1].rows
+    last = max((place for place, row in enumerate(rows) if _measures(row)), default=-1)
+    taken = rows[last + 1 :]
+    del rows[last + 1 :]
+    return taken
+
+
+def _measures(row: _Row) -> bool:
     """Whether a row holds a measurement, and not only what was set."""
     _, head, cell, _ = row
     return bool(head.quantity) and head.quantity not in _SETTINGS and cell.value is not None
@@ -161,7 +183,7 @@ def _usable(caption: Line | None, line: int) -> str:
     return re.sub(r"^[\s#>*\-=_]+|[\s*:_=]+$", "", caption[1])
 
 
-def _rows(number: int, text: str) -> list[tuple[int, Heading, Cell, str]]:
+def _rows(number: int, text: str) -> list[_Row]:
     several = _SAMPLING.match(text)
     if several is not None:
         # `TTFT: mean=1.2 ms, p99=3 ms`
@@ -177,7 +199,12 @@ def _rows(number: int, text: str) -> list[tuple[int, Heading, Cell, str]]:
         # perf_analyzer: `Avg request latency: 197 usec (overhead 26 usec + queue 106 usec + compute infer 64 usec)`
         named = re.findall(r"([a-z][a-z ]*?)\s+([\d.]+)\s*(usec|us|ms|msec)", parts["parts"])
         return [
-            (number, heading(f"{_PARTS.get(name) or 'server ' + name.removeprefix('compute ')} mean"), _cell(f"{value} {unit}"), value)
+            (
+                number,
+                heading(f"{_PARTS.get(name) or 'server ' + name.removeprefix('compute ')} mean"),
+                _cell(f"{value} {unit}"),
+                value,
+            )
             for name, value, unit in [("request", parts["whole"], parts["unit"]), *named]
         ]
     found = _ROW.match(text)

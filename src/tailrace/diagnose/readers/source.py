@@ -28,6 +28,7 @@ from tailrace.diagnose.readers.json_numbers import read_numbers
 from tailrace.diagnose.readers.metric_quantities import is_known
 from tailrace.diagnose.readers.metric_readings import Reading, is_query_answer, is_scrape, read_readings
 from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
+from tailrace.diagnose.readers.prose import is_code
 from tailrace.diagnose.readers.request_columns import looks_like_requests
 from tailrace.diagnose.readers.request_table import table_of_requests
 from tailrace.diagnose.readers.requests import has_columns, read_requests
@@ -36,7 +37,6 @@ from tailrace.diagnose.readers.signals import MARK, read_signals
 from tailrace.diagnose.readers.speech_events import SPEECH_EVENTS
 from tailrace.diagnose.readers.table_text import first_headings
 from tailrace.diagnose.readers.tables import numbered_lines
-from tailrace.diagnose.readers.prose import is_code
 from tailrace.diagnose.readers.text import TEXT, observed_text
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
 from tailrace.diagnose.readers.voice_payload import VOICE_PAYLOAD
@@ -139,9 +139,11 @@ def _look(path: Path) -> tuple[Kind, Foreign | Format | None]:
     foreign = foreign_of(start)
     if foreign is not None:
         return Kind.LOAD_TOOL, foreign
-    found = _other_kind(start, path.name)
-    if found is not None:
-        return found
+    return _other_kind(start, path.name) or _anything(head, start, place)
+
+
+def _anything(head: bytes, start: bytes, place: str) -> tuple[Kind, Format]:
+    """Text that no reader knows; InputError where it is none."""
     binary = binary_words(head)
     if binary is not None:
         raise InputError(binary[0], place=place, remedy=binary[1])

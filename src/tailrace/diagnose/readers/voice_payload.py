@@ -37,9 +37,7 @@ _CONSOLE: Final = re.compile(
     r"(?P<value>\d+(?:\.\d+)?)"
 )
 _REPR: Final = re.compile(r"\b(?P<kind>EOU|STT|LLM|TTS)Metrics\((?P<pairs>[^()\n]{0,4000})\)")
-_LINE: Final = re.compile(
-    r"\b(?P<kind>EOU|STT|LLM|TTS) metrics: (?P<pairs>(?:\w+=[^\s,\"{}]+(?:, *)?){1,40})"
-)
+_LINE: Final = re.compile(r"\b(?P<kind>EOU|STT|LLM|TTS) metrics: (?P<pairs>(?:\w+=[^\s,\"{}]+(?:, *)?){1,40})")
 """`Pipeline EOU metrics: sequence_id=…, end_of_utterance_delay=0.70, …`, bare or as the message of a JSON line."""
 _PAIR: Final = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|[-\w.+]+)")
 

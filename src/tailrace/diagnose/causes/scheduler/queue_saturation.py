@@ -145,9 +145,9 @@ class QueueSaturation(Cause):
             [
                 saturation_in_load(self, observed),
                 queue_in_served(self, observed),
+                queue_in_snapshot(self, observed),
                 saturation_in_series(self, observed),
                 saturation_on_arms(self, observed),
-                queue_in_snapshot(self, observed),
             ]
         )
 

@@ -127,9 +127,9 @@ class MetricUnit(Cause):
             return None
         ratio, gap, token = ratios[0]
         return self.finding(
-            statement=f"ITL {gap.stat} {shown(gap.value, 'ms')} and TPOT {token.stat} {shown(token.value, 'ms')} cannot "
-            f"both be per token: ITL is the gap between chunks, and a chunk holds about {ratio:.1f} tokens. The stream "
-            f"comes in bursts, one every {shown(gap.value, 'ms')}; the engine makes a token every "
+            statement=f"ITL {gap.stat} {shown(gap.value, 'ms')} and TPOT {token.stat} {shown(token.value, 'ms')} "
+            f"cannot both be per token: ITL is the gap between chunks, and a chunk holds about {ratio:.1f} tokens. "
+            f"The stream comes in bursts, one every {shown(gap.value, 'ms')}; the engine makes a token every "
             f"{shown(token.value, 'ms')}.",
             evidence=[
                 *(seen(arm, item) for _, one, two in ratios for item in (one, two)),

@@ -208,7 +208,7 @@ class AccessText:
                 setattr(row, name, _number(value))
             else:
                 told = self._pair_time(row, key, value) or told
-        if row.status != row.status or not 100 <= row.status < 600 or not (told or row.flags):  # noqa: PLR0124
+        if row.status != row.status or not 100 <= row.status < 600 or not (told or row.flags):
             return False
         stamp = self.context.stamp(text)
         if stamp is not None:
