@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
 __all__ = ["events_of", "read_happenings"]
@@ -23,5 +24,5 @@ def read_happenings(body: bytes, name: str) -> list[tuple[float, str]]:
     """The events of an answer of `/happenings`. InputError for anything else."""
     try:
         return events_of(_decode(body)["happenings"])
-    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, KeyError, ValueError) as error:
+    except (*UNREADABLE, TypeError, KeyError, ValueError) as error:
         raise InputError(f"this is no answer of /happenings: {error}", place=name) from None
