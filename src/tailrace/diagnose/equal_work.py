@@ -132,8 +132,8 @@ def _crowded(before: Window, window: Window) -> bool:
 
 
 def company_of(window: Window) -> Floats:
-    """By row of `done`: requests that the engine had beside and with each one, mean over its own time there; as the engine counted at the
-    first token where it holds many more than ours.
+    """By row of `done`: requests that the engine had beside and with each one, mean over its own time there; as the
+    engine counted at the first token where it holds many more than ours.
 
     A gauge at one moment says little of a request's whole time where the load grows.
     """
@@ -194,8 +194,8 @@ def _cells(
 
 
 def _prefill(window: Window) -> Floats:
-    """Prefill a computed token (ms), of those that no other prefill shared their steps with: whoever shares a step waits
-    for all of it.
+    """Prefill a computed token (ms), of those that no other prefill shared their steps with: whoever shares a step
+    waits for all of it.
     """
     cached = np.nan_to_num(window.done.column("cached_tokens"), nan=0.0)
     length = window.done.ms("prefill")

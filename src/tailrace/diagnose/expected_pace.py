@@ -50,7 +50,7 @@ class Grown(NamedTuple):
 class Episodes(NamedTuple):
     """Stretches of the window in which all requests that decode go slower than expected."""
 
-    count: int
+    stretches: int
     seconds: float
     ratio: float
     """Of the pace to the expected one, inside (median)."""
@@ -104,7 +104,7 @@ def grown_pace(before: Window, window: Window) -> Grown | None:
     )
 
 
-def slow_episodes(before: Window, window: Window) -> Episodes | None:
+def slow_episodes(before: Window, window: Window) -> Episodes | None:  # noqa: PLR0911  (one a condition)
     """Seconds in which nearly all that decode are slower than expected, between others in which hardly any is.
 
     Read from the gaps of kept timelines where a second has enough of them, else from each request's usual gap.
@@ -239,8 +239,8 @@ def _alive(window: Window, rows: NDArray[np.bool_], edges: Floats) -> Floats:
     """How many of `rows` decode for all of each slice."""
     begun = np.searchsorted(np.sort(window.first[rows] / 1e9), edges[:-1], side="right")
     over = np.searchsorted(np.sort(window.end[rows] / 1e9), edges[:-1] + SLICE_S, side="left")
-    both = np.maximum(begun - over, 0).astype(np.float64)
-    return both
+    out: Floats = np.maximum(begun - over, 0).astype(np.float64)
+    return out
 
 
 def _widened(inside: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -99,8 +99,8 @@ def batcher_in_groups(cause: Cause, evidence: EvidenceSet) -> Finding | None:
             ),
         ],
         explains_ms=explains,
-        relation=f"wait of the first of a group = {size:.0f} ms = the batcher's window; the others wait for the rest of "
-        "it",
+        relation=f"wait of the first of a group = {size:.0f} ms = the batcher's window; the others wait for the rest "
+        "of it",
         n=int(known.sum()),
         advice="Shorten the batcher's window (Triton: dynamic_batching.max_queue_delay_microseconds) to what a batch "
         "is worth, or lower its preferred batch size so that it is full sooner; for an engine with continuous "

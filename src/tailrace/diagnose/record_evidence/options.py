@@ -72,8 +72,11 @@ def _against(cause: Cause, evidence: EvidenceSet, before: Window, now: Floats) -
                 round(b, 3),
             ),
             Evidence(
-                f"{name} p95 {ends[0]:.1f} -> {ends[1]:.1f} ms", f"record:{_FELT[name]}_ns", "p95_ms",
-                round(ends[1], 1), "ms",
+                f"{name} p95 {ends[0]:.1f} -> {ends[1]:.1f} ms",
+                f"record:{_FELT[name]}_ns",
+                "p95_ms",
+                round(ends[1], 1),
+                "ms",
             ),
             Evidence(
                 f"request rate {rates[0]:.2f} -> {rates[1]:.2f} /s",

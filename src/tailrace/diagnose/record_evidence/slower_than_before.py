@@ -39,8 +39,8 @@ def slower_than_before(evidence: EvidenceSet, code: str) -> Slower | None:
             [
                 Evidence(text, "record:chunk_gap_p50_ns", "pace_ms", round(grown.seen, 4), "ms"),
                 Evidence(
-                    f"{grown.company_a:.0f} -> {grown.company_b:.0f} requests are under way together (median) although no "
-                    "more is asked: a slower engine keeps each one for longer",
+                    f"{grown.company_a:.0f} -> {grown.company_b:.0f} requests are under way together (median) although "
+                    "no more is asked: a slower engine keeps each one for longer",
                     "record:start, record:e2e_ns",
                     "company",
                     round(grown.company_b, 1),
@@ -50,8 +50,10 @@ def slower_than_before(evidence: EvidenceSet, code: str) -> Slower | None:
             grown.explains,
             grown.n,
             [
-                f"the batch went from {grown.company_a:.0f} to {grown.company_b:.0f}, which explains "
-                f"{grown.expected:.3g} ms a token; rate and lengths are as before"
+                (
+                    f"the batch went from {grown.company_a:.0f} to {grown.company_b:.0f}, which explains "
+                    f"{grown.expected:.3g} ms a token; rate and lengths are as before"
+                )
             ],
             at_times=False,
         )
@@ -60,12 +62,12 @@ def slower_than_before(evidence: EvidenceSet, code: str) -> Slower | None:
         return None
     explains = window.explain(code, found.explains)
     return Slower(
-        f"The engine is slower at times: in {found.count} stretches of {found.seconds:.0f} s together each token takes "
+        f"The engine is slower at times: in {found.stretches} stretches of {found.seconds:.0f} s together each token takes "
         f"x {found.ratio:.2f} of what is usual at that batch, for all requests alike; between them it is as before "
         f"(x {found.outside:.2f}).",
         [
             Evidence(
-                f"{found.count} stretches, {found.seconds:.0f} s, in which at least seven of ten requests that decode "
+                f"{found.stretches} stretches, {found.seconds:.0f} s, in which at least seven of ten requests that decode "
                 f"are slower by a third (x {found.ratio:.2f}, n = {found.n}); elsewhere x {found.outside:.2f}",
                 "record:chunk_gap_p50_ns by second",
                 "pace_ratio",

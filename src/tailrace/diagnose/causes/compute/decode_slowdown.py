@@ -91,8 +91,8 @@ class DecodeSlowdown(Cause):
             n=found.n,
             advice=f"Roll the engine back: {'; '.join(changed)} changed with the pace."
             if changed and not found.at_times
-            else "Look at the accelerator and its machine meanwhile: clocks, power cap, temperature, another process on "
-            "the same GPU, a processor that others use. No limit of the scheduler mends it.",
+            else "Look at the accelerator and its machine meanwhile: clocks, power cap, temperature, another process "
+            "on the same GPU, a processor that others use. No limit of the scheduler mends it.",
             price="None.",
             verify="tailrace compare before.run after.run",
             disproof_checked=found.checked,

@@ -36,9 +36,7 @@ class BatcherWait(Cause):
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""
         return (
-            batcher_in_records(self, evidence)
-            or batcher_in_groups(self, evidence)
-            or held_by_a_window(self, evidence)
+            batcher_in_records(self, evidence) or batcher_in_groups(self, evidence) or held_by_a_window(self, evidence)
         )
 
     def observe(self, observed: Observed) -> Finding | None:

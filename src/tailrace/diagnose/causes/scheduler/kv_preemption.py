@@ -109,9 +109,7 @@ class KvPreemption(Cause):
         """
         window = evidence.now
         done = window.done
-        kv, waiting, running = (
-            done.column(f"{name}_at_admission") for name in ("kv_usage", "waiting", "running")
-        )
+        kv, waiting, running = (done.column(f"{name}_at_admission") for name in ("kv_usage", "waiting", "running"))
         known = ~np.isnan(kv) & ~np.isnan(waiting)
         full = known & (kv >= NEAR_FULL)
         queue = np.nan_to_num(done.ms("queue_engine"), nan=0.0)
@@ -134,7 +132,7 @@ class KvPreemption(Cause):
             f"it at least {NEAR_FULL:.0%} full (up to {most:.0%}), and hardly any waits at other times.",
             evidence=[
                 Evidence(
-                    f"{hit:.0%} of {int(waits.sum())} requests that wait (for the scheduler, or behind others) find the cache at least "
+                    f"{hit:.0%} of {int(waits.sum())} requests that wait find the cache at least "
                     f"{NEAR_FULL:.0%} full, with {ran:.0f} running (median)",
                     "record:kv_usage_at_admission, record:waiting_at_admission",
                     "full_when_waiting",

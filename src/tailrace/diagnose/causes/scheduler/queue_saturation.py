@@ -11,6 +11,7 @@ from tailrace.diagnose.caps import counted_cap
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.queue_snapshot import queue_in_snapshot
 from tailrace.diagnose.log_evidence.saturation import saturation_in_load
 from tailrace.diagnose.log_evidence.served import queue_in_served
 from tailrace.diagnose.observed import Observed
@@ -57,7 +58,9 @@ def _signs(evidence: EvidenceSet, wait: np.ndarray) -> _Signs:
     order = np.argsort(start)
     quarter = max(1, window.n // 4)
     first, last = float(np.median(wait[order[:quarter]])), float(np.median(wait[order[-quarter:]]))
-    return _Signs(offered, served, last / max(first, 10.0), _cap(window) or _counted(window), _little(evidence, offered))
+    return _Signs(
+        offered, served, last / max(first, 10.0), _cap(window) or _counted(window), _little(evidence, offered)
+    )
 
 
 def _counted(window: Window) -> int | None:
@@ -150,6 +153,7 @@ class QueueSaturation(Cause):
             [
                 saturation_in_load(self, observed),
                 queue_in_served(self, observed),
+                queue_in_snapshot(self, observed),
                 saturation_in_series(self, observed),
                 saturation_on_arms(self, observed),
             ]
