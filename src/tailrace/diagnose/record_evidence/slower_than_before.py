@@ -62,13 +62,13 @@ def slower_than_before(evidence: EvidenceSet, code: str) -> Slower | None:
         return None
     explains = window.explain(code, found.explains)
     return Slower(
-        f"The engine is slower at times: in {found.stretches} stretches of {found.seconds:.0f} s together each token takes "
-        f"x {found.ratio:.2f} of what is usual at that batch, for all requests alike; between them it is as before "
+        f"The engine is slower at times: in {found.stretches} stretches of {found.seconds:.0f} s together each token "
+        f"takes x {found.ratio:.2f} of what is usual at that batch, for all requests alike; between them it is as before "
         f"(x {found.outside:.2f}).",
         [
             Evidence(
-                f"{found.stretches} stretches, {found.seconds:.0f} s, in which at least seven of ten requests that decode "
-                f"are slower by a third (x {found.ratio:.2f}, n = {found.n}); elsewhere x {found.outside:.2f}",
+                f"{found.stretches} stretches, {found.seconds:.0f} s, in which at least seven of ten requests that "
+                f"decode are slower by a third (x {found.ratio:.2f}, n = {found.n}); elsewhere x {found.outside:.2f}",
                 "record:chunk_gap_p50_ns by second",
                 "pace_ratio",
                 round(found.ratio, 3),
