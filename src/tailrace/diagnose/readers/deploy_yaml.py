@@ -29,7 +29,7 @@ _GATEWAY: Final = re.compile(
     re.MULTILINE,
 )
 _NESTED: Final = re.compile(
-    r"^\s*-?\s*(?:livenessProbe|readinessProbe|startupProbe|containers|virtual_hosts|virtualHosts|idle_timeout|"
+    r"^[^\S\n]{0,200}-?[^\S\n]{0,200}(?:livenessProbe|readinessProbe|startupProbe|containers|virtual_hosts|virtualHosts|idle_timeout|"
     r"idleTimeout|proxy_read_timeout|perTryTimeout)\s*:",
     re.MULTILINE,
 )
