@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tailrace.app.diagnose import diagnose_sources
+from tailrace.app.explain import find_request
 from tailrace.diagnose.arm_numbers import shown
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.observed import Observed
@@ -130,3 +131,9 @@ def test_an_empty_file_is_answered_in_one_short_line(tmp_path: Path) -> None:
     with pytest.raises(InputError) as said:
         diagnose_sources([str(path)])
     assert len(str(said.value)) < len(str(path)) + 100
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_id_explains_nobody(name: str) -> None:
+    with pytest.raises(InputError, match="empty id"):
+        find_request(name, "whatever.run")

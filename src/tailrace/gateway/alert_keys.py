@@ -138,7 +138,7 @@ def _check_burn(burn: Sequence[BurnConfig], objectives: Mapping[str, Mapping[str
 
 def _check_receiver(receiver: ReceiverConfig, policy: AlarmPolicy, *, place: str) -> None:
     """One that would never hear anything is a slip of the pen, found when nobody was woken."""
-    if receiver.token is not None and not (receiver.token.isascii() and receiver.token.isprintable()):
+    if receiver.token is not None and not receiver.token.isprintable():
         raise ConfigError(
             "holds what no header can carry (a line end, perhaps)",
             place=f"{place}.token",
