@@ -48,8 +48,7 @@ def diagnose(
     column: Annotated[
         list[str] | None,
         typer.Option(
-            help="Heading of a column in a table of requests: send=MY_HEADING, first=…, last=…, prompt_tokens=…, "
-            "status=…. "
+            help="Heading of a column in a table of requests: send=MY_HEADING; so first, last, prompt_tokens, status. "
             "Repeatable; the usual headings need none."
         ),
     ] = None,
