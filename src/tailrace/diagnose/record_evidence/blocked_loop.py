@@ -73,8 +73,7 @@ def blocked_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         "or processes, --api-server-count in vLLM, --tokenizer-worker-num in SGLang), and bound the size of what "
         "one request may bring. No engine knob and no further GPU changes it.",
         price="CPU cores for the pool; a hand-over of some 0.1 ms a request.",
-        verify="curl -s -o /dev/null -w '%{time_total}' ENGINE-URL/health, again and again under the same load; "
-        + evidence.verify_command,
+        verify=evidence.verify_command + "  # and the round trip of /health again and again under the same load",
         missing=missing,
         rivals=rivals,
         disproof_checked=checked,

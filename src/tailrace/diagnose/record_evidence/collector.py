@@ -42,7 +42,8 @@ def pauses_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         "(metrics, logs, a watchdog)."
         + (" The pauses grow: objects are never let go. Find the leak; a restart only resets it." if leak else ""),
         price="More memory, if cycles are collected less often.",
-        verify="py-spy dump --pid PID in a pause, or gc.callbacks with times in the engine; " + evidence.verify_command,
+        verify=evidence.verify_command
+        + "  # py-spy dump --pid PID in a pause, or gc.callbacks with times in the engine",
         missing=missing,
         rivals=rivals,
         disproof_checked=[

@@ -73,7 +73,7 @@ def growth_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         "other work by token that walks the whole text (stop strings, logprobs, usage in every chunk), and cap "
         "the outputs until then.",
         price="A cap cuts answers that somebody would have read.",
-        verify="one long answer alone: the gap at its beginning and at its end; " + evidence.verify_command,
+        verify=evidence.verify_command + "  # one long answer alone: the gap at its beginning and at its end",
         missing=missing,
         disproof_checked=[
             f"at an equal batch the slope is {found.slope_ms * 1000:.3f} ms by 1000 tokens",
