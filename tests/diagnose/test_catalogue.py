@@ -1,9 +1,12 @@
 """The catalogue: each code is whole, fires on what it is, not on what looks like it, and is less sure with less."""
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 
+from tailrace import diagnose
 from tailrace.diagnose.cause import layer_of
 from tailrace.diagnose.causes import CAUSES
 from tailrace.model.finding import Layer, Level
@@ -61,3 +64,26 @@ def test_a_code_fires_and_not_on_a_near_miss_and_less_surely_with_less(scene, tm
         assert re.search(scene.missing, said, re.IGNORECASE), said
     else:
         assert less is None or less.level is Level.INSUFFICIENT
+
+
+def literals():
+    """Place -> the text of each `verify` that stands as such in a rule."""
+    for path in sorted(Path(diagnose.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "verify":
+                text = node.value
+                while isinstance(text, ast.BinOp):
+                    text = text.left
+                first = text.values[0] if isinstance(text, ast.JoinedStr) else text
+                if isinstance(first, ast.Constant) and first.value:
+                    yield f"{path.name}:{text.lineno}", first.value, isinstance(text, ast.Constant)
+
+
+def test_every_command_that_verifies_is_one_of_tailrace_and_can_be_typed():
+    found = list(literals())
+    assert len(found) >= 50
+    for where, text, whole in found:
+        assert text.startswith("tailrace "), where
+        if whole:
+            for line in typed(text):
+                runs(line)
