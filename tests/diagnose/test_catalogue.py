@@ -76,7 +76,7 @@ def literals():
                     text = text.left
                 first = text.values[0] if isinstance(text, ast.JoinedStr) else text
                 if isinstance(first, ast.Constant) and first.value:
-                    yield f"{path.name}:{text.lineno}", first.value, isinstance(text, ast.Constant)
+                    yield f"{path.name}:{text.lineno}", first.value, isinstance(node.value, ast.Constant)
 
 
 def test_every_command_that_verifies_is_one_of_tailrace_and_can_be_typed():
