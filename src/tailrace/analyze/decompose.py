@@ -66,8 +66,11 @@ class TailStages(msgspec.Struct, frozen=True, kw_only=True):
         """The answer in words, with crowding-out stated where a stage is smaller in the tail."""
         if not self.leader:
             return f"The p{self.p * 100:g} of {self.total} is close to the typical request; no stage makes a tail."
+        # A mean over the requests near the quantile may lie above the quantile itself: a part of it is never more.
+        part, whole = self.tail_ms[self.leader], self.value_ms
+        share = f"{part:.0f} ms of {whole:.0f} ms" if part <= whole else f"all of {whole:.0f} ms"
         text = (
-            f"{self.leader} makes the tail: {self.tail_ms[self.leader]:.0f} ms of {self.value_ms:.0f} ms at "
+            f"{self.leader} makes the tail: {share} at "
             f"p{self.p * 100:g} of {self.total}, against {self.typical_ms[self.leader]:.0f} ms typically "
             f"(n = {self.n})."
         )
