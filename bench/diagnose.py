@@ -34,7 +34,7 @@ _RATE = 200.0
 _START = 1_700_000_000_000_000_000
 
 
-def table(rows: int, stamps_each: int = STAMPS):
+def table(rows: int, stamps_each: int = STAMPS):  # noqa: PLR0915  (one statement a column)
     """A window of `rows` requests; what no gateway knows is absent."""
     from tailrace.store.table import FIELDS, KINDS, ColumnKind, RecordTable
     from tailrace.store.timelines import Packed, Timelines
