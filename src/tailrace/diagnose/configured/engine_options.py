@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.observed import Event, Observed, Setting
@@ -17,6 +18,7 @@ ADVICE: Final = "advice"
 LOW_CAP: Final = 64.0
 LARGE_STEP: Final = 8192.0
 LONG_STEP_MS: Final = 500.0
+_WAITS: Final = re.compile(r"back for (\d+(?:\.\d+)?) ms")
 _COMPARE: Final = (
     "tailrace bench URL --rate R --duration 300 --out before.run; change it; tailrace bench URL --rate R --duration "
     "300 --out after.run; tailrace compare before.run after.run"
@@ -37,7 +39,8 @@ def _of_advice(cause: Cause, event: Event, missing: str) -> Finding:
     return cause.finding(
         statement=event.text,
         evidence=evidence,
-        explains_ms=None,
+        # A wait that is configured is known to the millisecond, and comes before what may only be too small.
+        explains_ms=float(waits[1]) if (waits := _WAITS.search(event.text)) is not None else None,
         relation=f"{told.get('code', '')}: {told.get('subject', '')}".strip(": "),
         n=1,
         advice=told.get("advice", ""),
