@@ -253,9 +253,11 @@ def _found(cause: Cause, observed: Observed, fall: _Fall, *, heat: bool) -> Find
         price="A lower power limit costs speed at all times; cooling costs money."
         if heat
         else "More power and heat, or a longer queue for prefills.",
-        verify="nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,"
-        "clocks_event_reasons.active "
-        "--format=csv -l 1, during the same load",
+        verify=(
+            "tailrace diagnose gpu.csv  # nvidia-smi "
+            "--query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,clocks_event_reasons.active "
+            "--format=csv -l 1 > gpu.csv, during the same load"
+        ),
         missing=missing,
         disproof_checked=[
             "the clock is not flat",
