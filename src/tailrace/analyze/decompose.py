@@ -88,11 +88,18 @@ def stage_columns(table: RecordTable, total: str = "e2e") -> tuple[dict[str, Flo
     """
     whole = table.ms(total)
     if total == "e2e":
-        stages = {str(stage): np.nan_to_num(table.ms(str(stage)), nan=0.0) for stage in STAGES}
+        stages = {str(stage): _known(table, str(stage)) for stage in STAGES}
     else:
-        stages = {name: np.nan_to_num(table.ms(name), nan=0.0) for name in _BEFORE_FIRST_TOKEN}
+        stages = {name: _known(table, name) for name in _BEFORE_FIRST_TOKEN}
         stages["unattributed"] = whole - sum(stages.values())
     return {name: values for name, values in stages.items() if np.any(values)}, whole
+
+
+def _known(table: RecordTable, stage: str) -> Floats:
+    """A stage's time of every row (ms), 0 where it is absent."""
+    values = table.ms(stage)
+    absent = np.isnan(values)
+    return np.where(absent, 0.0, values) if absent.any() else values
 
 
 def half_width(p: float, n: int) -> float:
