@@ -1,4 +1,4 @@
-"""The engine's pace against the window before, a batcher's groups, a cache that is full: on made incidents and beside."""
+"""The engine's pace against the window before; a batcher's groups, a cap that is counted."""
 
 import msgspec
 import numpy as np
@@ -6,7 +6,6 @@ import pytest
 
 from tailrace.diagnose.caps import counted_cap
 from tailrace.diagnose.causes.scheduler.batcher_wait import BatcherWait
-from tailrace.diagnose.causes.scheduler.kv_preemption import KvPreemption
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.expected_pace import grown_pace, slow_episodes
 from tailrace.diagnose.record_evidence.batcher_groups import batcher_in_groups
@@ -55,7 +54,9 @@ def test_stretches_in_which_all_are_slower():
     rng = np.random.default_rng(5)
     lot = rng.random(400) < 0.2
     # One in five by lot, at no particular time: their own reason, and no stretch.
-    mixed = [one if hit else other for one, other, hit in zip(paced(calm(2, n=300), 2.5), calm(2, n=300), lot)]
+    mixed = [
+        one if hit else other for one, other, hit in zip(paced(calm(2, n=300), 2.5), calm(2, n=300), lot, strict=False)
+    ]
     assert slow_episodes(old, window(mixed)) is None
     assert slow_episodes(now, now) is None, "the window before has them as well"
 
@@ -102,35 +103,6 @@ def test_groups_that_leave_a_batcher_together():
     assert "groups" in finding.statement
     assert BatcherWait().judge(evidence(batched(400, fixed=False))) is None, "a wait of no length in particular"
     assert BatcherWait().judge(evidence(batched(400, told="inferred(steps)"))) is None, "a queue that nobody reported"
-
-
-def filled(kv_when_waiting, *, queue_ms=900, kv_known=True):
-    out = []
-    for i, record in enumerate(calm(n=300)):
-        waits = i % 5 == 0
-        moved = restamped(record, stamps(record) + (queue_ms * MS if waits else 0))
-        kv = (kv_when_waiting if waits else 0.4) if kv_known else None
-        out.append(
-            msgspec.structs.replace(
-                moved,
-                queue_ns=queue_ms * MS * waits,
-                queue_engine_ns=queue_ms * MS * waits,
-                kv_usage_at_admission=kv,
-                kv_usage_at_first_token=kv,
-                waiting_at_admission=3 * waits,
-                running_at_admission=6,
-                preemptions=0,
-            )
-        )
-    return out
-
-
-def test_requests_that_wait_while_the_cache_is_full_and_only_then():
-    finding = KvPreemption().judge(evidence(filled(0.97)))
-    assert (finding.code, finding.level) == ("SCHED_KV_PREEMPTION", Level.CONSISTENT)
-    assert "97%" in " ".join(item.text for item in finding.evidence)
-    assert KvPreemption().judge(evidence(filled(0.5))) is None, "they wait with room in the cache"
-    assert KvPreemption().judge(evidence(filled(0.97, kv_known=False))) is None
 
 
 def test_a_cap_is_counted_from_queue_times():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from tailrace.analyze.vantage import APPLICATION, one_vantage
 from tailrace.diagnose.engine import diagnose
@@ -82,9 +85,10 @@ def diagnose_sources(
     """Diagnose sources together; `before` is the window to compare with, `facts` are typed (`ttft_p99_ms=850`).
     `columns` as of `read_source`.
     """
+    once, again = _each_once(sources)
     read = [
         one
-        for order, source in enumerate(sources)
+        for order, source in enumerate(once)
         for one in read_any(
             source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
         )
@@ -92,10 +96,25 @@ def diagnose_sources(
     if facts:
         observed = observed_facts(facts_from(facts), PLACE)
         read.append(Source(name=PLACE, kind=Kind.OBSERVED, observed=observed))
+    if again and read:
+        said = [f"{name} was given twice: it is read once" for name in again]
+        read[0] = msgspec.structs.replace(read[0], notes=[*read[0].notes, *said])
     earlier = None
     if before is not None:
         earlier = next(iter(read_any(before, allow_partial=allow_partial, token=token)))
     return diagnose(gather(read, before=earlier, objectives=objectives))
+
+
+def _each_once(sources: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The sources, and those that were named again, by whatever path: twice the requests are not twice the evidence."""
+    seen: set[str] = set()
+    once: list[str] = []
+    again: list[str] = []
+    for source in sources:
+        name = source if source == "-" or is_url(source) else os.path.realpath(source)
+        (again if name in seen else once).append(source)
+        seen.add(name)
+    return once, again
 
 
 def _decode(line: bytes, place: str) -> RequestRecord:

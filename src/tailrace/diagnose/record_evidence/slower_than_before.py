@@ -63,8 +63,8 @@ def slower_than_before(evidence: EvidenceSet, code: str) -> Slower | None:
     explains = window.explain(code, found.explains)
     return Slower(
         f"The engine is slower at times: in {found.stretches} stretches of {found.seconds:.0f} s together each token "
-        f"takes x {found.ratio:.2f} of what is usual at that batch, for all requests alike; between them it is as before "
-        f"(x {found.outside:.2f}).",
+        f"takes x {found.ratio:.2f} of what is usual at that batch, for all requests alike; between them it is as "
+        f"before (x {found.outside:.2f}).",
         [
             Evidence(
                 f"{found.stretches} stretches, {found.seconds:.0f} s, in which at least seven of ten requests that "

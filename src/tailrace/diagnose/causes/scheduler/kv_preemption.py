@@ -18,13 +18,6 @@ from tailrace.model.finding import Evidence, Finding
 __all__ = ["KvPreemption"]
 
 KV_FULL: Final = 0.98
-NEAR_FULL: Final = 0.85
-"""The next request asks for blocks in one piece: it waits before the last one is given."""
-MOST: Final = 0.93
-ROOM: Final = 0.6
-WAITS_FULL: Final = 0.7
-LATE_MS: Final = 100.0
-LEAST: Final = 10
 RATE: Final = 0.01
 """Preemptions a request from which they matter."""
 
@@ -50,7 +43,7 @@ class KvPreemption(Cause):
             return None
         count, kv = evidence.preemptions, evidence.kv_usage
         if count is not None and count < max(1.0, RATE * window.n):
-            return self._waits_for_blocks(evidence, count)
+            return None
         if count is None and (kv is None or kv < KV_FULL):
             return None
         explains, victims = self._explains(evidence)
@@ -101,54 +94,6 @@ class KvPreemption(Cause):
                 f"counter delta {count:.0f}" if count is not None else "no counter",
                 f"KV usage {kv:.0%}" if kv is not None else "KV usage unknown",
             ],
-        )
-
-    def _waits_for_blocks(self, evidence: EvidenceSet, count: float) -> Finding | None:
-        """Hardly anybody is thrown out, because nobody more is let in: requests wait while the cache is full, and only
-        then, and fewer run than at other times.
-        """
-        window = evidence.now
-        done = window.done
-        kv, waiting, running = (done.column(f"{name}_at_admission") for name in ("kv_usage", "waiting", "running"))
-        known = ~np.isnan(kv) & ~np.isnan(waiting)
-        full = known & (kv >= NEAR_FULL)
-        queue = np.nan_to_num(done.ms("queue_engine"), nan=0.0)
-        late = (waiting > 0) | (queue >= max(LATE_MS, 8.0 * np.nan_to_num(window.median_gap_ms)))
-        waits = known & late
-        if full.sum() < LEAST or waits.sum() < LEAST or float(np.nanmax(np.where(known, kv, 0.0))) < MOST:
-            return None
-        hit = float((kv[waits] >= NEAR_FULL).mean())
-        free = known & (kv < ROOM)
-        outside = float(late[free].mean()) if free.any() else 0.0
-        if hit < WAITS_FULL or outside > 0.1 * float(late[full].mean()) + 0.02:
-            return None
-        explains = window.explain(self.code, np.where(waits | full, queue, 0.0))
-        if not self.carries(evidence, explains):
-            return None
-        most = float(np.nanmax(kv))
-        ran = float(np.nanmedian(running[waits]))
-        return self.finding(
-            statement=f"The KV cache is too small for what comes: {hit:.0%} of the requests that wait find "
-            f"it at least {NEAR_FULL:.0%} full (up to {most:.0%}), and hardly any waits at other times.",
-            evidence=[
-                Evidence(
-                    f"{hit:.0%} of {int(waits.sum())} requests that wait find the cache at least "
-                    f"{NEAR_FULL:.0%} full, with {ran:.0f} running (median)",
-                    "record:kv_usage_at_admission, record:waiting_at_admission",
-                    "full_when_waiting",
-                    round(hit, 4),
-                ),
-                Evidence(f"KV usage reached {most:.0%}", "record:kv_usage", "kv_usage", round(most, 4)),
-                Evidence(f"{count:.0f} preemptions", evidence.preemptions_source, "preemptions", count),
-            ],
-            explains_ms=explains,
-            relation=f"waiting > 0 where KV >= {NEAR_FULL:.0%}: {hit:.0%}; where KV < {ROOM:.0%}: {outside:.0%}",
-            n=int(waits.sum()),
-            advice="Give the cache more memory (gpu_memory_utilization, a smaller KV data type), shorten prompts and "
-            "outputs, or admit fewer at once (the lane's running limit).",
-            price="Memory that nothing else can have; a limit makes requests wait at the gateway instead.",
-            verify=evidence.verify_command,
-            disproof_checked=[f"counter delta {count:.0f}", f"KV usage {most:.0%}"],
         )
 
     def observe(self, observed: Observed) -> Finding | None:
