@@ -24,7 +24,7 @@ from tailrace.model.finding import Diagnosis
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import Objectives
 
-__all__ = ["diagnose_sources", "is_url", "read_any"]
+__all__ = ["Given", "diagnose_sources", "is_url", "read_any"]
 
 _LIVE_RECORDS: Final = 20_000
 
@@ -68,6 +68,40 @@ def _standard_input() -> bytes:
     return sys.stdin.buffer.read(MOST_BYTES + 1)
 
 
+class Given:
+    """What the user named, read once: an interview asks what follows from it after each answer."""
+
+    def __init__(
+        self,
+        sources: Sequence[str],
+        *,
+        before: str | None = None,
+        objectives: Objectives | None = None,
+        allow_partial: bool = False,
+        token: str = "",
+        columns: Mapping[str, str] | None = None,
+    ) -> None:
+        """`before` is the window to compare with; `columns` as of `read_source`. InputError as of `read_any`."""
+        self._read = [
+            one
+            for order, source in enumerate(sources)
+            for one in read_any(
+                source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
+            )
+        ]
+        self._before = None
+        if before is not None:
+            self._before = next(iter(read_any(before, allow_partial=allow_partial, token=token)))
+        self._objectives = objectives
+
+    def diagnosis(self, facts: Sequence[str] = ()) -> Diagnosis:
+        """What follows from it and from `facts` that were typed (`ttft_p99_ms=850`)."""
+        read = list(self._read)
+        if facts:
+            read.append(Source(name=PLACE, kind=Kind.OBSERVED, observed=observed_facts(facts_from(facts), PLACE)))
+        return diagnose(gather(read, before=self._before, objectives=self._objectives))
+
+
 def diagnose_sources(
     sources: Sequence[str],
     *,
@@ -78,23 +112,11 @@ def diagnose_sources(
     facts: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Diagnose sources together; `before` is the window to compare with, `facts` are typed (`ttft_p99_ms=850`).
-    `columns` as of `read_source`.
-    """
-    read = [
-        one
-        for order, source in enumerate(sources)
-        for one in read_any(
-            source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
-        )
-    ]
-    if facts:
-        observed = observed_facts(facts_from(facts), PLACE)
-        read.append(Source(name=PLACE, kind=Kind.OBSERVED, observed=observed))
-    earlier = None
-    if before is not None:
-        earlier = next(iter(read_any(before, allow_partial=allow_partial, token=token)))
-    return diagnose(gather(read, before=earlier, objectives=objectives))
+    """Diagnose sources together, as of `Given`; `facts` are typed (`ttft_p99_ms=850`)."""
+    given = Given(
+        sources, before=before, objectives=objectives, allow_partial=allow_partial, token=token, columns=columns
+    )
+    return given.diagnosis(facts)
 
 
 def _decode(line: bytes, place: str) -> RequestRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -10,7 +11,7 @@ from tailrace.analyze.inferred_waits import with_inferred
 from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
-from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.observed import Arm, Observed, Role, Understood
 from tailrace.diagnose.readers.gpu_series import series_of_gpus
 from tailrace.diagnose.readers.metric_observations import observations_of
 from tailrace.diagnose.readers.roles import with_roles
@@ -20,7 +21,10 @@ from tailrace.model.errors import InputError
 from tailrace.model.thresholds import Objectives
 from tailrace.store.table import RecordTable
 
-__all__ = ["gather"]
+__all__ = ["MOST_ARMS", "gather"]
+
+MOST_ARMS: Final = 120
+"""Rules compare arms with each other, so their cost grows with the square: more is no comparison that a person made."""
 
 
 def gather(
@@ -51,7 +55,7 @@ def gather(
             for series in series_of_gpus(source.hardware.gpus, source.name.rsplit("/", 1)[-1])
         ]
         observed = Observed.joined([observed, Observed(series=gpus)])
-    observed.arms = _apart(observed.arms)
+    observed.arms = _apart(_bounded(observed))
     if observed and hardware.gpus and not observed.of_series("sm_clock"):
         # Rules on tables and forms see the device's readings beside them.
         observed.series += series_of_gpus(hardware.gpus, ", ".join(hardware.sources))
@@ -86,6 +90,27 @@ def gather(
         hardware=hardware,
         observed=observed,
     )
+
+
+def _bounded(observed: Observed) -> list[Arm]:
+    """At most `MOST_ARMS`: those whose side of a comparison is told, then the first ones; the rest is said."""
+    arms = observed.arms
+    if len(arms) <= MOST_ARMS:
+        return arms
+    order = sorted(range(len(arms)), key=lambda place: (arms[place].role is Role.NONE, place))
+    kept = [arms[place] for place in sorted(order[:MOST_ARMS])]
+    left = arms[order[MOST_ARMS]]
+    observed.understood.append(
+        Understood(
+            source=left.place.source or "facts",
+            format="too many to compare with each other: give the table that matters",
+            understood=len(kept),
+            total=len(arms),
+            what="arms",
+            examples=[f"{left.place.line}: {left.name[:80]}"],
+        )
+    )
+    return kept
 
 
 def _apart(arms: list[Arm]) -> list[Arm]:

@@ -21,8 +21,10 @@ __all__ = ["MOST_BYTES", "is_paste", "read_paste"]
 
 MOST_BYTES: Final = 256 << 20
 """A paste is held in memory; a larger one is a log: give it as a file."""
-MOST_TEXT: Final = 10_000
-MOST_READ: Final = 200
+MOST_TEXT: Final = 4_000
+"""Lines between the blocks that are looked at for tables and rows: an issue of fifty pages."""
+MOST_READ: Final = 100
+"""Blocks that are tried with the readers of formats."""
 _HEAD: Final = 1 << 16
 _TEXTS: Final = frozenset({"", ".txt", ".md", ".markdown", ".out"})
 
