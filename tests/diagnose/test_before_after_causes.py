@@ -4,9 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tailrace.diagnose.causes.compute import decode_slowdown
 from tailrace.diagnose.causes.compute.decode_slowdown import DecodeSlowdown
-from tailrace.diagnose.equal_work import pace_of
 from tailrace.model.finding import Action, Layer, Level
 from tests.diagnose.simulated import answer, as_gateway, codes, evidence, found, served, without_state
 
@@ -131,10 +129,6 @@ def test_a_slowdown_that_may_be_chance_is_none(spread, fires):
         ]
 
     seen = evidence(window(1.4, 52), before=window(1.0, 2))
-    old, new = (pace_of(side) for side in (seen.before, seen.now))
-    buckets = DecodeSlowdown._buckets(seen.before, seen.now, old, new)
-    assert len(buckets) == 2
-    assert min(ratio for _, ratio, _ in buckets) >= 1.0 + decode_slowdown.SLOWER, "certainty alone must decide"
     assert (DecodeSlowdown().judge(seen) is not None) is fires
 
 

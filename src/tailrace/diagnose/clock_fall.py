@@ -27,6 +27,8 @@ class ClockFall(NamedTuple):
     low: float
     loaded: list[GpuState]
     limited: list[GpuState]
+    always: bool
+    """It is limited in every reading, and `high` is the device's own maximum."""
 
     @property
     def share(self) -> float:
@@ -56,13 +58,19 @@ def clock_fall(device: str, states: Sequence[GpuState], *, heat: bool) -> ClockF
     loaded = [state for state in states if _loaded(state)]
     limited = [state for state in loaded if (limited_by_heat if heat else limited_by_power)(state)]
     free = [state for state in loaded if not limited_by_power(state) and not limited_by_heat(state)]
-    if min(len(limited), len(free)) < LEAST:
+    if len(limited) < LEAST:
         return None
-    high = float(np.quantile([state.sm_clock_mhz or 0.0 for state in free], 0.95))
+    if len(free) >= LEAST:
+        high = float(np.quantile([state.sm_clock_mhz or 0.0 for state in free], 0.95))
+    elif all(state.max_sm_clock_mhz for state in limited):
+        # Limited in every reading: what the device could do is all there is to compare with.
+        high = float(np.median([state.max_sm_clock_mhz or 0.0 for state in limited]))
+    else:
+        return None
     low = float(np.quantile([state.sm_clock_mhz or 0.0 for state in limited], 0.05))
     if high <= 0 or low > (1.0 - FALL) * high:
         return None
-    return ClockFall(device, high, low, loaded, limited)
+    return ClockFall(device, high, low, loaded, limited, len(free) < LEAST)
 
 
 def _loaded(state: GpuState) -> bool:

@@ -12,6 +12,7 @@ from tailrace.diagnose.collect import sample_notes, what_to_collect
 from tailrace.diagnose.configured.lint import lint
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed.align import align
+from tailrace.diagnose.precedence import heavier
 from tailrace.diagnose.scale import disciplined, rule_on
 from tailrace.diagnose.scale_records import rule_on_records
 from tailrace.diagnose.seen_beside import seen_beside
@@ -174,14 +175,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
         )
     needs = _needs_of_n(evidence)
     if not found:
-        return Diagnosis(
-            validity=checked.findings,
-            action=Action.NONE,
-            needs=needs,
-            not_understood=evidence.not_understood,
-            summary=f"Nothing is wrong: {healthy_words(evidence)}; no stream stutters, "
-            f"{len(window.every) - window.n} of {len(window.every)} requests did not complete.",
-        )
+        return _healthy(evidence, checked, needs)
     findings = []
     for cause in CAUSES:
         if few and not cause.of_applications:
@@ -194,6 +188,15 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
         if finding is not None:
             findings.append(finding)
             needs += [f"{cause.code}: {item}" for item in finding.missing]
+    if all(symptom.kind == "moved" for symptom in found):
+        # Windows of one healthy system differ too: only a cause that fits with all its inputs makes it a complaint.
+        findings = [
+            finding
+            for finding in findings
+            if finding.level in (Level.PROVEN, Level.CONSISTENT) and (finding.code != "MIX_SHIFT" or heavier(finding))
+        ]
+        if not findings:
+            return _healthy(evidence, checked, _needs_of_n(evidence))
     findings = rank(findings)
     findings = disciplined(findings, lambda: rule_on_records(evidence, findings, CAUSES))
     return Diagnosis(
@@ -204,6 +207,18 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
         needs=needs,
         not_understood=evidence.not_understood,
         summary=_summary(evidence, findings, found, few=few),
+    )
+
+
+def _healthy(evidence: EvidenceSet, checked: Checked, needs: list[str]) -> Diagnosis:
+    window = evidence.now
+    return Diagnosis(
+        validity=checked.findings,
+        action=Action.NONE,
+        needs=needs,
+        not_understood=evidence.not_understood,
+        summary=f"Nothing is wrong: {healthy_words(evidence)}; no stream stutters, "
+        f"{len(window.every) - window.n} of {len(window.every)} requests did not complete.",
     )
 
 

@@ -7,14 +7,16 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.in_flight import account
+from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window
-from tailrace.stats.bootstrap import Arm, compare_quantiles
 from tailrace.stats.decomposition import BUCKET_ROWS
 
 __all__ = ["EqualPace", "batch_of", "equal_pace", "pace_of", "tokens_an_event"]
 
 Floats = NDArray[np.float64]
-BATCH_EQUAL: Final = 0.15
+CELL_ROWS: Final = 12
+"""Requests of a cell, in either window."""
 _EDGES: Final = (0, 256, 1024, 4096, 16384)
 
 
@@ -29,10 +31,9 @@ class EqualPace(NamedTuple):
     high: float
     n_a: int
     n_b: int
-    buckets: list[tuple[str, float, int]]
-    """(prompt tokens from, after / before, n after) of every bucket with enough rows."""
+    cells: int
+    """Cells of equal batch and length that both windows have."""
     batch_known: bool
-    batch_grew: bool
     checked: list[str]
     tokens: float
     """Tokens of the slow requests that go at this pace."""
@@ -53,8 +54,10 @@ def tokens_an_event(window: Window) -> Floats:
     done = window.done
     events = done.column("chunk_gap_count") + 1.0
     counted = done.column("output_tokens_source").astype(str) == "usage"
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = np.where(counted & (events > 1), (done.column("output_tokens") - 1.0) / (events - 1.0), 1.0)
+    with np.errstate(invalid="ignore"):
+        ratio = np.where(
+            counted & (events > 1), (done.column("output_tokens") - 1.0) / np.maximum(events - 1.0, 1.0), 1.0
+        )
     return np.nan_to_num(np.maximum(ratio, 1.0), nan=1.0)
 
 
@@ -67,65 +70,103 @@ def batch_of(window: Window) -> float:
 
 
 def equal_pace(before: Window, window: Window, what: str) -> EqualPace | None:
-    """`what`: `decode` (usual gap) or `prefill` (time by computed prompt token, as the engine reports it).
+    """`what`: `decode` (usual gap a token) or `prefill` (time by computed prompt token, as the engine reports it).
 
-    `None` where a window has too few rows, or the buckets disagree on the direction.
+    Compared are requests of about equal batch and prompt length: a slower engine has more under way at the same rate,
+    and a larger batch makes each token slower by itself. `None` where the windows have no such requests in common, or
+    the cells disagree on the direction.
     """
     if min(before.n, window.n) < BUCKET_ROWS:
         return None
     old, new = (pace_of(side) if what == "decode" else _prefill(side) for side in (before, window))
-    buckets = _buckets(before, window, old, new)
-    keep = [~np.isnan(old), ~np.isnan(new)]
-    if not buckets or min(int(side.sum()) for side in keep) < BUCKET_ROWS:
+    cells = _cells(before, window, old, new)
+    if not cells:
         return None
-    change = compare_quantiles(
-        Arm(old[keep[0]], before.start[keep[0]] / 1e9),
-        Arm(new[keep[1]], window.start[keep[1]] / 1e9),
-        [0.5],
-        block_s=10.0,
-        rng=np.random.default_rng(20),
-    )[0]
-    ratios = [ratio for _, ratio, _ in buckets]
-    if change.change > 0 and min(ratios) < 1.0 + 0.5 * min(change.change, 0.2):
+    weight = np.array([min(n_a, n_b) for _, _, _, n_a, n_b in cells], dtype=np.float64)
+    logs = np.log(np.array([b / a for _, a, b, _, _ in cells]))
+    middle = float((weight * logs).sum() / weight.sum())
+    spread = np.array([error for error, *_ in cells])
+    error = float(np.sqrt(((weight / weight.sum()) ** 2 * spread**2).sum()))
+    ratios = np.exp(logs)
+    change = float(np.exp(middle)) - 1.0
+    if change > 0 and float(weight[ratios < 1.0 + 0.3 * change].sum()) > 0.2 * float(weight.sum()):
         return None
-    batch = (batch_of(before), batch_of(window))
-    known = not bool(np.isnan(batch).any())
-    grew = known and batch[1] / max(batch[0], 1.0) - 1.0 > BATCH_EQUAL
-    checked = [f"the batch went from {batch[0]:.0f} to {batch[1]:.0f} running requests"] if known else []
+    known = not bool(np.isnan([batch_of(before), batch_of(window)]).any())
+    checked = []
+    if known:
+        checked.append(
+            f"the batch went from {batch_of(before):.0f} to {batch_of(window):.0f} running requests; compared are "
+            f"those "
+            "of equal ones"
+        )
+    level = float(np.exp((weight * np.log([a for _, a, _, _, _ in cells])).sum() / weight.sum()))
     tokens = np.nan_to_num(window.done.column("output_tokens") if what == "decode" else window.tokens, nan=0.0)
-    mean = window.in_tail(tokens)
+    slow = np.argsort(np.nan_to_num(window.done.ms("e2e"), nan=0.0), kind="stable")[-max(10, round(0.025 * window.n)) :]
+    mean = float(tokens[slow].mean())
     return EqualPace(
         what,
-        change.a,
-        change.b,
-        change.change,
-        change.low,
-        change.high,
-        change.n_a,
-        change.n_b,
-        buckets,
+        level,
+        level * (1.0 + change),
+        change,
+        float(np.exp(middle - 1.96 * error)) - 1.0,
+        float(np.exp(middle + 1.96 * error)) - 1.0,
+        int(sum(n_a for *_, n_a, _ in cells)),
+        int(sum(n_b for *_, n_b in cells)),
+        len(cells),
         known,
-        grew,
         checked,
         mean,
-        (change.b - change.a) * mean,
+        level * change * mean,
     )
+
+
+def _company(window: Window) -> Floats:
+    """Requests that the engine had beside and with each one, mean over its own time there; as the engine counted at the
+    first token where it holds many more than ours.
+
+    A gauge at one moment says little of a request's whole time where the load grows.
+    """
+    known, served = account(window), replicas(window)
+    out = np.full(window.n, np.nan)
+    for place in np.unique(served.of_row).tolist():
+        rows = np.flatnonzero(served.of_row == place)
+        mine = known.reached & (served.of_every == place)
+        at = np.concatenate([known.sent[mine], known.end[mine]])
+        step = np.concatenate([np.ones(int(mine.sum())), -np.ones(int(mine.sum()))])
+        order = np.argsort(at, kind="stable")
+        at, count = at[order], np.cumsum(step[order])
+        total = np.concatenate([[0.0], np.cumsum(np.diff(at) * count[:-1])]) if at.size else np.zeros(1)
+        begin = np.where(np.isnan(window.first[rows]), window.start[rows], window.first[rows])
+        end = np.maximum(window.end[rows], begin + 1.0)
+        if at.size:
+            out[rows] = (np.interp(end, at, total) - np.interp(begin, at, total)) / (end - begin)
+    seen = window.done.column("running_at_first_token")
+    known = ~np.isnan(seen) & ~np.isnan(out)
+    if known.any() and float(np.median(seen[known])) > 1.25 * float(np.median(out[known])) + 1.0:
+        return seen
+    return np.where(np.isnan(seen), np.nan, out)
+
+
+def _cells(before: Window, window: Window, old: Floats, new: Floats) -> list[tuple[float, float, float, int, int]]:
+    """(standard error of the log ratio, median before, now, n, n) of every cell with enough rows on both sides."""
+    keys = []
+    for side in (before, window):
+        batch = _company(side)
+        place = np.where(np.isnan(batch), -1, np.floor(2.5 * np.log2(np.maximum(np.nan_to_num(batch), 0) + 1.0)))
+        length = np.searchsorted(_EDGES, np.nan_to_num(side.tokens, nan=-1.0), side="right")
+        keys.append(place.astype(np.int64) * 16 + length)
+    out = []
+    for key in sorted(set(keys[0].tolist()) & set(keys[1].tolist())):
+        a, b = old[(keys[0] == key) & ~np.isnan(old)], new[(keys[1] == key) & ~np.isnan(new)]
+        if min(a.size, b.size) < CELL_ROWS or min(float(np.median(a)), float(np.median(b))) <= 0:
+            continue
+        errors = [1.2533 * float(np.log(np.maximum(side, 1e-6)).std()) / side.size**0.5 for side in (a, b)]
+        out.append((float(np.hypot(*errors)), float(np.median(a)), float(np.median(b)), int(a.size), int(b.size)))
+    return out
 
 
 def _prefill(window: Window) -> Floats:
     cached = np.nan_to_num(window.done.column("cached_tokens"), nan=0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         out: Floats = window.done.ms("prefill") / np.maximum(window.tokens - cached, 1.0)
-    return out
-
-
-def _buckets(before: Window, window: Window, old: Floats, new: Floats) -> list[tuple[str, float, int]]:
-    out = []
-    places = [np.searchsorted(_EDGES, np.nan_to_num(side.tokens, nan=-1.0), side="right") for side in (before, window)]
-    for i in range(len(_EDGES) + 1):
-        a, b = old[(places[0] == i) & ~np.isnan(old)], new[(places[1] == i) & ~np.isnan(new)]
-        if min(a.size, b.size) < BUCKET_ROWS:
-            continue
-        name = "unknown" if i == 0 else f"{_EDGES[i - 1]}+"
-        out.append((name, float(np.median(b)) / max(float(np.median(a)), 1e-9), int(b.size)))
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -57,7 +58,7 @@ def impossible_numbers(cause: Cause, observed: Observed) -> Finding | None:
     level = Level.SUSPECTED if mild else Level.PROVEN if certain else Level.CONSISTENT
     first = next((one for one in wrong if one.certain), wrong[0])
     more = ", and others like it" if len(wrong) > 1 else ""
-    n = next((arm.get("n") for arm in observed.arms if arm.get("n")), None)
+    n = next((count for arm in observed.arms if (count := arm.get("n")) and math.isfinite(count)), None)
     evidence = [one.evidence for one in wrong[:6]]
     counted = ""
     if n:

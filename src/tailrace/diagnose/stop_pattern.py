@@ -31,6 +31,8 @@ RATIO: Final = (1.15, 1.35)
 TRIGGERED: Final = 0.7
 ABOVE_CHANCE: Final = 1.5
 SCALES: Final = 0.5
+WEIGHT: Final = 1 / 3
+"""Of the time in shared stops, the least that must lie outside prefills for arrivals to be what begins them."""
 SLACK_MS: Final = 60.0
 LONG_STALL_MS: Final = 5_000.0
 FIRST_USES: Final = 0.8
@@ -120,6 +122,8 @@ def _kind(window: Window, pattern: StopPattern) -> StopKind:  # noqa: PLR0911  (
         return StopKind.NONE
     triggers = pattern.triggers
     began = n >= MIN_STOPS and triggers.share >= TRIGGERED and triggers.share >= ABOVE_CHANCE * triggers.chance
+    # A few stops beside many that prefills explain are the edges of such prefills: two prompts in one step.
+    began = began and _weight(pattern) >= WEIGHT
     if began and _of_grammar(window, triggers):
         return StopKind.GRAMMAR
     if began and triggers.new_shape >= FIRST_USES and _used_again(window, triggers):
@@ -135,6 +139,13 @@ def _kind(window: Window, pattern: StopPattern) -> StopKind:  # noqa: PLR0911  (
     if n <= 2 and float(pattern.ms.max()) >= LONG_STALL_MS:
         return StopKind.WEDGE
     return StopKind.OTHER
+
+
+def _weight(pattern: StopPattern) -> float:
+    """Of the time in shared stops that are not the gateway's own, the share that no prefill explains."""
+    stops = pattern.stops
+    ours = float(stops.ms[~stops.own].sum())
+    return float(pattern.ms.sum()) / ours if ours > 0 else 0.0
 
 
 def _beat(begin: Floats, length: Floats) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from tailrace.analyze.objective_waits import objective_ms
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
 from tailrace.model.measurement import Verdict
-from tailrace.stats.quantiles import quantile, supported
+from tailrace.stats.quantiles import quantile, quantile_interval, supported
 
 __all__ = ["Symptom", "application_symptoms", "healthy_words", "more_often_than", "symptoms"]
 
@@ -24,13 +24,15 @@ STUTTER_SHARE: Final = 0.01
 PAUSE_MS: Final = 250.0
 PAUSE_SHARE: Final = 0.10
 FAILED_SHARE: Final = 0.01
+MOVED: Final = 1.04
 
 
 class Symptom(NamedTuple):
     """Something that a user would complain about."""
 
     kind: str
-    """`objective`, `stutter`, `failures`, `budget` or `worse`."""
+    """`objective`, `stutter`, `failures`, `budget`, `worse`, or `moved`: noticed only beside a window from before, and
+    nothing by itself."""
     text: str
 
 
@@ -53,6 +55,8 @@ def symptoms(evidence: EvidenceSet) -> list[Symptom]:
     failed = len(window.every) - window.n
     if more_often_than(failed, len(window.every), FAILED_SHARE):
         out.append(Symptom("failures", f"{failed} of {len(window.every)} requests did not complete"))
+    if not out and evidence.before is not None and (text := _moved(evidence.before, window)):
+        out.append(Symptom("moved", text))
     if evidence.before_table is not None:
         change = compare(evidence.before_table, evidence.table, objectives=evidence.objectives)
         # A window that got worse under a heavier load is worse all the same; why is what the causes are asked.
@@ -60,6 +64,24 @@ def symptoms(evidence: EvidenceSet) -> list[Symptom]:
         if worse or _mix_made_it_worse(evidence):
             out.append(Symptom("worse", f"worse than before: {change.summary}"))
     return out
+
+
+def _moved(before: Window, window: Window) -> str:
+    """A p50, p95 or p99 that rose by a tenth and whose 95 % interval lies above that of before; empty for none.
+
+    Several windows of one system differ so in one of twenty cases: by itself it is no complaint.
+    """
+    for metric, word in (("ttft", "TTFT"), ("tpot", "TPOT"), ("chunk_gap_max", "longest gap"), ("e2e", "E2E")):
+        old, new = (side.done.ms(metric) for side in (before, window))
+        old, new = old[~np.isnan(old)], new[~np.isnan(new)]
+        for p in (0.5, 0.95, 0.99):
+            if not supported(p, min(old.size, new.size)):
+                continue
+            high, low = quantile_interval(old, p)[1], quantile_interval(new, p)[0]
+            a, b = quantile(old, p), quantile(new, p)
+            if high is not None and low is not None and low > high and b > MOVED * a:
+                return f"{word} p{p * 100:g} went from {a:.0f} to {b:.0f} ms"
+    return ""
 
 
 def application_symptoms(evidence: EvidenceSet, *, at_least: int) -> list[Symptom]:

@@ -1,6 +1,7 @@
 """Triage: the first questions of anybody who looks at a slow system, as far as the evidence can answer them.
 
-R8 (replicas doubled) needs two arms and fires on those (`triage_arms`); R12 needs readings of the accelerator.
+R8 needs a window from before with half of the replicas, or two arms (`triage_arms`); R12 needs readings of the
+accelerator.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.prefill_stalls import prefill_stalls
+from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.symptoms import more_often_than
 from tailrace.diagnose.window import Window
 from tailrace.stats.quantiles import quantile, supported
@@ -20,7 +22,7 @@ __all__ = ["RULES", "triage"]
 
 Floats = NDArray[np.float64]
 BUSY: Final = 0.9
-IDLE: Final = 0.1
+IDLE: Final = 0.3
 
 RULES: Final[dict[str, str]] = {
     "R1": "high queue wait: concurrency, limits, scheduling",
@@ -117,6 +119,8 @@ def _against_before(evidence: EvidenceSet, window: Window, e2e: Floats) -> list[
     out = []
     if abs(middle) < 0.05 and tail > 0.2:
         out.append("R4")
+    if _doubled(before, window) and abs(tail) < 0.1:
+        out.append("R8")
     used = [state.utilisation for state in evidence.meanwhile.gpus if state.utilisation is not None]
     near = max(evidence.kv_usage or 0.0, float(np.median(used)) if used else 0.0)
     if middle > 0.2 and tail > 0.2 and near > BUSY:
@@ -125,6 +129,13 @@ def _against_before(evidence: EvidenceSet, window: Window, e2e: Floats) -> list[
     if abs(middle) < 0.05 and more_often_than(len(window.every) - window.n, len(window.every), max(failed[0], 0.01)):
         out.append("R7")
     return out
+
+
+def _doubled(before: Window, window: Window) -> bool:
+    """Twice the replicas at an equal offered load."""
+    counts = [replicas(side).n for side in (before, window)]
+    rates = [len(side.every) / max(side.span_s, 1e-9) for side in (before, window)]
+    return counts[0] >= 1 and counts[1] >= 2 * counts[0] and abs(rates[1] / rates[0] - 1.0) < 0.15
 
 
 def _lonely(window: Window) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tailrace.diagnose.precedence import behind
 from tailrace.model.finding import Finding, Level
 
 __all__ = ["merged", "rank", "wording"]
@@ -18,8 +19,17 @@ _WORDING: Final = {
 
 
 def rank(findings: list[Finding]) -> list[Finding]:
-    """Surest first; among equally sure ones, the one that explains the most milliseconds of the tail."""
-    return sorted(findings, key=lambda item: (_ORDER[item.level], -(item.explains_ms or 0.0)))
+    """Surest first; among equally sure ones, roots before what they bring about (`precedence`), then the one that
+    explains the most milliseconds of the tail.
+    """
+    levels: dict[Level, list[Finding]] = {}
+    for item in findings:
+        levels.setdefault(item.level, []).append(item)
+    roots = {level: behind(items) for level, items in levels.items()}
+    return sorted(
+        findings,
+        key=lambda item: (_ORDER[item.level], roots[item.level][item.code] > 0, -(item.explains_ms or 0.0)),
+    )
 
 
 def merged(findings: list[Finding]) -> list[Finding]:

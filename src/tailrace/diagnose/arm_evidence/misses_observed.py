@@ -171,12 +171,10 @@ def _seen(observed: Observed) -> list[_Hits]:
 
 
 def _of_arm(arm: Arm) -> _Hits | None:
-    hits, asked = (
-        worded(arm, r"\bhits?\b(?!.*rate)(?: tokens)?|cached tokens"),
-        worded(arm, r"\bqueries\b|\btotal\b|prompt tokens|asked|looked up"),
-    )
-    counted = hits is not None and asked is not None and hits.unit not in ("share", "%") and hits is not asked
-    if counted and hits is not None and asked is not None and asked.value > 0 and hits.value <= asked.value:
+    hits = figure(arm, "prefix_hit_tokens")
+    asked = figure(arm, "prefix_query_tokens", "prompt_tokens", "total_prompt_tokens")
+    asked = worded(arm, r"^total$|\basked|looked up") if asked is None else asked
+    if hits is not None and asked is not None and 0 <= hits.value <= asked.value and asked.value > 0:
         return _Hits(
             arm.name,
             hits.value / asked.value,
@@ -232,7 +230,7 @@ def _slower(low: Arm | None, high: Arm | None) -> tuple[Quoted, Quoted] | None:
     """(of the arm with few hits, of the one with many) the first time that is longer without hits."""
     if low is None or high is None or low is high:
         return None
-    for name in ("ttft", "prefill", "e2e", "duration", "wall"):
+    for name in ("ttft", "prefill", "e2e", "duration", "wall", "wall_s"):
         for stat in ("p50", "mean", "", "p99", "p95"):
             one, two = figure(low, name, stats=(stat,)), figure(high, name, stats=(stat,))
             if one is not None and two is not None and one.value > 1.1 * two.value:

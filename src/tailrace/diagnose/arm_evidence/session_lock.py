@@ -105,7 +105,8 @@ def _sessions(arm: Arm) -> _Sessions | None:
     found = arm.keys.get("sessions", arm.get("sessions"))
     if not isinstance(found, (int, float)) or isinstance(found, bool):
         return None
-    kind = ", ".join(str(value) for name, value in arm.keys.items() if name != "sessions" and isinstance(value, str))
+    others = [value for name, value in arm.keys.items() if name != "sessions"]
+    kind = ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in others)
     return _Sessions(arm, float(found), kind or re.sub(r"\b\d+ sessions?\b", "", said(arm)).strip())
 
 

@@ -26,7 +26,7 @@ _VERSION: Final = re.compile(
     re.IGNORECASE,
 )
 _OTHERS: Final = re.compile(
-    r"server version|session|grammar|schema|rout|load balanc|\blb\b|proxy|nginx|gateway|cpu|watermark|max[ _-]num|"
+    r"server version|grammar|schema|rout|load balanc|\blb\b|proxy|nginx|gateway|cpu|watermark|max[ _-]num|"
     r"concurrency|"
     r"rollout|replica|stream",
     re.IGNORECASE,
@@ -122,8 +122,11 @@ def _found(
 
 
 def _of_version(pair: Pair, what: str) -> bool:
-    words = f"{said(pair.first)} | {said(pair.second)}"
-    if _OTHERS.search(what) or (not what and _OTHERS.search(" ".join([*pair.first.keys, words]))):
+    # What names an arm, and the heading under which its name stands; a load is no name.
+    headings = [name.replace("_", " ") for name, value in pair.first.keys.items() if isinstance(value, str)]
+    if _OTHERS.search(what) or (
+        not what and _OTHERS.search(" ".join([*headings, pair.first.label, pair.second.label]))
+    ):
         return False
     return bool(what) or (
         _VERSION.search(said(pair.first)) is not None

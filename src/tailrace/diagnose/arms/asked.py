@@ -143,8 +143,18 @@ def label_number(arm: Arm) -> float | None:
 
 
 def told(observed: Observed) -> list[Setting]:
-    """The settings that state something: without claims, notes, titles, and what manifests configure."""
-    return [item for item in observed.settings if item.name not in _CONTEXT and not item.name.startswith(_CONFIGURED)]
+    """The settings that state something: no claims, notes, titles, no manifests, nothing that is not finite."""
+    return [
+        item
+        for item in observed.settings
+        if item.name not in _CONTEXT and not item.name.startswith(_CONFIGURED) and _is_finite(item.value)
+    ]
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, list):
+        return all(_is_finite(item) for item in value)
+    return not isinstance(value, float) or isfinite(value)
 
 
 def stated(observed: Observed, words: str) -> Setting | None:

@@ -135,28 +135,40 @@ def _name(arm: Arm) -> str:
 
 def _of_settings(observed: Observed) -> list[Spread]:
     out = []
-    for item in told(observed):
-        named = _OF_REPLICAS.search(f"{item.name.replace('_', ' ')} ") is not None
-        values, names = item.value, None
-        if isinstance(values, dict):
-            names = tuple(f"replica {key}" for key in values)
-            values = list(values.values())
-        if not isinstance(values, list) or not all(_is_count(value) for value in values):
-            continue
+    for name, names, values, place in _lists(observed):
+        words = name.replace("_", " ")
+        named = _OF_REPLICAS.search(f"{words} ") is not None
         # A pair is a range unless its name says that it goes by replica.
-        if len(values) < 2 or (not named and (len(values) < FEWEST or not _in_flight(item.name))):
+        if len(values) < 2 or (not named and (len(values) < FEWEST or not _in_flight(name))):
             continue
-        place = str(item.place) or "form"
-        words = item.name.replace("_", " ")
+        tokens = "token" in words
         out.append(
             Spread(
-                "tokens_in_flight" if "token" in words else item.name,
-                "tokens in flight" if "token" in words else _what(words),
-                names or tuple(f"replica {index}" for index in range(len(values))),
-                tuple(float(value) for value in values),
+                "tokens_in_flight" if tokens else name,
+                "tokens in flight" if tokens else _what(words),
+                names,
+                values,
                 (place,) * len(values),
             )
         )
+    return out
+
+
+def _lists(observed: Observed) -> list[tuple[str, tuple[str, ...], tuple[float, ...], str]]:
+    """(name, the replicas, their counts, the place) of every list of counts, and of every group `name.replica`."""
+    out = []
+    groups: dict[str, list[tuple[str, float, str]]] = {}
+    for item in told(observed):
+        place = str(item.place) or "form"
+        if isinstance(item.value, list) and all(_is_count(value) for value in item.value):
+            replicas = tuple(f"replica {index}" for index in range(len(item.value)))
+            out.append((item.name, replicas, tuple(float(value) for value in item.value), place))
+        elif "." in item.name and _is_count(item.value):
+            name, member = item.name.rsplit(".", maxsplit=1)
+            groups.setdefault(name, []).append((member, float(item.value), place))
+    for name, members in groups.items():
+        names = tuple(f"replica {member}" for member, _, _ in members)
+        out.append((name, names, tuple(value for _, value, _ in members), members[0][2]))
     return out
 
 

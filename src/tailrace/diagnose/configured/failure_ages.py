@@ -107,13 +107,11 @@ def pile_of(ages: Ages) -> Pile | None:
     """The largest group of failures that agree in their age; `None` where fewer than half of them do."""
     order = np.argsort(ages.ms, kind="stable")
     sorted_ms = ages.ms[order]
-    best: tuple[int, int] = (0, 0)
-    for start in range(sorted_ms.size):
-        width = max(WIDTH_MS, WIDTH * sorted_ms[start])
-        end = int(np.searchsorted(sorted_ms, sorted_ms[start] + width, side="right"))
-        if end - start > best[1] - best[0]:
-            best = (start, end)
-    members = order[best[0] : best[1]]
+    if not sorted_ms.size:
+        return None
+    ends = np.searchsorted(sorted_ms, sorted_ms + np.maximum(WIDTH_MS, WIDTH * sorted_ms), side="right")
+    start = int(np.argmax(ends - np.arange(sorted_ms.size)))
+    members = order[start : int(ends[start])]
     if members.size < LEAST or members.size < MOST * ages.ms.size:
         return None
     group = ages.ms[members]

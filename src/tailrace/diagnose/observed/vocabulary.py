@@ -95,6 +95,10 @@ QUANTITIES: Final[dict[str, Quantity]] = {
             "1/s",
             (
                 "request throughput",
+                "completed req/s",
+                "achieved req/s",
+                "served req/s",
+                "actual req/s",
                 "throughput",
                 "rps",
                 "qps",
@@ -106,7 +110,19 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "offered_rps",
             "1/s",
-            ("request rate", "offered rate", "arrival rate", "offered load", "traffic request rate"),
+            (
+                "request rate",
+                "offered rate",
+                "arrival rate",
+                "offered load",
+                "traffic request rate",
+                "offered req/s",
+                "req/s offered",
+                "offered rps",
+                "offered qps",
+                "target req/s",
+                "target rps",
+            ),
         ),
         Quantity("tflops", "TFLOPS", ("tflop/s",)),
         Quantity("total_tok_s", "tok/s", ("total token throughput", "total throughput", "total tok/s")),
@@ -186,6 +202,10 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "kv cache",
             ),
         ),
+        Quantity(
+            "prefix_hit_tokens", "tokens", ("hit tokens", "tokens hit", "cached tokens", "prefix hit tokens", "hits")
+        ),
+        Quantity("prefix_query_tokens", "tokens", ("query tokens", "queried tokens", "queries", "tokens queried")),
         Quantity("prefix_hit", "share", ("prefix cache hit rate", "cache hit rate", "hit rate", "hit")),
         Quantity(
             "gpu_util",

@@ -26,7 +26,7 @@ _BRACKET: Final = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
 _RATE: Final = re.compile(
     r"\b(tok|toks|tokens?|reqs?|requests?|queries|t)\s*(?:/|per|_)\s*(?:sec(?:onds?)?|s)(?![a-z])"
 )
-_SNAKE_RATE: Final = re.compile(r"(?:^|(?<=[_ ]))(tok|toks|tokens|reqs?|requests)_s(?:ec)?(?=[_ ]|$)")
+_SNAKE_RATE: Final = re.compile(r"(?:^|(?<=[_ ]))(tok|toks|tokens|reqs?|requests)[_ ]s(?:ec)?(?=[_ ]|$)")
 _PERCENTILE: Final = re.compile(
     r"^(?:p|q|pct|perc|percentile)[ (]?(\d{1,2}(?:[._]\d{1,3})?|999|100)\)?$"
     r"|^(\d{1,2}(?:\.\d{1,3})?)(?:th|st|nd|rd)?(?:%|%ile|p|pct|percentile)$"

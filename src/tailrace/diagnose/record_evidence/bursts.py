@@ -53,7 +53,7 @@ def bursts_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     explains = window.explain(cause.code, np.where(found.in_burst, wait, 0.0))
     total = float(wait.sum())
     inside = float(wait[found.in_burst].sum()) / total if total > 0 else 0.0
-    if inside < IN_BURSTS or inside < CROWDED * found.burst_share or not cause.carries(evidence, explains):
+    if inside < IN_BURSTS or inside < min(CROWDED * found.burst_share, 0.85) or not cause.carries(evidence, explains):
         return None
     header = evidence.header
     kind = header.arrival.kind if header else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.timer_ends import timer_ends
-from tailrace.model.finding import Finding, Level
+from tailrace.model.finding import Finding
 
 __all__ = ["idle_timer_in_records"]
 
@@ -16,6 +16,7 @@ def idle_timer_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None
     if ends is None or not ends.idle:
         return None
     age = ends.cluster.age_ms
+    own = set(evidence.now.every.column("budget")[ends.rows].astype(str)) == {"idle"}
     retried = float(evidence.now.every.column("attempts")[ends.rows].mean())
     return cause.finding(
         statement=f"A hop closes streams that are silent for {age:,.0f} ms: {ends.cluster.hits} of "
@@ -32,7 +33,6 @@ def idle_timer_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None
         price="Dead connections are noticed later; a heartbeat costs a few bytes.",
         verify="grep -r -i -E 'idle|read_timeout|keepalive' in the configuration of every hop for this number; "
         + evidence.verify_command,
-        missing=[f"the idle timers of every hop: which one is {age / 1e3:.3g} s"],
-        level=Level.CONSISTENT if ends.sharp else None,
+        missing=[] if own else [f"the idle timers of every hop: which one is {age / 1e3:.3g} s"],
         disproof_checked=[ends.spread_words()],
     )

@@ -28,8 +28,6 @@ def regression_in_windows(cause: Cause, evidence: EvidenceSet) -> Finding | None
     if not slower:
         return None
     worst = max(slower, key=lambda item: item.explains)
-    if worst.batch_grew:
-        return None
     missing = [] if worst.batch_known else ["running requests at the first token (the engine's /metrics)"]
     word = "a token" if worst.what == "decode" else "a prompt token's prefill"
     alone = len(changed) == 1

@@ -62,6 +62,6 @@ def timeout_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         price="Whoever waits for a request that will never come waits longer.",
         verify="grep -r timeout in the configuration of every hop for this number; " + evidence.verify_command,
         missing=[] if own else [f"the timers of every hop: which one is {ends.cluster.age_ms / 1e3:.3g} s"],
-        level=Level.CONSISTENT if own or ends.sharp else None,
+        level=Level.CONSISTENT if own else None,
         disproof_checked=[ends.spread_words()],
     )

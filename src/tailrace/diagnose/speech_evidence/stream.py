@@ -44,21 +44,14 @@ class SpeechStream(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     lines: NDArray[np.int64] | None
     source: str
 
-    @property
-    def audio(self) -> Flags:
-        """Which events are received audio."""
-        return np.asarray(self.kind == "audio", dtype=bool)
-
-    @property
-    def deltas(self) -> Flags:
-        """Which are results, empty or not."""
-        return np.asarray((self.kind == "partial") | (self.kind == "final"), dtype=bool)
-
-    @property
-    def words(self) -> Flags:
-        """Which are results with text in them."""
-        filled = np.fromiter((bool(str(text).strip()) for text in self.text), bool, len(self.text))
-        return np.asarray(self.deltas & filled, dtype=bool)
+    audio: Flags
+    """Which events are received audio."""
+    deltas: Flags
+    """Which are results, empty or not."""
+    words: Flags
+    """Which are results with text in them."""
+    sounding: Flags
+    """Which are audio that holds speech, or, where nobody detected speech, sound."""
 
     @property
     def knows_voice(self) -> bool:
@@ -69,13 +62,6 @@ class SpeechStream(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def knows_level(self) -> bool:
         """Whether the audio's loudness came with it."""
         return bool(np.isfinite(self.level[self.audio]).any())
-
-    @property
-    def sounding(self) -> Flags:
-        """Which events are audio that holds speech, or, where nobody detected speech, sound."""
-        if self.knows_voice:
-            return self.audio & (self.voiced > 0.5)
-        return self.audio & (self.level >= LOUD_DBFS)
 
     def sounding_s(self, after: float, until: float) -> float:
         """Seconds of such audio received in (after, until], a position that came twice counted once."""
@@ -141,18 +127,27 @@ def _of_rows(rows: Rows) -> list[SpeechStream]:
         index = index[np.argsort(at[index], kind="stable")]
         if not index.size:
             continue
+        kind, voiced, level = texts["kind"][index], columns["voiced"][index], columns["rms"][index]
+        audio = np.asarray(kind == "audio", dtype=bool)
+        deltas = np.asarray((kind == "partial") | (kind == "final"), dtype=bool)
+        filled = np.fromiter((bool(str(text).strip()) for text in texts["text"][index]), bool, index.size)
+        heard = voiced > 0.5 if np.isfinite(voiced[audio]).any() else level >= LOUD_DBFS
         out.append(
             SpeechStream(
                 name=str(name),
+                audio=audio,
+                deltas=deltas,
+                words=deltas & filled,
+                sounding=np.asarray(audio & heard, dtype=bool),
                 at=at[index],
-                kind=texts["kind"][index],
+                kind=kind,
                 text=texts["text"][index],
                 utterance=texts["utterance"][index],
                 mode=texts["mode"][index],
                 start=columns["audio_start"][index],
                 end=columns["audio_end"][index],
-                voiced=columns["voiced"][index],
-                level=columns["rms"][index],
+                voiced=voiced,
+                level=level,
                 stamp=columns["stamp"][index],
                 turn_final=columns["turn_final"][index],
                 lines=rows.lines[index] if rows.lines is not None else None,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+import msgspec
 
 from tailrace.diagnose.arm_evidence.clock_on_arms import power_on_arms, thermal_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.clock_fall import ClockFall, clock_fall
+from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
 from tailrace.diagnose.observed import Observed
@@ -15,6 +18,11 @@ from tailrace.diagnose.series_evidence.clock_in_series import clock_in_series
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["PowerCap", "Thermal"]
+
+MUCH: Final = 0.12
+VERY_MUCH: Final = 0.25
+"""Of the device's own maximum. Less is the usual play of a full device."""
+SLOWER: Final = 0.05
 
 
 class _GpuClock(Cause):
@@ -42,6 +50,8 @@ class _GpuClock(Cause):
         if fall is None:
             return None
         window = evidence.now
+        if fall.always:
+            return self._always(evidence, fall)
         limited = {id(state) for state in fall.limited}
         shares = shares_of_gpu(window, [(state, float(id(state) in limited)) for state in fall.loaded])
         if shares is None or not window.n:
@@ -55,6 +65,34 @@ class _GpuClock(Cause):
             return None  # it fell, and nobody was slower for it: a memory-bound decode does not follow the clock
         explains = window.explain(self.code, pace.explains)
         return self._found(fall, pace, explains_ms=explains) if self.carries(evidence, explains) else None
+
+    def _always(self, evidence: EvidenceSet, fall: ClockFall) -> Finding | None:
+        """Limited in every reading: felt if the engine is slower at equal work than in the window before."""
+        before, window = evidence.before, evidence.now
+        if fall.share < MUCH:
+            return None
+        if before is None:
+            missing = [] if fall.share >= VERY_MUCH else ["requests without the limit (--before FILE)"]
+            explains = window.in_tail(window.lost.total) * fall.share
+            return self._found(fall, None, explains_ms=explains, missing=missing)
+        slower = [
+            item
+            for what in ("decode", "prefill")
+            if (item := equal_pace(before, window, what)) is not None and item.change >= SLOWER and item.low > 0
+        ]
+        if not slower:
+            return None
+        text = "; ".join(
+            f"{'a token' if item.what == 'decode' else 'a prompt token'} {item.a:.3g} -> {item.b:.3g} ms "
+            f"({item.change:+.0%}) at equal batch and length"
+            for item in slower
+        )
+        found = self._found(fall, None, explains_ms=sum(item.explains for item in slower))
+        return msgspec.structs.replace(
+            found,
+            evidence=[*found.evidence, Evidence(text, "record:chunk_gap_p50_ns, record:prefill_ns", "pace")],
+            n=slower[0].n_b,
+        )
 
     def without_requests(self, hardware: Hardware) -> Finding | None:
         """What the readings alone show: the relation, and not whether anybody felt it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
 from tailrace.diagnose.pace import compare_pace
@@ -13,6 +14,7 @@ from tailrace.model.gpu_state import GpuProcess, GpuState
 
 __all__ = ["GpuShared"]
 
+SLOWER: Final = 0.05
 CONTEXT_BYTES: Final = 768 << 20
 """A process that only holds a context on the device has some 300 to 600 MB there, and takes no time from anybody."""
 
@@ -52,6 +54,9 @@ class GpuShared(Cause):
             shares = shares_of_gpu(window, [(state, float(bool(found))) for state, found in known])
             pace = None if shares is None else compare_pace(window, shares)
             if pace is None or not pace.known:
+                since = self._since_before(evidence, device, there, len(known))
+                if since is not None:
+                    return since
                 return self._found(
                     device, there, len(known), missing=["20 requests with and 20 without the other process"]
                 )
@@ -61,6 +66,28 @@ class GpuShared(Cause):
             if self.carries(evidence, explains):
                 return self._found(device, there, len(known), explains_ms=explains, pace=pace.words(), n=pace.n_inside)
         return None
+
+    def _since_before(
+        self, evidence: EvidenceSet, device: str, there: list[list[GpuProcess]], readings: int
+    ) -> Finding | None:
+        """It is there all the time: felt if the engine is slower at equal work than in the window before."""
+        before, window = evidence.before, evidence.now
+        if before is None:
+            return None
+        slower = [
+            item
+            for what in ("decode", "prefill")
+            if (item := equal_pace(before, window, what)) is not None and item.change >= SLOWER and item.low > 0
+        ]
+        if not slower:
+            return None
+        words = "; ".join(
+            f"{'a token' if item.what == 'decode' else 'a prompt token'} {item.a:.3g} -> {item.b:.3g} ms "
+            f"({item.change:+.0%}) at equal batch and length since the window before"
+            for item in slower
+        )
+        explains = sum(item.explains for item in slower)
+        return self._found(device, there, readings, explains_ms=explains, pace=words, n=slower[0].n_b)
 
     def _found(
         self,

@@ -22,6 +22,7 @@ CPU_FULL: Final = 0.8
 """Cores: the relay runs on one thread."""
 SAME_LAG: Final = 1.5
 FEW_LOST: Final = 0.25
+HALF: Final = 0.5
 HELD: Final = 0.10
 """Of enforcement periods or of the time: below it, nothing kept the gateway from running."""
 _HELD_ADVICE: Final = {
@@ -88,7 +89,8 @@ class SelfBottleneck(Cause):
         checked = [
             f"the gateway stood still for {slow:.0f} ms in the slow requests, {rest:.0f} ms in the others (median)"
         ]
-        if others.any() and slow < SAME_LAG * rest and float(lost[others].mean()) < FEW_LOST * window.tail_lost_ms:
+        few = float(lost[others].mean()) if others.any() else 0.0
+        if others.any() and slow < SAME_LAG * rest and few < min(FEW_LOST * window.tail_lost_ms, HALF * rest):
             return None  # those with the same lag lost nothing: it is not what makes the difference
         cpu = window.done.column("gateway_cpu")[window.tail]
         cpu = cpu[~np.isnan(cpu)]

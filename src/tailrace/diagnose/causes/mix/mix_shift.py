@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 
 from tailrace.analyze.attribution.mix_split import NAMED_SHARE, MixSplit
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.record_evidence.heavier_mix import heavier_mix
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["MixShift"]
@@ -28,7 +30,12 @@ class MixShift(Cause):
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """For TTFT and E2E: mix above within, above a tenth of the p99, and its interval above 0."""
         found = [item for metric in _NAMES if (item := self._metric(evidence, metric)) is not None]
-        return max(found, key=lambda item: item.explains_ms or 0.0, default=None)
+        whole = heavier_mix(self, evidence)
+        first = max(found, key=lambda item: item.explains_ms or 0.0, default=None)
+        if first is None or whole is None:
+            return first or whole
+        work = [item for item in whole.evidence if item.name == "work"]
+        return msgspec.structs.replace(first, evidence=[*first.evidence, *work])
 
     def _metric(self, evidence: EvidenceSet, metric: str) -> Finding | None:
         split = evidence.attributed.split(metric)

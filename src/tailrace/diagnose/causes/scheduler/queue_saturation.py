@@ -13,6 +13,7 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.saturation import saturation_in_load
 from tailrace.diagnose.log_evidence.served import queue_in_served
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.more_load import more_load
 from tailrace.diagnose.series_evidence.saturation_in_series import saturation_in_series
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
@@ -85,7 +86,10 @@ class QueueSaturation(Cause):
     disproof: ClassVar[str] = "The queue is about 0, or the service rate rises with the engine's cap (max_num_seqs)."
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """A wait that no long prefill explains, on an engine that is full."""
+        """A wait that no long prefill explains, on a full engine; or more load than before in fuller batches."""
+        return self._queue(evidence) or more_load(self, evidence)
+
+    def _queue(self, evidence: EvidenceSet) -> Finding | None:
         window = evidence.now
         if window.n < 20:
             return None

@@ -203,15 +203,17 @@ def _silences(stream: SpeechStream) -> list[_Silence]:
     filled = stream.at[stream.words]
     edges = [float(stream.at[0]) - 1e-9, *filled.tolist(), float(stream.at[-1])]
     spoken = stream.at[stream.sounding]
+    blank = stream.at[stream.deltas & ~stream.words]
     out = []
     for index, (begin, end) in enumerate(pairwise(edges)):
+        if end - begin <= IDLE_S:
+            continue
         voiced = spoken[(spoken > begin) & (spoken <= end)]
         if not voiced.size:
             continue
         since = max(begin, float(voiced[0]))
         heard = stream.sounding_s(begin, end)
-        deltas = stream.at[stream.deltas & ~stream.words]
-        empty = int(((deltas > since) & (deltas < end)).sum())
+        empty = int(((blank > since) & (blank < end)).sum())
         last = index == len(edges) - 2
         # At the end of the log only speech that still came in says that text is due.
         until = float(voiced[-1]) if last else end

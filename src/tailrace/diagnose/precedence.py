@@ -1,0 +1,78 @@
+"""Which of two findings comes first where both are as sure: the particular mechanism before what it looks like.
+
+A root explains what the others describe: with a slower engine every prefill stops the streams for longer, with heavier
+requests every queue is longer. Whoever mends the root sees the rest go; whoever mends the rest does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tailrace.model.finding import Finding
+
+__all__ = ["BEHIND", "behind", "heavier"]
+
+_SCHEDULING: Final = frozenset(
+    {
+        "SCHED_QUEUE_SATURATION",
+        "TUNE_NOT_SCALE",
+        "SCHED_HOL_LONG_PREFILL",
+        "SCHED_PREFILL_STEALS_DECODE",
+        "COMPUTE_STALL",
+        "FE_EVENTLOOP_BLOCK",
+        "SCHED_BATCHER_WAIT",
+    }
+)
+_SLOWER: Final = frozenset({"DECODE_SLOWDOWN", "COMPUTE_MEMORY_BOUND"})
+_MIX: Final = frozenset({"MIX_SHIFT"})
+_MACHINE: Final = _SCHEDULING | _SLOWER | _MIX | {"COMPUTE_KERNEL_REGRESSION", "MIX_CACHE_MISS"}
+
+BEHIND: Final[dict[str, frozenset[str]]] = {
+    # What the machine itself says of its clock, its neighbours and its processors explains every slower step.
+    "COMPUTE_THERMAL": _MACHINE,
+    "COMPUTE_POWER_CAP": _MACHINE,
+    "COMPUTE_GPU_SHARED": _MACHINE,
+    "FE_CPU_STARVED": _MACHINE,
+    "COMPUTE_KERNEL_REGRESSION": _SCHEDULING | _SLOWER | _MIX,
+    "DECODE_SLOWDOWN": _SCHEDULING | _MIX,
+    "MIX_SHIFT": _SCHEDULING - {"TUNE_NOT_SCALE"},
+    "GW_NETWORK": _SCHEDULING,
+    "GW_PROXY_BUFFERING": _MACHINE | {"STREAM_GAP_AT_POSITION", "GW_CHUNK_COALESCING", "GW_HOLDS_FIRST_EVENT"},
+    "GW_CHUNK_COALESCING": _MACHINE | {"FE_DETOKENIZE_GROWTH", "STREAM_GAP_AT_POSITION"},
+    "GW_HOLDS_FIRST_EVENT": frozenset({"FE_DETOKENIZE_GROWTH", "STREAM_GAP_AT_POSITION", "MIX_CACHE_MISS"}),
+    "FE_GC_PAUSE": frozenset({"COMPUTE_STALL", "FE_EVENTLOOP_BLOCK", "COMPUTE_JIT"}),
+    "ENGINE_STALL": frozenset({"COMPUTE_STALL"}),
+    "COMPUTE_JIT": frozenset({"COMPUTE_STALL"}),
+    "GW_SELF_BOTTLENECK": frozenset({"COMPUTE_STALL", "FE_EVENTLOOP_BLOCK", "CLIENT_SLOW_READER"}),
+    "SCHED_KV_PREEMPTION": frozenset({"SCHED_QUEUE_SATURATION", "COMPUTE_STALL", "MIX_CACHE_MISS"}),
+    "LB_HOTSPOT": frozenset({"LB_SKEW", "SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
+    "LB_CACHE_AFFINITY_LOST": frozenset({"MIX_CACHE_MISS", "SCHED_QUEUE_SATURATION"}),
+    "LB_SKEW": frozenset({"SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE", "SCHED_HOL_LONG_PREFILL"}),
+    "SCHED_INSTANCE_LIMIT": frozenset({"SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
+    "MIX_CACHE_MISS": frozenset({"SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
+    "MIX_BURSTY_ARRIVALS": _SCHEDULING,
+    "RETRY_STORM": _SCHEDULING,
+    "GW_LANE_QUEUE": _MIX,
+    "MIX_DECODING_OPTIONS": _SCHEDULING,
+    "MIX_STRUCTURED_OUTPUT": _SCHEDULING,
+    "CANCEL_NOT_PROPAGATED": frozenset({"CANCEL_STORM", "SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
+    "CLIENT_TIMEOUT_BUDGET": frozenset({"CANCEL_STORM"}),
+    "GW_CONN_POOL_CAP": frozenset({"GW_NETWORK", "SCHED_QUEUE_SATURATION", "GW_LANE_QUEUE"}),
+    "LOCK_CONTENTION": frozenset({"PREPROCESS_SLOW", "POSTPROCESS_SLOW", "ENCODE_SLOW"}),
+}
+"""Code -> the codes that stand behind it where both are as sure."""
+
+
+def behind(findings: Sequence[Finding]) -> dict[str, int]:
+    """Code -> how many roots among `findings` stand before it (0: none)."""
+    codes = {item.code for item in findings}
+    # Shares that moved by chance explain a quantile now and then; only heavier requests are a root.
+    chance = {item.code for item in findings if item.code == "MIX_SHIFT" and not heavier(item)}
+    roots = codes - chance
+    return {code: sum(code in BEHIND.get(other, ()) for other in roots if other != code) for code in codes}
+
+
+def heavier(finding: Finding) -> bool:
+    """Whether the requests themselves bring more work, beyond chance."""
+    return any(item.name == "work" for item in finding.evidence)

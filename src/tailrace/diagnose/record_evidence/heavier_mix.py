@@ -1,0 +1,115 @@
+"""MIX_SHIFT by load: each request brings more work than before, and everybody waits for it."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.equal_work import equal_pace
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.window import Window
+from tailrace.model.finding import Evidence, Finding
+
+__all__ = ["heavier_mix"]
+
+Floats = NDArray[np.float64]
+HEAVIER: Final = 1.12
+CERTAIN: Final = 3.0
+RATE: Final = 1.15
+PACE: Final = 0.12
+GREW: Final = 0.08
+LEAST: Final = 100
+
+
+class _Side(NamedTuple):
+    what: str
+    unit: str
+    a: float
+    b: float
+    z: float
+    n_a: int
+    n_b: int
+
+    @property
+    def ratio(self) -> float:
+        return self.b / max(self.a, 1e-9)
+
+
+def heavier_mix(cause: Cause, evidence: EvidenceSet) -> Finding | None:
+    """More prompt or output tokens, or audio, a request, at about the old rate and the old pace at equal work."""
+    before, window = evidence.before, evidence.now
+    if before is None or min(before.n, window.n) < LEAST:
+        return None
+    sides = [side for side in _sides(before, window) if side.ratio >= HEAVIER and side.z >= CERTAIN]
+    if not sides:
+        return None
+    most = max(sides, key=lambda side: side.ratio)
+    rates = [len(side.every) / max(side.span_s, 1e-9) for side in (before, window)]
+    if rates[1] > RATE * rates[0]:
+        return None
+    for what in ("decode", "prefill"):
+        pace = equal_pace(before, window, what)
+        if pace is not None and pace.change > PACE and pace.low > 0:
+            return None  # the engine is slower for the same work: the traffic is not all
+    metric, a, b = max((_p95(before, window, name) for name in ("ttft", "e2e")), key=lambda item: item[2] / item[1])
+    if b < (1.0 + GREW) * a:
+        return None
+    name = {"ttft": "TTFT", "e2e": "E2E"}[metric]
+    return cause.finding(
+        statement=f"Each request brings more work than before: {most.a:,.0f} -> {most.b:,.0f} {most.what} a request "
+        f"({most.ratio - 1:+.0%}), and {name} p95 went from {a:.0f} to {b:.0f} ms.",
+        evidence=[
+            *(
+                Evidence(
+                    f"{side.what} a request {side.a:,.0f} -> {side.b:,.0f} (mean, {side.ratio - 1:+.0%}, "
+                    f"z = {side.z:.1f}, n = {side.n_a} and {side.n_b})",
+                    f"record:{side.unit}",
+                    "work",
+                    round(side.b, 2),
+                )
+                for side in sides
+            ),
+            Evidence(
+                f"request rate {rates[0]:.2f} -> {rates[1]:.2f} /s", "record:start", "rate", round(rates[1], 3), "1/s"
+            ),
+            Evidence(f"{name} p95 {a:.0f} -> {b:.0f} ms", f"record:{metric}_ns", "p95_ms", round(b, 1), "ms"),
+        ],
+        explains_ms=b - a,
+        relation=f"work by request x {most.ratio:.2f} at {rates[1] / max(rates[0], 1e-9):.2f} x the rate",
+        n=window.n,
+        advice="Give the traffic that grew a lane with its own limits, or capacity for the new mix; what others feel "
+        "of "
+        "it (their wait behind long prompts, fuller batches) goes with it. Where prompts grew: retrieve fewer chunks, "
+        "filter before the model, trim the history. Nothing became slower, so do not roll back.",
+        price="The lane that is limited waits longer; a shorter context may lose an answer.",
+        verify="tailrace compare before.run after.run (it weights B to the traffic of A)",
+        disproof_checked=[f"the rate is {rates[1] / max(rates[0], 1e-9):.2f} x, the pace at equal work unchanged"],
+    )
+
+
+def _sides(before: Window, window: Window) -> list[_Side]:
+    out = []
+    for what, field in (
+        ("prompt tokens", "prompt_tokens"),
+        ("output tokens", "output_tokens"),
+        ("seconds of audio", "audio_seconds"),
+    ):
+        a, b = (side.done.column(field) for side in (before, window))
+        a, b = a[~np.isnan(a)], b[~np.isnan(b)]
+        if min(a.size, b.size) < LEAST or float(a.mean()) <= 0:
+            continue
+        error = float(np.hypot(a.std() / a.size**0.5, b.std() / b.size**0.5))
+        z = float(b.mean() - a.mean()) / max(error, 1e-9)
+        out.append(_Side(what, field, float(a.mean()), float(b.mean()), z, int(a.size), int(b.size)))
+    return out
+
+
+def _p95(before: Window, window: Window, metric: str) -> tuple[str, float, float]:
+    a, b = (side.done.ms(metric) for side in (before, window))
+    a, b = a[~np.isnan(a)], b[~np.isnan(b)]
+    if not a.size or not b.size:
+        return metric, 1.0, 0.0
+    return metric, max(float(np.quantile(a, 0.95)), 1e-9), float(np.quantile(b, 0.95))
