@@ -23,7 +23,7 @@ from tailrace.store.table import RecordTable
 
 __all__ = ["MOST_ARMS", "gather"]
 
-MOST_ARMS: Final = 120
+MOST_ARMS: Final = 100
 """Rules compare arms with each other, so their cost grows with the square: more is no comparison that a person made."""
 
 

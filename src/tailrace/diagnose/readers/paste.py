@@ -54,7 +54,7 @@ def read_paste(data: bytes, name: str, decode: Decode) -> list[Source]:
     lines = [(number, line.removesuffix("\r")) for number, line in lines]
     blocks = blocks_of(lines)
     out: list[Source] = []
-    budget = _Budget(MOST_TEXT, MOST_READ)
+    budget = _Budget(MOST_TEXT, MOST_TEXT, MOST_READ)
     with tempfile.TemporaryDirectory(prefix="tailrace-paste-") as folder:
         path = Path(folder) / name.rsplit("/", maxsplit=1)[-1]
         for number, block in enumerate(blocks):
@@ -65,8 +65,10 @@ def read_paste(data: bytes, name: str, decode: Decode) -> list[Source]:
 class _Budget(msgspec.Struct):
     """What may still be done: a paste is answered at once, however it is cut."""
 
+    told: int
+    """Lines of what people write that are looked at for tables and rows."""
     lines: int
-    """Lines that are looked at for tables and rows."""
+    """Lines of other blocks that are looked at for the same."""
     blocks: int
     """Blocks that are tried with the readers of formats."""
 
@@ -112,7 +114,10 @@ def _read(block: Block, path: Path, name: str, decode: Decode, number: int) -> S
 def _as_text(block: Block, name: str, source: str, budget: _Budget) -> Source:
     """What people write; of a block that no reader knew as a whole, whatever it holds."""
     observed = Observed()
-    if block.kind in {BlockKind.FENCE, BlockKind.COLUMNS, BlockKind.TEXT} and budget.lines > 0:
+    if block.kind is BlockKind.TEXT and budget.told > 0:
+        observed = observed_text(block.lines, source, most=budget.told)
+        budget.told -= len(block.lines)
+    elif block.kind in {BlockKind.FENCE, BlockKind.COLUMNS} and budget.lines > 0 and budget.blocks >= 0:
         observed = observed_text(block.lines, source, most=budget.lines)
         budget.lines -= len(block.lines)
     if block.kind is not BlockKind.TEXT and not (observed.arms or observed.settings):
