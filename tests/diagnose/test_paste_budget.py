@@ -10,7 +10,8 @@ from tailrace.diagnose.readers.paste import read_paste
 def an_issue(parts: int) -> str:
     rows = "\n".join(f"| arm {j} | {50 + j} | {200 + 3 * j} |" for j in range(40))
     log = "\n".join(
-        f"(APIServer pid=434) INFO 05-11 17:{i:02d}:24 [loggers.py:271] Engine 000: Avg prompt throughput: 10.0 tokens/s, "
+        f"(APIServer pid=434) INFO 05-11 17:{i:02d}:24 [loggers.py:271] Engine 000: "
+        "Avg prompt throughput: 10.0 tokens/s, "
         f"Avg generation throughput: {100 + i}.5 tokens/s, Running: 6 reqs, Waiting: 0 reqs, GPU KV cache usage: 5.4%, "
         "Prefix cache hit rate: 88.3%"
         for i in range(50)

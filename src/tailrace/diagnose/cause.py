@@ -89,6 +89,9 @@ class Cause:
     ends: ClassVar[bool] = False
     """A finding of at least `consistent` ends the diagnosis: wrong numbers say nothing of the system."""
 
+    beside: ClassVar[bool] = False
+    """It says how far other findings carry: it stands in `validity`, and leads only where nothing else was found."""
+
     def judge(self, evidence: EvidenceSet) -> Finding | None:  # noqa: ARG002
         """From records of requests: the finding, or `None` when the rule does not hold or cannot be computed at all."""
         return None
@@ -100,6 +103,10 @@ class Cause:
     def without_requests(self, hardware: Hardware) -> Finding | None:  # noqa: ARG002
         """What readings of the machine show where there is no request to judge by; most causes say nothing then."""
         return None
+
+    def forbids(self, evidence: EvidenceSet) -> bool:  # noqa: ARG002
+        """Whether what `judge` found leaves nothing to conclude about the system from these records."""
+        return False
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """Why the rule cannot be computed at all on this evidence; empty when it can."""

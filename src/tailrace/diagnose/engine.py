@@ -8,6 +8,7 @@ import msgspec
 
 from tailrace.analyze.decompose import tail_stages
 from tailrace.diagnose.causes import CAUSES
+from tailrace.diagnose.causes.validity import CHECKS
 from tailrace.diagnose.collect import sample_notes, what_to_collect
 from tailrace.diagnose.configured.lint import lint
 from tailrace.diagnose.evidence import EvidenceSet
@@ -37,8 +38,7 @@ def diagnose(evidence: EvidenceSet) -> Diagnosis:
         found = _of_observed(evidence, observed) if evidence.observed else _without_requests(evidence)
         return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.hardware)))
     checked = check(evidence)
-    if checked.sound is not evidence.table:
-        evidence = evidence.with_table(checked.sound)
+    evidence = checked.sound
     found = _with_observed(_of_requests(evidence, checked), observed)
     found = msgspec.structs.replace(
         found,
@@ -46,7 +46,7 @@ def diagnose(evidence: EvidenceSet) -> Diagnosis:
         not_understood=[*found.not_understood, *_not_understood(evidence)],
         remarks=_remarks(evidence),
     )
-    return told(evidence, found)
+    return told(evidence, found, forbidden=bool(checked.forbidding))
 
 
 def _observed(evidence: EvidenceSet) -> list[Finding]:
@@ -73,10 +73,11 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
     lacks += [missing for item in findings if item.level is Level.INSUFFICIENT for missing in item.missing]
     needs = [f"{item.code}: {missing}" for item in findings for missing in item.missing]
     findings = [item for item in findings if item.level is not Level.INSUFFICIENT]
+    findings, beside = _apart(findings)
     first = findings[0] if findings else _cannot_tell(lacks, evidence)
     needs += sample_notes(evidence.observed.arms)
     return Diagnosis(
-        validity=[item for item in findings if item.layer is Layer.VALIDITY],
+        validity=[item for item in (*beside, *findings) if item.layer is Layer.VALIDITY],
         findings=findings or [first],
         action=first.action,
         triage=triage_arms(evidence.observed),
@@ -89,9 +90,25 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
     )
 
 
+_BESIDE: Final = frozenset(cause.code for cause in CAUSES if cause.beside)
+
+
+def _apart(findings: list[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """(the findings, what only says how far they carry): the latter leads where there is nothing else."""
+    beside = [item for item in findings if item.code in _BESIDE]
+    rest = [item for item in findings if item.code not in _BESIDE]
+    return (rest, beside) if rest else (findings, [])
+
+
 def _with_observed(found: Diagnosis, observed: list[Finding]) -> Diagnosis:
     """Requests lead; foreign evidence beside them adds its findings, and may raise a level."""
     observed = [item for item in observed if item.level is not Level.INSUFFICIENT]
+    beside = [item for item in observed if item.code in _BESIDE]
+    known = {item.code for item in found.validity}
+    found = msgspec.structs.replace(
+        found, validity=[*found.validity, *(item for item in beside if item.code not in known)]
+    )
+    observed = [item for item in observed if item.code not in _BESIDE]
     if not observed:
         return found
     findings = rank(merged([*found.findings, *observed]))
@@ -152,13 +169,14 @@ def _without_requests(evidence: EvidenceSet) -> Diagnosis:
 
 
 def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
-    if checked.blocks:
+    if checked.forbidding:
         return Diagnosis(
             validity=checked.findings,
+            findings=rank(checked.forbidding),
             action=Action.COLLECT,
             not_understood=evidence.not_understood,
             summary="The numbers do not allow a diagnosis: "
-            + "; ".join(item.statement.rstrip(".") or item.missing[0] for item in checked.findings)
+            + "; ".join(item.statement.rstrip(".") or item.missing[0] for item in checked.forbidding)
             + ".",
         )
     window = evidence.now
@@ -178,7 +196,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
         return _healthy(evidence, checked, needs)
     findings = []
     for cause in CAUSES:
-        if few and not cause.of_applications:
+        if cause in CHECKS or (few and not cause.of_applications):
             continue
         why = cause.cannot_run(evidence)
         if why:

@@ -29,13 +29,13 @@ _MOST: Final = 6
 _SHOWN_MS: Final = 1.0
 
 
-def told(evidence: EvidenceSet, found: Diagnosis) -> Diagnosis:
+def told(evidence: EvidenceSet, found: Diagnosis, *, forbidden: bool = False) -> Diagnosis:
     """The diagnosis with its tail, its attributions, the requests that show each finding, and its paragraph.
 
-    `evidence` holds the records that passed the checks. Without requests, or where the checks forbid a diagnosis, only
-    the words are added.
+    `evidence` holds the records that passed the checks. Without requests, or where the checks forbid a diagnosis
+    (`forbidden`: numbers that cannot be right are not attributed to anything), only the words are added.
     """
-    if not len(evidence.table) or not evidence.now.n or _blocked(found):
+    if forbidden or not len(evidence.table) or not evidence.now.n:
         return msgspec.structs.replace(found, paragraph=_paragraph(found, None), next_evidence=next_evidence(found))
     joint = explained(evidence.now, found.findings)
     findings = [
@@ -45,11 +45,6 @@ def told(evidence: EvidenceSet, found: Diagnosis) -> Diagnosis:
         found, findings=findings, tail=joint.tail, attribution=attribution_words(evidence.attributed)
     )
     return msgspec.structs.replace(said, paragraph=_paragraph(said, joint.tail), next_evidence=next_evidence(said))
-
-
-def _blocked(found: Diagnosis) -> bool:
-    """Numbers that cannot be right are not attributed to anything."""
-    return not found.findings and found.action is Action.COLLECT and bool(found.validity)
 
 
 def next_evidence(found: Diagnosis) -> list[str]:
