@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from tailrace.analyze.labels import among
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.model.finding import Evidence, Finding
@@ -19,15 +20,20 @@ LOW, HIGH = 0.9, 1.1
 def event_tokens(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     """The median of (tokens of the events / usage), of requests whose events all say theirs."""
     table = evidence.table
-    ratios = []
-    totals, sources = table.column("output_tokens"), table.column("output_tokens_source")
-    for row, timeline in enumerate(table.timelines):
-        if timeline is None or sources[row] != "usage" or not totals[row] > 0:
-            continue
-        said = [count for count in timeline.tokens if count > 0]
-        if said and len(said) == sum(kind <= 3 for kind in timeline.kind):
-            ratios.append(sum(said) / totals[row])
-    if len(ratios) < LEAST:
+    totals = table.column("output_tokens")
+    with np.errstate(invalid="ignore"):
+        counted = np.flatnonzero(
+            table.timelines.kept & among(table.column("output_tokens_source"), {"usage"}) & (totals > 0)
+        )
+    if counted.size < LEAST:
+        return None
+    seen = table.timelines.events(counted)
+    of = np.repeat(np.arange(seen.rows.size), seen.sizes)
+    said, carrying = (np.bincount(of[mask], minlength=seen.rows.size) for mask in (seen.tokens > 0, seen.kind <= 3))
+    brought = np.bincount(of, weights=np.maximum(seen.tokens, 0), minlength=seen.rows.size)
+    whole = (said > 0) & (said == carrying)
+    ratios = brought[whole] / totals[seen.rows[whole]]
+    if ratios.size < LEAST:
         return None
     ratio = float(np.median(ratios))
     if LOW <= ratio <= HIGH:
@@ -37,7 +43,7 @@ def event_tokens(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         "that factor.",
         evidence=[
             Evidence(
-                text=f"event tokens / usage = {ratio:.2f} (median of {len(ratios)} requests)",
+                text=f"event tokens / usage = {ratio:.2f} (median of {ratios.size} requests)",
                 source="timeline + record:output_tokens",
                 name="token_ratio",
                 value=ratio,
@@ -45,7 +51,7 @@ def event_tokens(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         ],
         explains_ms=None,
         relation=f"event tokens / usage = {ratio:.2f}, not 1.00",
-        n=len(ratios),
+        n=int(ratios.size),
         advice="Use gaps per chunk, or TPOT, which counts by usage.",
         price="Numbers per token and per chunk of older runs cannot be compared.",
         verify=evidence.verify_command,

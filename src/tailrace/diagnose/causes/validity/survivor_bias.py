@@ -27,7 +27,8 @@ APART: Final = 1.02
 _HISTOGRAMS: Final = ("e2e", "ttft", "queue", "decode", "tpot")
 _ADVICE: Final = (
     "Count the requests that were cancelled, refused or timed out beside every percentile, with how long they had "
-    "waited (a gateway or the client knows), and compare goodput: requests within their objective over all that were sent."
+    "waited (a gateway or the client knows), and compare goodput: requests within their objective over all "
+    "that were sent."
 )
 _BLOCKS: Final = (
     "Until then no quantile of it says that things are well or became better: AB_TAIL_IMPROVED and `nothing is slow` "
