@@ -107,7 +107,7 @@ def test_shares_without_n_are_a_suspicion():
 def test_records_that_left_make_the_rest_look_better():
     before = as_gateway(served(1, rate=4.0, long_share=0.0))
     slow = [msgspec.structs.replace(r, ttft_ns=900 * MS) if i % 10 == 0 else r for i, r in enumerate(before)]
-    gone = {"outcome": OutcomeKind.CANCELLED, "reason": Reason.DISCONNECT}
+    gone = {"outcome": OutcomeKind.CANCELLED, "reason": Reason.CLIENT_DISCONNECT}
     after = [msgspec.structs.replace(r, **gone) if i % 10 == 0 else r for i, r in enumerate(before)]
     (bias,) = [item for item in answer(after, before=slow).validity if item.code == BIAS]
     assert bias.level is Level.CONSISTENT

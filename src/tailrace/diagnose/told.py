@@ -35,7 +35,11 @@ def told(evidence: EvidenceSet, found: Diagnosis, *, forbidden: bool = False) ->
     `evidence` holds the records that passed the checks. Without requests, or where the checks forbid a diagnosis
     (`forbidden`: numbers that cannot be right are not attributed to anything), only the words are added.
     """
-    if forbidden or not len(evidence.table) or not evidence.now.n:
+    if forbidden:
+        advice = " ".join(one.advice for one in found.findings if one.advice and not one.missing)
+        paragraph = " ".join(filter(None, (found.summary, advice)))
+        return msgspec.structs.replace(found, paragraph=paragraph, next_evidence=next_evidence(found))
+    if not len(evidence.table) or not evidence.now.n:
         return msgspec.structs.replace(found, paragraph=_paragraph(found, None), next_evidence=next_evidence(found))
     joint = explained(evidence.now, found.findings)
     findings = [
