@@ -92,6 +92,9 @@ class Cause:
     beside: ClassVar[bool] = False
     """It says how far other findings carry: it stands in `validity`, and leads only where nothing else was found."""
 
+    beside_when_suspected: ClassVar[bool] = False
+    """The same while it is no more than a suspicion."""
+
     def judge(self, evidence: EvidenceSet) -> Finding | None:  # noqa: ARG002
         """From records of requests: the finding, or `None` when the rule does not hold or cannot be computed at all."""
         return None

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from tailrace.analyze.decompose import tail_stages
+from tailrace.diagnose.calm import calm_words
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.causes.validity import CHECKS
 from tailrace.diagnose.collect import sample_notes, what_to_collect
@@ -18,7 +19,7 @@ from tailrace.diagnose.scale import disciplined, rule_on
 from tailrace.diagnose.scale_records import rule_on_records
 from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
-from tailrace.diagnose.told import told
+from tailrace.diagnose.told import CALM, told
 from tailrace.diagnose.triage import triage
 from tailrace.diagnose.triage_arms import triage_arms
 from tailrace.diagnose.validity import Checked, check
@@ -86,29 +87,41 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
         remarks=_remarks(evidence),
         summary=f"{first.statement} {wording(first)}".strip()
         if findings
-        else f"Cannot tell. Needed: {'; '.join(first.missing)}.",
+        else _nothing_shown(first, calm_words(evidence.observed) if not lacks else ""),
     )
 
 
-_BESIDE: Final = frozenset(cause.code for cause in CAUSES if cause.beside)
+_BESIDE: Final = {cause.code: cause.beside for cause in CAUSES if cause.beside or cause.beside_when_suspected}
+"""Code -> whether at any level, or only while it is a suspicion."""
+
+
+def _is_beside(finding: Finding) -> bool:
+    return _BESIDE.get(finding.code, False) or (finding.level is Level.SUSPECTED and finding.code in _BESIDE)
 
 
 def _apart(findings: list[Finding]) -> tuple[list[Finding], list[Finding]]:
     """(the findings, what only says how far they carry): the latter leads where there is nothing else."""
-    beside = [item for item in findings if item.code in _BESIDE]
-    rest = [item for item in findings if item.code not in _BESIDE]
+    beside = [item for item in findings if _is_beside(item)]
+    rest = [item for item in findings if not _is_beside(item)]
     return (rest, beside) if rest else (findings, [])
+
+
+def _nothing_shown(first: Finding, calm: str) -> str:
+    """Nothing was found: because nothing in it is slow, or because nothing can be computed."""
+    if calm:
+        return f"{CALM}: {calm}. To judge what users felt, give: {'; '.join(first.missing[:2])}."
+    return f"Cannot tell. Needed: {'; '.join(first.missing)}."
 
 
 def _with_observed(found: Diagnosis, observed: list[Finding]) -> Diagnosis:
     """Requests lead; foreign evidence beside them adds its findings, and may raise a level."""
     observed = [item for item in observed if item.level is not Level.INSUFFICIENT]
-    beside = [item for item in observed if item.code in _BESIDE]
+    beside = [item for item in observed if _is_beside(item)]
     known = {item.code for item in found.validity}
     found = msgspec.structs.replace(
         found, validity=[*found.validity, *(item for item in beside if item.code not in known)]
     )
-    observed = [item for item in observed if item.code not in _BESIDE]
+    observed = [item for item in observed if not _is_beside(item)]
     if not observed:
         return found
     findings = rank(merged([*found.findings, *observed]))

@@ -13,7 +13,10 @@ from tailrace.diagnose.explained import explained
 from tailrace.diagnose.verdict import wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level, Tail
 
-__all__ = ["told"]
+__all__ = ["CALM", "told"]
+
+CALM: Final = "Nothing in this shows a slow tail"
+"""How the summary begins where the evidence is calm and no request is in it."""
 
 _WORDS: Final = {"ttft": "time to first token", "chunk_gap": "longest chunk gap", "e2e": "end-to-end time"}
 _DO: Final = {
@@ -76,6 +79,8 @@ def _paragraph(found: Diagnosis, tail: Tail | None) -> str:
         nexts = next_evidence(found)
         return f"{found.summary} To collect next: {nexts[0]}." if nexts else found.summary
     first = found.findings[0]
+    if found.summary.startswith(CALM):
+        return found.summary
     parts = [
         _slow(tail) if tail is not None and tail.lost_ms >= _SHOWN_MS else "",
         _sentence(first.statement) or f"Cannot tell: {'; '.join(first.missing)}.",

@@ -11,6 +11,7 @@ import msgspec
 from tailrace.diagnose.observed import Arm, Observed, Understood
 from tailrace.diagnose.observed.moved import moved
 from tailrace.diagnose.readers.grids import Line
+from tailrace.diagnose.readers.html_tables import with_pipes
 from tailrace.diagnose.readers.paste_blocks import Block, BlockKind, blocks_of, is_mixed
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.source import Decode, Kind, Source, read_source
@@ -52,6 +53,8 @@ def read_paste(data: bytes, name: str, decode: Decode) -> list[Source]:
         raise InputError("there is nothing in it", place=name, remedy="Pipe or paste a log, a table, an issue.")
     lines: list[Line] = [(number, line) for number, line in enumerate(text.split("\n"), start=1)]
     lines = [(number, line.removesuffix("\r")) for number, line in lines]
+    if "<tr" in text or "<TR" in text:
+        lines = with_pipes(lines)
     blocks = blocks_of(lines)
     out: list[Source] = []
     budget = _Budget(MOST_TEXT, MOST_TEXT, MOST_READ)
