@@ -55,8 +55,8 @@ def _found(
     if readings < 5:
         missing.append(f"more scrapes: running is known at {readings} moments only")
     return cause.finding(
-        statement=f"The engine holds {held:.1f} requests on average, its finished ones account for {ours:.1f} (Little's "
-        "law): many requests are not in its latencies.",
+        statement=f"The engine holds {held:.1f} requests on average, its finished ones account for {ours:.1f} "
+        "(Little's law): many requests are not in its latencies.",
         evidence=[
             Evidence(
                 text=f"running + waiting: {held:.1f} on average of {readings} readings", source="running",

@@ -10,8 +10,8 @@ import numpy as np
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.series_evidence.held_in_scrapes import held_in_scrapes
 from tailrace.diagnose.record_evidence.held_by_engine import held_by_engine
+from tailrace.diagnose.series_evidence.held_in_scrapes import held_in_scrapes
 from tailrace.diagnose.speech_evidence.turns import turns_of
 from tailrace.model.finding import Action, Evidence, Finding
 
