@@ -27,8 +27,10 @@ def with_pipes(lines: Sequence[Line]) -> list[Line]:
     first = next((place for place, (_, text) in enumerate(lines) if _HAS.search(text)), None)
     if first is None:
         return list(lines)
-    kept, out = list(lines[:first]), []
-    starts, length = [], 0
+    kept = list(lines[:first])
+    out: list[Line] = []
+    starts: list[tuple[int, int]] = []
+    length = 0
     for number, text in lines[first:]:
         if length > MOST:
             break
