@@ -40,7 +40,7 @@ def diagnose(evidence: EvidenceSet) -> Diagnosis:
         return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.hardware)))
     checked = check(evidence)
     evidence = checked.sound
-    found = _with_observed(_of_requests(evidence, checked), observed)
+    found = _with_observed(_of_requests(evidence, checked), observed, triage_arms(evidence.observed))
     found = msgspec.structs.replace(
         found,
         observations=seen_beside(evidence.meanwhile),
@@ -113,9 +113,14 @@ def _nothing_shown(first: Finding, calm: str) -> str:
     return f"Cannot tell. Needed: {'; '.join(first.missing)}."
 
 
-def _with_observed(found: Diagnosis, observed: list[Finding]) -> Diagnosis:
-    """Requests lead; foreign evidence beside them adds its findings, and may raise a level."""
+def _with_observed(found: Diagnosis, observed: list[Finding], rules: list[str]) -> Diagnosis:
+    """Requests lead; foreign evidence beside them adds its findings and the rules of triage that its arms fire
+    (`rules`), and may raise a level.
+    """
     observed = [item for item in observed if item.level is not Level.INSUFFICIENT]
+    if rules:
+        both = sorted({*found.triage, *rules}, key=lambda rule: int(rule[1:]))
+        found = msgspec.structs.replace(found, triage=both)
     beside = [item for item in observed if _is_beside(item)]
     known = {item.code for item in found.validity}
     found = msgspec.structs.replace(

@@ -8,7 +8,7 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.model.finding import Evidence, Finding, Level
+from tailrace.model.finding import Evidence, Finding, Level, Proof
 from tailrace.model.stage import STAGES
 from tailrace.store.table import RecordTable
 
@@ -65,4 +65,5 @@ def impossible_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         price="None: nothing can be concluded from these records.",
         verify=evidence.verify_command,
         level=Level.PROVEN,
+        proof=Proof.IMPOSSIBLE,
     )

@@ -11,7 +11,7 @@ from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed, Rows
 from tailrace.diagnose.record_evidence.event_tokens import event_tokens
-from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 __all__ = ["MetricUnit"]
 
@@ -77,6 +77,7 @@ class MetricUnit(Cause):
             price="Numbers per token and per chunk of older runs cannot be compared.",
             verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
             level=Level.PROVEN if fits else Level.CONSISTENT,
+            proof=Proof.IMPOSSIBLE,
         )
 
     def _rate(self, arm: Arm, observed: Observed) -> Finding | None:
