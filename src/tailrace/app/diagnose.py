@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from tailrace.analyze.vantage import APPLICATION, one_vantage
 from tailrace.diagnose.engine import diagnose
@@ -83,13 +86,17 @@ class Given:
         columns: Mapping[str, str] | None = None,
     ) -> None:
         """`before` is the window to compare with; `columns` as of `read_source`. InputError as of `read_any`."""
+        once, again = _each_once(sources)
         self._read = [
             one
-            for order, source in enumerate(sources)
+            for order, source in enumerate(once)
             for one in read_any(
                 source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
             )
         ]
+        if again and self._read:
+            said = [f"{name} was given twice: it is read once" for name in again]
+            self._read[0] = msgspec.structs.replace(self._read[0], notes=[*self._read[0].notes, *said])
         self._before = None
         if before is not None:
             self._before = next(iter(read_any(before, allow_partial=allow_partial, token=token)))
@@ -118,6 +125,18 @@ def diagnose_sources(
         sources, before=before, objectives=objectives, allow_partial=allow_partial, token=token, columns=columns
     )
     return given.diagnosis(facts)
+
+
+def _each_once(sources: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The sources, and those that were named again, by whatever path: twice the requests are not twice the evidence."""
+    seen: set[str] = set()
+    once: list[str] = []
+    again: list[str] = []
+    for source in sources:
+        name = source if source == "-" or is_url(source) else os.path.realpath(source)
+        (again if name in seen else once).append(source)
+        seen.add(name)
+    return once, again
 
 
 def _decode(line: bytes, place: str) -> RequestRecord:

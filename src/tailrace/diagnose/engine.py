@@ -34,7 +34,9 @@ MIN_N: Final = 20
 
 def diagnose(evidence: EvidenceSet) -> Diagnosis:
     """Why is the tail slow? Findings are ranked; with nothing wrong there is none, and the summary says so."""
-    observed = _observed(evidence)
+    observed, beyond = _observed(evidence)
+    if beyond:
+        evidence.not_understood = [*evidence.not_understood, *beyond]
     if not len(evidence.table) and not len(evidence.applications):
         found = _of_observed(evidence, observed) if evidence.observed else _without_requests(evidence)
         return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.hardware)))
@@ -50,19 +52,26 @@ def diagnose(evidence: EvidenceSet) -> Diagnosis:
     return told(evidence, found, forbidden=bool(checked.forbidding))
 
 
-def _observed(evidence: EvidenceSet) -> list[Finding]:
-    """What foreign evidence leads to; where a number cannot be right, that and nothing else."""
+def _observed(evidence: EvidenceSet) -> tuple[list[Finding], list[str]]:
+    """What foreign evidence leads to, where a number cannot be right that and nothing else; and which causes could not
+    be computed, because a number of somebody's lies at the edge of what a float holds.
+    """
     if not evidence.observed:
-        return []
-    found = []
+        return [], []
+    found: list[Finding] = []
+    beyond: list[str] = []
     for cause in CAUSES:
-        finding = cause.observe(evidence.observed)
+        try:
+            finding = cause.observe(evidence.observed)
+        except ArithmeticError as error:  # one number that is none must not take the answer of all other causes
+            beyond.append(f"{cause.code}: its arithmetic is impossible with these numbers ({error})")
+            continue
         if finding is not None:
             if cause.ends and finding.level is not Level.SUSPECTED:
-                return [finding]
+                return [finding], beyond
             found.append(finding)
     found += lint(CAUSES, evidence.observed, [finding.code for finding in found])
-    return disciplined(rank(found), lambda: rule_on(evidence.observed))
+    return disciplined(rank(found), lambda: rule_on(evidence.observed)), beyond
 
 
 def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:

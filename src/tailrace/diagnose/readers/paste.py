@@ -10,6 +10,7 @@ import msgspec
 
 from tailrace.diagnose.observed import Arm, Observed, Understood
 from tailrace.diagnose.observed.moved import moved
+from tailrace.diagnose.readers.binary import binary_words
 from tailrace.diagnose.readers.grids import Line
 from tailrace.diagnose.readers.html_tables import with_pipes
 from tailrace.diagnose.readers.paste_blocks import Block, BlockKind, blocks_of, is_mixed
@@ -32,10 +33,15 @@ _TEXTS: Final = frozenset({"", ".txt", ".md", ".markdown", ".out"})
 
 def is_paste(path: Path) -> bool:
     """Whether a file is a text that mixes formats."""
-    if path.suffix.lower() not in _TEXTS or not path.is_file():
+    if path.suffix.lower() not in _TEXTS:
         return False
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return False  # whoever reads it says what is wrong with it
     return b"\0" not in head and is_mixed(head.decode("utf-8-sig", "replace"))
 
 
@@ -48,6 +54,9 @@ def read_paste(data: bytes, name: str, decode: Decode) -> list[Source]:
         raise InputError(
             f"it has {len(data) / 2**20:.0f} MiB; a paste has up to {MOST_BYTES >> 20}", place=name, remedy="Save it."
         )
+    binary = binary_words(data[:_HEAD])
+    if binary is not None:
+        raise InputError(binary[0], place=name, remedy=binary[1])
     text = data.decode("utf-8-sig", "replace")
     if not text.strip():
         raise InputError("there is nothing in it", place=name, remedy="Pipe or paste a log, a table, an issue.")
