@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from shlex import quote
+from typing import Final
 
 from tailrace.analyze.timebase import in_order
 from tailrace.analyze.vantage import split_applications, without_cached
@@ -21,6 +23,9 @@ from tailrace.store.table import RecordTable
 
 __all__ = ["EvidenceSet"]
 
+ENGINE_URL: Final = "http://localhost:8000"
+"""Where a command is to be tried that nobody told an address for."""
+
 
 class EvidenceSet:
     """Everything that the rules may look at. Build it with `from_run`, `from_table`, or a reader.
@@ -29,7 +34,8 @@ class EvidenceSet:
     of records that were lost. `before` is the window to compare with, if there is one. Records that services before the
     gateway have reported may be among the others: they are kept apart, as `applications`. `hardware` is what
     was seen of the machine and its accelerators, `observed` what foreign evidence says, `events` what is known to have
-    happened: (wall clock in s, words), such as a deploy or a reloaded configuration.
+    happened: (wall clock in s, words), such as a deploy or a reloaded configuration. `left_out`: rule -> records that
+    broke it and were left out, `left_out_rows` of them in all.
     """
 
     def __init__(
@@ -47,6 +53,8 @@ class EvidenceSet:
         hardware: Hardware | None = None,
         observed: Observed | None = None,
         events: Sequence[tuple[float, str]] = (),
+        left_out: dict[str, int] | None = None,
+        left_out_rows: int = 0,
     ) -> None:
         ours, self.applications = (in_order(one) for one in split_applications(table))
         self.table = without_cached(ours)
@@ -61,6 +69,8 @@ class EvidenceSet:
         self.hardware = hardware or Hardware()
         self.observed = observed or Observed()
         self.events = sorted(events)
+        self.left_out = left_out or {}
+        self.left_out_rows = left_out_rows
 
     @classmethod
     def from_run(cls, run: Run, *, before: Run | None = None, objectives: Objectives | None = None) -> EvidenceSet:
@@ -79,7 +89,9 @@ class EvidenceSet:
         """Evidence from records alone."""
         return cls(table, objectives=objectives)
 
-    def with_table(self, table: RecordTable) -> EvidenceSet:
+    def with_table(
+        self, table: RecordTable, *, left_out: dict[str, int] | None = None, left_out_rows: int = 0
+    ) -> EvidenceSet:
         """The same evidence with other records of the window: those that a validity check left."""
         return EvidenceSet(
             RecordTable.concat([table, self.applications]),
@@ -94,6 +106,8 @@ class EvidenceSet:
             hardware=self.hardware,
             observed=self.observed,
             events=self.events,
+            left_out=left_out,
+            left_out_rows=left_out_rows,
         )
 
     @cached_property
@@ -137,7 +151,11 @@ class EvidenceSet:
         header = self.header
         before = self.sources[0] if header and self.sources else "before.run"
         if header is None or not header.target.startswith("http"):
-            return f"tailrace bench URL --rate R --duration 60 --out after.run && tailrace compare {before} after.run"
+            rate = len(self.now.every) / self.now.span_s if self.now.span_s > 0 else 5.0
+            return (
+                f"tailrace bench {ENGINE_URL} --rate {max(rate, 0.01):.3g} --duration 60 --out after.run && tailrace "
+                f"compare {quote(before)} after.run"
+            )
         arrival = header.arrival
         load = arrival_options(arrival)
         span = max(60, round(self.now.span_s))
@@ -146,7 +164,7 @@ class EvidenceSet:
             parts.append(f"--mix '{header.mix}'")
         if arrival.seed is not None:
             parts.append(f"--seed {arrival.seed}")
-        return " ".join(parts) + f" --out after.run && tailrace compare {before} after.run"
+        return " ".join(parts) + f" --out after.run && tailrace compare {quote(before)} after.run"
 
     # -- engine state, from scrapes or from what the records saw
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from tailrace.analyze.labels import among, codes_of
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.stream_bursts import StreamBursts, stream_bursts
@@ -28,9 +29,10 @@ def bursty_path(evidence: EvidenceSet) -> tuple[str, StreamBursts] | None:
     """(name of the path, its streams) where most streams of a backend, or of all, come in bursts or at once."""
     window = evidence.now
     every = stream_bursts(window)
-    labels = window.done.column("backend").astype(str)
-    for name in ["", *sorted(set(labels) - {""})]:
-        mine = every if not name else every.of(labels == name)
+    labels = window.done.column("backend")
+    _, names = codes_of(labels)
+    for name in ["", *(name for name in names if name)]:
+        mine = every if not name else every.of(among(labels, {name}))
         if mine.rows.size >= LEAST and float(mine.bursty.mean()) >= MOST:
             return name, mine
     return None
@@ -127,7 +129,11 @@ def buffering_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | Non
         "proxy_buffering off; proxy_http_version 1.1; or the header X-Accel-Buffering: no), with no compression "
         "and no body transformation of text/event-stream. The engine is not to blame: neither tune nor scale it.",
         price="A write for each event instead of one a buffer: a little CPU at the hop.",
-        verify="curl -N straight to the engine and through the hop: the events must come one by one on both",
+        verify=(
+            "tailrace bench http://localhost:8080 --concurrency 1 --requests 20 --out via.run && "
+            "tailrace bench http://localhost:8000 --concurrency 1 --requests 20 --out direct.run && "
+            "tailrace compare direct.run via.run  # events must come one by one on both"
+        ),
         missing=missing,
         disproof_checked=[f"{share:.0%} of the streams of the path are hit, not only the slow ones"],
     )
