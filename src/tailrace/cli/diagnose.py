@@ -68,27 +68,25 @@ def diagnose(
 
     Example: tailrace diagnose after.run --before before.run --objective ttft_p99=500ms
     """
-    from tailrace.app.diagnose import diagnose_sources
+    from tailrace.app.diagnose import Given
     from tailrace.cli.objectives import parse_objectives
     from tailrace.model.errors import InputError
+    from tailrace.model.finding import Level
 
     if fail_on not in (None, "found"):
         raise InputError(f"there is no answer {fail_on!r}", place="--fail-on", remedy="Use --fail-on found.")
     sources = sources or []
 
-    def answer(known: list[str]) -> Diagnosis:
-        return diagnose_sources(
-            sources,
-            before=before,
-            objectives=parse_objectives(objective or []),
-            allow_partial=partial,
-            token=token,
-            facts=known,
-            columns=_columns(column or []),
-        )
-
-    known = _known(list(facts or []), sources, answer, ask=ask)
-    result = answer(known)
+    given = Given(
+        sources,
+        before=before,
+        objectives=parse_objectives(objective or []),
+        allow_partial=partial,
+        token=token,
+        columns=_columns(column or []),
+    )
+    known = _known(list(facts or []), sources, given.diagnosis, ask=ask)
+    result = given.diagnosis(known)
     if facts_out is not None:
         _write_facts(known, facts_out)
     both = None
@@ -101,7 +99,7 @@ def diagnose(
 
         write_diagnosis(result, html, sources)
     _put(result, both, as_json=as_json)
-    if fail_on == "found" and result.findings:
+    if fail_on == "found" and any(finding.level is not Level.INSUFFICIENT for finding in result.findings):
         raise typer.Exit(_EXIT_ANSWER)
 
 
