@@ -155,6 +155,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
     if checked.blocks:
         return Diagnosis(
             validity=checked.findings,
+            findings=[item for item in checked.findings if item.code.startswith("METRIC_")],
             action=Action.COLLECT,
             not_understood=evidence.not_understood,
             summary="The numbers do not allow a diagnosis: "

@@ -13,6 +13,7 @@ from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Arm, Observed
 from tailrace.diagnose.readers.gpu_series import series_of_gpus
 from tailrace.diagnose.readers.metric_observations import observations_of
+from tailrace.diagnose.readers.request_table import windows_of_requests
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.source import Kind, Source
 from tailrace.model.engine_state import EngineState
@@ -70,12 +71,16 @@ def gather(
         )
     if before is not None and before.table is None:
         raise InputError("it holds no records of requests", place=before.name, remedy="Give a run file or records.")
+    earlier = before.table if before is not None else None
+    windows = windows_of_requests(observed) if before is None and not _has_records(sources) else None
+    if windows is not None:
+        earlier, tables = windows[0], [windows[1]]
     runs = [source.run for source in sources if source.run is not None]
     limited = next((run.trailer.client for run in runs if run.trailer and run.trailer.client.limited), None)
     first = runs[0].trailer.client if runs and runs[0].trailer else None
     return EvidenceSet(
         RecordTable.concat(tables) if len(tables) > 1 else tables[0] if tables else RecordTable.from_records([]),
-        before=with_inferred(before.table) if before and before.table is not None else None,
+        before=None if earlier is None else with_inferred(earlier),
         header=runs[0].header if runs else None,
         client=limited or first,
         states=_states(sources),

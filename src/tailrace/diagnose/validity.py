@@ -19,6 +19,7 @@ __all__ = ["Checked", "check", "impossible_rows"]
 MAX_DROPPED: Final = 0.01
 MAX_IMPOSSIBLE: Final = 0.05
 LATE_MS: Final = 50.0
+LEAST_STREAMS: Final = 5
 LONGEST_NS: Final = 7 * 86_400 * 1_000_000_000
 """No request takes a week; a value above it is a missing stamp read as the epoch."""
 
@@ -100,10 +101,46 @@ def check(evidence: EvidenceSet) -> Checked:
                 action=Action.COLLECT,
             )
         )
+    doubled = _first_token_among_gaps(sound)
+    blocks = blocks or bool(doubled)
+    findings += doubled
     findings += _coordinated_omission(sound)
     findings += _token_unit(sound)
     findings += _little(evidence, sound)
     return Checked(findings, blocks, sound)
+
+
+def _first_token_among_gaps(table: RecordTable) -> list[Finding]:
+    """Clients that list the first token as the first gap, too: the longest gap of each stream is its TTFT."""
+    ttft = table.column("ttft_ns")
+    same = seen = 0
+    for row, timeline in enumerate(table.timelines):
+        if timeline is None or len(timeline.at_ns) < 3 or not ttft[row] > 0:
+            continue
+        gaps = np.diff(np.asarray(timeline.at_ns, dtype=np.float64))
+        seen += 1
+        same += int(np.argmax(gaps)) == 0 and abs(float(gaps[0]) - float(ttft[row])) <= 1e-3 * float(ttft[row])
+    if seen < LEAST_STREAMS or same < 0.9 * seen:
+        return []
+    return [
+        _finding(
+            "METRIC_BUG",
+            Level.PROVEN,
+            f"The longest gap (ITL) of a stream is its TTFT in {same} of {seen} streams: the client counts the first "
+            "token among the gaps, so ITL's mean and p99 are not the engine's.",
+            [
+                Evidence(
+                    text=f"first gap = TTFT, and the longest of its stream, in {same} of {seen} streams",
+                    source="timeline + record:ttft_ns",
+                    name="same",
+                    value=float(same),
+                )
+            ],
+            "Drop the first gap of each stream and compute ITL again; repair the client (an `else` that is missing "
+            "between the first chunk and the others).",
+            action=Action.FIX,
+        )
+    ]
 
 
 def _coordinated_omission(table: RecordTable) -> list[Finding]:

@@ -4,6 +4,7 @@ of a machine, a log of nvidia-smi, a summary of nsys, the result of another load
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -35,7 +36,7 @@ from tailrace.diagnose.readers.signals import MARK, read_signals
 from tailrace.diagnose.readers.speech_events import SPEECH_EVENTS
 from tailrace.diagnose.readers.table_text import first_headings
 from tailrace.diagnose.readers.tables import numbered_lines
-from tailrace.diagnose.readers.text import observed_text
+from tailrace.diagnose.readers.text import TEXT, observed_text
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
 from tailrace.diagnose.readers.voice_payload import VOICE_PAYLOAD
 from tailrace.engines.nvidia_smi import is_query_header, read_query
@@ -48,6 +49,8 @@ from tailrace.store.table import RecordTable
 __all__ = ["Kind", "Source", "kind_of", "read_source"]
 
 _JSON_HEAD: Final = 4096
+_HEADING: Final = re.compile(rb"#{1,6} (?!TYPE |HELP |UNIT |EOF)[^\n]*\n\s*\n")
+"""Markdown: a title and a blank line; a comment of a scrape has its samples below."""
 _REMEDY: Final = (
     "Give an engine's or a proxy's log, a table, a run file (`tailrace bench … --out`), records as JSON lines "
     "(`tailrace records export`), a gateway's data "
@@ -151,6 +154,8 @@ def _other_kind(start: bytes, name: str) -> tuple[Kind, Format | None] | None:
     read_as = format_of(start.decode("utf-8", "replace"), name)
     if read_as is not None:
         return Kind.OBSERVED, read_as
+    if _HEADING.match(start):
+        return Kind.OBSERVED, TEXT
     return (Kind.SCRAPE, None) if start.startswith(b"#") or _looks_like_samples(start) else None
 
 

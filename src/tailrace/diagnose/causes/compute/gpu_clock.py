@@ -15,6 +15,7 @@ from tailrace.diagnose.hardware import Hardware, shares_of_gpu
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.pace import Pace, compare_pace
 from tailrace.diagnose.series_evidence.clock_in_series import clock_in_series
+from tailrace.diagnose.series_evidence.power_at_once import clock_at_once
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["PowerCap", "Thermal"]
@@ -174,7 +175,8 @@ class PowerCap(_GpuClock):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From tables, forms and printed benchmarks."""
-        return surest([super().observe(observed), power_on_arms(self, observed)])
+        once = clock_at_once(self, observed, heat=False, advice=self.advice, price=self.price)
+        return surest([super().observe(observed), power_on_arms(self, observed), once])
 
 
 class Thermal(_GpuClock):
@@ -195,4 +197,5 @@ class Thermal(_GpuClock):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From tables, forms and printed benchmarks."""
-        return surest([super().observe(observed), thermal_on_arms(self, observed)])
+        once = clock_at_once(self, observed, heat=True, advice=self.advice, price=self.price)
+        return surest([super().observe(observed), thermal_on_arms(self, observed), once])
