@@ -97,6 +97,10 @@ def tell_the_story(result: dict[str, Any]) -> None:
     assert (first["code"], first["layer"]) == ("SCHED_PREFILL_STEALS_DECODE", "scheduler")
     assert first["level"] in ("proven", "consistent")
     assert diagnosis["action"] == "tune"
+    worst = result["worst"]
+    assert worst["prompt_tokens"] <= 2000
+    assert worst["waits"][0]["neighbours"][0]["prompt_tokens"] >= 5000, "the document that held it up is named"
+    assert worst["waits"][0]["neighbours"][0]["request_id"] in worst["sentences"][0]
     assert comparison["verdict"] == "improved", comparison["summary"]
     assert "p99" in comparison["summary"]
     assert any(name.endswith(".p99") for name in comparison["headline"])

@@ -39,6 +39,7 @@ def test_a_gateway_gives_records_and_metrics():
     assert server.asked == [
         "/records?limit=50&since=5m",
         "/signals",
+        "/happenings",
         "/records?limit=50&since=5m&vantage=application",
         "/metrics",
     ]
@@ -47,6 +48,12 @@ def test_a_gateway_gives_records_and_metrics():
 def test_a_gateway_on_the_engines_machine_gives_its_signals():
     with serving(Admin(records="{}\n", metrics="x 1\n", signals='{"tailrace_signals": 1}')) as server:
         assert fetch(server).signals == b'{"tailrace_signals": 1}'
+
+
+def test_what_happened_to_a_gateway_comes_along():
+    said = '{"happenings": []}'
+    with serving(Admin(records="{}\n", metrics="x 1\n", happenings=said)) as server:
+        assert fetch(server).happenings == said.encode()
 
 
 def test_two_scrapes_lie_apart():

@@ -49,13 +49,17 @@ def prepare(folder):
     (backend / stub.name).write_bytes(stub.read_bytes())
     (backend / stub.name).chmod(0o755)
     shutil.copytree(HERE / "triton_models", folder / "models", dirs_exist_ok=True)
-    shutil.copytree(HERE / "triton_models" / "double", folder / "models" / "double_alone", dirs_exist_ok=True)
+    for name in ("double_alone", "patient"):
+        shutil.copytree(HERE / "triton_models" / "double", folder / "models" / name, dirs_exist_ok=True)
     config = (HERE / "triton_models" / "double" / "config.pbtxt").read_text()
     # The same model, each request on its own.
     alone = [
         line for line in config.replace('"double"', '"double_alone"').splitlines() if "dynamic_batching" not in line
     ]
     (folder / "models" / "double_alone" / "config.pbtxt").write_text("\n".join(alone))
+    # And one whose batcher waits long for a second request.
+    patient = config.replace('"double"', '"patient"').replace("microseconds: 4000", "microseconds: 120000")
+    (folder / "models" / "patient" / "config.pbtxt").write_text(patient)
     return packages, server
 
 

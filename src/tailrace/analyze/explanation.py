@@ -185,7 +185,7 @@ class _Others:
         streams = still = 0
         with np.errstate(invalid="ignore"):
             rows = np.flatnonzero((self.first < begin) & (self.end > end))
-        for row in rows:
+        for row in rows.tolist():
             timeline = self.table.timelines[row]
             if row == self.row or timeline is None:
                 continue

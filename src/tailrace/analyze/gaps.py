@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -50,29 +49,20 @@ def pooled_gaps(table: RecordTable, rows: NDArray[np.int64]) -> Gaps:
     events: then nothing else is possible. An entry that swallowed m events when the timeline was thinned stands for
     m + 1 gaps of their mean length; the longest gaps survive thinning as they were.
     """
-    kept = [row for row in rows.tolist() if table.timelines[row] is not None]
-    lines = [line for row in kept if (line := table.timelines[row]) is not None]
-    thinned = sum(line.thinned for line in lines)
-    sizes = np.array([len(line.at_ns) for line in lines], dtype=np.int64)
-    total = int(sizes.sum())
-    # All events of all timelines as three flat arrays: a few nanoseconds each, instead of microseconds a timeline.
-    at, kind, tokens = (
-        np.fromiter(chain.from_iterable(getattr(line, name) for line in lines), dtype=np.int64, count=total)
-        for name in ("at_ns", "kind", "tokens")
-    )
+    kept, sizes, at, kind, tokens, thinned, says_merged = table.timelines.events(rows)
     carries = kind <= EventKind.REFUSAL
     which = np.repeat(np.arange(sizes.size), sizes)[carries]
     at, tokens = at[carries], tokens[carries]
     events = np.bincount(which, minlength=sizes.size)
     # Nothing else is possible where the total equals the number of events.
-    output = table.column("output_tokens")[np.array(kept, dtype=np.int64)]
+    output = table.column("output_tokens")[kept]
     tokens = np.where((output == events)[which] & _any_unsaid(tokens, which, sizes.size)[which], 1, tokens)
     same = which[1:] == which[:-1]
     which, begin, end, brought = which[1:][same], at[:-1][same], at[1:][same], tokens[1:][same]
-    merged = [place for place, line in enumerate(lines) if line.merged]
-    if merged:
-        which, begin, end, brought = _with_unthinned(lines, merged, which, begin, end, brought)
-    return Gaps(np.array(kept, dtype=np.int64)[which], begin, end, brought, len(lines), thinned)
+    if says_merged.any():
+        merged = {place: table.timelines[int(kept[place])] for place in np.flatnonzero(says_merged).tolist()}
+        which, begin, end, brought = _with_unthinned(merged, which, begin, end, brought)
+    return Gaps(kept[which], begin, end, brought, kept.size, int(thinned.sum()))
 
 
 def _any_unsaid(tokens: NDArray[np.int64], which: NDArray[np.int64], lines: int) -> NDArray[np.bool_]:
@@ -84,8 +74,7 @@ _Flat = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[n
 
 
 def _with_unthinned(
-    lines: list[Timeline],
-    merged: list[int],
+    merged: dict[int, Timeline | None],
     which: NDArray[np.int64],
     begin: NDArray[np.int64],
     end: NDArray[np.int64],
@@ -93,13 +82,13 @@ def _with_unthinned(
 ) -> _Flat:
     """The gaps with those of thinned timelines taken apart again, in the same order."""
     out: list[_Flat] = []
-    edges = np.searchsorted(which, merged)
+    edges = np.searchsorted(which, list(merged))
     last = 0
-    for place, first in zip(merged, edges.tolist(), strict=True):
+    for (place, line), first in zip(merged.items(), edges.tolist(), strict=True):
         until = int(np.searchsorted(which, place, side="right"))
         out.append((which[last:first], begin[last:first], end[last:first], brought[last:first]))
-        if until > first:
-            parts = _unthinned(lines[place], begin[first:until], end[first:until], brought[first:until])
+        if until > first and line is not None:
+            parts = _unthinned(line, begin[first:until], end[first:until], brought[first:until])
             out.append((np.full(parts[0].size, place, dtype=np.int64), *parts))
         last = until
     out.append((which[last:], begin[last:], end[last:], brought[last:]))

@@ -27,15 +27,17 @@ def infer_waits(table: RecordTable, *, partial: bool = False) -> list[Split | No
     Rows whose engine reported both stages are not inferred but learnt from: what is stated of the others is calibrated
     with them. `partial`: others used the engine too, whose requests are not in the table.
     """
+    marked = table.timelines.kept
+    placed = ~np.isnan(table.column("run_offset_ns"))
+    # A million rows of a gateway have no place on one clock: that is seen without a look at each.
+    if not (placed & marked & np.isnan(table.column("prefill_ns"))).any():
+        return [None] * len(table)
     rows = [_row(table, index) for index in range(len(table))]
     heard = [one for one in rows if one is not None]
-    unmarked = sum(timeline is None for timeline in table.timelines)
-    if not heard or unmarked == len(table):
-        return [None] * len(table)
-    if unmarked:
+    if not marked.all():
         # Whoever got tokens and has no timeline is a stranger: it worked in steps that it does not mark.
         seen = ~np.isnan(table.column("ttft_ns").astype(np.float64))
-        partial = partial or any(got and timeline is None for got, timeline in zip(seen, table.timelines, strict=True))
+        partial = partial or bool((seen & ~marked).any())
     scene = Scene([one.heard for one in heard])
     model = WaitModel()
     out: list[Split | None] = [None] * len(table)

@@ -23,6 +23,7 @@ import numpy as np
 from tailrace.analyze.bench_summary import summarise
 from tailrace.analyze.compare import compare
 from tailrace.analyze.decompose import TailStages, tail_stages
+from tailrace.analyze.explanation import Explanation, explain, worst_row
 from tailrace.app import llamacpp_engine
 from tailrace.app.children import Child
 from tailrace.app.diagnose import diagnose_sources
@@ -135,6 +136,8 @@ class DemoResult(msgspec.Struct, frozen=True, kw_only=True):
     """The gateway's page, open while the demo runs."""
     baseline: BenchSummary
     diagnosis: Diagnosis
+    worst: Explanation | None = None
+    """Of the chats, the one whose reader waited longest at one time."""
     changes: list[str] = []
     candidate: BenchSummary | None = None
     comparison: Comparison | None = None
@@ -153,6 +156,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     by_class: dict[str, BenchSummary] = {}
     stages: TailStages | None = None
     diagnosis: Diagnosis | None = None
+    worst: Explanation | None = None
     comparison: Comparison | None = None
     changes: list[str] = []
 
@@ -223,7 +227,7 @@ class _Story:
     async def run(self, page: str) -> DemoResult:
         baseline = await self._arm("baseline")
         self._go_on()
-        diagnosis = await self._diagnose()
+        diagnosis, worst = await self._diagnose()
         result = DemoResult(
             engine=self._engine.name,
             simulated=self._options.engine == SIMULATED,
@@ -233,6 +237,7 @@ class _Story:
             page=page,
             baseline=baseline,
             diagnosis=diagnosis,
+            worst=worst,
         )
         first = diagnosis.findings[0].code if diagnosis.findings else ""
         remedy = REMEDIES.get(first)
@@ -289,11 +294,21 @@ class _Story:
         classes = [one.name for one in self._workload.mix]
         return stages, {name: summarise(table.where(table.column("lane") == name)) for name in classes}
 
-    async def _diagnose(self) -> Diagnosis:
+    async def _diagnose(self) -> tuple[Diagnosis, Explanation | None]:
         # The gateway's records: they know the engine's own stages, the load generator's do not.
         diagnosis = await asyncio.to_thread(diagnose_sources, [str(self._folder / "records")])
-        self._tell(Step(name="diagnosed", diagnosis=diagnosis))
-        return diagnosis
+        worst = await asyncio.to_thread(self._worst)
+        self._tell(Step(name="diagnosed", diagnosis=diagnosis, worst=worst))
+        return diagnosis, worst
+
+    def _worst(self) -> Explanation | None:
+        """The chat that waited longest, explained; `None` where no chat came through."""
+        table = RecordStore(self._folder / "records").table(with_timelines=True)
+        chats = np.flatnonzero(table.column("prompt_tokens").astype(float) <= self._scene.document_tokens)
+        try:
+            return explain(table, int(chats[worst_row(table.where(chats))]))
+        except ValueError:
+            return None
 
     async def _change(self, remedy: Remedy) -> list[str]:
         changes = [await self._engine.change(remedy)]

@@ -13,6 +13,7 @@ from tailrace.diagnose.engine import diagnose
 from tailrace.diagnose.gather import gather
 from tailrace.diagnose.readers.facts import observed_facts
 from tailrace.diagnose.readers.given_facts import PLACE, facts_from
+from tailrace.diagnose.readers.happenings import read_happenings
 from tailrace.diagnose.readers.json_lines import parse_lines
 from tailrace.diagnose.readers.paste import MOST_BYTES, is_paste, read_paste
 from tailrace.diagnose.readers.scrape import read_scrape
@@ -113,6 +114,8 @@ def _live(url: str, token: str, timeout_s: float) -> list[Source]:
         out.append(Source(name=url, kind=Kind.LINES, table=table, applications=applications))
     if found.signals:
         out.append(_signals(found.signals, f"{url}/signals"))
+    if found.happenings:
+        out.append(_happenings(found.happenings, f"{url}/happenings"))
     for scrape in found.scrapes:
         state, notes = read_scrape(scrape.text, scrape.at_ns)
         # A gateway's own metrics are no engine's: only what was understood is evidence.
@@ -135,6 +138,13 @@ def _signals(body: bytes, name: str) -> Source:
         return Source(name=name, kind=Kind.SIGNALS, hardware=read_signals(body, name))
     except InputError as error:
         return Source(name=name, kind=Kind.SIGNALS, notes=[f"{name}: {error.message}"])
+
+
+def _happenings(body: bytes, name: str) -> Source:
+    try:
+        return Source(name=name, kind=Kind.HAPPENINGS, events=read_happenings(body, name))
+    except InputError as error:
+        return Source(name=name, kind=Kind.HAPPENINGS, notes=[f"{name}: {error.message}"])
 
 
 def _of_applications(body: bytes, place: str) -> list[bytes]:

@@ -41,6 +41,8 @@ class Question(msgspec.Struct, kw_only=True):
     """Share of the records that were lost."""
     hardware: Hardware = msgspec.field(default_factory=Hardware)
     states: list[EngineState] = []
+    events: list[tuple[float, str]] = []
+    """What is known to have happened: (wall clock in s, words)."""
 
 
 def answer(question: Question) -> Diagnosis:
@@ -64,6 +66,7 @@ def answer(question: Question) -> Diagnosis:
             dropped=question.dropped,
             hardware=question.hardware,
             states=question.states,
+            events=question.events,
         )
     )
 

@@ -40,15 +40,18 @@ from tailrace.app.worker_link import (
 )
 from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.amendments import AmendmentFork
-from tailrace.gateway.config import Config, parse_objectives
+from tailrace.gateway.config import Config, parse_objectives, to_plain
 from tailrace.gateway.engine_link import EngineNews
 from tailrace.gateway.fixed_keys import check_change
+from tailrace.gateway.happenings import HappeningKind, Happenings, changed_keys
 from tailrace.gateway.history import Follower, Followers
 from tailrace.gateway.tls import tls_shape
 from tailrace.govern.leases import LeaseBook, Orders
 from tailrace.model.errors import InputError
 
 _SWEEP_S: Final = 0.05
+_LOOK_S: Final = 1.0
+"""How exact the time is of what is only seen by looking."""
 _SOUND_S: Final = 10.0
 """A worker that lived for so long did not die of its start."""
 _FIRST_PAUSE_S: Final = 0.1
@@ -94,6 +97,8 @@ class Fleet:
             amendments=self.amendments,
             metrics=self.past_metrics,
         )
+        self.happenings = Happenings()
+        """What changed for all workers together."""
         self.restarts = 0
         self.cut = 0
         self.closing = False
@@ -102,6 +107,7 @@ class Fleet:
         self._failures = [0] * config.workers
         self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._next_look = 0.0
         self._up = False
         """Every worker has served once."""
         self._changing = asyncio.Lock()
@@ -188,6 +194,7 @@ class Fleet:
         self.engines.check_tls()
         serving = self.serving()
         await asyncio.gather(*(worker.ask("check", None, config=config) for worker in serving))
+        self.happenings.note(HappeningKind.CONFIGURATION, changed_keys(to_plain(self.config), to_plain(config)))
         self.config = config
         self.engines.renew_tls()
         self._tell(self.book.replace(config.lane_policies(), config.total_running, monotonic_ns()))
@@ -216,6 +223,7 @@ class Fleet:
                 new.on_trial = False
                 old.state = State.RETIRING
                 old.send(Retire(_longest(config)))
+                self.happenings.note(HappeningKind.WORKER, f"worker {old.pid} is replaced by worker {new.pid}")
                 if self.config is not config:
                     await self._take_over(config)
 
@@ -319,6 +327,7 @@ class Fleet:
         if unasked:
             how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             _say(f"worker {worker.pid} {how}; another one is started")
+            self.happenings.note(HappeningKind.WORKER, f"worker {worker.pid} {how}; another one is started")
 
     # -- what is told to all
 
@@ -358,6 +367,13 @@ class Fleet:
         while True:
             await asyncio.sleep(_SWEEP_S)
             self._tell(self.book.sweep(monotonic_ns()))
+            if time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + _LOOK_S
+                self.look_at_engines()
+
+    def look_at_engines(self) -> None:
+        """Note what has changed of them."""
+        self.happenings.look_at_engines(self.engines.links().items())
 
     @contextmanager
     def follow(self) -> Iterator[Follower]:

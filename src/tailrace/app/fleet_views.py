@@ -24,6 +24,7 @@ from tailrace.export.prometheus import GatewayMetrics
 from tailrace.gateway.applications import GATEWAY
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.engine_link import EngineLink
+from tailrace.gateway.happenings import HappeningKind, ordered
 from tailrace.gateway.history import Address, Follower, History
 from tailrace.gateway.host.signals import HostSignals
 from tailrace.gateway.routing import command, no_canary
@@ -277,6 +278,16 @@ class FleetViews:
     def follow(self, vantage: str = GATEWAY) -> AbstractContextManager[Follower]:
         """Receive every record of one vantage from now on."""
         return self._fleet.follow() if vantage == GATEWAY else self.applications.follow()
+
+    async def happenings(self) -> list[dict[str, Any]]:
+        """What changed while it served, oldest first. What all workers did alike is told once, by the fleet."""
+        said = await self._ask("happenings", list[dict[str, Any]])
+        own = [
+            [{**one, "worker": worker.pid} for one in listed if one["kind"] != HappeningKind.CONFIGURATION]
+            for worker, listed in said
+        ]
+        self._fleet.look_at_engines()
+        return ordered([self._fleet.happenings.view(), *own])
 
     async def canary(self) -> dict[str, Any]:
         """No canary: the configuration refuses one with several workers. The copies are each worker's own."""

@@ -16,6 +16,7 @@ import msgspec
 from tailrace.app.children import child_environment, die_with_parent
 from tailrace.app.diagnosis_child import Question
 from tailrace.diagnose.hardware import Hardware
+from tailrace.diagnose.readers.happenings import events_of
 from tailrace.gateway.config import Config, parse_objectives
 from tailrace.gateway.served import Served
 from tailrace.measure.dialect import UNREADABLE
@@ -120,7 +121,8 @@ class LiveDiagnosis:
         try:
             async with asyncio.timeout(timeout_s), self._turn:
                 await self._flush()
-                out = await self._child(self._question(config, since, limit, before))
+                events = events_of(await self._served.happenings())
+                out = await self._child(self._question(config, since, limit, before, events))
         except (TimeoutError, OSError, *UNREADABLE) as error:
             self.failed += 1
             why = f"not within {timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
@@ -132,7 +134,9 @@ class LiveDiagnosis:
         out["at_unix_ms"] = time_ns() // 1_000_000
         return out
 
-    def _question(self, config: Config, since: int | None, limit: int, before: int | None) -> Question:
+    def _question(
+        self, config: Config, since: int | None, limit: int, before: int | None, events: list[tuple[float, str]]
+    ) -> Question:
         counters = self._store_counters()
         lost = sum(dropped_by_class(counters).values())
         seen = self._served.signals(None) or {}
@@ -146,6 +150,7 @@ class LiveDiagnosis:
             dropped=lost / max(1, lost + counters.get("acknowledged", 0)),
             hardware=Hardware(**signals),
             states=list(self._states),
+            events=events,
         )
 
     @staticmethod

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from time import monotonic_ns
 from typing import Any, Final
 
 import msgspec
@@ -44,6 +45,7 @@ from tailrace.app.worker_link import (
     decode_config,
 )
 from tailrace.gateway.cancels import Cancel, at_engine
+from tailrace.gateway.gateway import Gateway
 from tailrace.gateway.history import Follower
 from tailrace.gateway.served import cancel_by_operator
 from tailrace.govern.shared_state import Order, Report
@@ -218,6 +220,7 @@ class Worker:
         views: dict[str, Callable[[], Any]] = {
             "live": gateway.live,
             "degradation": gateway.degradation_view,
+            "happenings": lambda: self._happenings(gateway),
             "streams": lambda: [{**stream, "worker": os.getpid()} for stream in gateway.streams()],
             "purge": lambda: 0 if gateway.cache is None else gateway.cache.purge(),
             "holds": lambda: gateway.history.holds(ask.addresses),
@@ -238,6 +241,11 @@ class Worker:
         else:
             gateway.reconfigure(config)
         return None
+
+    @staticmethod
+    def _happenings(gateway: Gateway) -> list[dict[str, Any]]:
+        gateway.look_around(monotonic_ns())
+        return gateway.happenings.view()
 
     async def _flush(self, ask: Ask, process: GatewayProcess) -> None:
         process.gateway.flush_records()

@@ -78,6 +78,8 @@ class Storyteller:
         assert step.diagnosis is not None
         self._heading("Why")
         self._print_diagnosis(step.diagnosis)
+        if step.worst is not None and step.diagnosis.findings:
+            self._bullet(f"the worst of them, {step.worst.request_id}: {step.worst.sentences[0]}")
 
     def _changed(self, step: Step) -> None:
         self._heading("The change")

@@ -21,7 +21,7 @@ from tailrace.diagnose.told import told
 from tailrace.diagnose.triage import triage
 from tailrace.diagnose.triage_arms import triage_arms
 from tailrace.diagnose.validity import Checked, check
-from tailrace.diagnose.verdict import merged, rank, wording
+from tailrace.diagnose.verdict import answering, merged, rank, wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
 from tailrace.stats.quantiles import needed, supported
 
@@ -198,7 +198,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
         ]
         if not findings:
             return _healthy(evidence, checked, _needs_of_n(evidence))
-    findings = rank(findings)
+    findings = answering(rank(findings), {symptom.kind for symptom in found})
     findings = disciplined(findings, lambda: rule_on_records(evidence, findings, CAUSES))
     return Diagnosis(
         validity=checked.findings,

@@ -90,6 +90,7 @@ def gather(
         not_understood=notes,
         hardware=hardware,
         observed=observed,
+        events=[event for source in sources for event in source.events],
     )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tailrace.model.finding import Finding
 
-__all__ = ["BEHIND", "behind", "heavier"]
+__all__ = ["BEHIND", "behind", "by_chance", "heavier"]
 
 _SCHEDULING: Final = frozenset(
     {
@@ -41,7 +41,7 @@ BEHIND: Final[dict[str, frozenset[str]]] = {
     "GW_PROXY_BUFFERING": _MACHINE | {"STREAM_GAP_AT_POSITION", "GW_CHUNK_COALESCING", "GW_HOLDS_FIRST_EVENT"},
     "GW_CHUNK_COALESCING": _MACHINE | {"FE_DETOKENIZE_GROWTH", "STREAM_GAP_AT_POSITION"},
     "GW_HOLDS_FIRST_EVENT": frozenset({"FE_DETOKENIZE_GROWTH", "STREAM_GAP_AT_POSITION", "MIX_CACHE_MISS"}),
-    "FE_GC_PAUSE": frozenset({"COMPUTE_STALL", "FE_EVENTLOOP_BLOCK", "COMPUTE_JIT"}),
+    "FE_GC_PAUSE": frozenset({"COMPUTE_JIT", "GW_CHUNK_COALESCING"}) | _SCHEDULING | _SLOWER,
     "ENGINE_STALL": frozenset({"COMPUTE_STALL"}),
     "COMPUTE_JIT": frozenset({"COMPUTE_STALL"}),
     "GW_SELF_BOTTLENECK": frozenset({"COMPUTE_STALL", "FE_EVENTLOOP_BLOCK", "CLIENT_SLOW_READER"}),
@@ -51,14 +51,20 @@ BEHIND: Final[dict[str, frozenset[str]]] = {
     "LB_SKEW": frozenset({"SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE", "SCHED_HOL_LONG_PREFILL"}),
     "SCHED_INSTANCE_LIMIT": frozenset({"SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
     "MIX_CACHE_MISS": frozenset({"SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
-    "MIX_BURSTY_ARRIVALS": frozenset({"SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
+    "MIX_BURSTY_ARRIVALS": _SCHEDULING,
+    "RETRY_STORM": _SCHEDULING,
+    "GW_LANE_QUEUE": _MIX,
     "MIX_DECODING_OPTIONS": _SCHEDULING,
     "MIX_STRUCTURED_OUTPUT": _SCHEDULING,
     "CANCEL_NOT_PROPAGATED": frozenset({"CANCEL_STORM", "SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
     "CLIENT_TIMEOUT_BUDGET": frozenset({"CANCEL_STORM"}),
     "GW_CONN_POOL_CAP": frozenset({"GW_NETWORK", "SCHED_QUEUE_SATURATION", "GW_LANE_QUEUE"}),
     "GW_LANE_QUEUE": frozenset({"SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
-    "LOCK_CONTENTION": frozenset({"PREPROCESS_SLOW", "POSTPROCESS_SLOW", "ENCODE_SLOW"}),
+    "LOCK_CONTENTION": frozenset({"PREPROCESS_SLOW", "POSTPROCESS_SLOW"}),
+    # An encoder does one request at a time by its nature: that is no lock.
+    "ENCODE_SLOW": frozenset({"LOCK_CONTENTION"}),
+    "FE_EVENTLOOP_BLOCK": frozenset({"GW_CHUNK_COALESCING", "COMPUTE_STALL"}) | _SLOWER,
+    "FE_DETOKENIZE_GROWTH": frozenset({"COMPUTE_STALL", "COMPUTE_KERNEL_REGRESSION"}) | _SLOWER,
 }
 """Code -> the codes that stand behind it where both are as sure."""
 
@@ -67,9 +73,17 @@ def behind(findings: Sequence[Finding]) -> dict[str, int]:
     """Code -> how many roots among `findings` stand before it (0: none)."""
     codes = {item.code for item in findings}
     # Shares that moved by chance explain a quantile now and then; only heavier requests are a root.
-    chance = {item.code for item in findings if item.code == "MIX_SHIFT" and not heavier(item)}
+    chance = {item.code for item in findings if by_chance(item)}
     roots = codes - chance
-    return {code: sum(code in BEHIND.get(other, ()) for other in roots if other != code) for code in codes}
+    return {
+        code: len(roots) if code in chance else sum(code in BEHIND.get(other, ()) for other in roots if other != code)
+        for code in codes
+    }
+
+
+def by_chance(finding: Finding) -> bool:
+    """Whether the traffic moved without bringing more work: what chance does to a quantile."""
+    return finding.code == "MIX_SHIFT" and not heavier(finding)
 
 
 def heavier(finding: Finding) -> bool:

@@ -24,6 +24,7 @@ TOGETHER: Final = 0.6
 """Share of the streams that decoded through it that must have stopped."""
 ALIGNED_NS: Final = 30e6
 COVERED: Final = 0.7
+LEAST_PREFILLS: Final = 10
 OWN: Final = 0.5
 """A stop in which the gateway's own loop stood still for this much of it is the gateway's."""
 
@@ -93,6 +94,7 @@ def _stops(window: Window) -> SharedStops:
     begin, end = (np.array([stop[i] for stop in found], dtype=np.float64) for i in (0, 1))
     streams, through, place_of = (np.array([stop[i] for stop in found], dtype=np.int64) for i in (2, 3, 4))
     prefill = window.prefills.covered_ms(begin, end) * 1e6 >= COVERED * (end - begin)
+    prefill |= _computed(window, begin, end, place_of, served.of_row) >= COVERED * (end - begin)
     own = _own(window, begin, end)
     total = float(stalls.excess_ms.sum())
     bare = SharedStops(
@@ -126,6 +128,31 @@ def _of_replica(
         out.append((begin, end, streams, through, place))
         lost += float(stalls.excess_ms[members].sum())
     return out, lost
+
+
+def _computed(window: Window, begin: Floats, end: Floats, place: Ints, of_row: Ints) -> Floats:
+    """How long (ns) the engine needs for the prompts whose first tokens come at the end of each stop: several prompts
+    of an ordinary length in one step stop the streams as a long one does. 0 where the engine does not report prefills.
+    """
+    out = np.zeros(begin.size)
+    if not window.reported or not begin.size:
+        return out
+    cached = np.nan_to_num(window.done.column("cached_tokens"), nan=0.0)
+    tokens = np.maximum(window.tokens - cached, 1.0)
+    usable = np.flatnonzero(~np.isnan(tokens) & window.has_prefill & ~np.isnan(window.first))
+    large = usable[tokens[usable] >= np.median(tokens[usable])] if usable.size else usable
+    if large.size < LEAST_PREFILLS:
+        return out
+    rate = float(np.quantile(window.done.ms("prefill")[large] * 1e6 / tokens[large], 0.1))
+    for one in np.unique(place).tolist():
+        rows = usable[of_row[usable] == one]
+        rows = rows[np.argsort(window.first[rows], kind="stable")]
+        first, total = window.first[rows], np.concatenate([[0.0], np.cumsum(tokens[rows])])
+        mine = place == one
+        low = np.searchsorted(first, begin[mine] + ALIGNED_NS, side="left")
+        high = np.searchsorted(first, end[mine] + ALIGNED_NS, side="right")
+        out[mine] = (total[np.maximum(high, low)] - total[low]) * rate
+    return out
 
 
 def _own(window: Window, begin: Floats, end: Floats) -> Mask:

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.in_flight import account
+from tailrace.diagnose.loop_work import loop_work
 from tailrace.diagnose.shared_stops import SharedStops, shared_stops
 from tailrace.diagnose.window import Window
 from tailrace.stats.rank_correlation import spearman
 
-__all__ = ["StopKind", "StopPattern", "Triggers", "stop_pattern"]
+__all__ = ["MIN_PERIODIC", "StopKind", "StopPattern", "Triggers", "beat_of", "enough_on_beat", "stop_pattern"]
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -26,11 +27,16 @@ MIN_PERIODIC: Final = 6
 OFF_BEAT: Final = 0.15
 """Largest distance to the nearest whole number of periods, for a stop to be on the beat."""
 ON_BEAT: Final = 0.8
+BY_CHANCE: Final = 0.35
+"""Of times between stops at random, about the share that lies so near to the best of a few periods."""
+SOME_BEAT: Final = 0.6
 RATIO: Final = (1.15, 1.35)
 """A collector that runs when the heap has grown by a quarter stops the process at times in this ratio."""
 TRIGGERED: Final = 0.7
 ABOVE_CHANCE: Final = 1.5
 SCALES: Final = 0.5
+WEIGHT: Final = 1 / 3
+"""Of the time in shared stops, the least that must lie outside prefills for arrivals to be what begins them."""
 SLACK_MS: Final = 60.0
 LONG_STALL_MS: Final = 5_000.0
 FIRST_USES: Final = 0.8
@@ -106,7 +112,7 @@ def _pattern(window: Window) -> StopPattern:
     stops = shared_stops(window)
     chosen = stops.unexplained
     begin, length = stops.begin[chosen] / 1e9, stops.ms[chosen]
-    period, beat = _beat(begin, length)
+    period, beat = beat_of(begin, length)
     growth = _growth(begin, length)
     ratio = _ratio(begin)
     triggers = _triggers(window, stops, chosen)
@@ -119,14 +125,19 @@ def _kind(window: Window, pattern: StopPattern) -> StopKind:  # noqa: PLR0911  (
     if not n:
         return StopKind.NONE
     triggers = pattern.triggers
+    work = loop_work(window)
+    if work is not None and work.holds:
+        return StopKind.TRIGGERED
     began = n >= MIN_STOPS and triggers.share >= TRIGGERED and triggers.share >= ABOVE_CHANCE * triggers.chance
+    # A few stops beside many that prefills explain are the edges of such prefills: two prompts in one step.
+    began = began and _weight(pattern) >= WEIGHT
     if began and _of_grammar(window, triggers):
         return StopKind.GRAMMAR
     if began and triggers.new_shape >= FIRST_USES and _used_again(window, triggers):
         return StopKind.FIRST_USE
     if began and triggers.size:
         return StopKind.TRIGGERED
-    if n >= MIN_PERIODIC and pattern.on_beat >= ON_BEAT:
+    if n >= MIN_PERIODIC and pattern.on_beat >= enough_on_beat(n - 1):
         return StopKind.PERIODIC
     if pattern.growth_ms_per_s > 0 or (n >= MIN_PERIODIC and RATIO[0] <= pattern.ratio <= RATIO[1]):
         return StopKind.GROWING
@@ -137,7 +148,20 @@ def _kind(window: Window, pattern: StopPattern) -> StopKind:  # noqa: PLR0911  (
     return StopKind.OTHER
 
 
-def _beat(begin: Floats, length: Floats) -> tuple[float, float]:
+def enough_on_beat(n: int) -> float:
+    """Share of `n` times between stops that must be on the beat: many need fewer, if chance gives none of it."""
+    chance = BY_CHANCE + 3.0 * float(np.sqrt(BY_CHANCE * (1.0 - BY_CHANCE) / n))
+    return min(ON_BEAT, max(chance, SOME_BEAT))
+
+
+def _weight(pattern: StopPattern) -> float:
+    """Of the time in shared stops that are not the gateway's own, the share that no prefill explains."""
+    stops = pattern.stops
+    ours = float(stops.ms[~stops.own].sum())
+    return float(pattern.ms.sum()) / ours if ours > 0 else 0.0
+
+
+def beat_of(begin: Floats, length: Floats) -> tuple[float, float]:
     """(period in s, share of the stops on its beat): the times between stops as whole multiples of one period."""
     if begin.size < MIN_PERIODIC:
         return float("nan"), 0.0

@@ -36,6 +36,9 @@ LEAST_MS: Final = 200.0
 SHARP: Final = 0.01
 LEAST_SHARE: Final = 0.005
 IDLE_STATUS: Final = (408, 502, 504)
+OUTLIVED: Final = 1.1
+LEAST_OUTLIVED: Final = 5
+"""Streams that began in time and lived longer than the timer: one for the whole request would have ended them."""
 
 
 class TimerEnds(NamedTuple):
@@ -96,6 +99,11 @@ def timer_ends(window: Window) -> TimerEnds | None:
     return found
 
 
+def _outlived(window: Window, age_ms: float) -> int:
+    streamed = window.done.column("stream").astype(bool)
+    return int((streamed & (window.done.ms("e2e") > OUTLIVED * age_ms)).sum())
+
+
 def _timer_ends(window: Window) -> TimerEnds | None:
     every = window.every
     reason = every.column("reason").astype(str)
@@ -123,7 +131,10 @@ def _timer_ends(window: Window) -> TimerEnds | None:
     silent = bool(np.isnan(every.ms("ttft")[inside]).mean() > 0.5)
     streamed = bool(every.column("stream")[inside].astype(bool).mean() > 0.5)
     budgets = set(every.column("budget")[inside].astype(str)) - {""}
-    idle = name == "last" or budgets == {"idle"} or (silent and streamed and not budgets and not refused)
+    closed = bool((reason[inside] == Reason.STREAM_CUT.value).mean() > 0.5)
+    outlived = _outlived(window, cluster.age_ms) >= LEAST_OUTLIVED
+    unbegun = silent and streamed and not budgets and (not refused or closed or outlived)
+    idle = name == "last" or budgets == {"idle"} or unbegun
     return TimerEnds(
         cluster,
         idle,

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tailrace.analyze.bench_summary import completed
+from tailrace.analyze.labels import among
 from tailrace.analyze.timebase import starts_ns
 from tailrace.diagnose.cause import layer_of
 from tailrace.diagnose.evidence import EvidenceSet
@@ -173,15 +174,20 @@ def _coordinated_omission(table: RecordTable) -> list[Finding]:
 
 
 def _token_unit(table: RecordTable) -> list[Finding]:
-    ratios = []
-    totals, sources = table.column("output_tokens"), table.column("output_tokens_source")
-    for row, timeline in enumerate(table.timelines):
-        if timeline is None or sources[row] != "usage" or not totals[row] > 0:
-            continue
-        said = [count for count in timeline.tokens if count > 0]
-        if said and len(said) == sum(kind <= 3 for kind in timeline.kind):
-            ratios.append(sum(said) / totals[row])
-    if len(ratios) < 20:
+    totals = table.column("output_tokens")
+    with np.errstate(invalid="ignore"):
+        counted = np.flatnonzero(
+            table.timelines.kept & among(table.column("output_tokens_source"), {"usage"}) & (totals > 0)
+        )
+    if counted.size < 20:
+        return []
+    seen = table.timelines.events(counted)
+    of = np.repeat(np.arange(seen.rows.size), seen.sizes)
+    said, carrying = (np.bincount(of[mask], minlength=seen.rows.size) for mask in (seen.tokens > 0, seen.kind <= 3))
+    brought = np.bincount(of, weights=np.maximum(seen.tokens, 0), minlength=seen.rows.size)
+    whole = (said > 0) & (said == carrying)
+    ratios = brought[whole] / totals[seen.rows[whole]]
+    if ratios.size < 20:
         return []
     ratio = float(np.median(ratios))
     if 0.9 <= ratio <= 1.1:

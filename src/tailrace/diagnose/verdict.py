@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from tailrace.diagnose.precedence import behind
+from tailrace.diagnose.precedence import behind, by_chance
 from tailrace.model.finding import Finding, Level
 
-__all__ = ["merged", "rank", "wording"]
+__all__ = ["ENDS_REQUESTS", "answering", "merged", "rank", "wording"]
+
+ENDS_REQUESTS: Final = frozenset(
+    {
+        "GW_IDLE_TIMEOUT",
+        "GW_UPSTREAM_TIMEOUT",
+        "GW_PROBE_KILL",
+        "CLIENT_TIMEOUT_BUDGET",
+        "CANCEL_STORM",
+        "CANCEL_NOT_PROPAGATED",
+        "RETRY_STORM",
+        "SCHED_ADMISSION_DEADLOCK",
+        "ENGINE_STALL",
+    }
+)
+"""Causes by which requests do not complete."""
 
 _ORDER: Final = {level: place for place, level in enumerate(Level)}
 _WORDING: Final = {
@@ -24,12 +39,24 @@ def rank(findings: list[Finding]) -> list[Finding]:
     """
     levels: dict[Level, list[Finding]] = {}
     for item in findings:
-        levels.setdefault(item.level, []).append(item)
+        levels.setdefault(_level(item), []).append(item)
     roots = {level: behind(items) for level, items in levels.items()}
     return sorted(
         findings,
-        key=lambda item: (_ORDER[item.level], roots[item.level][item.code] > 0, -(item.explains_ms or 0.0)),
+        key=lambda item: (_ORDER[_level(item)], roots[_level(item)][item.code] > 0, -(item.explains_ms or 0.0)),
     )
+
+
+def _level(item: Finding) -> Level:
+    """For its place: shares that moved by chance are no surer than a suspicion."""
+    return Level.SUSPECTED if by_chance(item) and item.level is not Level.INSUFFICIENT else item.level
+
+
+def answering(findings: list[Finding], kinds: set[str]) -> list[Finding]:
+    """Ranked findings; where requests fail and nothing else is wrong, those that end requests stand first."""
+    if kinds != {"failures"}:
+        return findings
+    return sorted(findings, key=lambda item: item.code not in ENDS_REQUESTS)
 
 
 def merged(findings: list[Finding]) -> list[Finding]:

@@ -73,6 +73,7 @@ def make_admin(served: Served, parts: AdminParts | None = None) -> web.Applicati
     app.router.add_delete("/streams/{request_id:.+}", admin.cancel_stream)
     app.router.add_get("/cancels", admin.cancels)
     app.router.add_get("/events", admin.events)
+    app.router.add_get("/happenings", admin.happenings)
     app.router.add_get("/lanes", admin.lanes)
     app.router.add_post("/lanes", admin.set_lanes)
     app.router.add_get("/degradation", admin.degradation)
@@ -251,6 +252,10 @@ class _Admin:
     async def cancels(self, _: web.Request) -> web.Response:
         """The last cancels that had reached the engine: when its connection was closed, when its slot was seen free."""
         return _json({"cancels": await self._served.cancels()})
+
+    async def happenings(self, _: web.Request) -> web.Response:
+        """What changed while it served: configuration, drains, canary, workers, engines, breakers, degradation."""
+        return _json({"happenings": await self._served.happenings()})
 
     async def lanes(self, _: web.Request) -> web.Response:
         """Lanes: what each matches, its limits, order, budgets and objectives; who runs and who waits in it now.

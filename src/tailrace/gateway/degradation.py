@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.gateway.aliases import with_model
 from tailrace.gateway.config import Config
+from tailrace.gateway.happenings import HappeningKind
 from tailrace.gateway.routes import RouteKind
 from tailrace.gateway.verdict import Phase, Verdict
 from tailrace.govern.ladder import Ladder, Signal, StepEvent
@@ -163,14 +164,10 @@ class Degradation:
             why = "an operator pinned it" if event.cause == "pinned" else "the configuration has changed"
         else:
             why = f"{event.signal.value} is {event.value:.3g}, {event.threshold:.3g} is its threshold"
-        log.warning(
-            "degradation: %s %s, step %d of %d: %s",
-            event.rung.value,
-            "is taken" if up else "is left",
-            event.step,
-            len(self.ladder.policy.rungs),
-            why,
-        )
+        taken = "is taken" if up else "is left"
+        text = f"{event.rung.value} {taken}, step {event.step} of {len(self.ladder.policy.rungs)}: {why}"
+        log.warning("degradation: %s", text)
+        self._gateway.happenings.note(HappeningKind.DEGRADATION, f"degradation: {text}")
         on = Rung.BATCH in self.ladder.effects.rungs
         if on and not self._shares:
             self._shares = self._smaller_batches(event.signal, now)

@@ -112,6 +112,8 @@ class EngineLink:
         self.watch.look_further = self._look_further
         self.draining = False
         """An operator keeps new requests away."""
+        self.restarts = 0
+        """How often the engine was seen to have begun anew."""
         self.shut = ""
         """Why no new request may go to the engine; empty where it may."""
 
@@ -126,6 +128,7 @@ class EngineLink:
         await self.watch.close()
 
     def _restarted(self) -> None:
+        self.restarts += 1
         self.identity.again()
         self.inquiry.again()
 

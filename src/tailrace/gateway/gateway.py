@@ -15,7 +15,7 @@ from tailrace.gateway.aliases import Aliases
 from tailrace.gateway.amendments import AmendmentFork
 from tailrace.gateway.backends import Backends
 from tailrace.gateway.callers import Callers
-from tailrace.gateway.config import Config
+from tailrace.gateway.config import Config, to_plain
 from tailrace.gateway.degradation import LOOK_EVERY, Degradation
 from tailrace.gateway.engine_priority import EnginePriority
 from tailrace.gateway.entrance import Entrance, split_address
@@ -23,6 +23,7 @@ from tailrace.gateway.fixed_keys import check_change
 from tailrace.gateway.foresight import Foresight
 from tailrace.gateway.gaps import GapDesk
 from tailrace.gateway.hangup import HangupWatch
+from tailrace.gateway.happenings import HappeningKind, Happenings, changed_keys
 from tailrace.gateway.hindsight import Hindsight
 from tailrace.gateway.history import History
 from tailrace.gateway.in_flight import InFlight
@@ -83,7 +84,7 @@ class Gateway:
     the last of them stay in `history`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0915  (one statement a part)
         self,
         config: Config,
         sink: RecordSink,
@@ -110,6 +111,8 @@ class Gateway:
         self.amendments = AmendmentFork(self.kept.amendments)
         """Takes what becomes known of requests after their records were made; shown from memory at once."""
         self.counters = Counters()
+        self.happenings = Happenings()
+        """What changed while it served."""
         self.listeners: Listeners | None = None
         """Who listens to the WebSocket sessions that begin; nobody, unless a composition says so."""
         self.in_flight: dict[str, InFlight] = {}
@@ -140,6 +143,7 @@ class Gateway:
         self._hurry = False
         self.rpc: GrpcPort | None = None
         """The gRPC port, where the configuration has one."""
+        self._asks_engines = False
         self._tick: asyncio.TimerHandle | None = None
         self._due = 0
         self._ticks = 0
@@ -214,6 +218,7 @@ class Gateway:
             self.rpc = GrpcPort(self)
             await self.rpc.start(split_address(self.config.grpc_listen, "grpc_listen"))
         self.started_unix_ns = time_ns()
+        self._asks_engines = scrape
         self._due = monotonic_ns() + SWEEP_NS
         self._tick = asyncio.get_running_loop().call_later(SWEEP_NS / 1e9, self._sweep)
         if scrape:
@@ -433,6 +438,7 @@ class Gateway:
         if self._ticks % _CONNECTIONS_EVERY == 0:
             self.loop_lag_max_ns = self.loop_lag_max_ns * 9 // 10
             self.backends.sweep(now)
+            self.look_around(now)
             if self.cache is not None:
                 self.cache.sweep(now)
             for connection in list(self.connections):
@@ -450,6 +456,7 @@ class Gateway:
         check_change(self.config, config)
         self.backends.check(config)
         self._entrance.renew(config)
+        self.happenings.note(HappeningKind.CONFIGURATION, changed_keys(to_plain(self.config), to_plain(config)))
         self.backends.apply(config)
         self._apply(config)
         self.lanes.replace(config.lane_policies(), monotonic_ns(), config.governor())
@@ -468,6 +475,12 @@ class Gateway:
             return False, "shutting down"
         why = self.backends.unready()
         return not why, why
+
+    def look_around(self, now: int) -> None:
+        """Note what has changed of the engines and their breakers since the last look."""
+        self.happenings.look_at_breakers(self.backends, now)
+        if self._asks_engines:
+            self.happenings.look_at_engines((backend.name, backend.engine) for backend in self.backends)
 
     def over_objective(self, now: int) -> dict[str, int]:
         """Lane -> requests in flight that have passed its TTFT objective without a token: a hang shows here first."""

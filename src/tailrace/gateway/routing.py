@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from tailrace.gateway.canary_keys import CanaryConfig
+from tailrace.gateway.happenings import HappeningKind
 from tailrace.gateway.shadow import ShadowDesk
 from tailrace.govern.canary import Canary, CanaryError, CanaryEvent
 from tailrace.govern.canary_policy import CANARY, SHADOW, STABLE, CanaryState, Observation
@@ -152,6 +153,9 @@ class Routing:
             self._told = event
             level = logging.WARNING if event.kind in _LOUD else logging.INFO
             log.log(level, "canary %s: %s: %s", self.canary.policy.name, event.kind, event.text)
+            self._gateway.happenings.note(
+                HappeningKind.CANARY, f"canary {self.canary.policy.name}: {event.kind}: {event.text}"
+            )
 
     # -- an operator
 

@@ -73,6 +73,9 @@ class Served(Protocol):
     async def cancels(self) -> list[dict[str, Any]]:
         """The last cancels that had reached the engine, oldest first."""
 
+    async def happenings(self) -> list[dict[str, Any]]:
+        """What changed while it served, oldest first."""
+
     async def cache(self) -> dict[str, Any] | None:
         """The response cache: what became of the questions, what is held; `None` where nothing is cached."""
 
@@ -237,6 +240,11 @@ class OneGateway:
     async def cancels(self) -> list[dict[str, Any]]:
         """The last cancels that had reached the engine, oldest first."""
         return cancel_views(backend.cancels for backend in self._gateway.backends)
+
+    async def happenings(self) -> list[dict[str, Any]]:
+        """What changed while it served, oldest first."""
+        self._gateway.look_around(monotonic_ns())
+        return self._gateway.happenings.view()
 
     async def lanes(self) -> dict[str, dict[str, Any]]:
         """Lane -> limits and occupancy."""

@@ -36,6 +36,8 @@ class LiveEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """Scrapes of `/metrics`, oldest first; differences need two."""
     signals: bytes = b""
     """What a gateway on the engine's machine has read of it (`/signals`), as it is."""
+    happenings: bytes = b""
+    """What a gateway says has happened to it (`/happenings`), as it is."""
     missing: list[str] = []
 
 
@@ -48,7 +50,7 @@ async def fetch_evidence(
     token: str = "",
     timeout_s: float = 30.0,
 ) -> LiveEvidence:
-    """Fetch `/records`, `/signals` and `/metrics` of a gateway's admin port, or `/metrics` alone of an engine.
+    """Fetch `/records`, `/signals`, `/happenings`, `/metrics` of a gateway's admin port, or `/metrics` of an engine.
 
     `since` goes to `/records` as it is. With `between_s` above 0 the metrics are scraped again after that time.
     Raises `TargetError` when nobody answers or the server has neither.
@@ -64,13 +66,15 @@ async def fetch_evidence(
     try:
         query = f"?limit={limit}" + (f"&since={since}" if since else "")
         records = await _get(pool, envelope, f"{base}/records{query}", timeout_s)
-        signals = b""
+        signals = happenings = b""
         if records.status != 200:
             missing.append(f"{base}/records: {records.status}")
         else:
             # Older gateways have none, and an engine is not asked.
             answer = await _get(pool, envelope, f"{base}/signals", timeout_s)
             signals = answer.body if answer.status == 200 else b""
+            answer = await _get(pool, envelope, f"{base}/happenings", timeout_s)
+            happenings = answer.body if answer.status == 200 else b""
             reported = await _get(pool, envelope, f"{base}/records{query}&vantage=application", timeout_s)
             applications = reported.body if reported.status == 200 else b""
         for wait_s in (0.0, between_s) if between_s > 0 else (0.0,):
@@ -94,6 +98,7 @@ async def fetch_evidence(
         applications=applications,
         scrapes=scrapes,
         signals=signals,
+        happenings=happenings,
         missing=missing,
     )
 

@@ -39,6 +39,8 @@ __all__ = ["Answer", "RecordStore"]
 
 _T = TypeVar("_T")
 _ATTEMPTS: Final = 4
+_MANY: Final = 5_000
+"""Rows that are better found once more in their files than kept in memory while they are put in order."""
 GATEWAY: Final = "gateway"
 """The vantage that every question is about unless it says otherwise: two records of one request are not two requests.
 """
@@ -438,18 +440,30 @@ class RecordStore:
     def _read_segments(
         self, paths: list[Path], where: str, order: str, limit: int | None, *, with_timelines: bool
     ) -> RecordTable:
-        from tailrace.store.parquet_file import TIMELINE_TYPES, connect, select_segments  # noqa: PLC0415
+        from tailrace.store.parquet_file import TIMELINE_TYPES, alike_in, connect, select_segments  # noqa: PLC0415
 
         with connect(threads=self._threads) as connection:
-            rows = f"SELECT * FROM ({select_segments(connection, paths)}) WHERE {where}"  # noqa: S608
+            segments = select_segments(connection, paths)
             # All that there is need not be sorted, nor be in memory as a whole: columns are read one by one.
             whole = limit is None or sum(SegmentName.parse(path.stem).rows for path in paths) <= limit
+            by_time = order == "start_unix_ns"  # which files' statistics know: most of them are not opened
+            if not whole and limit is not None and (limit >= _MANY or by_time):
+                # Nor are the largest many: what comes after the last of them is left where it is.
+                found = connection.execute(
+                    f'SELECT min(least) FROM (SELECT "{order}" AS least FROM ({segments}) WHERE {where} '  # noqa: S608
+                    f'ORDER BY "{order}" DESC LIMIT {int(limit)})'
+                ).fetchone()
+                if found is not None and found[0] is not None:
+                    where += f' AND "{order}" >= {found[0]}'
+                    whole = True
+            rows = f"SELECT * FROM ({segments}) WHERE {where}"  # noqa: S608
             if not whole:
                 rows += f' ORDER BY "{order}" DESC LIMIT {int(limit or 0)}'
             if not with_timelines:
                 rows = f"SELECT * EXCLUDE ({', '.join(TIMELINE_TYPES)}) FROM ({rows})"  # noqa: S608
             connection.execute(f"CREATE TEMP {'VIEW' if whole else 'TABLE'} chosen AS {rows}")
-            return fetch_table(connection, "chosen", with_timelines=with_timelines)
+            alike = alike_in(connection, paths) if whole else None
+            return fetch_table(connection, "chosen", with_timelines=with_timelines, alike=alike)
 
 
 def _window(since: int | None, until: int | None) -> str:

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from tailrace.model.outcome import OutcomeKind, Reason
 from tailrace.model.record import RequestRecord
 from tailrace.model.timeline import Timeline
+from tailrace.store.timelines import Timelines
 
 __all__ = ["FIELDS", "KINDS", "ColumnKind", "RecordTable", "build_column", "default_of", "values_of"]
 
@@ -193,7 +194,7 @@ class RecordTable:
         uneven = {} if chosen else {name: len(one) for name, one in self.columns.items() if len(one) != rows}
         if uneven:
             raise ValueError(f"columns of different lengths: {rows} rows, but {uneven}")
-        self.timelines: list[Timeline | None] = [None] * rows if timelines is None else list(timelines)
+        self.timelines: Timelines = Timelines.none(rows) if timelines is None else Timelines.of(timelines)
         """One a row, `None` where it was not kept."""
         if len(self.timelines) != rows:
             raise ValueError(f"{len(self.timelines)} timelines for {rows} rows")
@@ -223,13 +224,13 @@ class RecordTable:
             return tables[0]
         names = [name for name in tables[0].columns if all(name in table.columns for table in tables)]
         columns = {name: np.concatenate([table.columns[name] for table in tables]) for name in names}
-        return cls(columns, [timeline for table in tables for timeline in table.timelines])
+        return cls(columns, Timelines.concat([table.timelines for table in tables]))
 
     def __len__(self) -> int:
         return len(self.timelines)
 
     def __repr__(self) -> str:
-        kept = sum(timeline is not None for timeline in self.timelines)
+        kept = int(self.timelines.kept.sum())
         return f"RecordTable({len(self)} rows, {kept} timelines)"
 
     def column(self, name: str) -> Column:
@@ -261,8 +262,7 @@ class RecordTable:
             raise IndexError(f"a row that is none of {len(self)}")
         chosen = np.where(chosen < 0, chosen + len(self), chosen)
         columns = _Chosen(self.columns, chosen)
-        timelines = [self.timelines[place] for place in chosen.tolist()]
-        return RecordTable(columns.base if columns.everything else columns, timelines)
+        return RecordTable(columns.base if columns.everything else columns, self.timelines.choose(chosen))
 
     def sorted_by(self, name: str = "start_unix_ns", *, descending: bool = False) -> RecordTable:
         """The rows ordered by a column, stable; absent values come last in both directions."""

@@ -71,6 +71,7 @@ class Kind(StrEnum):
     DIRECTORY = "directory"
     SCRAPE = "scrape"
     SIGNALS = "signals"
+    HAPPENINGS = "happenings"
     NVIDIA_SMI = "nvidia-smi"
     PROFILE = "profile"
     TRITON = "triton trace"
@@ -100,6 +101,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """The scrapes of a file; what they say is known when all of them are together (`metric_observations`)."""
     hardware: Hardware | None = None
     observed: Observed | None = None
+    events: list[tuple[float, str]] = []
+    """What is known to have happened: (wall clock in s, words)."""
     dropped: float = 0.0
     """Share of records that were lost on their way into a data directory."""
     notes: list[str] = []

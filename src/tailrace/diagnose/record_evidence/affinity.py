@@ -17,6 +17,9 @@ MOVED: Final = 0.2
 HALF: Final = 0.6
 """Those that moved hit less than this much of what those that stayed hit."""
 MIX_EQUAL: Final = 0.15
+LATER: Final = 0.05
+ENOUGH: Final = 0.3
+"""Of the rise of the mean TTFT, what must be computed again to explain it."""
 
 
 def affinity_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:  # noqa: PLR0911  (one a condition)
@@ -50,7 +53,7 @@ def affinity_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None: 
     computed = np.where(seen.moved, np.maximum(seen.repeat - seen.cached, 0.0), 0.0)
     extra = computed * (0.0 if np.isnan(rate) else rate * 1e3)
     explains = window.explain(cause.code, np.minimum(extra, np.nan_to_num(window.done.ms("ttft"), nan=0.0)))
-    if not cause.carries(evidence, explains):
+    if not cause.carries(evidence, explains) and not _moves_the_usual(evidence, np.minimum(extra, 1e9)):
         return None
     return cause.finding(
         statement=f"Sessions have lost their replica: {moved:.0%} of the later turns go to another one than the "
@@ -103,3 +106,16 @@ def affinity_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None: 
         missing=missing,
         disproof_checked=[f"hit rate within sessions {gone:.0%} moved, {stayed:.0%} stayed"],
     )
+
+
+def _moves_the_usual(evidence: EvidenceSet, extra: np.ndarray) -> bool:
+    """Whether what is computed again makes the usual first token later, although others make the tail."""
+    before, window = evidence.before, evidence.now
+    if before is None:
+        return False
+    old, new = (side.done.ms("ttft") for side in (before, window))
+    old, new = old[~np.isnan(old)], new[~np.isnan(new)]
+    if min(old.size, new.size) < 100:
+        return False
+    rose = float(new.mean() - old.mean())
+    return rose > LATER * float(np.median(old)) and float(extra.mean()) >= ENOUGH * rose

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.loop_work import LoopWork, loop_work
 from tailrace.diagnose.stop_pattern import SCALES, StopKind, stop_pattern
 from tailrace.diagnose.stop_words import device_idle, disproofs, head, stop_facts
 from tailrace.model.finding import Evidence, Finding
@@ -16,6 +19,9 @@ __all__ = ["blocked_in_timelines"]
 def blocked_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     """Shared stops that begin with arrivals and grow with their size, outside prefills and our own lag."""
     window = evidence.now
+    work = loop_work(window)
+    if work is not None and work.holds:
+        return _by_tokens(cause, evidence, work)
     if cause.cannot_run(evidence) or not window.stalls.row.size:
         return None
     pattern = stop_pattern(window)
@@ -69,13 +75,77 @@ def blocked_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
             else head(pattern)
         ),
         n=pattern.n,
-        advice="Move tokenising and the decoding of images or audio off the engine's event loop (a pool of threads "
-        "or processes, --api-server-count in vLLM, --tokenizer-worker-num in SGLang), and bound the size of what "
-        "one request may bring. No engine knob and no further GPU changes it.",
-        price="CPU cores for the pool; a hand-over of some 0.1 ms a request.",
-        verify="curl -s -o /dev/null -w '%{time_total}' ENGINE-URL/health, again and again under the same load; "
-        + evidence.verify_command,
+        advice=_ADVICE,
+        price=_PRICE,
+        verify=_VERIFY + evidence.verify_command,
         missing=missing,
         rivals=rivals,
         disproof_checked=checked,
     )
+
+
+def _by_tokens(cause: Cause, evidence: EvidenceSet, work: LoopWork) -> Finding | None:
+    """One loop that takes so long by the prompt token explains the waits and the longest gaps alike."""
+    window = evidence.now
+    explains = window.explain(cause.code, work.explains)
+    if not cause.carries(evidence, explains):
+        return None
+    missing = []
+    if np.isnan(window.done.column("loop_lag_ns")).all() and evidence.vantage == "gateway":
+        missing.append("the gateway's own event-loop lag")
+    each = work.us_per_token / 1e3
+    stop = work.typical_tokens * each
+    return cause.finding(
+        statement=f"The engine's front end works on one prompt after the other, {each:.3f} ms a token, and all streams "
+        f"stop meanwhile: {stop:,.0f} ms for a prompt of {work.typical_tokens:,.0f} tokens.",
+        evidence=[
+            Evidence(
+                f"one loop that takes {each:.3f} ms by prompt token explains the waits before the prefill "
+                f"(correlation {work.r:.2f}, n = {work.n})",
+                "record:ttft_ns, record:prefill_ns, record:prompt_tokens",
+                "ms_per_token",
+                round(each, 4),
+                "ms",
+            ),
+            Evidence(
+                f"the longest gap of {work.agree:.0%} of {work.streams} streams is the longest such work while they "
+                f"decoded (median ratio {work.ratio:.2f})",
+                "record:chunk_gap_max_ns",
+                "agree",
+                round(work.agree, 4),
+            ),
+            Evidence(
+                f"a request waits {work.own:.2f} x its own work; {max(work.untold, 0.0):.0%} of the waits are not in "
+                "the engine's queue time",
+                "record:queue_engine_ns",
+                "own",
+                round(work.own, 3),
+            ),
+            Evidence(
+                f"{stop:,.0f} ms for {work.typical_tokens:,.0f} prompt tokens (p95)",
+                "record:prompt_tokens",
+                "stop_ms",
+                round(stop, 1),
+                "ms",
+            ),
+        ],
+        explains_ms=explains,
+        relation=f"length of a stop ~ prompt tokens: {work.typical_tokens:,.0f} x {each:.3f} ms = {stop:,.0f} ms",
+        n=work.n,
+        advice=_ADVICE,
+        price=_PRICE,
+        verify=_VERIFY + evidence.verify_command,
+        missing=missing,
+        disproof_checked=[
+            f"the prefill as the engine reports it is not in these waits; {work.own:.2f} x the own work is"
+        ],
+    )
+
+
+_ADVICE: Final = (
+    "Move tokenising and the decoding of images or audio off the engine's event loop (a pool of threads or processes, "
+    "--api-server-count in vLLM, --tokenizer-worker-num in SGLang), and bound the size of what one request may bring. "
+    "No engine knob and no further GPU changes it."
+)
+_PRICE: Final = "CPU cores for the pool; a hand-over of some 0.1 ms a request."
+_VERIFY: Final = "curl -s -o /dev/null -w '%{time_total}' ENGINE-URL/health, again and again under the same load; "

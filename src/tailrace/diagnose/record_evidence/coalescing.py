@@ -22,6 +22,8 @@ LEAST: Final = 20
 LEAST_MS: Final = 15.0
 EVEN: Final = 0.25
 """Spread of the usual gap between requests, over its median: a timer gives all of them the same."""
+STEADY: Final = 2.5
+"""p95 of a stream's gaps over its p50 (median): a timer sends every time, a loop that is blocked does not."""
 SAME_PACE: Final = 0.15
 SAME_E2E: Final = 0.05
 CONSTANT: Final = 0.5
@@ -45,7 +47,8 @@ def _groups(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     timer = float(np.median(gap[known]))
     quarter, upper = np.quantile(gap[known], (0.25, 0.75))
     spread = float(upper - quarter) / max(timer, 1e-9)
-    if group < GROUPED or timer < LEAST_MS or spread > EVEN:
+    late = window.done.ms("chunk_gap_p95")[known] / np.maximum(gap[known], 1e-9)
+    if group < GROUPED or timer < LEAST_MS or spread > EVEN or float(np.nanmedian(late)) > STEADY:
         return None
     before = evidence.before
     missing, checked = [], [f"the gap's spread between requests is {spread:.0%} (quartiles over median)"]

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.stop_pattern import StopKind, StopPattern, stop_pattern
+from tailrace.diagnose.stop_pattern import (
+    MIN_PERIODIC,
+    StopKind,
+    StopPattern,
+    beat_of,
+    enough_on_beat,
+    stop_pattern,
+)
 from tailrace.diagnose.stop_words import KV_FULL, disproofs, head, stop_facts
+from tailrace.diagnose.summary_stops import summary_stops
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["pauses_in_timelines"]
@@ -16,8 +26,9 @@ __all__ = ["pauses_in_timelines"]
 def pauses_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     """Shared stops outside prefills that keep a beat or grow with the process's age."""
     window = evidence.now
-    if cause.cannot_run(evidence) or not window.stalls.row.size:
-        return None
+    found = _without_timelines(cause, evidence)
+    if found is not None or cause.cannot_run(evidence) or not window.stalls.row.size:
+        return found
     pattern = stop_pattern(window)
     if pattern.kind not in (StopKind.PERIODIC, StopKind.GROWING):
         return None
@@ -37,12 +48,10 @@ def pauses_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         explains_ms=explains,
         relation=fact.text,
         n=pattern.n,
-        advice="Freeze the heap after the warm-up (gc.collect(); gc.freeze(), VLLM_GC_DEBUG shows the pauses in "
-        "vLLM) or raise the collector's thresholds, and look for other work on a timer in the engine's process "
-        "(metrics, logs, a watchdog)."
+        advice=_ADVICE
         + (" The pauses grow: objects are never let go. Find the leak; a restart only resets it." if leak else ""),
-        price="More memory, if cycles are collected less often.",
-        verify="py-spy dump --pid PID in a pause, or gc.callbacks with times in the engine; " + evidence.verify_command,
+        price=_PRICE,
+        verify=_VERIFY + evidence.verify_command,
         missing=missing,
         rivals=rivals,
         disproof_checked=[
@@ -82,4 +91,73 @@ def _rhythm(pattern: StopPattern) -> tuple[str, Evidence]:
         "timeline",
         "ratio",
         round(pattern.ratio, 3),
+    )
+
+
+_ADVICE: Final = (
+    "Freeze the heap after the warm-up (gc.collect(); gc.freeze(), VLLM_GC_DEBUG shows the pauses in vLLM) or raise "
+    "the collector's thresholds, and look for other work on a timer in the engine's process (metrics, logs, a "
+    "watchdog)."
+)
+_PRICE: Final = "More memory, if cycles are collected less often."
+_VERIFY: Final = "py-spy dump --pid PID in a pause, or gc.callbacks with times in the engine; "
+EXPLAINED: Final = 0.7
+OWN: Final = 0.5
+
+
+def _without_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
+    """Short pauses keep no timeline: their places follow from who stopped and who did not."""
+    window = evidence.now
+    stops = summary_stops(window)
+    if stops is None or stops.begin.size < MIN_PERIODIC or stops.explained < EXPLAINED:
+        return None
+    middle = (stops.begin + stops.end) / 2e9
+    period, beat = beat_of(middle, stops.ms)
+    if beat < enough_on_beat(middle.size - 1):
+        return None
+    lag = window.done.ms("loop_lag")
+    usual = float(np.median(stops.ms))
+    if not np.isnan(lag).all() and float(np.nanmedian(lag[stops.lost > 0])) >= OWN * usual:
+        return None
+    values = window.explain(cause.code, stops.lost)
+    size = max(10, round(0.025 * window.n))
+    explains = max(values, float(np.sort(stops.lost)[-size:].mean()))
+    if not cause.carries(evidence, explains):
+        return None
+    fact = Evidence(
+        f"{beat:.0%} of the times between stops are whole multiples of {period:.2f} s (n = {middle.size})",
+        "record:chunk_gap_max_ns, record:start",
+        "period_s",
+        round(period, 3),
+        "s",
+    )
+    missing = [] if window.reported else ["prefill times from the engine: without them a prefill may be what stops"]
+    return cause.finding(
+        statement=f"Something that keeps its own time stops the engine's process: {middle.size} times all streams "
+        f"stand still, for {usual:.0f} ms (median), {beat:.0%} of them on a beat of {period:.2f} s.",
+        evidence=[
+            Evidence(
+                f"{middle.size} stops of {usual:.0f} ms (median of the longest gaps of those that stopped)",
+                "record:chunk_gap_max_ns",
+                "stop_ms",
+                round(usual, 1),
+                "ms",
+            ),
+            Evidence(
+                f"{stops.explained:.0%} of the {stops.stopped} streams that stopped decoded through one of these "
+                "places, and no stream that did not stop did",
+                "record:chunk_gap_max_ns, record:start",
+                "explained",
+                round(stops.explained, 4),
+            ),
+            fact,
+        ],
+        explains_ms=explains,
+        relation=fact.text,
+        n=int(middle.size),
+        advice=_ADVICE,
+        price=_PRICE,
+        verify=_VERIFY + evidence.verify_command,
+        missing=missing,
+        disproof_checked=["streams that went on without a stop lie between these places, and in none"],
     )

@@ -155,6 +155,8 @@ def _since_tool(window: Window, begins: NDArray[np.int64], owner: NDArray[np.int
     """By gap: tokens since the first event of a tool call; NaN before it, and in streams without one."""
     gaps = window.gaps
     first = np.full(begins.size, np.nan)
+    if not (window.done.timelines.events().kind == EventKind.TOOL).any():
+        return np.full(gaps.row.size, np.nan)
     for i, begin in enumerate(begins.tolist()):
         timeline = window.done.timelines[int(gaps.row[begin])]
         if timeline is None or EventKind.TOOL not in timeline.kind:

@@ -17,6 +17,9 @@ __all__ = ["CancelStorm"]
 
 SHARE: Final = 0.05
 WORK: Final = 0.10
+SOME_WORK: Final = 0.02
+"""Less is no storm's; from here to a tenth it is told as a suspicion, where requests that do not complete are what is
+wrong."""
 MORE: Final = 2.0
 
 
@@ -41,9 +44,11 @@ class CancelStorm(Cause):
         if not gone.rows.size or not more_often_than(int(gone.rows.size), n, SHARE):
             return None
         share = gone.rows.size / n
-        if gone.work_share < WORK:
+        if gone.work_share < SOME_WORK:
             return None
         missing, rivals, rise = [], [], ""
+        if gone.work_share < WORK:
+            missing.append("what the engine computed for them (its own token counters by outcome)")
         if evidence.before is not None:
             old = cancels(evidence.before).rows.size / max(len(evidence.before.every), 1)
             rise = f", {old:.1%} before"
@@ -82,7 +87,7 @@ class CancelStorm(Cause):
                 ),
             ],
             explains_ms=lost,
-            relation=f"tokens for cancelled / all tokens = {gone.work_share:.0%} > {WORK:.0%}",
+            relation=f"tokens for cancelled / all tokens = {gone.work_share:.0%}; {WORK:.0%} are a storm's",
             n=int(gone.rows.size),
             advice="See that a cancel reaches the engine at once, cap outputs that are mostly not read to their end, "
             "and "

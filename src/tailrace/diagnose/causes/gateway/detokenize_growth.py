@@ -7,6 +7,7 @@ from typing import ClassVar
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.position_load import position_load
 from tailrace.diagnose.record_evidence.position_growth import growth_in_timelines
 from tailrace.diagnose.series_evidence.growth_with_position import growth_with_position
 from tailrace.model.finding import Action, Finding
@@ -24,8 +25,9 @@ class DetokenizeGrowth(Cause):
     action: ClassVar[Action] = Action.FIX
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
-        """It needs timelines."""
-        return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+        """It needs timelines, or the pace and length of enough answers."""
+        known = evidence.now.gaps.rows or position_load(evidence.now) is not None
+        return "" if known else "timelines of streams, or the pace and length of enough answers"
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

@@ -9,6 +9,7 @@ from tailrace.diagnose.arm_evidence.blocked_streams import blocked_streams
 from tailrace.diagnose.arm_evidence.session_lock import session_lock
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.loop_work import loop_work
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.blocked_loop import blocked_in_timelines
 from tailrace.diagnose.series_evidence.blocked_in_series import blocked_in_series
@@ -30,8 +31,9 @@ class EventLoopBlock(Cause):
     action: ClassVar[Action] = Action.FIX
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
-        """It needs timelines."""
-        return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+        """It needs timelines, or the waits and longest gaps of requests whose prefill is reported."""
+        known = evidence.now.gaps.rows or loop_work(evidence.now) is not None
+        return "" if known else "timelines of streams (none was kept)"
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

@@ -1,0 +1,122 @@
+"""What the text that is written so far costs each token: pace of whole requests against the company that they had.
+
+A step pays for all streams in it. Where each pays for its own text so far (an answer decoded anew with each token), the
+step pays for the sum of the positions, and every stream in it is slower. Attention reads the prompts' tokens as well as
+the answers', so what a token of the prompts costs is taken off.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.replicas import replicas
+from tailrace.diagnose.window import Window
+
+__all__ = ["PositionLoad", "position_load"]
+
+Floats = NDArray[np.float64]
+LEAST: Final = 60
+LEAST_TOKENS: Final = 16
+
+
+class PositionLoad(NamedTuple):
+    """Regression of the time a token on the streams, their positions and their prompts, each a mean over its life."""
+
+    us_per_token: float
+    """By token of text in the step's streams, beyond what a token of their prompts costs."""
+    prompt_us: float
+    t: float
+    r: float
+    """Of the fit."""
+    low_tokens: float
+    high_tokens: float
+    """Tokens of text in a step: p10 and p90 over the requests."""
+    base_ms: float
+    """A token's time at the first, by the fit."""
+    share: float
+    """Of the time a token (mean), what the text costs."""
+    explains: Floats
+    """By row of `done` (ms)."""
+    n: int
+
+
+def position_load(window: Window) -> PositionLoad | None:
+    """`None` where there are too few streams; computed once a window."""
+    if PositionLoad not in window.found:
+        window.found[PositionLoad] = _load(window)
+    found: PositionLoad | None = window.found[PositionLoad]
+    return found
+
+
+def _load(window: Window) -> PositionLoad | None:
+    pace = window.done.ms("tpot")
+    tokens = np.nan_to_num(window.done.column("output_tokens"), nan=0.0)
+    served = replicas(window)
+    usable = ~np.isnan(pace) & ~np.isnan(window.first) & (tokens >= LEAST_TOKENS) & (window.end > window.first)
+    if usable.sum() < LEAST:
+        return None
+    batch, text, prompts = (np.full(window.n, np.nan) for _ in range(3))
+    for place in np.unique(served.of_row).tolist():
+        rows = np.flatnonzero((served.of_row == place) & ~np.isnan(window.first) & (window.end > window.first))
+        mine = _company(window, rows, tokens)
+        batch[rows], text[rows], prompts[rows] = mine
+    keep = np.flatnonzero(usable)
+    value = pace[keep]
+    low, high = np.quantile(value, (0.02, 0.98))
+    keep = keep[(value >= low) & (value <= high)]
+    value = pace[keep]
+    design = np.column_stack([np.ones(keep.size), batch[keep], text[keep], prompts[keep]])
+    scale = np.maximum(np.abs(design).max(axis=0), 1e-12)
+    fit, _, rank, _ = np.linalg.lstsq(design / scale, value, rcond=None)
+    if rank < design.shape[1] or np.ptp(value) == 0:
+        return None
+    fit = fit / scale
+    rest = value - design @ fit
+    error = float(rest @ rest) / (keep.size - design.shape[1])
+    spreads = error * np.diag(np.linalg.pinv((design / scale).T @ (design / scale))) / scale**2
+    of_prompt = max(float(fit[3]), 0.0)
+    slope = float(fit[2]) - of_prompt
+    deviation = float(np.sqrt(max(spreads[2] + spreads[3], 1e-24)))
+    cost = slope * np.nan_to_num(text, nan=0.0)
+    explains = np.maximum(np.minimum(cost, np.nan_to_num(pace, nan=0.0)), 0.0) * tokens
+    lows, highs = (float(np.quantile(text[keep], q)) for q in (0.1, 0.9))
+    return PositionLoad(
+        us_per_token=slope * 1e3,
+        prompt_us=float(fit[3]) * 1e3,
+        t=slope / deviation,
+        r=float(np.sqrt(max(1.0 - float(rest.var()) / float(value.var()), 0.0))),
+        low_tokens=lows,
+        high_tokens=highs,
+        base_ms=float(value.mean()) - slope * (float(text[keep].mean()) - lows),
+        share=float(cost[keep].mean()) / float(value.mean()),
+        explains=explains,
+        n=int(keep.size),
+    )
+
+
+def _company(window: Window, rows: NDArray[np.int64], tokens: Floats) -> tuple[Floats, Floats, Floats]:
+    """Streams, their positions and their prompts, each a mean over the time in which each row decoded."""
+    first, end = window.first[rows], window.end[rows]
+    rate = tokens[rows] / (end - first)
+    prompt = np.nan_to_num(window.tokens[rows], nan=0.0)
+    at = np.concatenate([first, end])
+    order = np.argsort(at, kind="stable")
+    at = at[order]
+    span = np.diff(at)
+    out = []
+    for begun, over in ((np.ones(rows.size), np.ones(rows.size)), (prompt, prompt)):
+        level = np.cumsum(np.concatenate([begun, -over])[order])
+        total = np.concatenate([[0.0], np.cumsum(span * level[:-1])])
+        out.append((np.interp(end, at, total) - np.interp(first, at, total)) / (end - first))
+    # The sum of positions rises by the sum of the rates, and falls by each answer's length at its end.
+    rates = np.cumsum(np.concatenate([rate, -rate])[order])
+    jumps = np.concatenate([np.zeros(rows.size), -rate * (end - first)])[order]
+    begins = np.zeros(at.size)
+    begins[1:] = np.cumsum(span * rates[:-1])
+    begins += np.cumsum(jumps)
+    total = np.concatenate([[0.0], np.cumsum(span * (begins[:-1] + rates[:-1] * span / 2.0))])
+    text = (np.interp(end, at, total) - np.interp(first, at, total)) / (end - first)
+    return out[0], text, out[1]
