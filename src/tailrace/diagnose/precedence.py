@@ -59,7 +59,6 @@ BEHIND: Final[dict[str, frozenset[str]]] = {
     "CANCEL_NOT_PROPAGATED": frozenset({"CANCEL_STORM", "SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
     "CLIENT_TIMEOUT_BUDGET": frozenset({"CANCEL_STORM"}),
     "GW_CONN_POOL_CAP": frozenset({"GW_NETWORK", "SCHED_QUEUE_SATURATION", "GW_LANE_QUEUE"}),
-    "GW_LANE_QUEUE": frozenset({"SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
     "LOCK_CONTENTION": frozenset({"PREPROCESS_SLOW", "POSTPROCESS_SLOW"}),
     # An encoder does one request at a time by its nature: that is no lock.
     "ENCODE_SLOW": frozenset({"LOCK_CONTENTION"}),
