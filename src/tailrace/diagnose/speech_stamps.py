@@ -32,7 +32,7 @@ _ADVICE: Final = (
 def wrong_speech_stamps(cause: Cause, observed: Observed) -> Finding | None:
     """METRIC_BUG of speech, if there is any."""
     for turns in turns_of(observed):
-        found = _always_zero(cause, turns) or _negative(cause, turns)
+        found = _always_zero(cause, turns) or _stopped_first(cause, turns) or _negative(cause, turns)
         if found is not None:
             return found
     early = [one for stream in speech_streams(observed) if (one := _before_its_audio(cause, stream)) is not None]
@@ -88,6 +88,52 @@ def _always_zero(cause: Cause, turns: Turns) -> Finding | None:
             disproof_checked=checked,
         )
     return None
+
+
+def _stopped_first(cause: Cause, turns: Turns) -> Finding | None:
+    """A speech that stopped before it started: whatever is counted from its stop counts from another turn's."""
+    spans = turns.get("speech_span")
+    wrong = np.flatnonzero(spans < -NOTHING_MS)
+    if not wrong.size:
+        return None
+    row = int(wrong[int(np.argmin(spans[wrong]))])
+    n, behind = int(np.isfinite(spans).sum()), -float(spans[row]) / 1e3
+    source = str(turns.place_of(row))
+    evidence = [
+        Evidence(
+            text=f"turn {turns.names[row]}: the speech stopped {behind:.2f} s before it started",
+            source=source,
+            name="speech_span",
+            value=round(float(spans[row]), 3),
+            unit="ms",
+        ),
+        Evidence(text=f"{wrong.size} of {n} turns stop before they start", source=source, name="n", value=float(n)),
+    ]
+    delay = next((one for one in ("transcription_delay", "end_of_turn") if np.isfinite(turns.get(one)[row])), "")
+    said = ""
+    if delay:
+        value = float(turns.get(delay)[row]) / 1e3
+        words = delay.replace("_", " ")
+        said = f"; the {words} of {value:.2f} s is counted from that stop and is no delay that anybody felt"
+        evidence.append(
+            Evidence(
+                text=f"turn {turns.names[row]}: {words} {value:.2f} s", source=source, name=delay,
+                value=round(value * 1e3, 3), unit="ms",
+            )
+        )  # fmt: skip
+    return cause.finding(
+        statement=f"In {wrong.size} of {n} turns the speech stopped {behind:.2f} s before it started, which is "
+        f"impossible{said}: the stop belongs to an earlier turn.",
+        evidence=evidence,
+        explains_ms=None,
+        relation=f"stop - start = -{behind:.2f} s < 0",
+        n=n,
+        advice="Drop these turns and count them; take the stop from the same speech as the start (clear it when a new "
+        "speech begins), and measure the delay from the end of the words' audio.",
+        price="Numbers from before and after the fix cannot be compared.",
+        verify="tailrace diagnose turns.json",
+        disproof_checked=[f"{n - wrong.size} of {n} turns have their stamps in order"],
+    )
 
 
 def _negative(cause: Cause, turns: Turns) -> Finding | None:

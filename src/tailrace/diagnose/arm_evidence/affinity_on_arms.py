@@ -9,7 +9,7 @@ from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, number_stated, said
 from tailrace.diagnose.arms.pairs import changed, pairs, stated_same
 from tailrace.diagnose.arms.shown import compared, evidence_of, evidence_of_setting, number
-from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.diagnose.observed import Arm, Observed, Quoted, Role
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 if TYPE_CHECKING:
@@ -64,12 +64,20 @@ def affinity_on_arms(cause: Cause, observed: Observed) -> Finding | None:
         if (one := figure(up, quantity)) is not None and (two := figure(down, quantity)) is not None
     ]
     slower = times[0] if times and times[0][1].value > times[0][0].value else None
+    # Where the better arm is the later one, nothing was broken: somebody repaired it.
+    repaired = up.role is Role.AFTER and down.role is not Role.AFTER
     proven = bool(what) and equal_mix and slower is not None
     return cause.finding(
-        action=Action.ROLLBACK,
-        statement=f"Prefix hits fell from {number(high.value, high.unit)} to {number(low.value, low.unit)} where the "
-        f"routing changed ({what or f'{up.name} -> {down.name}'}): the turns of one session no longer come to the "
-        "replica that holds their prefix.",
+        action=Action.FIX if repaired else Action.ROLLBACK,
+        statement=(
+            f"Prefix hits are {number(low.value, low.unit)} with {down.name} and {number(high.value, high.unit)} with "
+            f"{up.name}: what differs is the routing, and with {down.name} the turns of one session do not come to the "
+            "replica that holds their prefix."
+            if repaired
+            else f"Prefix hits fell from {number(high.value, high.unit)} to {number(low.value, low.unit)} where the "
+            f"routing changed ({what or f'{up.name} -> {down.name}'}): the turns of one session no longer come to the "
+            "replica that holds their prefix."
+        ),
         evidence=[
             evidence_of(up, high),
             evidence_of(down, low),

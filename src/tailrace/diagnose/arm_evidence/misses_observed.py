@@ -88,10 +88,11 @@ def misses_observed(cause: Cause, observed: Observed) -> Finding | None:
         if offered is not None and wanted is not None
         else (f" against {best.words} with {best.name}" if best is not worst else ", though the prompts repeat")
     )
+    computed = "every prompt is computed whole" if worst.share < SHORT else "what is not hit is computed again"
     return cause.finding(
         statement="Prefix hits over the window are "
-        f"{worst.words}{f' with {worst.name}' if worst.name else ''}{against}: every "
-        "prompt is computed whole. That is eviction, block alignment or a switch, not the mix.",
+        f"{worst.words}{f' with {worst.name}' if worst.name else ''}{against}: {computed}. That is eviction, block "
+        "alignment or a switch, not the mix.",
         evidence=evidence,
         explains_ms=None if slower is None else slower[0].value - slower[1].value if slower[0].unit == "ms" else None,
         relation=(

@@ -20,7 +20,8 @@ _SPREADING: Final = re.compile(
 _ROUTING: Final = re.compile(
     r"rout(?:er|ing|e)|load[ _-]?balanc|\blb\b|balancer|tie[ _-]?break|scorer|stick|affinity|dispatch|"
     r"endpoint[ _-]?pick|"
-    r"\bepp\b|session|hash|dp[ _-]?(?:rank|coordinator)|ingress|gateway polic",
+    r"\bepp\b|session|hash|\bpin(?:ned|ning)?\b|"
+    r"(?:host|replica|provider)[ _-]?(?:switch|order)|dp[ _-]?(?:rank|coordinator)|ingress|gateway polic",
     re.IGNORECASE,
 )
 

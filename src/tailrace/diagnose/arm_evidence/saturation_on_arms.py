@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.at_once import all_at_once
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import CENTRAL, condition, figure, number_stated, per_request
+from tailrace.diagnose.arms.asked import ANY, CENTRAL, condition, figure, number_stated, per_request
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
@@ -33,6 +34,9 @@ WAIT_MS: Final = 2000.0
 BACKLOG: Final = 0.10
 QUEUED: Final = 0.5
 LEAST_QUEUE_MS: Final = 500.0
+BUSY: Final = 10.0
+LEAST_OF_WORK_MS: Final = 20.0
+"""A shorter queue counts as well where it is so many times the work itself."""
 
 
 def saturation_on_arms(cause: Cause, observed: Observed) -> Finding | None:
@@ -43,6 +47,7 @@ def saturation_on_arms(cause: Cause, observed: Observed) -> Finding | None:
             *(_overload(cause, observed, arm, ruling) for arm in observed.arms),
             _overload(cause, observed, None, ruling),
             *(_closed_loop(cause, observed, arm, ruling) for arm in observed.arms),
+            *(all_at_once(cause, observed, arm) for arm in observed.arms),
             *(_queued(cause, observed, arm, ruling) for arm in observed.arms),
         ]
     )
@@ -247,31 +252,46 @@ def _itl_split(arm: Arm) -> tuple[Quoted, Quoted] | None:
 def _queued(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> Finding | None:
     """The engine's own queue time against TTFT of the same statistic."""
     for stat in ("p99", "p95", "p50", "mean", ""):
-        queue, ttft = figure(arm, "queue", stats=(stat,)), figure(arm, "ttft", stats=(stat,))
+        queue = figure(arm, "queue", stats=(stat,))
+        # Where an answer comes in one piece (a classifier, an encoder) its whole time is the time to its first byte.
+        ttft = figure(arm, "ttft", stats=(stat,)) or (
+            figure(arm, "e2e", stats=(stat,)) if figure(arm, "ttft", stats=ANY) is None else None
+        )
         if queue is None or ttft is None or ttft.value <= 0:
             continue
         share = queue.value / ttft.value
-        if share <= QUEUED or queue.value < LEAST_QUEUE_MS:
+        compute = figure(arm, "compute", stats=(stat,))
+        work = queue.value >= BUSY * compute.value and queue.value >= LEAST_OF_WORK_MS if compute is not None else False
+        if share <= QUEUED or (queue.value < LEAST_QUEUE_MS and not work):
             return None
         running, limit = figure(arm, "running"), number_stated(observed, r"^max num seqs$|max running requests")
         waiting = figure(arm, "waiting") or None
         full = waiting is not None and waiting.value > 0
         at_cap = running is not None and limit is not None and limit.number and running.value >= 0.95 * limit.number
-        missing = [] if full or at_cap else ["running and waiting requests of the engine (is it at its cap?)"]
+        whole = ttft.quantity == "e2e"
+        little = _little(observed, arm, ttft) if whole else None
+        missing = (
+            []
+            if full or at_cap or little is not None
+            else ["running and waiting requests of the engine (is it at its cap?)"]
+        )
         rivals, checked = _disproof(observed, arm)
         return cause.finding(
-            statement=f"{arm.name}: {number(queue.value, 'ms')} of the {number(ttft.value, 'ms')} to the first token "
-            f"({quantity(ttft)}) are queue, {share:.0%}.",
+            statement=f"{arm.name}: {number(queue.value, 'ms')} of the {number(ttft.value, 'ms')} "
+            f"{'of a request' if whole else 'to the first token'} ({quantity(ttft)}) are queue, {share:.0%}.",
             evidence=[
                 evidence_of(arm, queue),
                 evidence_of(arm, ttft),
                 *([evidence_of(arm, running)] if running is not None else []),
                 *([evidence_of(arm, waiting)] if waiting is not None else []),
                 *([evidence_of_setting(limit)] if limit is not None else []),
+                *([evidence_of(arm, compute)] if compute is not None else []),
+                *([little[1]] if little is not None else []),
                 Evidence(f"queue share {share:.0%}", str(queue.place) or "form", "queue_share", round(share, 4)),
             ],
             explains_ms=queue.value,
-            relation=f"queue / TTFT = {number(queue.value)} / {number(ttft.value)} = {share:.0%} > {QUEUED:.0%}",
+            relation=f"queue / {'E2E' if whole else 'TTFT'} = {number(queue.value)} / "
+            f"{number(ttft.value)} = {share:.0%} > {QUEUED:.0%}" + (f"; {little[0]}" if little is not None else ""),
             n=int(value.value) if (value := figure(arm, "n")) is not None else 0,
             advice=_advice(ruling),
             price="Refused requests must be retried by their clients; a replica costs its GPU and minutes to load.",
@@ -282,6 +302,22 @@ def _queued(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> Findi
             action=ruling.action,
         )
     return None
+
+
+def _little(observed: Observed, arm: Arm, whole: Quoted) -> tuple[str, Evidence] | None:
+    """(the relation, as evidence) where the load test's own concurrency explains the time: its clients queue."""
+    held = condition(arm, r"\bconcurrency\b")
+    if held is None and len(observed.arms) == 1:
+        stated = number_stated(observed, r"^(?:bench )?(?:max )?concurrency$")
+        held = stated.number if stated is not None else None
+    rate = figure(arm, "req_s", "completed_rps")
+    if held is None or held < 2 or rate is None or rate.value <= 0:
+        return None
+    spent = held / rate.value * 1e3
+    if abs(whole.value / spent - 1.0) > FITS:
+        return None
+    words = f"{held:g} at once / {rate.value:g}/s = {number(spent, 'ms')}"
+    return words, Evidence(words, str(rate.place) or "form", "residence_ms", round(spent, 3), "ms")
 
 
 def _disproof(observed: Observed, arm: Arm | None) -> tuple[list[str], list[str]]:

@@ -26,6 +26,8 @@ _OF_REPLICAS: Final = re.compile(
     r"|(?:per|each)[ _](?:dp )?(?:rank|replica|worker|engine|pod|instance|node|gpu|backend|server)s?[ _]",
     re.IGNORECASE,
 )
+_NUMBER: Final = re.compile(r"^[\d.,]+[kKmM]?$")
+_TIME: Final = re.compile(r"^\s*~?\d[\d.,]*\s*(?:ns|us|µs|ms|s|sec|secs|min|minutes?|seconds?)\b", re.IGNORECASE)
 _LATENCIES: Final = ("ttft", "tpot", "itl", "e2e", "req_s", "output_tok_s")
 QUANTITIES: Final = (
     ("tokens_in_flight", "tokens in flight"),
@@ -99,7 +101,15 @@ def is_replica(arm: Arm) -> bool:
     if _REPLICA.match(arm.label.strip()) and arm.label.strip()[-1:].isalnum() and re.search(r"\d|-", arm.label):
         return True
     measured = {item.quantity for item in arm.values.values()}
+    # A row that is called by a bare number and tells times as well is a length or a load that somebody tried.
+    if _NUMBER.match(arm.label.strip()) and any(_TIME.search(str(value)) for value in _cells(arm)):
+        return False
     return bool(measured & {"tokens_in_flight", "running"}) and not measured & set(_LATENCIES)
+
+
+def _cells(arm: Arm) -> list[object]:
+    times = [f"{item.value:g} {item.unit}" for item in arm.values.values()]
+    return [*times, *arm.keys.values()]
 
 
 def spreads(observed: Observed) -> list[Spread]:

@@ -25,7 +25,22 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     item.name: item
     for item in (
         # -- durations of a request (ms)
-        Quantity("ttft", "ms", ("time to first token", "first token", "first token latency", "ttfb", "first byte")),
+        Quantity(
+            "ttft",
+            "ms",
+            (
+                "time to first token",
+                "first token",
+                "first token latency",
+                "ttfb",
+                "first byte",
+                "first event",
+                "first chunk",
+                "time to first byte",
+                "time to first chunk",
+                "time to first event",
+            ),
+        ),
         Quantity("ttft_content", "ms", ("time to first content token",)),
         Quantity(
             "tpot", "ms", ("time per output token", "time per token", "latency per token", "latency per output token")
@@ -45,6 +60,10 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "response time",
                 "total latency",
                 "total time",
+                "last event",
+                "last chunk",
+                "last byte",
+                "last token",
             ),
         ),
         Quantity("queue", "ms", ("queue time", "queue wait", "queueing", "waiting time", "time in queue")),
@@ -219,10 +238,16 @@ QUANTITIES: Final[dict[str, Quantity]] = {
             ),
         ),
         Quantity(
-            "prefix_hit_tokens", "tokens", ("hit tokens", "tokens hit", "cached tokens", "prefix hit tokens", "hits")
+            "prefix_hit_tokens",
+            "tokens",
+            ("hit tokens", "tokens hit", "cached tokens", "prefix hit tokens", "hits", "cache read", "cached read"),
         ),
         Quantity("prefix_query_tokens", "tokens", ("query tokens", "queried tokens", "queries", "tokens queried")),
-        Quantity("prefix_hit", "share", ("prefix cache hit rate", "cache hit rate", "hit rate", "hit")),
+        Quantity(
+            "prefix_hit",
+            "share",
+            ("prefix cache hit rate", "cache hit rate", "hit rate", "hit", "cache share", "cached share"),
+        ),
         Quantity(
             "gpu_util",
             "share",

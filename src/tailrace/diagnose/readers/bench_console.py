@@ -19,6 +19,7 @@ from tailrace.model.errors import InputError
 __all__ = ["TITLE", "read_bench_console"]
 
 TITLE: Final = "Serving Benchmark Result"
+_STAMP: Final = re.compile(r"^\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?\]?\s+")
 _ROW: Final = re.compile(r"^\s*(?P<label>[A-Za-z][^:]*?):\s+(?P<value>\S+)\s*$")
 _METRIC: Final = re.compile(
     r"^(?P<stat>Mean|Median|P\d+(?:\.\d+)?|Std|Max|Min) (?P<name>TTFT|TPOT|ITL|E2EL|E2E Latency) \(ms\)$"
@@ -33,7 +34,7 @@ def read_bench_console(path: Path) -> Imported:
     tables: list[dict[str, str]] = []
     understood = seen = 0
     for _, raw in lines(path):
-        text = raw.decode("utf-8", "replace").rstrip()
+        text = _STAMP.sub("", raw.decode("utf-8", "replace").rstrip())
         if TITLE in text:
             tables.append({})
             continue

@@ -25,12 +25,12 @@ _NAME: Final = "deployment YAML"
 _KUBERNETES: Final = re.compile(r"^(?:apiVersion|kind)\s*:", re.MULTILINE)
 _GATEWAY: Final = re.compile(
     r"^(?:static_resources|dynamic_resources|route_config|virtual_hosts|routes|upstreams|apisix|nginx_config|downstream|"
-    r"services|http|plugins|global_rules|admin|clusters|listeners|x-[\w-]+|version)\s*:",
+    r"services|http|plugins|global_rules|admin|clusters|listeners|filter_chains|x-[\w-]+|version)\s*:",
     re.MULTILINE,
 )
 _NESTED: Final = re.compile(
     r"^\s*-?\s*(?:livenessProbe|readinessProbe|startupProbe|containers|virtual_hosts|virtualHosts|idle_timeout|"
-    r"idleTimeout|proxy_read_timeout|perTryTimeout)\s*:",
+    r"idleTimeout|proxy_read_timeout|perTryTimeout|stream_idle_timeout|max_stream_duration)\s*:",
     re.MULTILINE,
 )
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[.$\w]")

@@ -29,7 +29,7 @@ _SNAKE_RATE: Final = re.compile(r"(?:^|(?<=[_ ]))(tok|toks|tokens|reqs?|requests
 _PERCENTILE: Final = re.compile(
     r"^(?:p|q|pct|perc|percentile)[ (]?(\d{1,2}(?:[._]\d{1,3})?|999|100)\)?$"
     r"|^(\d{1,2}(?:\.\d{1,3})?)(?:th|st|nd|rd)?(?:%|%ile|p|pct|percentile)$"
-    r"|^(\d{1,2}(?:\.\d{1,3})?)(?:th|st|nd|rd)$"
+    r"|^([5-9]\d(?:\.\d{1,3})?)(?:th|st|nd|rd)$"
 )
 _ALIKE: Final = {
     **dict.fromkeys((0x2212, 0x2010, 0x2011, 0x2012, 0x2013, 0x2014), "-"),

@@ -21,6 +21,7 @@ _LOG: Final = re.compile(
     r"^\W{0,3}(?:\S{1,60}\s+\|\s+)?(?:\([A-Za-z][\w ]{0,40}pid=\d+\)\s*)?\W{0,2}"
     r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d"
     r"|(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL):?\s+(?:\d\d-\d\d\s|\d{1,3}\.|[\[(]|\d{4}-)"
+    r"|(?:\d\d:\d\d:\d\d[^\]\n]{0,30}\]\s*)?(?:Decode|Prefill) batch[.,] #|GIN\] \d{4}/|Engine \d+: Avg prompt"
     r"|\d{1,3}(?:\.\d{1,3}){3}\s.{0,40}\[\d{1,2}/\w{3}/\d{4}|[IWEF]\d{4}\s\d\d:\d\d|\w{3} +\d{1,2} \d\d:\d\d:\d\d\s)"
 )
 _SAMPLE: Final = re.compile(r"^[a-zA-Z_:][\w:]*(?:\{[^{}]*\})?\s+[-+]?(?:\d[\d.eE+\-]*|Inf|NaN)(?:\s+\d+)?\s*$")

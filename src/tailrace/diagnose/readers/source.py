@@ -28,6 +28,7 @@ from tailrace.diagnose.readers.json_numbers import read_numbers
 from tailrace.diagnose.readers.metric_quantities import is_known
 from tailrace.diagnose.readers.metric_readings import Reading, is_query_answer, is_scrape, read_readings
 from tailrace.diagnose.readers.nsys import is_profile_header, read_nsys
+from tailrace.diagnose.readers.prose import is_code
 from tailrace.diagnose.readers.request_columns import looks_like_requests
 from tailrace.diagnose.readers.request_table import table_of_requests
 from tailrace.diagnose.readers.requests import has_columns, read_requests
@@ -51,6 +52,9 @@ __all__ = ["Kind", "Source", "kind_of", "read_source"]
 _JSON_HEAD: Final = 4096
 _HEADING: Final = re.compile(rb"#{1,6} (?!TYPE |HELP |UNIT |EOF)[^\n]*\n\s*\n")
 """Markdown: a title and a blank line; a comment of a scrape has its samples below."""
+_LOOKED_AT: Final = 200
+_FEWEST_LINES: Final = 2
+_MOST_CODE: Final = 0.2
 _REMEDY: Final = (
     "Give an engine's or a proxy's log, a table, a run file (`tailrace bench … --out`), records as JSON lines "
     "(`tailrace records export`), a gateway's data "
@@ -59,6 +63,9 @@ _REMEDY: Final = (
     "or `nsys stats` as CSV."
 )
 
+_SAMPLE: Final = re.compile(
+    rb"[A-Za-z_:][\w:.]*(?:\{.*\})?\s+(?:[-+]?\d[\d.eE+-]*|[-+]?Inf|NaN)(?:\s+-?\d+)?\s*$", re.IGNORECASE
+)
 Decode = Callable[[bytes, str], RequestRecord]
 """Reads one line of records in the public form; gets the line and its place."""
 
@@ -137,12 +144,16 @@ def _look(path: Path) -> tuple[Kind, Foreign | Format | None]:
     foreign = foreign_of(start)
     if foreign is not None:
         return Kind.LOAD_TOOL, foreign
-    found = _other_kind(start, path.name)
-    if found is not None:
-        return found
+    return _other_kind(start, path.name) or _anything(head, start, place)
+
+
+def _anything(head: bytes, start: bytes, place: str) -> tuple[Kind, Format]:
+    """Text that no reader knows; InputError where it is none."""
     binary = binary_words(head)
     if binary is not None:
         raise InputError(binary[0], place=place, remedy=binary[1])
+    if _speaks(start):
+        return Kind.OBSERVED, TEXT
     # As a person would read it: the first line, and no b'…'.
     line = head[:40].split(b"\n", maxsplit=1)[0].decode("utf-8", "replace").rstrip("\r")
     raise InputError(f"this is no evidence that is known; it begins with {line!r}", place=place, remedy=_REMEDY)
@@ -160,6 +171,16 @@ def _other_kind(start: bytes, name: str) -> tuple[Kind, Format | None] | None:
     if _HEADING.match(start):
         return Kind.OBSERVED, TEXT
     return (Kind.SCRAPE, None) if start.startswith(b"#") or _looks_like_samples(start) else None
+
+
+def _speaks(start: bytes) -> bool:
+    """Whether it is text with numbers in some of its lines and no program: what it holds is looked for, the rest is
+    listed as not understood.
+    """
+    lines = [line for line in start.decode("utf-8", "replace").splitlines()[:_LOOKED_AT] if line.strip()]
+    numbers = sum(any(letter.isdigit() for letter in line) for line in lines)
+    code = sum(map(is_code, lines))
+    return len(lines) >= _FEWEST_LINES and numbers >= _FEWEST_LINES and code <= _MOST_CODE * len(lines)
 
 
 def _foreign_requests(start: bytes) -> bool:
@@ -195,14 +216,7 @@ def _table_kind(head: bytes) -> Kind | None:
 
 def _looks_like_samples(head: bytes) -> bool:
     """A line `name{labels} number`, as Prometheus' text format has it."""
-    first = head.split(b"\n", maxsplit=1)[0].split()
-    if len(first) < 2 or not first[0][:1].isalpha():
-        return False
-    try:
-        float(first[-1])
-    except ValueError:
-        return False
-    return True
+    return _SAMPLE.match(head.split(b"\n", maxsplit=1)[0]) is not None
 
 
 def read_source(  # noqa: PLR0911  (one return a kind)

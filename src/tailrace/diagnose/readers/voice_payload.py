@@ -17,6 +17,7 @@ import numpy as np
 from tailrace.diagnose.observed import Clock, Observed, Place, Rows, Setting, Understood
 from tailrace.diagnose.readers.foreign_json import lines
 from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.headings import stamp_ms
 from tailrace.diagnose.readers.json_objects import BEFORE, Objects
 from tailrace.diagnose.speech_evidence.turns import COLUMNS
 from tailrace.model.errors import InputError
@@ -36,6 +37,8 @@ _CONSOLE: Final = re.compile(
     r"(?P<value>\d+(?:\.\d+)?)"
 )
 _REPR: Final = re.compile(r"\b(?P<kind>EOU|STT|LLM|TTS)Metrics\((?P<pairs>[^()\n]{0,4000})\)")
+_LINE: Final = re.compile(r"\b(?P<kind>EOU|STT|LLM|TTS) metrics: (?P<pairs>(?:\w+=[^\s,\"{}]+(?:, *)?){1,40})")
+"""`Pipeline EOU metrics: sequence_id=…, end_of_utterance_delay=0.70, …`, bare or as the message of a JSON line."""
 _PAIR: Final = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|[-\w.+]+)")
 
 # metric object's type -> field (snake_case) -> column
@@ -104,7 +107,7 @@ class _Turns:
 
 
 def _matches(head: str, name: str) -> bool:  # noqa: ARG001
-    return bool(_TELLS.search(head) or _CONSOLE.search(head) or _REPR.search(head))
+    return bool(_TELLS.search(head) or _CONSOLE.search(head) or _REPR.search(head) or _LINE.search(head))
 
 
 def _read(path: Path, name: str) -> Observed:
@@ -166,7 +169,7 @@ def _console(path: Path, name: str, turns: _Turns) -> list[Understood]:
                 done = turns.add("", number, column, float(found["value"]) * 1e3) or done
             else:
                 done = True  # known, and no stage of a turn
-        for found in _REPR.finditer(line):
+        for found in (*_REPR.finditer(line), *_LINE.finditer(line)):
             said: dict[str, Any] = {key: _literal(value) for key, value in _PAIR.findall(found["pairs"])}
             said["type"] = f"{found['kind'].lower()}_metrics"
             done = _take(turns, number, said) or done
@@ -248,12 +251,24 @@ def _scale(key: str, value: float, *, report: bool) -> float:
 def _put(turns: _Turns, line: int, name: str, said: dict[str, Any], columns: dict[str, str]) -> bool:
     done = False
     report = columns is _REPORT
+    if report:
+        done = _speech_span(turns, line, name, said)
     for key, value in said.items():
         column = columns.get(_snake(key))
         if column is None or isinstance(value, bool) or not isinstance(value, int | float):
             continue
         done = turns.add(name, line, column, float(value) * _scale(key, float(value), report=report)) or done
     return done
+
+
+def _speech_span(turns: _Turns, line: int, name: str, said: dict[str, Any]) -> bool:
+    """From the start of the user's speech to its end, where both are stamped: below 0 the stamps are wrong."""
+    stamps = {_snake(key): value for key, value in said.items()}
+    both = stamp_ms([stamps.get("started_speaking_at"), stamps.get("stopped_speaking_at")])
+    if both is None:
+        return False
+    (start, stop), _ = both
+    return turns.add(name, line, "speech_span", stop - start)
 
 
 def _pipecat(turns: _Turns, line: int, said: dict[str, Any]) -> bool:

@@ -60,6 +60,16 @@ def _total(observed: Observed, name: str) -> Series | None:
     found = [item for item in observed.of_series(name) if item.axis in ("time", "scrape") and len(item)]
     if not found:
         return None
+    # SGLang tells the same gauge in two kinds of line: that is one engine, not two, and tensor ranks tell it again.
+    engines: dict[tuple[str, str], Series] = {}
+    for item in found:
+        key = (item.labels.get("engine", ""), item.labels.get("replica") or item.labels.get("instance") or "")
+        known = engines.get(key) if "line" in item.labels else None
+        if "line" not in item.labels:
+            engines[f"{len(engines)}", ""] = item
+        elif known is None or len(item) > len(known):
+            engines[key] = item
+    found = list(engines.values())
     first = found[0]
     total = np.nansum([at_times(item, first) for item in found], axis=0)
     return Series(

@@ -28,6 +28,7 @@ COLUMNS: Final = (
     "tts_audio",
     "speech_end",
     "final_recv",
+    "speech_span",
 )
 """What a turn may say, in ms."""
 _SERIES: Final = {

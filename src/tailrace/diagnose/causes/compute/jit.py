@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.first_of_several import first_of_several
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.compiling import jit_in_log
@@ -33,5 +34,5 @@ class Jit(Cause):
         return jit_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From the engine's own lines, or a stack dump."""
-        return surest([jit_in_log(self, observed), jit_in_stacks(self, observed)])
+        """From the engine's own lines, a stack dump, or a table in which only the first of several is slow."""
+        return surest([jit_in_log(self, observed), jit_in_stacks(self, observed), first_of_several(self, observed)])

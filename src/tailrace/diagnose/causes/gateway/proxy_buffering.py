@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.whole_at_once import whole_at_once
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.configured.buffering import buffering_on_paths
 from tailrace.diagnose.evidence import EvidenceSet
@@ -37,4 +38,4 @@ class ProxyBuffering(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From chunks, from two paths in a table, and from the configuration of the hop."""
-        return surest([proxy_bursts(self, observed), buffering_on_paths(self, observed)])
+        return surest([proxy_bursts(self, observed), buffering_on_paths(self, observed), whole_at_once(self, observed)])

@@ -10,6 +10,7 @@ from tailrace.diagnose.arm_evidence.saturation_on_arms import saturation_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.queue_snapshot import queue_in_snapshot
 from tailrace.diagnose.log_evidence.saturation import saturation_in_load
 from tailrace.diagnose.log_evidence.served import queue_in_served
 from tailrace.diagnose.observed import Observed
@@ -144,6 +145,7 @@ class QueueSaturation(Cause):
             [
                 saturation_in_load(self, observed),
                 queue_in_served(self, observed),
+                queue_in_snapshot(self, observed),
                 saturation_in_series(self, observed),
                 saturation_on_arms(self, observed),
             ]

@@ -134,6 +134,7 @@ class BenchClosedLoop(Cause):
             or ttft[0].stat != ttft[1].stat
             or limits[0] is None
             or limits[0] != limits[1]
+            or limits[0] <= 1  # alone there is no other request whose prefill could be in the way
         ):
             return None
         if outputs[1] < 1.2 * outputs[0] or ttft[1].value > 0.9 * ttft[0].value:

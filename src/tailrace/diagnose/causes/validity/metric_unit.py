@@ -15,6 +15,8 @@ __all__ = ["MetricUnit"]
 
 LOW, HIGH = 0.9, 1.1
 """Client count / the engine's own count where both count tokens."""
+CHUNKS: Final = 5.0
+"""Gap / time per token beyond what speculation makes of it, and lengths that differ: chunks of several tokens."""
 OFF: Final = 1.3
 """ITL x throughput at one request at once is 1000 ms; more than this factor above it, a gap holds several tokens."""
 MATCHES: Final = 0.3
@@ -40,6 +42,7 @@ class MetricUnit(Cause):
         """Peak below mean; ITL x tokens/s far above 1000 at concurrency 1; counts that differ."""
         found = [self._peak(arm) for arm in observed.arms]
         found += [self._rate(arm, observed) for arm in observed.arms]
+        found += [self._chunks(arm) for arm in observed.arms]
         found += [self._counts(rows) for rows in observed.table("requests")]
         return surest(found)
 
@@ -109,6 +112,40 @@ class MetricUnit(Cause):
             price="Numbers per token and per chunk of older runs cannot be compared.",
             verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
         )
+
+    def _chunks(self, arm: Arm) -> Finding | None:
+        """Mean gap against mean time per token: they are one number where a chunk holds a token."""
+        ratios = []
+        for stat in ("mean", "p50"):
+            gap, token = arm.quoted("itl", stat), arm.quoted("tpot", stat)
+            if gap is None or token is None or gap.relative or token.relative or token.value <= 0:
+                continue
+            if gap.unit != token.unit or gap.value / token.value < CHUNKS:
+                return None
+            ratios.append((gap.value / token.value, gap, token))
+        if not ratios or ratios[0][1].stat != "mean":
+            return None
+        ratio, gap, token = ratios[0]
+        return self.finding(
+            statement=f"ITL {gap.stat} {shown(gap.value, 'ms')} and TPOT {token.stat} {shown(token.value, 'ms')} "
+            f"cannot both be per token: ITL is the gap between chunks, and a chunk holds about {ratio:.1f} tokens. "
+            f"The stream comes in bursts, one every {shown(gap.value, 'ms')}; the engine makes a token every "
+            f"{shown(token.value, 'ms')}.",
+            evidence=[
+                *(seen(arm, item) for _, one, two in ratios for item in (one, two)),
+                Evidence(
+                    text=f"ITL / TPOT = {ratio:.1f} tokens in a chunk", source=str(gap.place) or "facts",
+                    name="tokens_per_chunk", value=round(ratio, 3),
+                ),
+            ],
+            explains_ms=None,
+            relation=f"{shown(gap.value)}/{shown(token.value)} = {ratio:.1f}",
+            n=int(arm.get("n") or 0),
+            advice=_ADVICE + " Then see who gathers them: the engine's own interval (SGLang --stream-interval, several "
+            "scheduler steps), the server's batching of writes, or a proxy that buffers.",
+            price="Numbers per token and per chunk of older runs cannot be compared.",
+            verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
+        )  # fmt: skip
 
     def _counts(self, rows: Rows) -> Finding | None:
         usage, ours = rows.numbers("usage_completion_tokens"), rows.numbers("output_tokens")

@@ -50,6 +50,25 @@ _ENVOY: Final = re.compile(
     rb"(\d+) (\d+) (\d+) (\d+|-) (.*)$"
 )
 _QUOTED: Final = re.compile(rb'"([^"]*)"')
+_PAIRS: Final = re.compile(rb'(?<![\w-])([A-Za-z][\w.-]{1,60})=("[^"]*"|[^\s,;]+)')
+_PAIR_NAMES: Final = {
+    "method": "method", "request_method": "method", "verb": "method",
+    "path": "path", "request": "path", "uri": "path", "request_uri": "path", "url": "path", "request_path": "path",
+    "status": "status", "response_code": "status", "code": "status", "status_code": "status",
+    "response_flag": "flags", "response_flags": "flags", "flags": "flags",
+    "status_details": "reason", "response_code_details": "reason",
+    "upstream_status": "upstream_status", "upstream": "upstream_address", "upstream_host": "upstream_address",
+    "upstream_addr": "upstream_address", "response_size": "bytes", "bytes_sent": "bytes",
+}  # fmt: skip
+_PAIR_TIMES: Final = {
+    "total_time": "e2e", "duration": "e2e", "request_time": "e2e", "request_duration": "e2e", "latency": "e2e",
+    "elapsed": "e2e", "took": "e2e", "response_time": "e2e",
+    "upstream_response_time": "upstream", "upstream_time": "upstream", "upstream_duration": "upstream",
+    "upstream_service_time": "upstream_header", "x_envoy_upstream_service_time": "upstream_header",
+}  # fmt: skip
+_PAIR_UNITS: Final = {"_ms": 1.0, "_s": 1e3, "_sec": 1e3, "_seconds": 1e3, "_us": 1e-3, "_ns": 1e-6}
+_IN_SECONDS: Final = frozenset({"request_time", "upstream_response_time"})
+"""nginx's own words: seconds."""
 _GIN: Final = re.compile(
     rb"\[GIN\] (\d{4}/\d\d/\d\d) - (\d\d:\d\d:\d\d) \|\s*(\d{3})\s*\|\s*([\d.hm\xc2\xb5\xce\xbcuns]+s)\s*\|"
     rb'\s*\S+\s*\|\s*([A-Z]+)\s+"?([^\s"]+)'
@@ -171,6 +190,59 @@ class AccessText:
         self.timed += 1
         self.context.accesses.add(row, Clock.NONE if stamp is None else stamp[1])
         return self.context.understood("gin access log")
+
+    def pairs(self, text: bytes) -> bool:
+        """`method=POST path=/v1/completions status=504 response_flags=UT duration_ms=15001`: a status, and a time with
+        its unit or a response flag. False where it has not both.
+        """
+        row = Access(line=self.context.number)
+        told = False
+        for raw, said in _PAIRS.findall(text):
+            key = raw.decode().lower().replace("-", "_").replace(".", "_")
+            value = said.strip(b'"')
+            name = _PAIR_NAMES.get(key)
+            if name in {"method", "path", "flags", "reason", "upstream_address"}:
+                shown = value.decode("utf-8", "replace")
+                setattr(row, name, "" if shown == "-" else shown[-120:] if name == "upstream_address" else shown)
+            elif name is not None:
+                setattr(row, name, _number(value))
+            else:
+                told = self._pair_time(row, key, value) or told
+        if row.status != row.status or not 100 <= row.status < 600 or not (told or row.flags):
+            return False
+        stamp = self.context.stamp(text)
+        if stamp is not None:
+            row.at = stamp[0]
+        self.timed += told
+        self.context.accesses.add(row, Clock.NONE if stamp is None else stamp[1])
+        return self.context.understood("envoy access log" if row.flags else "access log")
+
+    @staticmethod
+    def _pair_time(row: Access, key: str, value: bytes) -> bool:
+        """A duration by the unit in its key, or in its value; one without either is a question and no value."""
+        ending = next((end for end in _PAIR_UNITS if key.endswith(end)), "")
+        name = _PAIR_TIMES.get(key) or _PAIR_TIMES.get(key.removesuffix(ending))
+        if name is None:
+            return False
+        number = _number(value)
+        if number == number:  # noqa: PLR0124  (not NaN)
+            scale = _PAIR_UNITS.get(ending) or (
+                1e3 if key in _IN_SECONDS else 1.0 if name == "upstream_header" and key not in _PAIR_TIMES else None
+            )
+            if scale is None and key in {"upstream_service_time", "x_envoy_upstream_service_time"}:
+                scale = 1.0
+            ms = None if scale is None else number * scale
+        else:
+            parts = _GO.findall(value)
+            whole = b"".join(part + unit for part, unit in parts) == value and parts
+            ms = sum(float(part) * _GO_MS.get(unit, 1e-3) for part, unit in parts) if whole else None
+        if ms is None:
+            return False
+        if name == "upstream":
+            row.upstream = row.upstream_last = ms
+        else:
+            setattr(row, name, ms)
+        return True
 
     def _answered(self, text: bytes, at: int, found: re.Match[bytes]) -> bool:
         """A line of uvicorn: when the answer begins, without time or duration."""

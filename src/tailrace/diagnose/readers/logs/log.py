@@ -24,6 +24,7 @@ from tailrace.diagnose.readers.logs.proxy_error import is_proxy_error, proxy_err
 from tailrace.diagnose.readers.logs.sglang import Sglang
 from tailrace.diagnose.readers.logs.tgi import Tgi
 from tailrace.diagnose.readers.logs.vllm import MARK, Vllm
+from tailrace.diagnose.readers.printed import is_titled
 from tailrace.engines.flags.start_log import StartLog
 from tailrace.model.errors import InputError
 
@@ -107,6 +108,8 @@ class Log:
             (b" request: ", self.llamacpp.line),
             (b'] "', self.access_text.line),
             (b"[GIN]", self.access_text.gin),
+            (b"status=", self.access_text.pairs),
+            (b"code=", self.access_text.pairs),
         )
 
     # -- lines
@@ -395,6 +398,8 @@ def sample_of(lines: Iterable[bytes], name: str) -> Log:
 
 
 _ENOUGH: Final = 0.5
+_STRAY: Final = 8
+_OF_LOAD: Final = frozenset({"vllm log", "sglang log", "tgi log", "gin access log", "envoy access log"})
 _CUT: Final = 60_000
 
 
@@ -413,7 +418,9 @@ def is_log(head: str, name: str) -> bool:
         return False
     share = log.understood / log.records
     if log.context.dialects:
-        return share >= _ENOUGH
+        # A line or two of an engine's log among words: people paste that. A table with a title is the table's reader's.
+        few = log.understood >= 1 and log.records - log.understood <= _STRAY and not is_titled(head)
+        return share >= _ENOUGH or (few and bool(_OF_LOAD & set(log.context.dialects)))
     return log.ordinary >= 3 and share >= 0.9 and name.endswith((".log", ".out", ".err", ".txt"))
 
 

@@ -10,7 +10,8 @@ from tailrace.diagnose.readers.logs.context import Context
 __all__ = ["is_proxy_error", "proxy_error"]
 
 _TIMED_OUT: Final = re.compile(
-    rb"upstream timed out|upstream request timeout|stream timeout|i/o timeout|context deadline exceeded"
+    rb"upstream timed out|upstream[ _]re(?:quest|sponse)[ _]timeout|stream timeout|i/o timeout"
+    rb"|context deadline exceeded"
     rb"|ReadTimeout|Gateway Time-?out",
     re.IGNORECASE,
 )
