@@ -273,7 +273,7 @@ def test_a_first_that_comes_with_the_last_was_held(ask, first, last):
 
 
 def test_lengths_compared_with_one_request_at_once_are_no_closed_loop(ask):
-    text = "ISL | OSL | Concurrency | TTFT (ms)\n-- | -- | -- | --\n256 | 64 | {held} | 900\n256 | 512 | {held} | 300\n"
+    text = "ISL | OSL | Concur | TTFT (ms)\n-- | -- | -- | --\n256 | 64 | {held} | 900\n256 | 512 | {held} | 300\n"
     assert "BENCH_CLOSED_LOOP" in codes(ask(text.format(held=16), "a.md"))
     assert "BENCH_CLOSED_LOOP" not in codes(ask(text.format(held=1), "a.md"))
 
@@ -329,3 +329,39 @@ def test_a_program_and_bare_words_are_refused(ask):
 
 def test_words_with_a_number_at_their_end_are_no_scrape(ask):
     assert codes(ask("it has stopped at 5\nand again at 7\nthen at 9\n", "a.txt")) == ["INSUFFICIENT_EVIDENCE"]
+
+
+SMI = """==============NVSMI LOG==============
+Timestamp                                 : Tue Feb  3 10:00:00 2026
+GPU 00000000:01:00.0
+    Performance State                     : P2
+    Clocks Event Reasons
+        Idle                              : Not Active
+        SW Power Cap                      : {power}
+        HW Slowdown                       : Not Active
+        SW Thermal Slowdown               : {heat}
+    Temperature
+        GPU Current Temp                  : 71 C
+"""
+
+
+@pytest.mark.parametrize(
+    ("power", "heat", "expected"),
+    [
+        ("Active", "Not Active", "COMPUTE_POWER_CAP"),
+        ("Not Active", "Active", "COMPUTE_THERMAL"),
+        ("Not Active", "Not Active", ""),
+    ],
+)
+def test_one_look_at_a_device_is_a_suspicion_at_most(ask, power, heat, expected):
+    result = ask(SMI.format(power=power, heat=heat), "smi.txt")
+    assert codes(result) == [expected or "INSUFFICIENT_EVIDENCE"]
+    assert result.findings[0].level in (Level.SUSPECTED, Level.INSUFFICIENT)
+
+
+def test_a_wait_that_is_configured_comes_before_what_may_be_too_small(ask):
+    text = (
+        'name: "encoder"\nplatform: "onnxruntime_onnx"\nmax_batch_size: 16\n'
+        "dynamic_batching {\n  max_queue_delay_microseconds: 2500000\n}\n"
+    )
+    assert codes(ask(text, "config.pbtxt"))[:2] == ["SCHED_BATCHER_WAIT", "SCHED_INSTANCE_LIMIT"]

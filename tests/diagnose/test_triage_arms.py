@@ -2,6 +2,9 @@
 
 import pytest
 
+from tailrace.app.diagnose import diagnose_sources
+from tailrace.export.jsonl import encode_lines
+from tests.diagnose.altered import calm
 from tests.diagnose.foreign_words import asked, facts, table
 
 NEAR = "build | TTFT p50 (ms) | TTFT p99 (ms) | GPU util (%)"
@@ -54,3 +57,15 @@ def test_targets_may_be_stated(tmp_path):
         "R2"
         not in asked(tmp_path, facts({"now": {"ttft_p99_ms": 1900, "tpot_p50_ms": 30}}, ttft_target_ms=2500)).triage
     )
+
+
+def test_arms_beside_records_fire_their_rules_too(tmp_path):
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(b"".join(encode_lines(calm(n=60))))
+    rows = tmp_path / "replicas.md"
+    rows.write_text(table("replicas | offered req/s | TTFT p99 (s)", "2 | 8 | 9.1", "4 | 8 | 8.9"))
+    alone = diagnose_sources([str(path)])
+    both = diagnose_sources([str(path), str(rows)])
+    assert "R8" not in alone.triage
+    assert {"R8", "R11"} <= set(both.triage)
+    assert set(alone.triage) <= set(both.triage)

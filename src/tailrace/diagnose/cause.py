@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Observed
-from tailrace.model.finding import Action, Evidence, Finding, Layer, Level
+from tailrace.model.finding import Action, Evidence, Finding, Layer, Level, Proof
 
 __all__ = ["CARRIES_MS", "CARRIES_SHARE", "Cause", "layer_of", "surest"]
 
@@ -18,6 +19,7 @@ CARRIES_OF_BOUND: Final = 0.15
 """A cause is named only if it explains at least this share, and this much, of the time that the tail lost. Where the
 objective of TTFT is a short one, 15 % of it are enough."""
 
+_NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
 _SUREST: Final = tuple(Level)
 _LAYERS: Final = {
     "GW": Layer.GATEWAY,
@@ -69,6 +71,20 @@ def surest(findings: Iterable[Finding | None]) -> Finding | None:
     """Of what several rules of one code found, the surest; of equally sure ones the first."""
     found = [finding for finding in findings if finding is not None]
     return min(found, key=lambda finding: _SUREST.index(finding.level)) if found else None
+
+
+def numbers_in(text: str) -> list[str]:
+    """The numbers of a text as they are written, without the separators of thousands; no digits inside words."""
+    return _NUMBER.findall(text.replace(",", ""))
+
+
+def _with_computed(evidence: list[Evidence], statement: str, relation: str) -> list[Evidence]:
+    """The evidence, and the arithmetic of the rule where the statement tells a number that only it holds."""
+    told = set(numbers_in(" ".join(item.text for item in evidence)))
+    if relation and any(number not in told for number in numbers_in(statement)):
+        sources = dict.fromkeys(item.source for item in evidence if item.source)
+        return [*evidence, Evidence(text=f"computed: {relation}", source=next(iter(sources), "computed"))]
+    return evidence
 
 
 class Cause:
@@ -141,12 +157,15 @@ class Cause:
         disproof_checked: list[str] | None = None,
         action: Action | None = None,
         level: Level | None = None,
+        proof: Proof | None = None,
     ) -> Finding:
         """A finding of this cause. Without `level`: `suspected` if something is missing or a rival fits, else
-        `consistent`.
+        `consistent`. What is `proven` says by what (`proof`, which counts at that level only).
         """
         if level is None:
             level = Level.SUSPECTED if missing or rivals else Level.CONSISTENT
+        if level is Level.PROVEN and proof is None:
+            raise ValueError(f"{self.code} is called proven, and nothing says by what")
         return Finding(
             code=self.code,
             layer=layer_of(self.code),
@@ -154,7 +173,7 @@ class Cause:
             level=level,
             statement=statement,
             explains_ms=None if explains_ms is None else round(explains_ms, 1),
-            evidence=evidence,
+            evidence=_with_computed(evidence, statement, relation),
             relation=relation,
             n=n,
             advice=advice,
@@ -165,4 +184,5 @@ class Cause:
             rivals=rivals or [],
             missing=missing or [],
             action=self.action if action is None else action,
+            proof=proof if level is Level.PROVEN else None,
         )

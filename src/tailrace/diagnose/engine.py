@@ -39,7 +39,7 @@ def diagnose(evidence: EvidenceSet) -> Diagnosis:
     checked = check(evidence)
     if checked.sound is not evidence.table:
         evidence = evidence.with_table(checked.sound)
-    found = _with_observed(_of_requests(evidence, checked), observed)
+    found = _with_observed(_of_requests(evidence, checked), observed, triage_arms(evidence.observed))
     found = msgspec.structs.replace(
         found,
         observations=seen_beside(evidence.meanwhile),
@@ -89,9 +89,14 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
     )
 
 
-def _with_observed(found: Diagnosis, observed: list[Finding]) -> Diagnosis:
-    """Requests lead; foreign evidence beside them adds its findings, and may raise a level."""
+def _with_observed(found: Diagnosis, observed: list[Finding], rules: list[str]) -> Diagnosis:
+    """Requests lead; foreign evidence beside them adds its findings and the rules of triage that its arms fire
+    (`rules`), and may raise a level.
+    """
     observed = [item for item in observed if item.level is not Level.INSUFFICIENT]
+    if rules:
+        both = sorted({*found.triage, *rules}, key=lambda rule: int(rule[1:]))
+        found = msgspec.structs.replace(found, triage=both)
     if not observed:
         return found
     findings = rank(merged([*found.findings, *observed]))

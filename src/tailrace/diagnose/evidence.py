@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from shlex import quote
+from typing import Final
 
 from tailrace.analyze.timebase import in_order
 from tailrace.analyze.vantage import split_applications, without_cached
@@ -20,6 +22,9 @@ from tailrace.store.run_file import Run, RunHeader
 from tailrace.store.table import RecordTable
 
 __all__ = ["EvidenceSet"]
+
+ENGINE_URL: Final = "http://localhost:8000"
+"""Where a command is to be tried that nobody told an address for."""
 
 
 class EvidenceSet:
@@ -137,7 +142,11 @@ class EvidenceSet:
         header = self.header
         before = self.sources[0] if header and self.sources else "before.run"
         if header is None or not header.target.startswith("http"):
-            return f"tailrace bench URL --rate R --duration 60 --out after.run && tailrace compare {before} after.run"
+            rate = len(self.now.every) / self.now.span_s if self.now.span_s > 0 else 5.0
+            return (
+                f"tailrace bench {ENGINE_URL} --rate {max(rate, 0.01):.3g} --duration 60 --out after.run && tailrace "
+                f"compare {quote(before)} after.run"
+            )
         arrival = header.arrival
         load = arrival_options(arrival)
         span = max(60, round(self.now.span_s))
@@ -146,7 +155,7 @@ class EvidenceSet:
             parts.append(f"--mix '{header.mix}'")
         if arrival.seed is not None:
             parts.append(f"--seed {arrival.seed}")
-        return " ".join(parts) + f" --out after.run && tailrace compare {before} after.run"
+        return " ".join(parts) + f" --out after.run && tailrace compare {quote(before)} after.run"
 
     # -- engine state, from scrapes or from what the records saw
 

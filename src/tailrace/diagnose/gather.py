@@ -52,6 +52,7 @@ def gather(
             for series in series_of_gpus(source.hardware.gpus, source.name.rsplit("/", 1)[-1])
         ]
         observed = Observed.joined([observed, Observed(series=gpus)])
+    observed = observed.finite()
     observed.arms = _apart(observed.arms)
     if observed and hardware.gpus and not observed.of_series("sm_clock"):
         # Rules on tables and forms see the device's readings beside them.

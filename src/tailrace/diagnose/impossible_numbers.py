@@ -13,7 +13,7 @@ import numpy as np
 from tailrace.diagnose.arm_numbers import shown
 from tailrace.diagnose.observed import Arm, Histogram, Observed, Quoted, Rows
 from tailrace.diagnose.observed.vocabulary import QUANTITIES
-from tailrace.model.finding import Evidence, Finding, Level
+from tailrace.model.finding import Evidence, Finding, Level, Proof
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -74,6 +74,7 @@ def impossible_numbers(cause: Cause, observed: Observed) -> Finding | None:
         price="None: nothing can be concluded from these values, about prefill, queue or anything else.",
         verify="tailrace bench http://localhost:8000 --rate 5 --duration 60",
         level=level,
+        proof=Proof.IMPOSSIBLE,
     )
 
 

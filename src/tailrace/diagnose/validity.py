@@ -11,7 +11,7 @@ from tailrace.analyze.labels import among
 from tailrace.analyze.timebase import starts_ns
 from tailrace.diagnose.cause import layer_of
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 from tailrace.model.stage import STAGES
 from tailrace.store.table import RecordTable
 
@@ -253,6 +253,7 @@ def _finding(
         advice=advice,
         disproof="A second, independent clock that shows the same values.",
         action=action,
+        proof=Proof.IMPOSSIBLE if level is Level.PROVEN else None,
     )
 
 

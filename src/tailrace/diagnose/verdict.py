@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.precedence import behind, by_chance
-from tailrace.model.finding import Finding, Level
+from tailrace.model.finding import Finding, Level, Proof
 
 __all__ = ["ENDS_REQUESTS", "answering", "merged", "rank", "wording"]
 
@@ -68,8 +68,17 @@ def merged(findings: list[Finding]) -> list[Finding]:
     return list(best.values())
 
 
+_PROVEN: Final = {
+    Proof.ONE_CHANGE: "This is the cause: one change, all else equal, moved it.",
+    Proof.IN_WINDOW: "This is the cause: it was seen at work inside the slow window.",
+    Proof.IMPOSSIBLE: "This is the cause: the numbers cannot be otherwise.",
+}
+
+
 def wording(finding: Finding) -> str:
     """The sentence that says how sure it is, and what would decide it."""
     if finding.level is Level.SUSPECTED and finding.missing:
         return f"This could be it; to decide, measure: {finding.missing[0]}."
+    if finding.proof is not None:
+        return _PROVEN[finding.proof]
     return _WORDING[finding.level]

@@ -26,6 +26,17 @@ class Level(StrEnum):
     INSUFFICIENT = "insufficient"
 
 
+class Proof(StrEnum):
+    """What alone makes a finding `proven`."""
+
+    ONE_CHANGE = "one change"
+    """Two arms that differ in one stated change, at equal mix and load, and by more than runs differ."""
+    IN_WINDOW = "seen inside the slow window"
+    """A stack, a profile or a line of the engine's log from the slow time names the mechanism."""
+    IMPOSSIBLE = "impossible otherwise"
+    """Arithmetic: the numbers cannot all be right."""
+
+
 class Action(StrEnum):
     """What to do about it."""
 
@@ -75,6 +86,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     rivals: list[str] = []
     missing: list[str] = []
     action: Action = Action.NONE
+    proof: Proof | None = None
+    """By what it is proven; `None` at every other level."""
     requests: list[str] = []
     """Requests of the tail that show it best, at most five; `tailrace explain` opens them by their ids."""
 

@@ -10,7 +10,7 @@ from tailrace.diagnose.arms.asked import figure, number_stated, said
 from tailrace.diagnose.arms.pairs import changed, pairs, stated_same
 from tailrace.diagnose.arms.shown import compared, evidence_of, evidence_of_setting, number
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Role
-from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -98,4 +98,5 @@ def affinity_on_arms(cause: Cause, observed: Observed) -> Finding | None:
         rivals=["MIX_CACHE_MISS"] if missing else [],
         disproof_checked=["hit rate is counted by session" if by_session else "hit rate is not split by session"],
         level=Level.PROVEN if proven and not missing else None,
+        proof=Proof.ONE_CHANGE,
     )

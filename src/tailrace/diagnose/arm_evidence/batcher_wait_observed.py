@@ -51,7 +51,10 @@ def batcher_wait_observed(cause: Cause, observed: Observed) -> Finding | None:
         + (f" ({number(seen.compute.value, 'ms')})" if seen.compute is not None else "")
         + ", or lower preferred_batch_size so that small batches go at once.",
         price="Smaller batches: less throughput at high load.",
-        verify="perf_analyzer -m MODEL --concurrency-range 1:1 before and after: the queue time follows the window",
+        verify=(
+            "tailrace bench http://localhost:8000 --concurrency 1 --duration 60 --out after.run && "
+            "tailrace compare before.run after.run  # the queue time follows the window"
+        ),
         missing=missing,
         rivals=["MIX_BURSTY_ARRIVALS"] if missing else [],
         disproof_checked=[

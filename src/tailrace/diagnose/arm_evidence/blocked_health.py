@@ -9,11 +9,11 @@ import numpy as np
 
 from tailrace.diagnose.arm_evidence.blocked_streams import OF_THE_LOOP
 from tailrace.diagnose.arms.asked import said, told
-from tailrace.diagnose.arms.pairs import changed
+from tailrace.diagnose.arms.pairs import change_shown, changed
 from tailrace.diagnose.arms.shown import number
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.vocabulary import in_unit
-from tailrace.model.finding import Evidence, Finding, Level
+from tailrace.model.finding import Evidence, Finding, Level, Proof
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -75,14 +75,17 @@ def blocked_health(cause: Cause, observed: Observed) -> Finding | None:
         + (f" by {work}" if work else "")
         + ", and every stream waits for it.",
         evidence=[
-            Evidence(
-                text=f"{item.name}: {item.label} {number(item.ms, 'ms')}".removeprefix(": "),
-                source=item.source,
-                name="health_rtt",
-                value=round(item.ms, 4),
-                unit="ms",
-            )
-            for item in trips[:6]
+            *(
+                Evidence(
+                    text=f"{item.name}: {item.label} {number(item.ms, 'ms')}".removeprefix(": "),
+                    source=item.source,
+                    name="health_rtt",
+                    value=round(item.ms, 4),
+                    unit="ms",
+                )
+                for item in trips[:6]
+            ),
+            *change_shown(observed),
         ],
         explains_ms=worst.ms,
         relation=f"round trip of a trivial endpoint {number(worst.ms, 'ms')} > {LAG_MS:.0f} ms"
@@ -91,10 +94,14 @@ def blocked_health(cause: Cause, observed: Observed) -> Finding | None:
         advice=f"Take {work or 'tokenising, image and audio work'} off the event loop (a pool of threads or processes) "
         "and bound how much of it runs at once; until then, more API server processes.",
         price="Some CPU for the pool; the stage's own time may rise, because waiting moves into it.",
-        verify="py-spy dump --pid PID of the API server, while /health does not answer",
+        verify=(
+            "tailrace diagnose dump.txt  # py-spy dump --pid PID > dump.txt of the API server, while "
+            "/health does not answer"
+        ),
         missing=missing,
         disproof_checked=[f"loop lag (round trip) in the slow window: {number(worst.ms, 'ms')}"],
         level=Level.PROVEN if one_change and not missing else None,
+        proof=Proof.ONE_CHANGE,
     )
 
 

@@ -10,7 +10,7 @@ from tailrace.diagnose.arms.asked import condition, figure, said
 from tailrace.diagnose.arms.pairs import changed, pairs
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.model.finding import Evidence, Finding, Level
+from tailrace.model.finding import Evidence, Finding, Level, Proof
 
 if TYPE_CHECKING:
     from tailrace.diagnose.arms.pairs import Pair
@@ -94,6 +94,11 @@ def _found(
                 evidence.append(evidence_of(arm, found))
     n = condition(bad, r"\bn\b|requests|samples") or 0
     one_change = not missing and not pair.differs
+    if one_change:
+        same = ", ".join(pair.same)
+        evidence.append(
+            Evidence(f"what was changed: {bad.name} to {good.name}; equal: {same}", str(bad.place) or "form", "changed")
+        )
     return cause.finding(
         statement=f"With {bad.label or bad.name}, the {quantity(long)} is {number(long.value, 'ms')}; with "
         f"{good.label or good.name} it is {number(short.value, 'ms')}: the work of one request is done on the event "
@@ -111,6 +116,7 @@ def _found(
         missing=missing,
         disproof_checked=[*notes, f"equal load: {', '.join(pair.same)}" if pair.same else "the load is not stated"],
         level=Level.PROVEN if one_change else None,
+        proof=Proof.ONE_CHANGE,
     )
 
 

@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.diagnose.arms.asked import told
-from tailrace.diagnose.arms.pairs import changed
+from tailrace.diagnose.arms.pairs import change_shown, changed
 from tailrace.diagnose.arms.shown import number
 from tailrace.diagnose.observed import Observed
-from tailrace.model.finding import Evidence, Finding, Level
+from tailrace.model.finding import Evidence, Finding, Level, Proof
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -24,8 +24,9 @@ CANCEL_ADVICE: Final = (
 )
 CANCEL_PRICE: Final = "None; an answer that nobody reads is not computed."
 CANCEL_VERIFY: Final = (
-    "curl -sN --max-time 2 http://localhost:8000/v1/completions -d @long.json; sleep 2; curl -s "
-    "http://localhost:8000/metrics | grep num_requests_running"
+    "tailrace bench http://localhost:8000 --cancel after-tokens:5 --output-tokens 900 "
+    "--duration 60 --out cancelled.run && tailrace diagnose cancelled.run  # the engine's "
+    "running requests must fall within 1 s"
 )
 BUSY: Final = 0.2
 TOO_LONG_S: Final = 1.0
@@ -95,6 +96,7 @@ def cancel_in_arms(cause: Cause, observed: Observed) -> Finding | None:
                 for item in (*going, *stopped)
             ),
             *([Evidence(f"taken {first.after_s:g} s after the disconnect", first.source)] if first.after_s else []),
+            *change_shown(observed),
         ],
         explains_ms=None,
         relation="; ".join(
@@ -115,6 +117,7 @@ def cancel_in_arms(cause: Cause, observed: Observed) -> Finding | None:
             *([f"{number(max(running))} running"] if running else []),
         ],
         level=Level.PROVEN if stopped and changed_ and not missing else None,
+        proof=Proof.ONE_CHANGE,
     )
 
 

@@ -82,9 +82,11 @@ def _one(cause: Cause, observed: Observed, clock: Series, *, heat: bool) -> Find
         price="A lower power limit costs speed at all times; cooling costs money."
         if heat
         else "More power and heat, or a longer queue for prefills.",
-        verify="nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,clocks_event_reasons.active --format=csv -l 1, "
-        "during the "
-        "same load",
+        verify=(
+            "tailrace diagnose gpu.csv  # nvidia-smi "
+            "--query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,clocks_event_reasons.active "
+            "--format=csv -l 1 > gpu.csv, during the same load"
+        ),
         disproof_checked=[
             f"power {'at' if at_limit else 'below'} its limit" if at_limit is not None else "power limit unknown",
             f"thermal reasons {'active' if hot else 'inactive'}",

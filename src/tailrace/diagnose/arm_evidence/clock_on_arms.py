@@ -163,8 +163,11 @@ def _found(cause: Cause, table: ClockTable, *, heat: bool) -> Finding:
         if heat
         else "Raise the power limit (nvidia-smi -pl), run fewer prefills at once, or plan with this clock.",
         price="A lower clock at all times, or money for cooling." if heat else "More power and heat.",
-        verify="nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,temperature.gpu,clocks_event_reasons.active "
-        "--format=csv -l 1",
+        verify=(
+            "tailrace diagnose gpu.csv  # nvidia-smi "
+            "--query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,clocks_event_reasons.active "
+            "--format=csv -l 1 > gpu.csv, during the same load"
+        ),
         missing=missing,
         rivals=rivals,
         disproof_checked=checked,

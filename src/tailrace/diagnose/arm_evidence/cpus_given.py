@@ -174,7 +174,10 @@ def _throttled(cause: Cause, observed: Observed) -> Finding | None:
         n=int(periods),
         advice="Raise the CPU limit, or remove it and keep the request; run no more threads than the quota has cores.",
         price="Cores that other work cannot use.",
-        verify="cat /sys/fs/cgroup/cpu.stat twice, 60 s apart, under the same load: nr_throttled must stand still",
+        verify=(
+            "tailrace diagnose before.stat after.stat  # cat /sys/fs/cgroup/cpu.stat before and after "
+            "the same load: nr_throttled stands still"
+        ),
         missing=[],
         disproof_checked=[_of_throttle(stopped, periods)],
     )
@@ -206,7 +209,10 @@ def _pinned(cause: Cause, observed: Observed) -> Finding | None:
         n=1,
         advice="Run more API server processes (vLLM: --api-server-count), not more cores: one Python process uses one.",
         price="Memory for each process.",
-        verify="top -H -p PID under load, before and after",
+        verify=(
+            "tailrace bench http://localhost:8000 --rate 5 --duration 60 --out after.run && tailrace "
+            "compare before.run after.run  # and top -H -p PID under load, before and after"
+        ),
         missing=missing,
     )
 

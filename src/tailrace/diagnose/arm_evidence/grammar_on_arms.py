@@ -11,7 +11,7 @@ from tailrace.diagnose.arms.pairs import changed, pairs
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.model.finding import Evidence, Finding, Level
+from tailrace.model.finding import Evidence, Finding, Level, Proof
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -116,6 +116,7 @@ def _of_first_token(
             else "requests without a grammar are not among the arms"
         ],
         level=Level.PROVEN if proven and not missing else None,
+        proof=Proof.ONE_CHANGE,
     )
 
 

@@ -9,8 +9,9 @@ from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import condition, figure, number_stated
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
-from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.diagnose.observed.vocabulary import in_unit
+from tailrace.diagnose.shorter_prompts import shorter_prompts
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ ALONE: Final = 5.0
 ADVICE: Final = (
     "Give long prompts a lane of their own with a small running limit, or serve the shortest first with a bounded "
     "wait; "
-    "vLLM: --max-long-partial-prefills, --long-prefill-token-threshold. Limit inputs, and shorten what is sent: "
-    "retrieve "
-    "fewer chunks, filter before, trim the history"
+    "vLLM: --max-long-partial-prefills, --long-prefill-token-threshold. Limit inputs."
 )
 PRICE: Final = "Long prompts wait in their own lane: their TTFT rises."
 
@@ -125,8 +124,7 @@ def _of_classes(cause: Cause, observed: Observed, short: _Class, long: _Class) -
         explains_ms=short.late.value,
         relation=relation,
         n=int(n),
-        advice=f"{ADVICE} ({long.tokens / 2:g} instead of {long.tokens:g} tokens about halve the wait: "
-        f"{number(long.late.value / 2, 'ms')}).",
+        advice=f"{ADVICE} {shorter_prompts(tokens=long.tokens, ttft_ms=long.late.value)}",
         price=PRICE,
         verify=again(short.arm),
         missing=missing,
@@ -191,9 +189,14 @@ def _steps(cause: Cause, observed: Observed) -> Finding | None:
         + (f"; x {step.number:g} ms = {took / 1e3:.3g} s" if in_time and took and step is not None else "")
         + (f"; seen {seen.number:g}" if fits and seen is not None else ""),
         n=1,
-        advice=f"{ADVICE} ({prompt.number / 2:g} tokens take {steps / 2:.0f} steps).",
+        advice=f"{ADVICE} {_shorter(observed, prompt)} Half of it takes {steps / 2:.0f} steps.",
         price=PRICE,
         verify=again(),
         missing=missing if not fits else missing[:1],
         rivals=["SCHED_PREFILL_STEALS_DECODE"] if missing else [],
     )
+
+
+def _shorter(observed: Observed, prompt: Setting) -> str:
+    rate = number_stated(observed, r"(?:prefill|prompt|input)(?: throughput)? tok s|prefill (?:rate|speed)")
+    return shorter_prompts(tokens=prompt.number, rate=None if rate is None else rate.number)

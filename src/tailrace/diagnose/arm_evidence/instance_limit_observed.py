@@ -90,7 +90,10 @@ def instance_limit_observed(cause: Cause, observed: Observed) -> Finding | None:
         "device is "
         "busy or the queue is gone; one step at a time.",
         price="Each instance takes device memory; larger batches make one execution longer.",
-        verify="perf_analyzer -m MODEL --concurrency-range 1:16 before and after: throughput rises, queue falls",
+        verify=(
+            "tailrace bench http://localhost:8000 --sweep rate=1,2,4,8 --duration 30  # before and after: "
+            "throughput rises, queue falls"
+        ),
         missing=missing,
         rivals=[] if seen.gpu is not None else ["SCHED_QUEUE_SATURATION"],
         disproof_checked=[

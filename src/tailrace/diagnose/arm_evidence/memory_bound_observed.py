@@ -70,7 +70,11 @@ def memory_bound_observed(cause: Cause, observed: Observed) -> Finding | None:
         advice="Read fewer bytes a token: quantise weights or KV cache (fp8), batch more requests into one read "
         "(max_num_seqs), or speculate; a faster core clock does nothing.",
         price="Quantisation costs some quality; a larger batch makes each token a little later.",
-        verify="dcgmi dmon -e 1002,1005 under the same load (SM active, DRAM active)",
+        verify=(
+            "tailrace bench http://localhost:8000 --rate 5 --duration 60 --out after.run && tailrace "
+            "compare before.run after.run  # dcgmi dmon -e 1002,1005 meanwhile: SM active, DRAM "
+            "active"
+        ),
         missing=missing,
     )
 

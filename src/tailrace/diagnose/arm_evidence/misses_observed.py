@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tailrace.diagnose.arm_evidence.routing_words import of_routing
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, number_stated, told, worded
-from tailrace.diagnose.arms.pairs import changed
+from tailrace.diagnose.arms.pairs import change_shown, changed
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
-from tailrace.model.finding import Evidence, Finding, Level
+from tailrace.diagnose.shorter_prompts import shorter_prompts
+from tailrace.model.finding import Evidence, Finding, Level, Proof
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -82,6 +83,7 @@ def misses_observed(cause: Cause, observed: Observed) -> Finding | None:
     usage = number_stated(observed, r"kv usage")
     evidence += [evidence_of_setting(item) for item in (cold, usage, lifetime) if item is not None]
     what = changed(observed)
+    evidence += change_shown(observed)
     proven = best is not worst and bool(what) and slower is not None and not missing
     against = (
         f", though {number(wanted, 'share')} of them repeat"
@@ -106,7 +108,7 @@ def misses_observed(cause: Cause, observed: Observed) -> Finding | None:
         "--enable-prefix-caching; "
         "SGLang: --disable-radix-cache must be absent), sliding-window or hybrid layers, a changing beginning (time, "
         "session id) in the prompt, too little KV cache for all prefixes; keep the shared part first and unchanged. "
-        "Until then, send less: retrieve fewer chunks, trim the history.",
+        "Until then: " + shorter_prompts(),
         price="Cached prefixes take KV cache from running requests.",
         verify=again(worst.arm, more="--shared-prefix 2000"),
         missing=missing,
@@ -128,6 +130,7 @@ def misses_observed(cause: Cause, observed: Observed) -> Finding | None:
             ),
         ],
         level=Level.PROVEN if proven else None,
+        proof=Proof.ONE_CHANGE,
     )
 
 

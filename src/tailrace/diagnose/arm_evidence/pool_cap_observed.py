@@ -87,7 +87,9 @@ def pool_cap_observed(cause: Cause, observed: Observed) -> Finding | None:
         "TCPConnector(limit=0) or a number; httpx: Limits(max_connections=…); nginx: keepalive and "
         "worker_connections), and count the wait for a connection as queue.",
         price="The queue moves into the engine; bound it there or at the gateway, or it grows without limit.",
-        verify=f"tailrace bench http://PROXY:PORT --concurrency {int(2 * found.cap)} --duration 60 --out after.run",
+        verify=(
+            f"tailrace bench http://localhost:8080 --concurrency {int(2 * found.cap)} --duration 60 --out after.run"
+        ),
         missing=missing,
         disproof_checked=[f"the engine's waiting is {waiting}"],
         action=Action.TUNE,

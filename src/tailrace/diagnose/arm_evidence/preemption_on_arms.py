@@ -12,7 +12,7 @@ from tailrace.diagnose.arms.pairs import Pair, changed, pairs
 from tailrace.diagnose.arms.shown import compared, evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.model.finding import Evidence, Finding, Level
+from tailrace.model.finding import Evidence, Finding, Level, Proof
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -95,6 +95,7 @@ def _between(cause: Cause, observed: Observed) -> Finding | None:
             *(f"equal {item}" for item in pair.same),
         ],
         level=Level.PROVEN if proven else Level.CONSISTENT,
+        proof=Proof.ONE_CHANGE,
     )
 
 

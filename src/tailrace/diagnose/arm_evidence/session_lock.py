@@ -87,7 +87,10 @@ def session_lock(cause: Cause, observed: Observed) -> Finding | None:
         advice="Remove the process-wide lock: give every session its own state, take decoding off the event loop, or "
         "run more processes with fewer sessions each; roll back the version that brought it until then.",
         price="Memory for a state per session; more processes hold the model more than once.",
-        verify="py-spy dump --pid PID of the server, twice while a session lags: the frame that all sessions wait in",
+        verify=(
+            "tailrace diagnose dump.txt  # py-spy dump --pid PID > dump.txt of the server, twice "
+            "while a session lags: the frame that all sessions wait in"
+        ),
         missing=missing,
         rivals=rivals,
         disproof_checked=checked,

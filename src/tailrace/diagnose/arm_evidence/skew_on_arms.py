@@ -50,8 +50,10 @@ def skew_on_arms(cause: Cause, observed: Observed) -> Finding | None:
         else "Route to the replica with the least in flight (waiting first, then running, weighted by tokens); "
         "bound session affinity by load. Check that the idle replicas are in the rotation at all.",
         price="Conversations move between replicas and lose prefix hits.",
-        verify="tailrace diagnose http://127.0.0.1:9480, of a gateway with one backend per replica: in-flight "
-        "requests by backend",
+        verify=(
+            "tailrace diagnose http://127.0.0.1:9480  # of a gateway with one backend per replica: "
+            "in-flight requests by backend"
+        ),
         missing=missing,
         disproof_checked=_checked(observed, worst),
     )

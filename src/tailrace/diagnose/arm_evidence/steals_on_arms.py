@@ -12,6 +12,7 @@ from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, numbe
 from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.diagnose.observed.vocabulary import in_unit
+from tailrace.diagnose.shorter_prompts import shorter_prompts
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ KV_FULL: Final = 0.98
 SLOWED: Final = 2.0
 ADVICE: Final = (
     "Lower the step's token budget (vLLM: --max-num-batched-tokens 2048 or less with --enable-chunked-prefill; SGLang: "
-    "--chunked-prefill-size; llama.cpp: -b/-ub), give long prompts a lane of their own, or disaggregate prefill. "
-    "Shorten "
-    "what is sent: retrieve fewer chunks, filter before, trim the history"
+    "--chunked-prefill-size; llama.cpp: -b/-ub), give long prompts a lane of their own, or disaggregate prefill."
 )
 PRICE: Final = (
     "The first token of long prompts comes later, because their prefill shares each step; a bit more overhead a step."
@@ -105,7 +104,7 @@ def _arithmetic(cause: Cause, observed: Observed) -> Finding | None:
         + (f" + {added / 1000:.2f} s page faults" if added else "")
         + f"; seen {seen / 1000:.2f} s",
         n=1,
-        advice=f"{ADVICE}{_shorter(prompt, rate)}.",
+        advice=f"{ADVICE} {shorter_prompts(tokens=None if prompt is None else prompt.number, rate=rate.number)}",
         price=PRICE,
         verify=again(),
         missing=missing,
@@ -114,13 +113,16 @@ def _arithmetic(cause: Cause, observed: Observed) -> Finding | None:
     )
 
 
-def _shorter(prompt: Setting | None, rate: Setting) -> str:
-    if prompt is None or not prompt.number or not rate.number:
-        return ""
-    half = prompt.number / 2
-    return (
-        f" ({half:.0f} instead of {prompt.number:.0f} tokens: {half / rate.number:.1f} s of prefill instead of "
-        f"{prompt.number / rate.number:.1f} s)"
+def _shorter(observed: Observed) -> str:
+    prompt = number_stated(observed, r"^(?:long )?prompt tokens|long prompt|longest prompt|^isl$|input tokens")
+    rate = number_stated(observed, r"(?:prefill|prompt|input)(?: throughput)? tok s|prefill (?:rate|speed)")
+    return shorter_prompts(tokens=prompt.number if prompt else None, rate=rate.number if rate else None)
+
+
+def _shorter_of(arm: Arm) -> str:
+    tokens, ttft = figure(arm, "prompt_tokens"), figure(arm, "ttft")
+    return shorter_prompts(
+        tokens=tokens.value if tokens is not None else None, ttft_ms=ttft.value if ttft is not None else None
     )
 
 
@@ -181,7 +183,7 @@ def _budgets(cause: Cause, observed: Observed) -> Finding | None:
         f"{last.x / first.x:.3g} x the budget "
         f"(gap ~ budget^{exponent:.2f})",
         n=len(points),
-        advice=f"{ADVICE}.",
+        advice=f"{ADVICE} {_shorter(observed)}",
         price=price,
         verify=again(first.arm),
         missing=missing if len(points) < 3 else [],
@@ -224,7 +226,7 @@ def _beside(cause: Cause, observed: Observed) -> Finding | None:
                     explains_ms=two.value - one.value if slower else 1000.0 / two.value - 1000.0 / one.value,
                     relation=f"{number(one.value)} / {number(two.value)} = {one.value / two.value:.3g}",
                     n=2,
-                    advice=f"{ADVICE}.",
+                    advice=f"{ADVICE} {_shorter(observed)}",
                     price=PRICE,
                     verify=again(busy),
                     missing=[*missing, "the gap's length beside the chunk and the prefill rate (gap = chunk / rate)"],
@@ -255,7 +257,7 @@ def _split(cause: Cause, arm: Arm) -> Finding | None:
         relation=f"({number(mean.value)} - {number(median.value)}) / {number(tail.value)} = {share:.1%} of the gaps "
         "would do",
         n=int(value.value) if (value := figure(arm, "n")) is not None else 0,
-        advice=f"{ADVICE}.",
+        advice=f"{ADVICE} {_shorter_of(arm)}",
         price=PRICE,
         verify=again(arm),
         missing=["when prompts were in prefill (engine log), the step's token budget and the prefill rate"],

@@ -10,8 +10,9 @@ from typing import Final, NamedTuple
 
 from tailrace.diagnose.arms.asked import condition, label_number, told
 from tailrace.diagnose.observed import Arm, Observed, Role
+from tailrace.model.finding import Evidence
 
-__all__ = ["Pair", "changed", "loads", "pairs", "same_load", "stated_same", "sweep", "two"]
+__all__ = ["Pair", "change_shown", "changed", "loads", "pairs", "same_load", "stated_same", "sweep", "two"]
 
 LOADS: Final = ("concurrency", "offered_rps", "n", "prompt_tokens", "output_tokens", "sessions", "max_concurrency")
 """Quantities that say how much work an arm was given."""
@@ -85,6 +86,13 @@ def changed(observed: Observed) -> str:
         if found:
             return found
     return ""
+
+
+def change_shown(observed: Observed) -> list[Evidence]:
+    """The same as evidence, with its place; empty where none is stated."""
+    what = changed(observed)
+    place = observed.source_of("changed", "change", "difference", "what_changed")
+    return [Evidence(f"changed: {what}", "form" if place == "settings" else place)] if what else []
 
 
 def stated_same(observed: Observed) -> list[str]:

@@ -25,8 +25,9 @@ ADVICE: Final = (
 )
 PRICE: Final = "More and smaller writes: some CPU in the proxy, and a slow reader then holds its upstream connection."
 VERIFY: Final = (
-    "tailrace bench http://PROXY:PORT --concurrency 1 --requests 20 --out via.run && tailrace bench http://ENGINE:PORT "
-    "--concurrency 1 --requests 20 --out direct.run && tailrace compare direct.run via.run"
+    "tailrace bench http://localhost:8080 --concurrency 1 --requests 20 --out via.run && "
+    "tailrace bench http://localhost:8000 --concurrency 1 --requests 20 --out direct.run && "
+    "tailrace compare direct.run via.run"
 )
 _HOP: Final = re.compile(
     r"\bvia\b|through|proxy|proxied|gateway|router|load.?balancer|\blb\b|\balb\b|ingress|\bhop\b|sidecar|\bmesh\b|envoy|"

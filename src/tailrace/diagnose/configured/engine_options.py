@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.observed import Event, Observed, Setting
+from tailrace.diagnose.shorter_prompts import shorter_prompts
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 if TYPE_CHECKING:
@@ -17,9 +19,10 @@ ADVICE: Final = "advice"
 LOW_CAP: Final = 64.0
 LARGE_STEP: Final = 8192.0
 LONG_STEP_MS: Final = 500.0
+_WAITS: Final = re.compile(r"back for (\d+(?:\.\d+)?) ms")
 _COMPARE: Final = (
-    "tailrace bench URL --rate R --duration 300 --out before.run; change it; tailrace bench URL --rate R --duration "
-    "300 --out after.run; tailrace compare before.run after.run"
+    "tailrace bench http://localhost:8000 --rate 5 --duration 300 --out after.run && tailrace "
+    "compare before.run after.run"
 )
 
 
@@ -37,16 +40,22 @@ def _of_advice(cause: Cause, event: Event, missing: str) -> Finding:
     return cause.finding(
         statement=event.text,
         evidence=evidence,
-        explains_ms=None,
+        # A wait that is configured is known to the millisecond, and comes before what may only be too small.
+        explains_ms=float(waits[1]) if (waits := _WAITS.search(event.text)) is not None else None,
         relation=f"{told.get('code', '')}: {told.get('subject', '')}".strip(": "),
         n=1,
         advice=told.get("advice", ""),
         price=told.get("price", ""),
-        verify=told.get("verify", "") or _COMPARE,
+        verify=_COMPARE + _more(told.get("verify", "")),
         missing=[missing],
         level=Level.SUSPECTED,
         action=Action.TUNE,
     )
+
+
+def _more(words: str) -> str:
+    """What to look at besides, behind the command."""
+    return f"  # {words}" if words and not words.startswith("tailrace bench") else ""
 
 
 def switched_off(
@@ -120,7 +129,7 @@ def step_large(cause: Cause, observed: Observed) -> Finding | None:
         relation=relation,
         n=1,
         advice="--max-num-batched-tokens 2048 (SGLang: --chunked-prefill-size 2048), or a lane of their own for long "
-        "prompts; and send shorter ones: retrieve fewer chunks, filter before, trim the history.",
+        "prompts. " + shorter_prompts(rate=rate),
         price="Long prompts need more steps: their time to first token rises.",
         verify=_COMPARE,
         missing=missing,

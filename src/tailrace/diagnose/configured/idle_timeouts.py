@@ -113,7 +113,11 @@ def _found(cause: Cause, observed: Observed, pile: Pile) -> Finding:
         n=pile.failed,
         advice=_ALIGN if answered else _ADVICE,
         price=_PRICE,
-        verify=f"curl -N -m {int(seconds * 2) + 1} the endpoint with a long prompt: it must pass {seconds:.0f} s",
+        verify=(
+            "tailrace bench http://localhost:8080 --prompt-tokens 8000 --requests 20 "
+            f"--first-token-timeout {int(seconds * 2) + 1}s --out after.run  # the first tokens may "
+            f"come after {seconds:.0f} s"
+        ),
         missing=missing,
         rivals=rivals,
         disproof_checked=checked,
@@ -145,7 +149,7 @@ def short_timers(cause: Cause, observed: Observed, *, kinds: tuple[str, ...]) ->
         n=1,
         advice=_ADVICE,
         price=_PRICE,
-        verify="tailrace bench URL --prompt-tokens 8000 --requests 20 --out after.run",
+        verify="tailrace bench http://localhost:8080 --prompt-tokens 8000 --requests 20 --out after.run",
         missing=["the ages of failed requests: they pile up at the timer if it cuts them"],
         level=Level.SUSPECTED,
         action=Action.TUNE,
@@ -169,7 +173,10 @@ def early_end(cause: Cause, observed: Observed) -> Finding | None:
         advice="Switch the timer on the whole answer off for streaming routes (Envoy: timeout 0s, with idle_timeout "
         "instead); put a budget on each stage at the gateway that knows them.",
         price=_PRICE,
-        verify="curl -N a long answer through the gateway: it must not end at the timer",
+        verify=(
+            "tailrace bench http://localhost:8080 --output-tokens 4000 --requests 20 --out after.run  "
+            "# no stream ends at the timer"
+        ),
         missing=["p99 E2E of the answers, or the ages of failed requests"],
         level=Level.SUSPECTED,
         action=Action.TUNE,

@@ -54,7 +54,10 @@ def cpu_limit(cause: Cause, observed: Observed) -> Finding | None:
             advice=f"Raise the limit to {int(2 * needed)} cores or leave it away, and ask for {needed:g} as the "
             "request.",
             price="Cores that other work cannot use.",
-            verify="cat /sys/fs/cgroup/cpu.stat in the container, twice: nr_throttled must not rise",
+            verify=(
+                "tailrace diagnose before.stat after.stat  # cat /sys/fs/cgroup/cpu.stat before and after "
+                "the same load: nr_throttled stands still"
+            ),
             missing=["nr_throttled and nr_periods of the container (cpu.stat), or ITL at a higher limit"],
             level=Level.SUSPECTED,
             action=Action.TUNE,
@@ -113,7 +116,7 @@ def client_connections(cause: Cause, observed: Observed) -> Finding | None:
         advice="aiohttp: TCPConnector(limit=0) or a number above the engine's max_num_seqs plus its queue; httpx: "
         "Limits(max_connections=None); and count the wait for a connection as queue.",
         price="The queue moves into the engine; bound it there or at the gateway, or it grows without limit.",
-        verify=f"tailrace bench URL --concurrency {int(2 * cap)} --duration 60 --out after.run",
+        verify=(f"tailrace bench http://localhost:8080 --concurrency {int(2 * cap)} --duration 60 --out after.run"),
         missing=[
             "requests in flight before and behind the client, and the engine's waiting (0 shows that it has room)"
         ],

@@ -106,7 +106,10 @@ def probe_in_configuration(cause: Cause, observed: Observed) -> Finding | None:
         "busy loop answers late and a hung engine may still answer; give it timeoutSeconds 10 or more and a longer "
         "failureThreshold, a startupProbe for the load of the model, and keep /health for readiness.",
         price="Real hangs are found later: watch the counter from outside meanwhile.",
-        verify="kubectl describe pod: count restarts by Liveness before and after",
+        verify=(
+            "tailrace diagnose series.csv  # restarts and waiting requests over the next day: "
+            "restarts by Liveness stay 0 (kubectl describe pod)"
+        ),
         missing=[_NEEDS],
         level=Level.SUSPECTED,
         action=Action.TUNE,

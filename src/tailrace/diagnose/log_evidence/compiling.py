@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.observed import Clock, Event, Observed, Rows
 from tailrace.diagnose.observed.align import Alignment, Axis, align
 from tailrace.diagnose.observed.load import Load, loads
-from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -129,12 +129,15 @@ def jit_in_log(cause: Cause, observed: Observed) -> Finding | None:
         "(VLLM_CACHE_ROOT, TRITON_CACHE_DIR, SGLANG_DG_CACHE_DIR on a volume; SGLang: python3 -m "
         "sglang.compile_deep_gemm). Count the seconds of compiling at the start.",
         price="A longer start.",
-        verify="grep -n -i 'jit' vllm.log  # after a restart with the warm-up: no line while it serves",
+        verify=(
+            "tailrace diagnose vllm.log  # after a restart with the warm-up: no line of a compiler while it serves"
+        ),
         missing=missing,
         rivals=["FE_GC_PAUSE"] if level is Level.SUSPECTED and again else [],
         disproof_checked=checked,
         action=Action.FIX,
         level=level,
+        proof=Proof.IN_WINDOW,
     )
 
 

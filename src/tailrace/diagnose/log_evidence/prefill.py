@@ -9,7 +9,8 @@ import numpy as np
 
 from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.observed.load import Load, loads
-from tailrace.model.finding import Evidence, Finding, Level
+from tailrace.diagnose.shorter_prompts import shorter_prompts
+from tailrace.model.finding import Evidence, Finding, Level, Proof
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -177,8 +178,10 @@ def prefill_in_load(cause: Cause, observed: Observed) -> Finding | None:
         advice=prefill_advice(budget, rate, prompts),
         price="The first token of long prompts comes later, because each step computes less of them; a second pool of "
         "engines for prefill costs its cards and the transfer of the KV cache.",
-        verify="tailrace bench URL --mix 'short:0.9,long:0.1' --rate R --duration 60 --out after.run, then tailrace "
-        "diagnose after.run",
+        verify=(
+            "tailrace bench http://localhost:8000 --mix 'short:0.9,long:0.1' --rate 5 --duration 60 "
+            "--out after.run && tailrace diagnose after.run"
+        ),
         missing=missing,
         rivals=list(dict.fromkeys(rivals)),
         disproof_checked=[
@@ -214,21 +217,11 @@ def prefill_advice(budget: Setting | None, rate: float, prompts: float | None) -
         budget.name if budget is not None else "",
         "max_num_batched_tokens (vLLM --max-num-batched-tokens, SGLang --chunked-prefill-size)",
     )
-    shorter = ""
-    if prompts:
-        shorter = (
-            f" Shorten the context as well (retrieve fewer chunks, filter before, trim the history): half of "
-            f"{prompts:,.0f} tokens is computed in {prompts / 2 / rate:.0f} s instead of {prompts / rate:.0f} s."
-        )
-    else:
-        shorter = (
-            " Shorten the context as well (retrieve fewer chunks, filter before, trim the history): at "
-            f"{rate:,.0f} tok/s each 1,000 tokens less save {1000 / rate:.2f} s."
-        )
     return (
         f"Lower the step budget {flag}{now}, to about {good}: {good}/{rate:.4g} = {good / rate:.2f} s a step. Cap one "
         "prompt's share of a step (vLLM --long-prefill-token-threshold), give long prompts a lane of their own with a "
-        "small running limit, or separate prefill from decode (disaggregation)." + shorter
+        "small running limit, or separate prefill from decode (disaggregation). "
+        + shorter_prompts(tokens=prompts, rate=rate)
     )
 
 
@@ -288,6 +281,7 @@ def prefill_in_steps(cause: Cause, observed: Observed) -> Finding | None:
                 f"steps without a prompt take {usual:.1f} ms" if plain.size else "no step without a prompt"
             ],
             level=Level.PROVEN if named else None,
+            proof=Proof.IN_WINDOW,
         )
         if best is None or took > best[0]:
             best = (took, finding)

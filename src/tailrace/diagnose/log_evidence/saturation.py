@@ -85,7 +85,7 @@ def saturation_in_load(cause: Cause, observed: Observed) -> Finding | None:
         price="TPOT rises a little with the batch."
         if room
         else "Refused requests must be tried again by their clients.",
-        verify="tailrace bench URL --sweep --duration 30",
+        verify="tailrace bench http://localhost:8000 --sweep rate=1,2,4,8 --duration 30",
         missing=missing,
         disproof_checked=checked,
         action=Action.TUNE if room else Action.SHED,

@@ -75,7 +75,7 @@ def queue_in_served(cause: Cause, observed: Observed) -> Finding | None:
             "429), shorten outputs, and only then add a replica, which takes minutes to load.",
             price="Refused requests must be tried again by their clients; a larger batch makes each token a little "
             "slower.",
-            verify="tailrace bench URL --sweep --duration 30",
+            verify="tailrace bench http://localhost:8000 --sweep rate=1,2,4,8 --duration 30",
             missing=[
                 "how many requests came and were served in the same time (arrivals), or the running and waiting gauges"
             ],
@@ -134,7 +134,11 @@ def grammar_in_served(cause: Cause, observed: Observed) -> Finding | None:
             "path, try another backend (vLLM --structured-outputs-config, SGLang --grammar-backend), simplify the "
             "schema.",
             price="Another backend may not know every feature of a schema.",
-            verify="tailrace bench URL with and without response_format, then tailrace compare plain.run schema.run",
+            verify=(
+                "tailrace bench http://localhost:8000 --rate 5 --duration 60 --out plain.run && tailrace "
+                "compare plain.run schema.run  # schema.run: the same with --extra-body and a "
+                "response_format"
+            ),
             missing=[] if told else ["the time per token of both kinds"],
             rivals=[] if even or not told else ["COMPUTE_KERNEL_REGRESSION"],
             disproof_checked=["plain requests are not slow"],

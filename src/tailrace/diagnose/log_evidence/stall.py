@@ -101,7 +101,10 @@ def stall_in_load(cause: Cause, observed: Observed) -> Finding | None:
         "waits for one rank, a grammar, a lock. Replicas, limits and a larger cache do not help. Take the progress of "
         "the token counter as liveness: /health answers 200 meanwhile.",
         price="A dump stops the process for some milliseconds.",
-        verify="py-spy dump --pid $(pgrep -f EngineCore | head -1)  # while it lasts; then: tailrace diagnose vllm.log",
+        verify=(
+            "tailrace diagnose vllm.log dump.txt  # py-spy dump --pid $(pgrep -f EngineCore | head "
+            "-1) > dump.txt, while it lasts"
+        ),
         missing=missing,
         rivals=rivals,
         disproof_checked=checked,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["prefill_beside_requests", "prefill_stated"]
 
 PRICE = "The first token of long prompts comes later, because each step computes less of them."
-VERIFY = "tailrace bench URL --mix 'short:0.9,long:0.1' --rate R --duration 60 --out after.run"
+VERIFY = "tailrace bench http://localhost:8000 --mix 'short:0.9,long:0.1' --rate 5 --duration 60 --out after.run"
 FALL = 0.8
 """Of the rate alone: a stream beside others that makes less shares its steps."""
 PAUSE_S = 2.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import msgspec
+import numpy as np
 
 from tailrace.diagnose.observed.kinds import (
     Arm,
@@ -56,6 +58,14 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
             for name in Observed.__struct_fields__:
                 setattr(out, name, [*getattr(out, name), *getattr(part, name)])
         return out
+
+    def finite(self) -> Observed:
+        """The same without readings that are no numbers: infinities in series and rows become holes (NaN), counters
+        and histograms that hold one are left out. What was left out is counted, by source, in `understood`.
+
+        Quoted numbers of arms stay: that one cannot be right is what the checks of the numbers say.
+        """
+        return _finite(self)
 
     # -- asking
 
@@ -113,3 +123,57 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
     def table(self, kind: str) -> list[Rows]:
         """The tables of this kind."""
         return [item for item in self.rows if item.kind == kind]
+
+
+def _finite(body: Observed) -> Observed:
+    left: dict[str, int] = {}
+
+    def count(source: str, n: int) -> None:
+        if n:
+            left[source] = left.get(source, 0) + n
+
+    series = []
+    for item in body.series:
+        kept = np.isfinite(item.at)
+        odd = np.isinf(item.values) & kept
+        n = int((~kept).sum() + odd.sum())
+        count(item.place.source, n)
+        if n:
+            item = msgspec.structs.replace(  # noqa: PLW2901
+                item,
+                at=item.at[kept],
+                values=np.where(odd, np.nan, item.values)[kept],
+                lines=None if item.lines is None else item.lines[kept],
+            )
+        series.append(item)
+    rows = []
+    for table in body.rows:
+        columns = {}
+        for name, values in table.columns.items():
+            odd = np.isinf(values) if values.dtype.kind == "f" else np.zeros(0, dtype=bool)
+            n = int(odd.sum())
+            count(table.place.source, n)
+            columns[name] = np.where(odd, np.nan, values) if n else values
+        rows.append(msgspec.structs.replace(table, columns=columns))
+    counters = []
+    for counter in body.counters:
+        good = math.isfinite(counter.first) and math.isfinite(counter.last)
+        count(counter.place.source, 0 if good else 1)
+        counters += [counter] if good else []
+    histograms = []
+    for one in body.histograms:
+        good = all(math.isfinite(value) for value in (*one.bounds, *one.counts, one.sum or 0.0))
+        count(one.place.source, 0 if good else 1)
+        histograms += [one] if good else []
+    if not left:
+        return body
+    said = [
+        Understood(
+            source=source, format="numbers", understood=0, total=0, what="values",
+            said=[f"{n} value{'s are no numbers' if n > 1 else ' is no number'} (infinite or none) and left out"],
+        )
+        for source, n in left.items()
+    ]  # fmt: skip
+    return msgspec.structs.replace(
+        body, series=series, rows=rows, counters=counters, histograms=histograms, understood=[*body.understood, *said]
+    )

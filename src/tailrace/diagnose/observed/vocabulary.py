@@ -177,6 +177,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "parallel users",
                 "clients",
                 "conc",
+                "concur",
             ),
         ),
         Quantity("peak_concurrency", "count", ("peak concurrent requests", "max concurrent requests")),

@@ -77,7 +77,7 @@ def blocked_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         n=pattern.n,
         advice=_ADVICE,
         price=_PRICE,
-        verify=_VERIFY + evidence.verify_command,
+        verify=evidence.verify_command + _VERIFY,
         missing=missing,
         rivals=rivals,
         disproof_checked=checked,
@@ -134,7 +134,7 @@ def _by_tokens(cause: Cause, evidence: EvidenceSet, work: LoopWork) -> Finding |
         n=work.n,
         advice=_ADVICE,
         price=_PRICE,
-        verify=_VERIFY + evidence.verify_command,
+        verify=evidence.verify_command + _VERIFY,
         missing=missing,
         disproof_checked=[
             f"the prefill as the engine reports it is not in these waits; {work.own:.2f} x the own work is"
@@ -148,4 +148,4 @@ _ADVICE: Final = (
     "No engine knob and no further GPU changes it."
 )
 _PRICE: Final = "CPU cores for the pool; a hand-over of some 0.1 ms a request."
-_VERIFY: Final = "curl -s -o /dev/null -w '%{time_total}' ENGINE-URL/health, again and again under the same load; "
+_VERIFY: Final = "  # and the round trip of /health again and again under the same load"

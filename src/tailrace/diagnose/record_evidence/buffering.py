@@ -127,7 +127,11 @@ def buffering_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | Non
         "proxy_buffering off; proxy_http_version 1.1; or the header X-Accel-Buffering: no), with no compression "
         "and no body transformation of text/event-stream. The engine is not to blame: neither tune nor scale it.",
         price="A write for each event instead of one a buffer: a little CPU at the hop.",
-        verify="curl -N straight to the engine and through the hop: the events must come one by one on both",
+        verify=(
+            "tailrace bench http://localhost:8080 --concurrency 1 --requests 20 --out via.run && "
+            "tailrace bench http://localhost:8000 --concurrency 1 --requests 20 --out direct.run && "
+            "tailrace compare direct.run via.run  # events must come one by one on both"
+        ),
         missing=missing,
         disproof_checked=[f"{share:.0%} of the streams of the path are hit, not only the slow ones"],
     )

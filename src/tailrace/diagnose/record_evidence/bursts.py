@@ -105,8 +105,7 @@ def bursts_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         "admit by predicted wait with 429 and Retry-After for the rest, and test with recorded or Poisson "
         "arrivals: an even-paced benchmark never sees this. Capacity for the mean is there.",
         price="Batch senders wait a little longer.",
-        verify="tailrace bench URL --arrival poisson at the same rate: the queue must be short; "
-        + evidence.verify_command,
+        verify=evidence.verify_command + "  # and with --arrival poisson at the same rate: the queue must be short",
         rivals=rivals,
         disproof_checked=checked,
     )

@@ -95,7 +95,7 @@ def client_timeout_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | 
         "timeout between tokens rather than for the whole answer, stream, and cap the output where nobody reads "
         "more. Until then each such request is computed for nobody, and its retry again.",
         price="A request that hangs is noticed later.",
-        verify="tailrace records query --ask failures; " + evidence.verify_command,
+        verify="tailrace records query --ask failures && " + evidence.verify_command,
         missing=missing,
         disproof_checked=[f"{cluster.share:.0%} of the cancels come at one age"],
     )

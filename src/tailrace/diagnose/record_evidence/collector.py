@@ -51,7 +51,7 @@ def pauses_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         advice=_ADVICE
         + (" The pauses grow: objects are never let go. Find the leak; a restart only resets it." if leak else ""),
         price=_PRICE,
-        verify=_VERIFY + evidence.verify_command,
+        verify=evidence.verify_command + _VERIFY,
         missing=missing,
         rivals=rivals,
         disproof_checked=[
@@ -100,7 +100,7 @@ _ADVICE: Final = (
     "watchdog)."
 )
 _PRICE: Final = "More memory, if cycles are collected less often."
-_VERIFY: Final = "py-spy dump --pid PID in a pause, or gc.callbacks with times in the engine; "
+_VERIFY: Final = "  # py-spy dump --pid PID in a pause, or gc.callbacks with times in the engine"
 EXPLAINED: Final = 0.7
 OWN: Final = 0.5
 
@@ -157,7 +157,7 @@ def _without_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         n=int(middle.size),
         advice=_ADVICE,
         price=_PRICE,
-        verify=_VERIFY + evidence.verify_command,
+        verify=evidence.verify_command + _VERIFY,
         missing=missing,
         disproof_checked=["streams that went on without a stop lie between these places, and in none"],
     )

@@ -50,7 +50,8 @@ def jit_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         advice="Add these shapes to the engine's warm-up (or send one request of each length after a start, before "
         "users come), keep the compile cache across restarts, and count the seconds of compiling at the start.",
         price="A longer start.",
-        verify="grep -i -E 'jit|compil|triton|graph' ENGINE-LOG for the slow window; " + evidence.verify_command,
+        verify=evidence.verify_command
+        + "  # and the engine's log of the slow window, in which its compilers tell what they do",
         missing=["the engine's log of the slow window, or a stack dump while it lasts, that names the compiler"],
         disproof_checked=checked,
     )

@@ -65,7 +65,10 @@ def deadlock_in_scrapes(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         advice="Refuse prompts that can never fit the KV cache (max_model_len below its capacity, a lane's "
         "max_prompt_tokens), and restart the engine: the request at the head will not leave by itcause.",
         price="Such prompts get an error at once.",
-        verify="two scrapes of /metrics 10 s apart: running, waiting and the token counters",
+        verify=(
+            "tailrace diagnose before.prom after.prom  # two scrapes of /metrics 10 s apart: running, "
+            "waiting and the token counters"
+        ),
         missing=[] if known else ["the token counters of the same time"],
         disproof_checked=["no token was produced in these intervals"] if known else [],
     )

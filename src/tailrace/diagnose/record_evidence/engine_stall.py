@@ -85,7 +85,10 @@ def stall_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         "It is not capacity: KV has room and requests run, so more replicas or other limits change nothing. Watch "
         "the progress of its token counter as liveness; /health answers 200 meanwhile.",
         price="The running requests are lost with the restart.",
-        verify="two scrapes of /metrics 10 s apart: the delta of the generation tokens while requests run",
+        verify=(
+            "tailrace diagnose before.prom after.prom  # two scrapes of /metrics 10 s apart: "
+            "generation tokens must grow while requests run"
+        ),
         missing=missing[1:] if standing is not None else missing,
         disproof_checked=["no prompt token was computed meanwhile"] if standing is not None else [],
     )

@@ -91,7 +91,10 @@ def gap_position_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | 
         "reasoning parsing, stop strings, a safety check at the end of a block. The one without which the stop is "
         "gone is it; capacity and batch limits change nothing.",
         price="The feature that is switched off meanwhile.",
-        verify="the same request with the grammar (or speculation) off: no gap at that place",
+        verify=(
+            "tailrace replay REQUEST_ID http://localhost:8000  # with the grammar (or speculation) "
+            "off: no gap at that place"
+        ),
         missing=["the text at that place (offsets of the answer are not kept)"],
         disproof_checked=[f"{place.hits} of {place.n} are within {WITHIN:.0f} tokens of one place"],
     )

@@ -149,8 +149,11 @@ def _found(
         "off), pass the request id to the engine's abort (vLLM aborts on disconnect of a stream; SGLang: "
         "/abort_request), and keep an acceptance test: cancel, then running falls within a second.",
         price="None.",
-        verify="cancel one long request and watch the engine's running requests and the GPU's use: both must fall "
-        "within about a second",
+        verify=(
+            "tailrace bench http://localhost:8000 --cancel after-tokens:5 --output-tokens 900 "
+            "--duration 60 --out cancelled.run && tailrace diagnose cancelled.run  # the engine's "
+            "running requests must fall within about a second"
+        ),
         disproof_checked=[relation],
     )
 

@@ -61,7 +61,7 @@ def grammar_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         "the other backend (vLLM --structured-outputs-config.backend xgrammar|guidance, SGLang --grammar-backend), "
         "simplify the schema, and give such requests a lane of their own.",
         price="A lane of their own makes them wait longer; another backend may support fewer schemas.",
-        verify="the same requests without response_format: equal; " + evidence.verify_command,
+        verify=evidence.verify_command + "  # the same requests without response_format: equal",
         disproof_checked=[found.relation],
     )
 

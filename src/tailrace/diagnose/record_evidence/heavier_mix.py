@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
 
@@ -82,10 +83,10 @@ def heavier_mix(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         n=window.n,
         advice="Give the traffic that grew a lane with its own limits, or capacity for the new mix; what others feel "
         "of "
-        "it (their wait behind long prompts, fuller batches) goes with it. Where prompts grew: retrieve fewer chunks, "
-        "filter before the model, trim the history. Nothing became slower, so do not roll back.",
+        "it (their wait behind long prompts, fuller batches) goes with it. Nothing became slower, so do "
+        "not roll back. Where prompts grew: " + shorter_prompts_of(window),
         price="The lane that is limited waits longer; a shorter context may lose an answer.",
-        verify="tailrace compare before.run after.run (it weights B to the traffic of A)",
+        verify="tailrace compare before.run after.run  # it weights B to the traffic of A",
         disproof_checked=[f"the rate is {rates[1] / max(rates[0], 1e-9):.2f} x, the pace at equal work unchanged"],
     )
 

@@ -95,7 +95,7 @@ def held_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         advice="Flush the first event at once on every hop; look for code that waits for a second event, for the "
         "end of a reasoning block, for a moderation check of the first words, or for a header's worth of bytes.",
         price="What was checked before the first word was shown is then checked after it.",
-        verify="the same requests straight to the engine: one mode only; " + evidence.verify_command,
+        verify=evidence.verify_command + "  # the same requests straight to the engine: one mode only",
         missing=["TTFT of the same requests on the direct path"],
         disproof_checked=[f"rank correlation with the load {with_load:.2f}"],
     )

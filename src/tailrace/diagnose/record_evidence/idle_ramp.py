@@ -117,7 +117,11 @@ def idle_ramp_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         "(nvidia-smi -lgc) or the power state, and look for what sleeps meanwhile: a connection, a worker that "
         "spins down, memory given back.",
         price="Power at idle.",
-        verify="one request after 30 s of silence, then ten in a row: TTFT of each",
+        verify=(
+            "tailrace bench http://localhost:8000 --rate 0.1 --arrival constant --duration 200 --out "
+            "idle.run && tailrace bench http://localhost:8000 --concurrency 1 --requests 20 --out "
+            "busy.run && tailrace compare busy.run idle.run"
+        ),
         missing=[],
         disproof_checked=[f"rank correlation with the load {with_load:.2f}"],
     )

@@ -31,8 +31,8 @@ def idle_timer_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None
         "send SSE comments (`: heartbeat`) meanwhile; stop retrying such requests, each retry is computed again "
         "from its beginning" + (f" ({retried:.1f} attempts each now)." if retried > 1.05 else "."),
         price="Dead connections are noticed later; a heartbeat costs a few bytes.",
-        verify="grep -r -i -E 'idle|read_timeout|keepalive' in the configuration of every hop for this number; "
-        + evidence.verify_command,
+        verify=evidence.verify_command
+        + ("  # and this number in the configuration of every hop: grep -r -i -E 'idle|read_timeout|keepalive'"),
         missing=[] if own else [f"the idle timers of every hop: which one is {age / 1e3:.3g} s"],
         disproof_checked=[ends.spread_words()],
     )

@@ -152,7 +152,7 @@ def _found(
         )
         + "Put what changes at the end of the prompt. It is not load: more replicas divide the cache further.",
         price="Memory that running requests cannot use, where it is given to the cache.",
-        verify="two scrapes of the cache's hit and query counters; " + evidence.verify_command,
+        verify=evidence.verify_command + "  # and two scrapes of the cache's hit and query counters",
         missing=missing,
         rivals=rivals,
         disproof_checked=checked,

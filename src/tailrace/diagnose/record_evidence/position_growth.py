@@ -78,7 +78,7 @@ def growth_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         n=found.n,
         advice=_ADVICE,
         price="A cap cuts answers that somebody would have read.",
-        verify="one long answer alone: the gap at its beginning and at its end; " + evidence.verify_command,
+        verify=evidence.verify_command + "  # one long answer alone: the gap at its beginning and at its end",
         missing=missing,
         disproof_checked=[
             f"at an equal batch the slope is {found.slope_ms * 1000:.3f} ms by 1000 tokens",
@@ -141,7 +141,7 @@ def _of_all_text(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         n=load.n,
         advice=_ADVICE,
         price="A cap cuts answers that somebody would have read.",
-        verify="one long answer alone: the gap at its beginning and at its end; " + evidence.verify_command,
+        verify=evidence.verify_command + "  # one long answer alone: the gap at its beginning and at its end",
         disproof_checked=[
             f"a token of prompt costs {load.prompt_us:.2f} us: attention alone would make both equal",
             "the number of streams is held equal by the regression",

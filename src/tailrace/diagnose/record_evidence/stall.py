@@ -42,7 +42,9 @@ def stall_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         advice="Dump the stacks of the engine and its workers while it stands still; the frame names the kernel, "
         "the collective or the lock. Do not guess it, and change no knob before.",
         price="None.",
-        verify="py-spy dump --native --pid PID while the streams stand still",
+        verify=(
+            "tailrace diagnose dump.txt  # py-spy dump --native --pid PID > dump.txt, while the streams stand still"
+        ),
         missing=["a stack dump or profile from inside a stop"],
         rivals=rivals,
         disproof_checked=checked,

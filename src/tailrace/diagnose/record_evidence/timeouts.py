@@ -60,7 +60,7 @@ def timeout_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         n=ends.cluster.hits,
         advice=advice,
         price="Whoever waits for a request that will never come waits longer.",
-        verify="grep -r timeout in the configuration of every hop for this number; " + evidence.verify_command,
+        verify=evidence.verify_command + "  # and this number in the configuration of every hop: grep -r timeout",
         missing=[] if own else [f"the timers of every hop: which one is {ends.cluster.age_ms / 1e3:.3g} s"],
         level=Level.CONSISTENT if own else None,
         disproof_checked=[ends.spread_words()],

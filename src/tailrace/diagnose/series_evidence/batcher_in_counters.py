@@ -102,9 +102,10 @@ def batcher_in_counters(cause: Cause, observed: Observed) -> Finding | None:
         advice="Shorten the window (`max_queue_delay_microseconds` near the compute time of one request) and lower "
         "`preferred_batch_size` to what arrives within it; at this load a batch is not worth waiting for.",
         price="Smaller batches at high load: less throughput there. Try it at the peak's rate too.",
-        verify=f"tailrace bench http://SERVER:PORT --rate {rate or 10:.3g} --duration 60 --out after.run && tailrace "
-        "compare "
-        "before.run after.run",
+        verify=(
+            f"tailrace bench http://localhost:8000 --rate {rate or 10:.3g} --duration 60 --out "
+            "after.run && tailrace compare before.run after.run"
+        ),
         missing=missing,
         disproof_checked=[f"the server is busy {busy:.0%}" if busy is not None else "the load is not known"],
         action=Action.TUNE,
@@ -162,8 +163,10 @@ def instances_in_counters(cause: Cause, observed: Observed) -> Finding | None:
         advice="Raise `instance_group` count (the device has room), or let the batcher gather requests "
         "(`dynamic_batching`, `max_batch_size`).",
         price="Each instance needs memory of its own; instances on one device slow each other down as it fills.",
-        verify=f"tailrace bench http://SERVER:PORT --rate {rate:.3g} --duration 60 --out after.run && tailrace compare "
-        "before.run after.run",
+        verify=(
+            f"tailrace bench http://localhost:8000 --rate {rate:.3g} --duration 60 --out after.run && "
+            "tailrace compare before.run after.run"
+        ),
         missing=missing,
         disproof_checked=[f"the device is used {device:.0%}" if device is not None else "the device was not looked at"],
         action=Action.TUNE,

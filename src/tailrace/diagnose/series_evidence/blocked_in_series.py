@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Event, Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import SharedGaps, at_times, beat_of, shared_gaps
-from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 __all__ = ["blocked_in_series"]
 
@@ -166,9 +166,10 @@ def _found(
         price="Work that waits in a pool counts into its own stage: that stage's time rises while the whole falls. "
         "Compare "
         "end to end first.",
-        verify="tailrace bench http://ENGINE:PORT --rate 5 --duration 120 --out after.run && tailrace compare "
-        "before.run "
-        "after.run",
+        verify=(
+            "tailrace bench http://localhost:8000 --rate 5 --duration 120 --out after.run && tailrace "
+            "compare before.run after.run"
+        ),
         missing=missing,
         disproof_checked=[
             f"the lag at the common stops is {lag.at_stops:.0f} ms"
@@ -177,4 +178,5 @@ def _found(
         ],
         action=Action.FIX,
         level=level,
+        proof=Proof.IN_WINDOW,
     )

@@ -50,9 +50,42 @@ def clock_in_series(cause: Cause, observed: Observed, *, heat: bool) -> Finding 
     falls = [fall for series in observed.of_series("sm_clock") if (fall := _fall(observed, series)) is not None]
     fitting = [fall for fall in falls if _fits(fall, observed, heat=heat)]
     if not fitting:
-        return None
+        return None if falls else _one_moment(cause, observed, heat=heat)
     fall = max(fitting, key=lambda one: 1 - one.low / one.high)
     return _found(cause, observed, fall, heat=heat)
+
+
+def _one_moment(cause: Cause, observed: Observed, *, heat: bool) -> Finding | None:
+    """A reason that one look at the device says is active: a suspicion, whatever the clock did before and after."""
+    active = [
+        series
+        for reason in (_HEAT if heat else _POWER)
+        for series in observed.of_series("clock_event", reason=reason)
+        if 0 < len(series) < LEAST and bool(np.nan_to_num(series.values).any())
+    ]
+    if not active:
+        return None
+    names = sorted({series.labels["reason"].replace("_", " ") for series in active})
+    place = str(active[0].place)
+    what = "heat" if heat else "its power limit"
+    return cause.finding(
+        statement=f"The device says that {what} holds its clock down at this moment ({', '.join(names)} active).",
+        evidence=[Evidence(f"{name} active", place, name.replace(" ", "_"), None) for name in names],
+        explains_ms=None,
+        relation=f"{', '.join(names)}: active in one reading",
+        n=1,
+        advice="Log it over time beside the requests (nvidia-smi "
+        "--query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,clocks_event_reasons.active "
+        "--format=csv -l 1): a busy device touches its power limit often, and only a clock that falls makes requests "
+        "slower.",
+        price="None.",
+        verify="tailrace diagnose smi.csv",
+        missing=[
+            "SM clock, power and temperature over time: one reading does not show that the clock fell",
+            "requests of the same time: whether they were slower",
+        ],
+        level=Level.SUSPECTED,
+    )
 
 
 def _of(observed: Observed, name: str, clock: Series, **labels: str) -> Series | None:
@@ -225,9 +258,11 @@ def _found(cause: Cause, observed: Observed, fall: _Fall, *, heat: bool) -> Find
         price="A lower power limit costs speed at all times; cooling costs money."
         if heat
         else "More power and heat, or a longer queue for prefills.",
-        verify="nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,"
-        "clocks_event_reasons.active "
-        "--format=csv -l 1, during the same load",
+        verify=(
+            "tailrace diagnose gpu.csv  # nvidia-smi "
+            "--query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,clocks_event_reasons.active "
+            "--format=csv -l 1 > gpu.csv, during the same load"
+        ),
         missing=missing,
         disproof_checked=[
             "the clock is not flat",

@@ -111,7 +111,9 @@ def _found(cause: Cause, rows: Rows, place: str, streams: int, group: list[_Stop
         "strings, a "
         "reasoning parser. Switch one off and read the same prompts again.",
         price="The feature is missing while it is off.",
-        verify="tailrace replay REQUEST_ID http://ENGINE:PORT with one feature off: the gap at that place is gone",
+        verify=(
+            "tailrace replay REQUEST_ID http://localhost:8000  # with one feature off: the gap at that place is gone"
+        ),
         missing=missing,
         disproof_checked=[f"the position is one: within {NEAR:.0%}"],
         action=Action.FIX,

@@ -31,7 +31,8 @@ ADVICE: Final = (
 )
 PRICE: Final = "Cycles made after the freeze are freed later or never: watch the process's memory."
 VERIFY: Final = (
-    "tailrace bench http://ENGINE:PORT --rate 5 --duration 120 --out after.run && tailrace compare before.run after.run"
+    "tailrace bench http://localhost:8000 --rate 5 --duration 120 --out after.run && tailrace "
+    "compare before.run after.run"
 )
 
 
@@ -292,7 +293,7 @@ def _with_age(cause: Cause, observed: Observed, series: Series, line: _Line, whe
         "after "
         "the warm-up. A restart only sets it back.",
         price=PRICE,
-        verify="the same series over the next hours: the line is flat",
+        verify="tailrace diagnose series.csv  # the same series over the next hours: the line is flat",
         missing=missing,
         disproof_checked=[f"straight in the age: {line.fit:.0%}"],
         action=Action.FIX,

@@ -107,7 +107,9 @@ def _judged(cause: Cause, observed: Observed, series: Series, slope: float, fit:
         "that look "
         "at the tail only, and cap outputs (`max_tokens`) where nobody reads 60,000 tokens.",
         price="A cap cuts long answers; nothing else.",
-        verify="the same series at a constant batch after the change: the slope is flat",
+        verify=(
+            "tailrace diagnose series.csv  # the same series at a constant batch after the change: the slope is flat"
+        ),
         missing=missing,
         rivals=rivals,
         disproof_checked=checked,

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed, Rows
+from tailrace.diagnose.shorter_prompts import shorter_prompts
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.stats.quantiles import needed, supported
 
@@ -204,7 +205,9 @@ def _found(
     if name == "max":
         size += f", so the p99 is the maximum ({needed(0.99)} samples a class would support one)"
     evidence.append(Evidence(text=size, source=place, name="n", value=float(n)))
-    shorter = _shorter(split, rate, float(np.nansum(rows.numbers("prompt_tokens"))), int(long.size))
+    shorter = _shorter(
+        split, rate, float(np.nansum(rows.numbers("prompt_tokens"))), int(long.size), float(np.median(long))
+    )
     return cause.finding(
         statement=f"Short prompts wait behind long ones: {short.size} short prompts of {few} tokens need as long for "
         "their "
@@ -218,11 +221,12 @@ def _found(
         "or take "
         "the shortest first with a bounded wait for the long ones (`order: shortest_first`; vLLM: "
         "`--scheduling-policy priority`, `--long-prefill-token-threshold`, chunked prefill), and limit inputs. Context "
-        f"engineering: retrieve fewer chunks, filter them first, trim histories{shorter}.",
+        f"engineering: {shorter}",
         price="Long prompts wait longer: bound their wait. A trimmed context may cost answers' quality.",
-        verify="tailrace bench http://ENGINE:PORT --rate 2 --mix 'short:0.9,long:0.1' --duration 120 --out after.run "
-        "&& "
-        "tailrace compare before.run after.run",
+        verify=(
+            "tailrace bench http://localhost:8000 --rate 2 --mix 'short:0.9,long:0.1' --duration 120 "
+            "--out after.run && tailrace compare before.run after.run"
+        ),
         missing=missing,
         disproof_checked=[
             f"the short ones' TTFT is not independent of the queue ahead: correlation {along:.2f}"
@@ -234,13 +238,12 @@ def _found(
     )
 
 
-def _shorter(split: Split, rate: float | None, whole: float, longs: int) -> str:
+def _shorter(split: Split, rate: float | None, whole: float, longs: int, ttft_ms: float) -> str:
     """What half of the long prompts' tokens would change, at the same rate."""
     if rate is None:
-        return ""
+        return shorter_prompts(tokens=split.long_tokens, ttft_ms=ttft_ms)
     half = split.long_tokens / 2
-    left = (whole - longs * half) / rate
     return (
-        f"; at half the length ({half:.0f} tokens) a long prompt's own prefill takes {half / rate:.2g} s instead of "
-        f"{split.long_tokens / rate:.2g} s, and all of this drains in {left:.3g} s instead of {whole / rate:.3g} s"
+        shorter_prompts(tokens=split.long_tokens, rate=rate).removesuffix(".")
+        + f", and all of this drains in {(whole - longs * half) / rate:.3g} s instead of {whole / rate:.3g} s."
     )

@@ -124,9 +124,11 @@ def _of(cause: Cause, observed: Observed, rows: Rows) -> Finding | None:  # noqa
         "that polls "
         "ever more rarely, a connection that is opened anew.",
         price="A warm device draws power while nobody asks.",
-        verify="tailrace bench http://ENGINE:PORT --rate 0.1 --arrival constant --duration 200 --out idle.run && "
-        "tailrace bench "
-        "http://ENGINE:PORT --concurrency 1 --requests 20 --out busy.run && tailrace compare busy.run idle.run",
+        verify=(
+            "tailrace bench http://localhost:8000 --rate 0.1 --arrival constant --duration 200 --out "
+            "idle.run && tailrace bench http://localhost:8000 --concurrency 1 --requests 20 --out "
+            "busy.run && tailrace compare busy.run idle.run"
+        ),
         missing=missing,
         disproof_checked=[
             *checked,

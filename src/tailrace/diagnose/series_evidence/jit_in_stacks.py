@@ -8,7 +8,7 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Event, Observed, Series
-from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 __all__ = ["idle_in", "jit_in_stacks", "taken_in_the_stall"]
 
@@ -138,13 +138,15 @@ def _found(
         "at the "
         "start.",
         price="A longer start: plan it into rollouts and scale-outs.",
-        verify="restart, send one request of the shape, then tailrace bench http://ENGINE:PORT --concurrency 4 "
-        "--duration 60: "
-        "no stall comes on a shape that was used before",
+        verify=(
+            "tailrace bench http://localhost:8000 --concurrency 4 --duration 60  # after a restart "
+            "and one request of the shape: no stall comes on a shape that was used before"
+        ),
         missing=missing,
         disproof_checked=["whether it comes again on a shape that was used already is to be seen"],
         action=Action.FIX,
         level=level,
+        proof=Proof.IN_WINDOW,
     )
 
 

@@ -137,9 +137,10 @@ def _found(
         "admission watermark free, shorten outputs (`max_tokens`), or give the cache more memory "
         "(`--gpu-memory-utilization`, `--kv-cache-dtype fp8`). More concurrency only makes the queue longer.",
         price="Requests wait in front instead of being preempted: TTFT rises, ITL, E2E and throughput gain.",
-        verify="tailrace bench http://ENGINE:PORT --concurrency "
-        f"{fits or 64:.0f} --duration 120 --out after.run, with two scrapes of /metrics around it: the counter "
-        "stands still",
+        verify=(
+            f"tailrace bench http://localhost:8000 --concurrency {fits or 64:.0f} --duration 120 --out "
+            "after.run  # two scrapes of /metrics around it: the counter stands still"
+        ),
         missing=missing,
         disproof_checked=[
             f"counter delta {delta:.0f}, not 0" if delta is not None else "the counter's delta is not known",

@@ -158,7 +158,7 @@ def _found(
         advice=advice,
         price="A higher cap raises ITL a little; shedding refuses requests; a replica costs money and takes minutes "
         "to start.",
-        verify="tailrace bench http://ENGINE:PORT --find-rate --objective ttft_p99=2s --out highest.run",
+        verify=("tailrace bench http://localhost:8000 --find-rate --objective ttft_p99=2s --out highest.run"),
         missing=missing,
         disproof_checked=[
             "the queue is not 0",

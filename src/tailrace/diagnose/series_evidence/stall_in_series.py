@@ -77,7 +77,7 @@ def stall_in_series(cause: Cause, observed: Observed) -> Finding | None:
         "not guess the kernel. If it is a compiler, warm the shapes up; if it is a graph capture, capture more batch "
         "sizes.",
         price="A dump stops the process for some milliseconds.",
-        verify="py-spy dump --pid PID in a stop, then tailrace diagnose dump.txt series.csv",
+        verify="tailrace diagnose dump.txt series.csv  # py-spy dump --pid PID > dump.txt, in a stop",
         missing=[
             *([] if stack else ["a stack dump of engine and workers in one of the stops"]),
             *([] if idle else ["use of the accelerator in the stops"]),

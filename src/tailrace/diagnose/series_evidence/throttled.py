@@ -18,6 +18,8 @@ SHARE: Final = 0.10
 LEAST_PERIODS: Final = 20
 SLOWER: Final = 1.3
 _FREE: Final = re.compile(r"\b(?:no|without|un)[ -]?(?:cpu )?(?:quota|limit)|unlimited", re.IGNORECASE)
+MOSTLY: Final = 0.5
+"""From this share the limit is what the processes meet as a rule, whatever window one looks at."""
 
 
 def _counted(observed: Observed, name: str) -> Counter | None:
@@ -61,14 +63,21 @@ def throttled(cause: Cause, observed: Observed) -> Finding | None:
     if whole < LEAST_PERIODS or count < 0 or count / whole <= SHARE:
         return None
     share = f"{count / whole:.0%}"
-    missing = []
+    missing, checked = [], ["all zero would not have cleared the CPU: without a quota nothing is counted"]
+    mostly = count / whole >= MOSTLY
     if periods.lifetime and not _with_and_without(observed):
-        missing.append("a second cpu.stat from the end of the slow window: this one counts since the container's start")
+        since = "one cpu.stat counts since the container's start"
+        if mostly:
+            checked.append(f"{since}: stopped in most of its periods, so in most of any long window")
+        else:
+            missing.append(f"a second cpu.stat from the end of the slow window: {since}")
     slow = any(
         arm.quoted(name, "mean", "p50", "") is not None for arm in observed.arms for name in ("itl", "tpot")
     ) or any(observed.of_histogram(name) or observed.of_series(name) for name in ("itl", "tpot"))
-    if not slow:
+    if not slow and not mostly:
         missing.append("ITL or TPOT of the same window, to see that tokens are late by it")
+    elif not slow:
+        checked.append("by how much tokens are late is not in the evidence: no ITL or TPOT of that time")
     held = _counted(observed, "throttled")
     evidence = [
         Evidence(
@@ -104,9 +113,12 @@ def throttled(cause: Cause, observed: Observed) -> Finding | None:
         + (f" of {quota:g} cores" if quota else "")
         + " has (OMP_NUM_THREADS, tokenizer and API workers).",
         price="CPU that neighbours then do not have.",
-        verify="cat /sys/fs/cgroup/cpu.stat before and after the next run: nr_throttled stands still",
+        verify=(
+            "tailrace diagnose before.stat after.stat  # cat /sys/fs/cgroup/cpu.stat before and after "
+            "the same load: nr_throttled stands still"
+        ),
         missing=missing,
-        disproof_checked=["all zero would not have cleared the CPU: without a quota nothing is counted"],
+        disproof_checked=checked,
         action=Action.FIX,
         level=Level.SUSPECTED if missing else Level.CONSISTENT,
     )

@@ -231,7 +231,7 @@ class Comm(Cause):
             "parallel "
             "over PCIe; fewer ranks of a smaller or quantised model; NCCL's choice of transport (NCCL_DEBUG=INFO).",
             price="Fewer ranks leave less memory for the KV cache.",
-            verify="nvidia-smi topo -m; " + evidence.verify_command,
+            verify=evidence.verify_command + "  # and nvidia-smi topo -m",
             missing=missing,
             disproof_checked=[f"SM or tensor active {low:.0%}"] if low is not None else [],
         )

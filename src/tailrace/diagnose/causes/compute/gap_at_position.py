@@ -21,7 +21,7 @@ class GapAtPosition(Cause):
     code: ClassVar[str] = "STREAM_GAP_AT_POSITION"
     stage: ClassVar[str] = "decode"
     needs: ClassVar[tuple[str, ...]] = ("chunks of several streams with their text offset",)
-    disproof: ClassVar[str] = "The position varies."
+    disproof: ClassVar[str] = "The gaps come at other positions in other streams."
     action: ClassVar[Action] = Action.FIX
 
     def cannot_run(self, evidence: EvidenceSet) -> str:

@@ -138,8 +138,11 @@ class _GpuClock(Cause):
             n=pace.n_inside if pace else 0,
             advice=self.advice,
             price=self.price,
-            verify="nvidia-smi --query-gpu=timestamp,clocks.sm,power.draw,clocks_event_reasons.active --format=csv "
-            "-l 1, during the same load",
+            verify=(
+                "tailrace diagnose gpu.csv  # nvidia-smi "
+                "--query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,clocks_event_reasons.active "
+                "--format=csv -l 1 > gpu.csv, during the same load"
+            ),
             missing=missing,
             level=Level.SUSPECTED if missing else Level.CONSISTENT,
         )

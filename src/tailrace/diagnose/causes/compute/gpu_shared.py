@@ -125,7 +125,11 @@ class GpuShared(Cause):
             n=n,
             advice="Give the engine a device of its own, or move the other process; if both must stay, partition it.",
             price="A device more, or the other work runs elsewhere.",
-            verify="nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv, then measure without it",
+            verify=(
+                "tailrace bench http://localhost:8000 --rate 5 --duration 60 --out alone.run && tailrace "
+                "compare before.run alone.run  # without the other process: nvidia-smi "
+                "--query-compute-apps=pid,process_name,used_memory --format=csv"
+            ),
             missing=missing,
             level=Level.SUSPECTED if missing else Level.CONSISTENT,
         )

@@ -94,7 +94,7 @@ class CancelStorm(Cause):
             "find what makes users leave (a first token that comes too late, a stop button that restarts); refuse "
             "early with 429 rather than late.",
             price="A cap cuts answers that somebody would have read.",
-            verify="tailrace records query --ask failures; " + evidence.verify_command,
+            verify="tailrace records query --ask failures && " + evidence.verify_command,
             missing=missing,
             rivals=rivals,
             disproof_checked=[f"{gone.work_share:.0%} of the tokens were computed for cancelled requests"],

@@ -86,7 +86,9 @@ class CancelUnattributed(Cause):
             "Look at when clients give up (their timeout) and whether they ask again: a repeated long prompt "
             "is computed again.",
             price="A line or two a request in the log.",
-            verify="tailrace serve --upstream URL, and after the next hour: tailrace diagnose http://127.0.0.1:9480",
+            verify=(
+                "tailrace diagnose http://127.0.0.1:9480  # an hour after the engine was put behind `tailrace serve`"
+            ),
             missing=["which side ended each of them: the gateway's record with its reason"],
             disproof_checked=[
                 f"{aborted:g} abort lines" if aborted else "no abort line",
@@ -137,7 +139,10 @@ class CancelUnattributed(Cause):
                     "apart. Switch "
                     "request logging on in the engine (vLLM --enable-log-requests): abort lines are printed only then.",
                     price="A line or two a request in the log.",
-                    verify="tailrace serve --upstream URL, and after the next hour: tailrace diagnose http://127.0.0.1:9480",
+                    verify=(
+                        "tailrace diagnose http://127.0.0.1:9480  # an hour after the engine was put behind "
+                        "`tailrace serve`"
+                    ),
                     missing=["which side closed first: the gateway's record with its reason"],
                     disproof_checked=["no abort or finish line in the log"],
                 )

@@ -110,7 +110,7 @@ class LockContention(Cause):
             "one connection for all. A profile of the waiting threads names it (py-spy dump). More CPU or more engines "
             "change nothing.",
             price="None, beyond the change.",
-            verify="py-spy dump --pid PID under load: who holds the lock; " + evidence.verify_command,
+            verify=evidence.verify_command + "  # py-spy dump --pid PID under load: who holds the lock",
             missing=missing,
             disproof_checked=checked,
         )

@@ -113,7 +113,7 @@ class Network(Cause):
             advice="Look at the route between gateway and engine (another region, a tunnel, a mesh's proxies, a "
             "congested link); put the gateway where the engine is. The engine is not to blame.",
             price="None at the engine.",
-            verify="tailrace diagnose ADMIN-URL, after the change",
+            verify="tailrace diagnose http://127.0.0.1:9480  # after the change",
             missing=missing,
             disproof_checked=checked,
         )
@@ -182,7 +182,9 @@ class Network(Cause):
             advice="Look at the route between gateway and engine for losses (ip -s link, ss -ti, a full queue of a "
             "switch, a wrong MTU); put the gateway where the engine is. The engine is not to blame.",
             price="None at the engine.",
-            verify="ss -ti dst ENGINE: retrans must not grow; tailrace diagnose ADMIN-URL, after the change",
+            verify=(
+                "tailrace diagnose http://127.0.0.1:9480  # after the change; ss -ti dst ENGINE: retrans must not grow"
+            ),
             missing=[] if old is not None else ["the share of such waits in a usual window (--before FILE)"],
             disproof_checked=[f"{shared:.0%} of the stall time is shared by streams"],
         )
@@ -238,7 +240,7 @@ class Network(Cause):
             advice="Look at the route between gateway and engine (distance, losses, a full accept queue), and keep "
             "connections open longer (`upstream_keepalive`, below the engine's own).",
             price="An idle connection costs the engine a socket.",
-            verify="tailrace diagnose ADMIN-URL, after the change",
+            verify="tailrace diagnose http://127.0.0.1:9480  # after the change",
             missing=missing,
             disproof_checked=checked,
         )

@@ -148,9 +148,10 @@ class ProbeKill(Cause):
             price="Real hangs are seen later: failureThreshold x periodSeconds of the longer probe; progress as "
             "liveness "
             "needs a small exporter.",
-            verify="kubectl get pods -w, and tailrace diagnose over the next day's series: restarts stay 0 under the "
-            "same "
-            "queue",
+            verify=(
+                "tailrace diagnose series.csv  # over the next day: restarts stay 0 under the same queue "
+                "(kubectl get pods -w)"
+            ),
             missing=missing,
             disproof_checked=["no error was counted before the restarts" if errors is not None else "errors not known"],
             level=Level.SUSPECTED if missing else Level.CONSISTENT,

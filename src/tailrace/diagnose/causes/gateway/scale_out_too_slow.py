@@ -88,7 +88,7 @@ class ScaleOutTooSlow(Cause):
             "replica "
             "needs minutes to load its weights and warm up before it takes traffic.",
             price="Users lose what the rollout brought; refused requests are to be retried by their clients.",
-            verify="tailrace diagnose http://127.0.0.1:9480 --before before.run, after the rollback",
+            verify="tailrace diagnose http://127.0.0.1:9480 --before before.run  # after the rollback",
             missing=missing,
             disproof_checked=self._checked(volume),
         )

@@ -142,7 +142,7 @@ class SelfBottleneck(Cause):
             if full
             else _HELD_ADVICE[held.name if held else ""],
             price="Memory and a core for each process more." if full else "Cores that other work cannot use.",
-            verify="tailrace diagnose ADMIN-URL, after the change",
+            verify="tailrace diagnose http://127.0.0.1:9480  # after the change",
             missing=missing,
             disproof_checked=checked,
         )

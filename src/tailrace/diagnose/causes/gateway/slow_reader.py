@@ -85,7 +85,7 @@ class SlowReader(Cause):
             n=int(blocked.sum()),
             advice="Look at those clients (buffer, network, rendering while reading); the engine is not to blame.",
             price="None at the server.",
-            verify="tailrace diagnose ADMIN-URL, after the client was changed",
+            verify="tailrace diagnose http://127.0.0.1:9480  # after the client was changed",
             missing=missing,
             disproof_checked=checked,
         )

@@ -132,11 +132,11 @@ class Bursty(Cause):
             "they are made (timers that fire together, batch jobs), let the batcher gather them "
             "(`max_queue_delay_microseconds`, preferred batch sizes), and keep an instance spare for the peak.",
             price="Smoothing and batching make single requests wait a little; a spare instance costs memory.",
-            verify="tailrace bench http://SERVER:PORT --rate "
-            f"{rate or 100:.3g} --arrival poisson --duration 60 --out poisson.run && tailrace bench "
-            "http://SERVER:PORT --rate "
-            f"{rate or 100:.3g} --arrival constant --duration 60 --out even.run && tailrace compare even.run "
-            "poisson.run",
+            verify=(
+                f"tailrace bench http://localhost:8000 --rate {rate or 100:.3g} --arrival poisson "
+                f"--duration 60 --out poisson.run && tailrace bench http://localhost:8000 --rate {rate or 100:.3g} "
+                "--arrival constant --duration 60 --out even.run && tailrace compare even.run poisson.run"
+            ),
             missing=missing,
             rivals=[] if settled else rivals,
             disproof_checked=[

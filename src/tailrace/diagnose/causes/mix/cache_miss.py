@@ -12,6 +12,7 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.record_evidence.missed_cache import counted_hits, missed_in_records
 from tailrace.diagnose.reuse import reuse
+from tailrace.diagnose.shorter_prompts import shorter_prompts
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["CacheMiss"]
@@ -159,11 +160,10 @@ class CacheMiss(Cause):
             "give "
             "the cache room (`--gpu-memory-utilization`, `--max-num-seqs` lower, KV offloading); try another version "
             "where "
-            "repeated prompts miss in an empty cache. Context engineering: a shorter shared context costs less when it "
-            "misses: retrieve fewer chunks, trim the history.",
+            "repeated prompts miss in an empty cache. A shorter context costs less when it misses. "
+            + shorter_prompts(rate=observed.number("prefill_tok_s")),
             price="Affinity by session makes load uneven; more cache means fewer requests at once.",
-            verify="two scrapes of /metrics around the same prompts sent twice: "
-            "tailrace diagnose before.prom after.prom",
+            verify="tailrace diagnose before.prom after.prom  # two scrapes around the same prompts sent twice",
             missing=missing,
             disproof_checked=[
                 "prompts repeat as before" if where is not None else "whether prompts repeat is not known"

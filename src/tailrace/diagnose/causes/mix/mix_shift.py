@@ -11,6 +11,7 @@ from tailrace.analyze.attribution.mix_split import NAMED_SHARE, MixSplit
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.record_evidence.heavier_mix import heavier_mix
+from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["MixShift"]
@@ -81,9 +82,9 @@ class MixShift(Cause):
             relation=f"mix {mix:+.0f} + within {split.within.value:+.0f} = {split.b - split.a:+.0f} ms",
             n=split.n_b,
             advice="Give the traffic that grew a lane with its own limits, or capacity for the new mix; nothing became "
-            "slower, so do not tune the engine for it.",
+            "slower, so do not tune the engine for it. Where prompts grew: " + shorter_prompts_of(evidence.now),
             price="The lane that is limited waits longer.",
-            verify="tailrace compare before.run after.run (it weights B to the traffic of A)",
+            verify="tailrace compare before.run after.run  # it weights B to the traffic of A",
             missing=missing,
             disproof_checked=[f"within equal requests the {name} changed by {within}"],
         )

@@ -12,6 +12,7 @@ from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.series_evidence.hol_in_requests import hol_in_requests
+from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
 from tailrace.stats.quantiles import quantile
@@ -167,7 +168,8 @@ class HolLongPrefill(Cause):
             f"tokens ahead (median), {float(np.median(waits.wait_ms[waits.wait_ms > 50])):.0f} ms waited (median)",
             n=waits.waiters,
             advice="Give long prompts a lane of their own with a small running limit (lanes: long_document), so that "
-            "short ones are not queued behind them; or serve the shortest first with a bounded wait.",
+            "short ones are not queued behind them; or serve the shortest first with a bounded wait. "
+            + shorter_prompts_of(window),
             price="Long prompts wait in their own lane: their TTFT rises.",
             verify=evidence.verify_command,
             missing=missing,

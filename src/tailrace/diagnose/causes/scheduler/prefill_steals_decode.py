@@ -11,6 +11,7 @@ from tailrace.diagnose.log_evidence.prefill import prefill_in_load, prefill_in_s
 from tailrace.diagnose.log_evidence.stated_prefill import prefill_beside_requests, prefill_stated
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
+from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["PrefillStealsDecode"]
@@ -83,7 +84,7 @@ class PrefillStealsDecode(Cause):
             explains_ms=explains,
             relation=self._relation(found),
             n=found.stalling,
-            advice=self._advice(evidence),
+            advice=f"{self._advice(evidence)} {shorter_prompts_of(evidence.now)}",
             price="The first token of long prompts comes later, because their prefill now shares each step; the chunk "
             "gap p95 of all streams rises a little while its maximum falls.",
             verify=evidence.verify_command,

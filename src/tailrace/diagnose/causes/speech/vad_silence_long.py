@@ -16,6 +16,8 @@ __all__ = ["VadSilenceLong"]
 
 LONG_MS: Final = 700.0
 """People take a pause in a conversation of about so long for an answer that does not come."""
+EARLY: Final = 0.9
+FEW_EARLY: Final = 0.2
 NEAR: Final = 0.25
 EVEN: Final = 0.10
 """Delays that a timer makes differ by less than this (standard deviation / mean)."""
@@ -40,7 +42,7 @@ class VadSilenceLong(Cause):
             near = [
                 one
                 for one in configured_silences(observed)
-                if one.ms >= LONG_MS and abs(typical - one.ms) <= NEAR * one.ms
+                if one.ms >= LONG_MS and abs(typical - one.ms) <= NEAR * one.ms and _waited(ends, one.ms)
             ]
             if near:
                 return self._found(turns, ends, typical, min(near, key=lambda one: abs(one.ms - typical)))
@@ -100,6 +102,11 @@ class VadSilenceLong(Cause):
             missing=missing,
             disproof_checked=["the delay is not the transcription delay"] if turns.has("transcription_delay") else [],
         )
+
+
+def _waited(ends: np.ndarray, silence_ms: float) -> bool:
+    """Whether (nearly) no turn ended before its silence was over: a timer that waits does not end early."""
+    return float((ends < EARLY * silence_ms).mean()) <= FEW_EARLY
 
 
 def _waits_for_final(turns: Turns) -> bool:

@@ -19,7 +19,7 @@ ENOUGH: Final = 1000
 LONG_S: Final = 60.0
 _METRICS: Final = ("ttft", "e2e", "tpot", "itl", "chunk_gap")
 _RATES: Final = ("output_tok_s", "req_s", "total_tok_s")
-_VERIFY: Final = "tailrace ab URL_A URL_B --rounds 6 --rate 5 --duration 120"
+_VERIFY: Final = "tailrace ab --a http://localhost:8000 --b http://localhost:8001 --rounds 6 --rate 5 --duration 120"
 
 
 class _Change(NamedTuple):

@@ -241,7 +241,7 @@ class BenchUnstable(Cause):
             n=len(values),
             advice="Warm up before measuring, begin each run with an equal cache state, and make at least 5 runs.",
             price="Five runs take five times as long.",
-            verify="tailrace ab http://localhost:8000 http://localhost:8000 --rounds 5 --rate 5 --duration 60",
+            verify="tailrace ab --a http://localhost:8000 --b http://localhost:8000 --rounds 5 --rate 5 --duration 60",
             missing=[] if steady is not None else ["ITL of each run: where it is steady, the start of requests varies"],
         )  # fmt: skip
 

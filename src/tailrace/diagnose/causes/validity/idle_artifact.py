@@ -77,7 +77,7 @@ class IdleArtifact(Cause):
             advice="Leave out the first decode line after an idle time; take the rate of the lines that follow, or the "
             "client's own time per output token.",
             price="None.",
-            verify="tailrace bench URL --concurrency 1 --duration 30",
+            verify="tailrace bench http://localhost:8000 --concurrency 1 --duration 30",
             missing=[] if not trouble else [f"what else is wrong: {trouble}"],
             disproof_checked=[f"the second line is back at {first.next:g} tok/s" for first in found[:3]],
             level=Level.CONSISTENT if not trouble else Level.SUSPECTED,

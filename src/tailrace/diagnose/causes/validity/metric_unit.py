@@ -9,7 +9,7 @@ import numpy as np
 from tailrace.diagnose.arm_numbers import concurrency_of, seen, shown
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.observed import Arm, Observed, Rows
-from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 __all__ = ["MetricUnit"]
 
@@ -71,6 +71,7 @@ class MetricUnit(Cause):
             price="Numbers per token and per chunk of older runs cannot be compared.",
             verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
             level=Level.PROVEN if fits else Level.CONSISTENT,
+            proof=Proof.IMPOSSIBLE,
         )
 
     def _rate(self, arm: Arm, observed: Observed) -> Finding | None:
