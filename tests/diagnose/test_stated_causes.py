@@ -205,7 +205,7 @@ def test_one_reading_of_the_device_is_a_suspicion(tmp_path):
     capped = SMI.format(power="Active", heat="Not Active", draw="349.80")
     finding = found(tmp_path, "COMPUTE_POWER_CAP", smi_txt=capped)
     assert finding.level is Level.SUSPECTED
-    assert "1335 MHz" in finding.statement
+    assert "1335 MHz" in said(finding)
     hot = SMI.format(power="Not Active", heat="Active", draw="280.00")
     assert found(tmp_path, "COMPUTE_THERMAL", smi_txt=hot).level is Level.SUSPECTED
     free = SMI.format(power="Not Active", heat="Not Active", draw="280.00")

@@ -70,7 +70,10 @@ def _one_moment(cause: Cause, observed: Observed, *, heat: bool) -> Finding | No
     what = "heat" if heat else "its power limit"
     return cause.finding(
         statement=f"The device says that {what} holds its clock down at this moment ({', '.join(names)} active).",
-        evidence=[Evidence(f"{name} active", place, name.replace(" ", "_"), None) for name in names],
+        evidence=[
+            *(Evidence(f"{name} active", place, name.replace(" ", "_"), None) for name in names),
+            *_readings(observed, active[0]),
+        ],
         explains_ms=None,
         relation=f"{', '.join(names)}: active in one reading",
         n=1,
@@ -86,6 +89,19 @@ def _one_moment(cause: Cause, observed: Observed, *, heat: bool) -> Finding | No
         ],
         level=Level.SUSPECTED,
     )
+
+
+def _readings(observed: Observed, beside: Series) -> list[Evidence]:
+    """What else the one look at that device says."""
+    units = {"sm_clock": "MHz", "power": "W", "power_limit": "W", "temperature": "C"}
+    out = []
+    for name, unit in units.items():
+        seen = _of(observed, name, beside)
+        if seen is not None and np.isfinite(seen.values[-1]):
+            value = float(seen.values[-1])
+            words = f"{name.replace('_', ' ')} {value:.4g} {unit}"
+            out.append(Evidence(words, str(seen.line_of(len(seen) - 1)), name, value, unit))
+    return out
 
 
 def _of(observed: Observed, name: str, clock: Series, **labels: str) -> Series | None:

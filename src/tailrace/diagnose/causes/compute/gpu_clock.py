@@ -15,7 +15,6 @@ from tailrace.diagnose.hardware import Hardware, shares_of_gpu
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.pace import Pace, compare_pace
 from tailrace.diagnose.series_evidence.clock_in_series import clock_in_series
-from tailrace.diagnose.series_evidence.power_at_once import clock_at_once
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["PowerCap", "Thermal"]
@@ -178,8 +177,7 @@ class PowerCap(_GpuClock):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From tables, forms and printed benchmarks."""
-        once = clock_at_once(self, observed, heat=False, advice=self.advice, price=self.price)
-        return surest([super().observe(observed), power_on_arms(self, observed), once])
+        return surest([super().observe(observed), power_on_arms(self, observed)])
 
 
 class Thermal(_GpuClock):
@@ -200,5 +198,4 @@ class Thermal(_GpuClock):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From tables, forms and printed benchmarks."""
-        once = clock_at_once(self, observed, heat=True, advice=self.advice, price=self.price)
-        return surest([super().observe(observed), thermal_on_arms(self, observed), once])
+        return surest([super().observe(observed), thermal_on_arms(self, observed)])
