@@ -1,10 +1,11 @@
 """What a diagnosis of a million records costs: CPU seconds and the peak of resident memory, each in a fresh process.
 
-    python bench/diagnose.py [--rows N] [--keep]
+    python bench/diagnose.py [--rows N] [--stamps N]
 
 Two cases. `table`: records that are in memory, as a program has them. `directory`: a gateway's data directory of sealed
 segments, read and diagnosed by `tailrace diagnose DIRECTORY`; writing it is not counted. Chat with a tenth of documents
-on two engines of unequal load; every slow request and one in a hundred of the others has its timeline.
+on two engines of unequal load, one of which stops as a whole again and again in the last fifth of the window; every
+slow request and one in a hundred of the others has its timeline, of 24 stamps, or up to `--stamps N`.
 One core: numpy and DuckDB are told to use one thread.
 """
 
@@ -25,16 +26,18 @@ import numpy as np
 ROWS = 1_000_000
 BUDGET_S = 10.0
 BUDGET_MB = 1500.0
-_ALIVE = 24
-"""Tokens whose stamps a kept timeline has."""
+STAMPS = 24
+"""Stamps that a kept timeline has at most, unless `--stamps` says otherwise."""
+_INCIDENT = 0.8
+"""From this share of the window on, one engine stops as a whole every twenty seconds: findings cost more than none."""
 _RATE = 200.0
 _START = 1_700_000_000_000_000_000
 
 
-def table(rows: int):
+def table(rows: int, stamps_each: int = STAMPS):  # noqa: PLR0915  (one statement a column)
     """A window of `rows` requests; what no gateway knows is absent."""
-    from tailrace.model.timeline import Timeline
     from tailrace.store.table import FIELDS, KINDS, ColumnKind, RecordTable
+    from tailrace.store.timelines import Packed, Timelines
 
     draw = np.random.default_rng(1)
     long = draw.random(rows) < 0.1
@@ -48,11 +51,22 @@ def table(rows: int):
     prefill = np.round(prompt * 6e4 * draw.lognormal(0, 0.2, rows))
     pace = 2e7 * draw.lognormal(0, 0.15, rows)
     stall = np.where(draw.random(rows) < 0.03, draw.uniform(6e8, 2e9, rows), 0.0)
+    start = np.cumsum(draw.exponential(1e9 / _RATE, rows))
+    first = start + queue_gateway + queue_engine + prefill
+    # Where in its answer each request stands still: in the middle, or where its engine does.
+    at = output // 2
+    begins = np.arange(_INCIDENT * start[-1], start[-1], 20e9)
+    lengths = draw.uniform(0.8e9, 2e9, begins.size)
+    which = np.clip(np.searchsorted(begins, first), 0, begins.size - 1)
+    token = np.ceil((begins[which] - first) / pace)
+    hit = (backend == "engine-a") & (token >= 1) & (token < output)
+    stall = np.where(hit, lengths[which], stall)
+    at = np.where(hit, token, at)
     decode = np.round(output * pace + stall)
     response = np.round(draw.exponential(1e6, rows))
     ttft = queue_gateway + queue_engine + prefill
     numbers = {
-        "start_unix_ns": _START + np.cumsum(draw.exponential(1e9 / _RATE, rows)).astype(np.int64),
+        "start_unix_ns": _START + start.astype(np.int64),
         "e2e_ns": (ttft + decode + response).astype(np.int64),
         "prompt_tokens": prompt,
         "output_tokens": output,
@@ -96,12 +110,25 @@ def table(rows: int):
     slow = (stall > 0) | (ttft > 5e8)
     kept = np.flatnonzero(slow | (draw.random(rows) < 0.01))
     columns["keep_weight"] = np.where(slow, 1.0, 100.0)
-    timelines: list[Timeline | None] = [None] * rows
-    for row in kept.tolist():
-        at = (ttft[row] + np.arange(_ALIVE) * pace[row]).astype(np.int64)
-        at[_ALIVE // 2 :] += int(stall[row])
-        timelines[row] = Timeline(at_ns=at.tolist(), kind=[0] * _ALIVE, tokens=[1] * _ALIVE)
-    return RecordTable(columns, timelines), len(kept)
+    sizes = np.minimum(output[kept], stamps_each).astype(np.int64)
+    # Of long answers the stamps around their stop, as thinning keeps the longest gaps.
+    skipped = np.clip(at[kept] - sizes // 2, 0, output[kept] - sizes)
+    ends = np.cumsum(sizes)
+    of = np.repeat(kept, sizes)
+    step = np.arange(ends[-1]) - np.repeat(ends - sizes - skipped, sizes)
+    stamps = (ttft[of] + step * pace[of] + np.where(step >= at[of], stall[of], 0.0)).astype(np.int64)
+    one = np.ones(stamps.size, dtype=np.int32)
+    held = Packed(
+        np.concatenate([[0], ends]),
+        stamps,
+        np.zeros(stamps.size, dtype=np.int8),
+        one,
+        np.zeros(len(kept), np.int64),
+        {},
+    )
+    slot = np.full(rows, -1, dtype=np.int64)
+    slot[kept] = np.arange(len(kept))
+    return RecordTable(columns, Timelines(slot, held)), len(kept)
 
 
 def _alike(name, kind, kinds, text, sources, rows):
@@ -120,7 +147,7 @@ def _alike(name, kind, kinds, text, sources, rows):
     return np.broadcast_to(np.array([1.0 if kind is kinds.FLOAT else np.nan]), (rows,))
 
 
-def write(rows: int, root: Path) -> None:
+def write(rows: int, root: Path, stamps: int) -> None:
     """A data directory of sealed segments."""
     from tailrace.store.layout import DataDirectory
     from tailrace.store.parquet_file import connect, copy_to_parquet, register_table
@@ -128,7 +155,7 @@ def write(rows: int, root: Path) -> None:
 
     directory = DataDirectory(root)
     directory.prepare()
-    whole, _ = table(rows)
+    whole, _ = table(rows, stamps)
     size = 50_000
     for number, first in enumerate(range(0, rows, size), start=1):
         part = whole.where(np.arange(first, min(first + size, rows)))
@@ -140,10 +167,10 @@ def write(rows: int, root: Path) -> None:
             copy_to_parquet(connection, select, name.temporary(segments), name.path(segments))
 
 
-def case(name: str, rows: int, root: str) -> None:
+def case(name: str, rows: int, root: str, stamps: int) -> None:
     """Run one case in this process and print its rows."""
     if name == "table":
-        made, kept = table(rows)
+        made, kept = table(rows, stamps)
         from tailrace.diagnose.engine import diagnose
         from tailrace.diagnose.evidence import EvidenceSet
 
@@ -168,19 +195,21 @@ def case(name: str, rows: int, root: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--stamps", type=int, default=STAMPS)
     parser.add_argument("--case", choices=("table", "directory", "write"))
     parser.add_argument("--root", default="")
     given = parser.parse_args()
     if given.case == "write":
-        write(given.rows, Path(given.root))
+        write(given.rows, Path(given.root), given.stamps)
         return 0
     if given.case:
-        case(given.case, given.rows, given.root)
+        case(given.case, given.rows, given.root, given.stamps)
         return 0
     alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as root:
         for name in ("table", "write", "directory"):
             command = [sys.executable, __file__, "--case", name, "--rows", str(given.rows), "--root", root]
+            command += ["--stamps", str(given.stamps)]
             code = subprocess.run(command, check=False, env={**os.environ, **alone}).returncode
             if code:
                 return code

@@ -73,14 +73,16 @@ def test_lost_records_forbid_a_diagnosis():
     records = as_gateway(served(**UNCHUNKED))
     assert answer(records, dropped=0.005).findings
     result = answer(records, dropped=0.02)
-    assert result.findings == []
+    assert [finding.code for finding in result.findings] == ["INSUFFICIENT_EVIDENCE"]
+    assert result.findings == result.validity
     assert result.validity[0].level is Level.INSUFFICIENT
+    assert (result.tail, result.attribution, result.action) == (None, [], Action.COLLECT)
     assert "2.0%" in result.summary
 
 
 def test_a_limited_client_forbids_a_diagnosis():
     result = answer(as_client(served(**UNCHUNKED)), client=ClientHealth(limited=True, why="its CPU was full"))
-    assert result.findings == []
+    assert result.findings == result.validity
     assert result.validity[0].code == "BENCH_CLIENT_QUEUE"
     assert "its CPU was full" in result.summary
 
@@ -102,7 +104,7 @@ def test_many_impossible_records_end_the_diagnosis():
         for i, r in enumerate(as_gateway(served(**UNCHUNKED)))
     ]
     result = answer(broken)
-    assert [finding.code for finding in result.findings] == ["METRIC_BUG"]
+    assert result.findings == result.validity
     assert result.validity[0].code == "METRIC_BUG"
     assert any("longer than a week" in item.text for item in result.validity[0].evidence)
 

@@ -66,8 +66,11 @@ class TailStages(msgspec.Struct, frozen=True, kw_only=True):
         """The answer in words, with crowding-out stated where a stage is smaller in the tail."""
         if not self.leader:
             return f"The p{self.p * 100:g} of {self.total} is close to the typical request; no stage makes a tail."
+        # A mean over the requests near the quantile may lie above the quantile itself: a part of it is never more.
+        part, whole = self.tail_ms[self.leader], self.value_ms
+        share = f"{part:.0f} ms of {whole:.0f} ms" if part <= whole else f"all of {whole:.0f} ms"
         text = (
-            f"{self.leader} makes the tail: {self.tail_ms[self.leader]:.0f} ms of {self.value_ms:.0f} ms at "
+            f"{self.leader} makes the tail: {share} at "
             f"p{self.p * 100:g} of {self.total}, against {self.typical_ms[self.leader]:.0f} ms typically "
             f"(n = {self.n})."
         )
@@ -85,11 +88,18 @@ def stage_columns(table: RecordTable, total: str = "e2e") -> tuple[dict[str, Flo
     """
     whole = table.ms(total)
     if total == "e2e":
-        stages = {str(stage): np.nan_to_num(table.ms(str(stage)), nan=0.0) for stage in STAGES}
+        stages = {str(stage): _known(table, str(stage)) for stage in STAGES}
     else:
-        stages = {name: np.nan_to_num(table.ms(name), nan=0.0) for name in _BEFORE_FIRST_TOKEN}
+        stages = {name: _known(table, name) for name in _BEFORE_FIRST_TOKEN}
         stages["unattributed"] = whole - sum(stages.values())
     return {name: values for name, values in stages.items() if np.any(values)}, whole
+
+
+def _known(table: RecordTable, stage: str) -> Floats:
+    """A stage's time of every row (ms), 0 where it is absent."""
+    values = table.ms(stage)
+    absent = np.isnan(values)
+    return np.where(absent, 0.0, values) if absent.any() else values
 
 
 def half_width(p: float, n: int) -> float:

@@ -18,6 +18,7 @@ _LINE: Final = 100
 """Messages that wait for one receiver; then the oldest makes room and is counted as dropped."""
 _PAUSES_S: Final = (1.0, 5.0, 25.0)
 """Between the tries: a receiver that restarts is back within half a minute."""
+_LONGEST_ERROR: Final = 200
 _FORMS: Final = {"tailrace": tailrace_form, "alertmanager": alertmanager, "slack": slack}
 
 
@@ -62,18 +63,30 @@ class Delivery:
         headers = {"Content-Type": "application/json"}
         if self.receiver.token:
             headers["Authorization"] = f"Bearer {self.receiver.token}"
-        body = msgspec.json.encode(_FORMS[self.receiver.form](said))
         try:
+            body = msgspec.json.encode(_FORMS[self.receiver.form](said))
             # A redirect would carry the token to whoever is named there.
             async with session.post(self.receiver.url, data=body, headers=headers, allow_redirects=False) as answer:
                 return "" if answer.status < 300 else f"it answers {answer.status}"
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return str(error) or type(error).__name__
+        except Exception as error:  # noqa: BLE001  (an address or a token that no library takes must not end the sending)
+            return self._words(error)
+
+    def _words(self, error: Exception) -> str:
+        """One short line. What answered may be no HTTP, its words any length, and aiohttp repeats the address, whose
+        path is a webhook's password.
+        """
+        text = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+        line = " ".join(text.split("\n\n", 1)[0].split()) or type(error).__name__
+        return line.replace(self.receiver.url, self._address)[:_LONGEST_ERROR]
+
+    @property
+    def _address(self) -> str:
+        return "/".join(self.receiver.url.split("/", 3)[:3])
 
     def view(self) -> dict[str, Any]:
         """For `GET /alerts`; the address without its path, which is a webhook's password."""
         return {
-            "receiver": "/".join(self.receiver.url.split("/", 3)[:3]),
+            "receiver": self._address,
             "form": self.receiver.form,
             "waiting": self._line.qsize(),
             **{name: self.counts[name] for name in ("delivered", "failed", "dropped")},

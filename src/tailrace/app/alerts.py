@@ -79,6 +79,7 @@ class AlertDesk:
             found = next((one for one in known if one[0].receiver == receiver), None)
             if found is None:
                 delivery = Delivery(receiver)
+                self._catch_up(delivery)
                 found = delivery, asyncio.ensure_future(delivery.run())
             else:
                 known.remove(found)
@@ -86,6 +87,12 @@ class AlertDesk:
             self._sending.append(found[1])
         for _, task in known:
             task.cancel()
+
+    def _catch_up(self, delivery: Delivery) -> None:
+        """A receiver that comes while something fires hears of it; else its first word would be that it is over."""
+        now = monotonic_ns()
+        for one in self._alarms.firing:
+            delivery.offer(self._said(one, now, self._why.get(one.key)))
 
     async def look(self, now: int) -> None:
         """Once."""
@@ -114,8 +121,14 @@ class AlertDesk:
                         delivery.offer(said)
 
     async def _cause(self, fresh: list[Alert]) -> dict[str, Any] | None:
-        with contextlib.suppress(TailraceError):  # an alarm without its cause is better than none
-            return await self._diagnosis.of_window(f"alert {fresh[0].key}")
+        # An alarm without its cause is better than none.
+        with contextlib.suppress(TailraceError):  # it is counted, and said in `/diagnosis`
+            try:
+                return await self._diagnosis.of_window(f"alert {fresh[0].key}")
+            except TailraceError:
+                raise
+            except Exception:
+                log.exception("the cause of an alarm could not be looked for")
         return None
 
     def _said(self, alert: Alert, now: int, why: dict[str, Any] | None) -> Said:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from tailrace.analyze.vantage import APPLICATION, one_vantage
 from tailrace.diagnose.engine import diagnose
@@ -25,7 +28,7 @@ from tailrace.model.finding import Diagnosis
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import Objectives
 
-__all__ = ["diagnose_sources", "is_url", "read_any"]
+__all__ = ["Given", "diagnose_sources", "is_url", "read_any"]
 
 _LIVE_RECORDS: Final = 20_000
 
@@ -69,6 +72,44 @@ def _standard_input() -> bytes:
     return sys.stdin.buffer.read(MOST_BYTES + 1)
 
 
+class Given:
+    """What the user named, read once: an interview asks what follows from it after each answer."""
+
+    def __init__(
+        self,
+        sources: Sequence[str],
+        *,
+        before: str | None = None,
+        objectives: Objectives | None = None,
+        allow_partial: bool = False,
+        token: str = "",
+        columns: Mapping[str, str] | None = None,
+    ) -> None:
+        """`before` is the window to compare with; `columns` as of `read_source`. InputError as of `read_any`."""
+        once, again = _each_once(sources)
+        self._read = [
+            one
+            for order, source in enumerate(once)
+            for one in read_any(
+                source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
+            )
+        ]
+        if again and self._read:
+            said = [f"{name} was given twice: it is read once" for name in again]
+            self._read[0] = msgspec.structs.replace(self._read[0], notes=[*self._read[0].notes, *said])
+        self._before = None
+        if before is not None:
+            self._before = next(iter(read_any(before, allow_partial=allow_partial, token=token)))
+        self._objectives = objectives
+
+    def diagnosis(self, facts: Sequence[str] = ()) -> Diagnosis:
+        """What follows from it and from `facts` that were typed (`ttft_p99_ms=850`)."""
+        read = list(self._read)
+        if facts:
+            read.append(Source(name=PLACE, kind=Kind.OBSERVED, observed=observed_facts(facts_from(facts), PLACE)))
+        return diagnose(gather(read, before=self._before, objectives=self._objectives))
+
+
 def diagnose_sources(
     sources: Sequence[str],
     *,
@@ -79,23 +120,23 @@ def diagnose_sources(
     facts: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
 ) -> Diagnosis:
-    """Diagnose sources together; `before` is the window to compare with, `facts` are typed (`ttft_p99_ms=850`).
-    `columns` as of `read_source`.
-    """
-    read = [
-        one
-        for order, source in enumerate(sources)
-        for one in read_any(
-            source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
-        )
-    ]
-    if facts:
-        observed = observed_facts(facts_from(facts), PLACE)
-        read.append(Source(name=PLACE, kind=Kind.OBSERVED, observed=observed))
-    earlier = None
-    if before is not None:
-        earlier = next(iter(read_any(before, allow_partial=allow_partial, token=token)))
-    return diagnose(gather(read, before=earlier, objectives=objectives))
+    """Diagnose sources together, as of `Given`; `facts` are typed (`ttft_p99_ms=850`)."""
+    given = Given(
+        sources, before=before, objectives=objectives, allow_partial=allow_partial, token=token, columns=columns
+    )
+    return given.diagnosis(facts)
+
+
+def _each_once(sources: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The sources, and those that were named again, by whatever path: twice the requests are not twice the evidence."""
+    seen: set[str] = set()
+    once: list[str] = []
+    again: list[str] = []
+    for source in sources:
+        name = source if source == "-" or is_url(source) else os.path.realpath(source)
+        (again if name in seen else once).append(source)
+        seen.add(name)
+    return once, again
 
 
 def _decode(line: bytes, place: str) -> RequestRecord:

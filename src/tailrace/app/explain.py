@@ -28,6 +28,8 @@ def find_request(request_id: str, source: str, *, token: str = "", partial: bool
 
     InputError when there is no such request, or no record at all.
     """
+    if not request_id.strip():  # requests whose client named none have an empty one, too
+        raise InputError("an empty id names no request", remedy="Give one, or `worst`.")
     table = _around(request_id, source, token=token, partial=partial)
     if not len(table):
         raise InputError("it holds no records of requests", place=source, remedy="Give a run file or records.")

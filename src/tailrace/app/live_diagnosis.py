@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import signal
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -25,6 +27,8 @@ from tailrace.model.errors import TailraceError
 from tailrace.web.source import dropped_by_class
 
 __all__ = ["LiveDiagnosis"]
+
+log = logging.getLogger(__name__)
 
 _CHILD: Final = "tailrace.app.diagnosis_child"
 _HISTORY: Final = 64
@@ -87,8 +91,12 @@ class LiveDiagnosis:
             due = monotonic()
             acknowledged = self._store_counters().get("acknowledged", 0)
             if acknowledged != self._seen:
-                with contextlib.suppress(TailraceError):  # it is counted, and said in `/diagnosis`
+                try:
                     await self.of_window("period")
+                except TailraceError:
+                    pass  # it is counted, and said in `/diagnosis`
+                except Exception:
+                    log.exception("the diagnosis of the period could not be made")
                 self._seen = acknowledged
 
     async def of_window(self, trigger: str) -> dict[str, Any]:
@@ -171,8 +179,14 @@ class LiveDiagnosis:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+        if process.returncode is not None and process.returncode < 0:
+            raise TailraceError(
+                f"the diagnosis was given up: its process was ended by signal {-process.returncode}"
+                + (" (out of memory?)" if process.returncode == -signal.SIGKILL else "")
+            )
         if process.returncode != 0:
             last = (trouble.decode(errors="replace").strip().splitlines() or ["no word"])[-1]
+            last = last.removeprefix("tailrace.model.errors.").partition("Error: ")[2] or last  # a sentence of ours
             raise TailraceError(f"the diagnosis was given up: {last[:300]}")
         out: dict[str, Any] = msgspec.json.decode(said)
         return out

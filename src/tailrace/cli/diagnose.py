@@ -48,8 +48,7 @@ def diagnose(
     column: Annotated[
         list[str] | None,
         typer.Option(
-            help="Heading of a column in a table of requests: send=MY_HEADING, first=…, last=…, prompt_tokens=…, "
-            "status=…. "
+            help="Heading of a column in a table of requests: send=MY_HEADING; so first, last, prompt_tokens, status. "
             "Repeatable; the usual headings need none."
         ),
     ] = None,
@@ -69,27 +68,25 @@ def diagnose(
 
     Example: tailrace diagnose after.run --before before.run --objective ttft_p99=500ms
     """
-    from tailrace.app.diagnose import diagnose_sources
+    from tailrace.app.diagnose import Given
     from tailrace.cli.objectives import parse_objectives
     from tailrace.model.errors import InputError
+    from tailrace.model.finding import Level
 
     if fail_on not in (None, "found"):
         raise InputError(f"there is no answer {fail_on!r}", place="--fail-on", remedy="Use --fail-on found.")
     sources = sources or []
 
-    def answer(known: list[str]) -> Diagnosis:
-        return diagnose_sources(
-            sources,
-            before=before,
-            objectives=parse_objectives(objective or []),
-            allow_partial=partial,
-            token=token,
-            facts=known,
-            columns=_columns(column or []),
-        )
-
-    known = _known(list(facts or []), sources, answer, ask=ask)
-    result = answer(known)
+    given = Given(
+        sources,
+        before=before,
+        objectives=parse_objectives(objective or []),
+        allow_partial=partial,
+        token=token,
+        columns=_columns(column or []),
+    )
+    known = _known(list(facts or []), sources, given.diagnosis, ask=ask)
+    result = given.diagnosis(known)
     if facts_out is not None:
         _write_facts(known, facts_out)
     both = None
@@ -102,7 +99,7 @@ def diagnose(
 
         write_diagnosis(result, html, sources)
     _put(result, both, as_json=as_json)
-    if fail_on == "found" and result.findings:
+    if fail_on == "found" and any(finding.level is not Level.INSUFFICIENT for finding in result.findings):
         raise typer.Exit(_EXIT_ANSWER)
 
 
@@ -170,10 +167,10 @@ def print_diagnosis(result: Diagnosis) -> None:
     from tailrace.diagnose.triage import RULES
 
     console = Console(soft_wrap=True, highlight=False)
-    console.print(result.paragraph or result.summary, style="bold", markup=False)
+    console.put(result.paragraph or result.summary, style="bold")
     for finding in result.validity:
         if finding.statement and finding not in result.findings:
-            console.print(f"\n! {finding.code}: {finding.statement} {finding.advice}", markup=False)
+            console.put(f"\n! {finding.code}: {finding.statement} {finding.advice}")
     for number, finding in enumerate(result.findings, start=1):
         _finding(console, number, finding)
     _list(console, "First questions that fire", [f"{rule}: {RULES.get(rule, '')}" for rule in result.triage])
@@ -185,9 +182,9 @@ def print_diagnosis(result: Diagnosis) -> None:
     said |= set(result.next_evidence)
     _list(console, "Not answered, for want of", [item for item in result.needs if item not in said])
     for note in result.not_understood:
-        console.print(f"not understood: {note}", markup=False)
+        console.put(f"not understood: {note}")
     _list(console, "About the evidence", result.remarks)
-    console.print(f"\nAction: {result.action}", markup=False)
+    console.put(f"\nAction: {result.action}")
 
 
 def _print_joined(both: Joined) -> None:
@@ -200,21 +197,20 @@ def _list(console: Console, title: str, lines: list[str]) -> None:
     if lines:
         console.print(f"\n{title}:")
         for line in lines:
-            console.print(f"  {line}", markup=False)
+            console.put(f"  {line}")
 
 
 def _finding(console: Console, number: int, finding: Finding) -> None:
     explains = "" if finding.explains_ms is None else f", explains {finding.explains_ms:,.0f} ms of the slow requests"
-    console.print(
+    console.put(
         f"\n{number}. {finding.code} ({', '.join(filter(None, (f'{finding.layer} layer', finding.stage)))}): "
         f"{finding.level}{explains}{f', n = {finding.n}' if finding.n else ''}",
         style="bold",
-        markup=False,
     )
     if finding.statement:
-        console.print(f"   {finding.statement}", markup=False)
+        console.put(f"   {finding.statement}")
     for item in finding.evidence:
-        console.print(f"   - {item.text}  [{item.source}]", markup=False)
+        console.put(f"   - {item.text}  [{item.source}]")
     rows = (
         ("relation", finding.relation),
         ("advice", finding.advice),
@@ -228,4 +224,4 @@ def _finding(console: Console, number: int, finding: Finding) -> None:
     )
     for name, text in rows:
         if text:
-            console.print(f"   {name}: {text}", markup=False)
+            console.put(f"   {name}: {text}")

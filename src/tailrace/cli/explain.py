@@ -53,7 +53,7 @@ def _print(told: Explanation) -> None:
     console = Console(soft_wrap=True, highlight=False)
 
     def line(text: str, style: str | None = None) -> None:
-        console.print(text, style=style, markup=False)
+        console.put(text, style=style)
 
     known = f" ({', '.join(told.slow)} slow)" if told.slow else ""
     how = told.outcome + (f", {told.reason}" if told.reason and told.reason != "none" else "")

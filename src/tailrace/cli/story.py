@@ -155,7 +155,7 @@ class Storyteller:
 
     def _print_finding(self, finding: Finding) -> None:
         self._console.print(f"[bold]{finding.code}[/]  layer {finding.layer}, level {finding.level}, n = {finding.n}")
-        self._bullet(finding.statement, mark=" ")
+        self._bullet(finding.statement or "; ".join(finding.missing), mark=" ")
         for evidence in finding.evidence[:5]:
             self._bullet(f"{evidence.text}  [{evidence.source}]")
         if finding.relation:

@@ -27,10 +27,16 @@ class ArmPair(NamedTuple):
     after: Arm
 
 
+BEYOND_READING: Final = 1e15
+"""From here on nobody reads the digits: `1e+300`."""
+
+
 def shown(value: float, unit: str = "") -> str:
     """A number as a person writes it: `8.72 ms`, `25510 ms`, `95 %`."""
     if unit == "share":
         return f"{value * 100:.4g} %"
+    if abs(value) >= BEYOND_READING:
+        return f"{value:.3g} {unit}".strip() if unit != "count" else f"{value:.3g}"
     text = f"{value:.0f}" if abs(value) >= 1e4 or value == int(value) else f"{value:.4g}"
     text = f"{value:.2f}".rstrip("0").rstrip(".") if 100 <= abs(value) < 1e4 and value != int(value) else text
     return f"{text} {unit}".strip() if unit != "count" else text

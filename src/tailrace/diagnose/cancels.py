@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.analyze.classes import prompt_tokens
+from tailrace.analyze.labels import among
 from tailrace.diagnose.window import Window
 from tailrace.model.outcome import Reason
 
@@ -41,14 +42,12 @@ def cancels(window: Window) -> Cancels:
 
 def _cancels(window: Window) -> Cancels:
     every = window.every
-    gone = (every.column("outcome").astype(str) == "cancelled") & np.isin(
-        every.column("reason").astype(str), sorted(BY_CLIENT)
-    )
+    gone = among(every.column("outcome"), {"cancelled"}) & among(every.column("reason"), BY_CLIENT)
     rows = np.flatnonzero(gone)
     output = np.nan_to_num(every.column("output_tokens"), nan=0.0)
     prompt = np.nan_to_num(prompt_tokens(every), nan=0.0)
     # Who left in a queue had nothing computed.
-    begun = ~np.isin(every.column("died_in").astype(str), ("ingress", "queue", "preprocess"))
+    begun = ~among(every.column("died_in"), ("ingress", "queue", "preprocess"))
     work = np.where(begun, prompt, 0.0) + output
     total = float(work.sum())
     return Cancels(

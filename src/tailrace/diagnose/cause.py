@@ -105,6 +105,12 @@ class Cause:
     ends: ClassVar[bool] = False
     """A finding of at least `consistent` ends the diagnosis: wrong numbers say nothing of the system."""
 
+    beside: ClassVar[bool] = False
+    """It says how far other findings carry: it stands in `validity`, and leads only where nothing else was found."""
+
+    beside_when_suspected: ClassVar[bool] = False
+    """The same while it is no more than a suspicion."""
+
     def judge(self, evidence: EvidenceSet) -> Finding | None:  # noqa: ARG002
         """From records of requests: the finding, or `None` when the rule does not hold or cannot be computed at all."""
         return None
@@ -116,6 +122,10 @@ class Cause:
     def without_requests(self, hardware: Hardware) -> Finding | None:  # noqa: ARG002
         """What readings of the machine show where there is no request to judge by; most causes say nothing then."""
         return None
+
+    def forbids(self, evidence: EvidenceSet) -> bool:  # noqa: ARG002
+        """Whether what `judge` found leaves nothing to conclude about the system from these records."""
+        return False
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """Why the rule cannot be computed at all on this evidence; empty when it can."""

@@ -7,7 +7,9 @@ from typing import Final
 import msgspec
 
 from tailrace.analyze.decompose import tail_stages
+from tailrace.diagnose.calm import calm_words
 from tailrace.diagnose.causes import CAUSES
+from tailrace.diagnose.causes.validity import CHECKS
 from tailrace.diagnose.collect import sample_notes, what_to_collect
 from tailrace.diagnose.configured.lint import lint
 from tailrace.diagnose.evidence import EvidenceSet
@@ -17,7 +19,7 @@ from tailrace.diagnose.scale import disciplined, rule_on
 from tailrace.diagnose.scale_records import rule_on_records
 from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
-from tailrace.diagnose.told import told
+from tailrace.diagnose.told import CALM, told
 from tailrace.diagnose.triage import triage
 from tailrace.diagnose.triage_arms import triage_arms
 from tailrace.diagnose.validity import Checked, check
@@ -32,13 +34,14 @@ MIN_N: Final = 20
 
 def diagnose(evidence: EvidenceSet) -> Diagnosis:
     """Why is the tail slow? Findings are ranked; with nothing wrong there is none, and the summary says so."""
-    observed = _observed(evidence)
+    observed, beyond = _observed(evidence)
+    if beyond:
+        evidence.not_understood = [*evidence.not_understood, *beyond]
     if not len(evidence.table) and not len(evidence.applications):
         found = _of_observed(evidence, observed) if evidence.observed else _without_requests(evidence)
         return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.hardware)))
     checked = check(evidence)
-    if checked.sound is not evidence.table:
-        evidence = evidence.with_table(checked.sound)
+    evidence = checked.sound
     found = _with_observed(_of_requests(evidence, checked), observed, triage_arms(evidence.observed))
     found = msgspec.structs.replace(
         found,
@@ -46,22 +49,29 @@ def diagnose(evidence: EvidenceSet) -> Diagnosis:
         not_understood=[*found.not_understood, *_not_understood(evidence)],
         remarks=_remarks(evidence),
     )
-    return told(evidence, found)
+    return told(evidence, found, forbidden=bool(checked.forbidding))
 
 
-def _observed(evidence: EvidenceSet) -> list[Finding]:
-    """What foreign evidence leads to; where a number cannot be right, that and nothing else."""
+def _observed(evidence: EvidenceSet) -> tuple[list[Finding], list[str]]:
+    """What foreign evidence leads to, where a number cannot be right that and nothing else; and which causes could not
+    be computed, because a number of somebody's lies at the edge of what a float holds.
+    """
     if not evidence.observed:
-        return []
-    found = []
+        return [], []
+    found: list[Finding] = []
+    beyond: list[str] = []
     for cause in CAUSES:
-        finding = cause.observe(evidence.observed)
+        try:
+            finding = cause.observe(evidence.observed)
+        except ArithmeticError as error:  # one number that is none must not take the answer of all other causes
+            beyond.append(f"{cause.code}: its arithmetic is impossible with these numbers ({error})")
+            continue
         if finding is not None:
             if cause.ends and finding.level is not Level.SUSPECTED:
-                return [finding]
+                return [finding], beyond
             found.append(finding)
     found += lint(CAUSES, evidence.observed, [finding.code for finding in found])
-    return disciplined(rank(found), lambda: rule_on(evidence.observed))
+    return disciplined(rank(found), lambda: rule_on(evidence.observed)), beyond
 
 
 def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
@@ -73,10 +83,11 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
     lacks += [missing for item in findings if item.level is Level.INSUFFICIENT for missing in item.missing]
     needs = [f"{item.code}: {missing}" for item in findings for missing in item.missing]
     findings = [item for item in findings if item.level is not Level.INSUFFICIENT]
+    findings, beside = _apart(findings)
     first = findings[0] if findings else _cannot_tell(lacks, evidence)
     needs += sample_notes(evidence.observed.arms)
     return Diagnosis(
-        validity=[item for item in findings if item.layer is Layer.VALIDITY],
+        validity=[item for item in (*beside, *findings) if item.layer is Layer.VALIDITY],
         findings=findings or [first],
         action=first.action,
         triage=triage_arms(evidence.observed),
@@ -85,8 +96,30 @@ def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
         remarks=_remarks(evidence),
         summary=f"{first.statement} {wording(first)}".strip()
         if findings
-        else f"Cannot tell. Needed: {'; '.join(first.missing)}.",
+        else _nothing_shown(first, calm_words(evidence.observed) if not lacks else ""),
     )
+
+
+_BESIDE: Final = {cause.code: cause.beside for cause in CAUSES if cause.beside or cause.beside_when_suspected}
+"""Code -> whether at any level, or only while it is a suspicion."""
+
+
+def _is_beside(finding: Finding) -> bool:
+    return _BESIDE.get(finding.code, False) or (finding.level is Level.SUSPECTED and finding.code in _BESIDE)
+
+
+def _apart(findings: list[Finding]) -> tuple[list[Finding], list[Finding]]:
+    """(the findings, what only says how far they carry): the latter leads where there is nothing else."""
+    beside = [item for item in findings if _is_beside(item)]
+    rest = [item for item in findings if not _is_beside(item)]
+    return (rest, beside) if rest else (findings, [])
+
+
+def _nothing_shown(first: Finding, calm: str) -> str:
+    """Nothing was found: because nothing in it is slow, or because nothing can be computed."""
+    if calm:
+        return f"{CALM}: {calm}. To judge what users felt, give: {'; '.join(first.missing[:2])}."
+    return f"Cannot tell. Needed: {'; '.join(first.missing)}."
 
 
 def _with_observed(found: Diagnosis, observed: list[Finding], rules: list[str]) -> Diagnosis:
@@ -97,6 +130,12 @@ def _with_observed(found: Diagnosis, observed: list[Finding], rules: list[str]) 
     if rules:
         both = sorted({*found.triage, *rules}, key=lambda rule: int(rule[1:]))
         found = msgspec.structs.replace(found, triage=both)
+    beside = [item for item in observed if _is_beside(item)]
+    known = {item.code for item in found.validity}
+    found = msgspec.structs.replace(
+        found, validity=[*found.validity, *(item for item in beside if item.code not in known)]
+    )
+    observed = [item for item in observed if not _is_beside(item)]
     if not observed:
         return found
     findings = rank(merged([*found.findings, *observed]))
@@ -157,14 +196,14 @@ def _without_requests(evidence: EvidenceSet) -> Diagnosis:
 
 
 def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
-    if checked.blocks:
+    if checked.forbidding:
         return Diagnosis(
             validity=checked.findings,
-            findings=[item for item in checked.findings if item.code.startswith("METRIC_")],
+            findings=rank(checked.forbidding),
             action=Action.COLLECT,
             not_understood=evidence.not_understood,
             summary="The numbers do not allow a diagnosis: "
-            + "; ".join(item.statement.rstrip(".") or item.missing[0] for item in checked.findings)
+            + "; ".join(item.statement.rstrip(".") or item.missing[0] for item in checked.forbidding)
             + ".",
         )
     window = evidence.now
@@ -184,7 +223,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
         return _healthy(evidence, checked, needs)
     findings = []
     for cause in CAUSES:
-        if few and not cause.of_applications:
+        if cause in CHECKS or (few and not cause.of_applications):
             continue
         why = cause.cannot_run(evidence)
         if why:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.labels import among
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window
@@ -53,7 +54,7 @@ def tokens_an_event(window: Window) -> Floats:
     """By row of `done`: output tokens that the engine counted over token events; 1 where it did not count."""
     done = window.done
     events = done.column("chunk_gap_count") + 1.0
-    counted = done.column("output_tokens_source").astype(str) == "usage"
+    counted = among(done.column("output_tokens_source"), {"usage"})
     with np.errstate(invalid="ignore"):
         ratio = np.where(
             counted & (events > 1), (done.column("output_tokens") - 1.0) / np.maximum(events - 1.0, 1.0), 1.0

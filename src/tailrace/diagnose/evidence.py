@@ -34,7 +34,8 @@ class EvidenceSet:
     of records that were lost. `before` is the window to compare with, if there is one. Records that services before the
     gateway have reported may be among the others: they are kept apart, as `applications`. `hardware` is what
     was seen of the machine and its accelerators, `observed` what foreign evidence says, `events` what is known to have
-    happened: (wall clock in s, words), such as a deploy or a reloaded configuration.
+    happened: (wall clock in s, words), such as a deploy or a reloaded configuration. `left_out`: rule -> records that
+    broke it and were left out, `left_out_rows` of them in all.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class EvidenceSet:
         hardware: Hardware | None = None,
         observed: Observed | None = None,
         events: Sequence[tuple[float, str]] = (),
+        left_out: dict[str, int] | None = None,
+        left_out_rows: int = 0,
     ) -> None:
         ours, self.applications = (in_order(one) for one in split_applications(table))
         self.table = without_cached(ours)
@@ -66,6 +69,8 @@ class EvidenceSet:
         self.hardware = hardware or Hardware()
         self.observed = observed or Observed()
         self.events = sorted(events)
+        self.left_out = left_out or {}
+        self.left_out_rows = left_out_rows
 
     @classmethod
     def from_run(cls, run: Run, *, before: Run | None = None, objectives: Objectives | None = None) -> EvidenceSet:
@@ -84,7 +89,9 @@ class EvidenceSet:
         """Evidence from records alone."""
         return cls(table, objectives=objectives)
 
-    def with_table(self, table: RecordTable) -> EvidenceSet:
+    def with_table(
+        self, table: RecordTable, *, left_out: dict[str, int] | None = None, left_out_rows: int = 0
+    ) -> EvidenceSet:
         """The same evidence with other records of the window: those that a validity check left."""
         return EvidenceSet(
             RecordTable.concat([table, self.applications]),
@@ -99,6 +106,8 @@ class EvidenceSet:
             hardware=self.hardware,
             observed=self.observed,
             events=self.events,
+            left_out=left_out,
+            left_out_rows=left_out_rows,
         )
 
     @cached_property

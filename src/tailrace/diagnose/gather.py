@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
+import numpy as np
 
 from tailrace.analyze.inferred_waits import with_inferred
 from tailrace.analyze.vantage import split_applications
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
-from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.observed import Arm, Observed, Role, Understood
 from tailrace.diagnose.readers.gpu_series import series_of_gpus
 from tailrace.diagnose.readers.metric_observations import observations_of
 from tailrace.diagnose.readers.request_table import windows_of_requests
@@ -21,7 +23,31 @@ from tailrace.model.errors import InputError
 from tailrace.model.thresholds import Objectives
 from tailrace.store.table import RecordTable
 
-__all__ = ["gather"]
+__all__ = ["MOST_ARMS", "gather"]
+
+MOST_ARMS: Final = 100
+"""Rules compare arms with each other, so their cost grows with the square: more is no comparison that a person made."""
+
+
+def _joined(tables: Sequence[RecordTable]) -> tuple[RecordTable, int]:
+    """One table of all, and how many rows were there already: a copy of a file is no second sample."""
+    if not tables:
+        return RecordTable.from_records([]), 0
+    if len(tables) == 1:
+        return tables[0], 0
+    table = RecordTable.concat(tables)
+    columns = [table.column(name).tolist() for name in ("request_id", "start_unix_ns", "e2e_ns", "vantage")]
+    seen: set[tuple[object, ...]] = set()
+    fresh = np.ones(len(table), dtype=bool)
+    edge = len(tables[0])
+    for row, key in enumerate(zip(*columns, strict=True)):
+        # Within the first source rows stay as they are: two alike there are two requests without an id.
+        if row >= edge and key in seen:
+            fresh[row] = False
+        else:
+            seen.add(key)
+    copies = len(table) - int(fresh.sum())
+    return (table.where(fresh) if copies else table), copies
 
 
 def gather(
@@ -53,7 +79,7 @@ def gather(
         ]
         observed = Observed.joined([observed, Observed(series=gpus)])
     observed = observed.finite()
-    observed.arms = _apart(observed.arms)
+    observed.arms = _apart(_bounded(observed))
     if observed and hardware.gpus and not observed.of_series("sm_clock"):
         # Rules on tables and forms see the device's readings beside them.
         observed.series += series_of_gpus(hardware.gpus, ", ".join(hardware.sources))
@@ -66,9 +92,9 @@ def gather(
         )
     if not tables and not hardware and not observed:
         raise InputError(
-            "these sources hold no records of requests",
+            "nothing in it was understood: no request, no number with a name, no line of a log that is known",
             place=", ".join(source.name for source in sources),
-            remedy="Add a run file, records as JSON lines, or a gateway's data directory.",
+            remedy="Give the table, log or run file itself; `tailrace diagnose --help` names what is read.",
         )
     if before is not None and before.table is None:
         raise InputError("it holds no records of requests", place=before.name, remedy="Give a run file or records.")
@@ -79,8 +105,11 @@ def gather(
     runs = [source.run for source in sources if source.run is not None]
     limited = next((run.trailer.client for run in runs if run.trailer and run.trailer.client.limited), None)
     first = runs[0].trailer.client if runs and runs[0].trailer else None
+    table, copies = _joined(tables)
+    if copies:
+        notes.append(f"{copies} requests stand in more than one source: each is counted once")
     return EvidenceSet(
-        RecordTable.concat(tables) if len(tables) > 1 else tables[0] if tables else RecordTable.from_records([]),
+        table,
         before=None if earlier is None else with_inferred(earlier),
         header=runs[0].header if runs else None,
         client=limited or first,
@@ -93,6 +122,27 @@ def gather(
         observed=observed,
         events=[event for source in sources for event in source.events],
     )
+
+
+def _bounded(observed: Observed) -> list[Arm]:
+    """At most `MOST_ARMS`: those whose side of a comparison is told, then the first ones; the rest is said."""
+    arms = observed.arms
+    if len(arms) <= MOST_ARMS:
+        return arms
+    order = sorted(range(len(arms)), key=lambda place: (arms[place].role is Role.NONE, place))
+    kept = [arms[place] for place in sorted(order[:MOST_ARMS])]
+    left = arms[order[MOST_ARMS]]
+    observed.understood.append(
+        Understood(
+            source=left.place.source or "facts",
+            format="too many to compare with each other: give the table that matters",
+            understood=len(kept),
+            total=len(arms),
+            what="arms",
+            examples=[f"{left.place.line}: {left.name[:80]}"],
+        )
+    )
+    return kept
 
 
 def _apart(arms: list[Arm]) -> list[Arm]:

@@ -112,9 +112,9 @@ def _of_number(arm: Arm, quoted: Quoted) -> Iterator[_Wrong]:
         if abs(value) > EPOCH_MS:
             yield _wrong(
                 arm, quoted,
-                f"{name} is {quoted.value:.0f} {quoted.unit}, the size of an epoch: a missing stamp was read as 0",
-                f"|{quoted.value:.0f}| {quoted.unit} is {abs(value) / 3.15576e10:.1f} years: a time of day minus "
-                "nothing",
+                f"{name} is {shown(quoted.value, quoted.unit)}, the size of an epoch: a missing stamp was read as 0",
+                f"|{shown(quoted.value)}| {quoted.unit} is {shown(round(abs(value) / 3.15576e10, 1))} years: a time of "
+                "day minus nothing",
             )  # fmt: skip
         elif value < 0 and quoted.quantity not in {"late", "end_of_turn", "transcription_delay"}:
             yield _wrong(

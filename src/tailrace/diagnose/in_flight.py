@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.labels import among
 from tailrace.analyze.timebase import starts_ns
 from tailrace.diagnose.window import Window
 
@@ -63,7 +64,7 @@ def account(window: Window) -> Account:
         ingress = np.nan_to_num(every.column("ingress_ns"), nan=0.0)
         end = start + every.column("e2e_ns")
         sent = np.minimum(start + ingress + held, end)
-        refused = every.column("outcome").astype(str) == "rejected"
+        refused = among(every.column("outcome"), {"rejected"})
         window.found[Account] = Account(start, sent, end, ~refused & (sent < end))
     found: Account = window.found[Account]
     return found

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.labels import codes_of
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.window import Window
 
@@ -67,12 +68,11 @@ def replicas(window: Window) -> Replicas:
 
 
 def _replicas(window: Window) -> Replicas:
-    labels = window.every.column("backend").astype(str)
-    names, index = np.unique(labels, return_inverse=True)
-    keep = np.flatnonzero(names != "")
-    place = np.full(names.size, -1, dtype=np.int64)
+    index, names = codes_of(window.every.column("backend"))
+    keep = np.array([i for i, name in enumerate(names) if name], dtype=np.int64)
+    place = np.full(len(names), -1, dtype=np.int64)
     place[keep] = np.arange(keep.size)
-    of_every = place[index] if len(labels) else np.empty(0, dtype=np.int64)
+    of_every = place[index] if index.size else np.empty(0, dtype=np.int64)
     known = account(window)
     inside = (of_every >= 0) & known.reached
     span = max(float(known.end.max() - known.start.min()), 1.0) if known.start.size else 1.0

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.labels import among, codes_of
 from tailrace.diagnose.window import Window
 
 __all__ = ["Reuse", "groups", "reuse"]
@@ -50,11 +51,13 @@ def _reuse(window: Window) -> Reuse:
     said = done.column("cached_tokens")
     tokens = np.nan_to_num(window.tokens, nan=0.0)
     cached = np.minimum(np.nan_to_num(said, nan=0.0), tokens)
-    session, backend = (done.column(name).astype(str) for name in ("session_id", "backend"))
+    session, _ = codes_of(done.column("session_id"))
+    named = ~among(done.column("session_id"), {""})
+    backend, _ = codes_of(done.column("backend"))
     repeat = np.zeros(window.n)
     later = np.zeros(window.n, dtype=bool)
     moved = np.zeros(window.n, dtype=bool)
-    inside = np.flatnonzero(session != "")
+    inside = np.flatnonzero(named)
     if inside.size:
         order = inside[np.lexsort((window.start[inside], session[inside]))]
         same = session[order[1:]] == session[order[:-1]]
@@ -78,7 +81,8 @@ def _reuse(window: Window) -> Reuse:
 def groups(window: Window) -> tuple[str, NDArray[np.str_]] | None:
     """(what the groups are, group of each row of `done`): tenants, else sessions; `None` where there are no two."""
     for name, word in (("tenant", "tenant"), ("session_id", "session"), ("lane", "lane")):
-        labels = window.done.column(name).astype(str)
-        if np.unique(labels[labels != ""]).size >= 2:
-            return word, labels
+        labels = window.done.column(name)
+        _, names = codes_of(labels)
+        if sum(map(bool, names)) >= 2:
+            return word, labels.astype(str)
     return None

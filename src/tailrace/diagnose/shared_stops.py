@@ -116,10 +116,11 @@ def _of_replica(
     # Most groups are one stream alone: only the others are looked at.
     pairs = np.sort(group * max(window.n, 1) + stalls.row[order])
     several = np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] // max(window.n, 1), minlength=edges.size - 1)
+    begins, stops = (_medians(values[order], group, edges) for values in (stalls.begin, stalls.end))
     for at in np.flatnonzero(several >= 2).tolist():
         members = order[edges[at] : edges[at + 1]]
         streams = int(several[at])
-        begin, end = float(np.median(stalls.begin[members])), float(np.median(stalls.end[members]))
+        begin, end = float(begins[at]), float(stops[at])
         began = int(np.searchsorted(first, begin + tolerance, side="right"))
         over = int(np.searchsorted(last, end - tolerance, side="left"))
         through = max(began - over, streams)
@@ -128,6 +129,14 @@ def _of_replica(
         out.append((begin, end, streams, through, place))
         lost += float(stalls.excess_ms[members].sum())
     return out, lost
+
+
+def _medians(values: Floats, group: Ints, edges: Ints) -> Floats:
+    """The median of each group; its members stand together."""
+    ordered = values[np.lexsort((values, group))]
+    first, size = edges[:-1], np.diff(edges)
+    middle: Floats = (ordered[first + (size - 1) // 2] + ordered[first + size // 2]) / 2.0
+    return middle
 
 
 def _computed(window: Window, begin: Floats, end: Floats, place: Ints, of_row: Ints) -> Floats:
@@ -168,7 +177,8 @@ def _own(window: Window, begin: Floats, end: Floats) -> Mask:
     # Whoever lived then began at most the longest life before: a slice, however many requests the window has.
     first = np.searchsorted(start, end - ALIGNED_NS - longest, side="left")
     last = np.searchsorted(start, begin + ALIGNED_NS, side="right")
-    for i in range(begin.size):
+    # Whoever saw the longest stand-still saw less than half of the stop: no median can be more.
+    for i in np.flatnonzero(float(value.max()) * 1e6 >= OWN * (end - begin)).tolist():
         some = slice(first[i], last[i])
         lived = stop[some] >= end[i] - ALIGNED_NS
         out[i] = bool(lived.any()) and float(np.median(value[some][lived])) * 1e6 >= OWN * (end[i] - begin[i])

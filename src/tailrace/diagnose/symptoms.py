@@ -14,6 +14,7 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
 from tailrace.model.measurement import Verdict
 from tailrace.stats.quantiles import quantile, quantile_interval, supported
+from tailrace.stats.tests import binomial_tail
 
 __all__ = ["Symptom", "application_symptoms", "healthy_words", "more_often_than", "symptoms"]
 
@@ -41,9 +42,7 @@ def more_often_than(count: int, n: int, share: float) -> bool:
 
     It works for any n, so an objective at p99 can be judged where no p99 can be shown.
     """
-    from scipy.special import bdtrc  # noqa: PLC0415  (scipy is loaded only where it is used)
-
-    return count > 0 and n > 0 and count > share * n and float(bdtrc(count - 1, n, share)) < 0.05
+    return count > 0 and n > 0 and count > share * n and (share <= 0.0 or binomial_tail(count, n, share) < 0.05)
 
 
 def symptoms(evidence: EvidenceSet) -> list[Symptom]:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.labels import among
 from tailrace.diagnose.age_cluster import AgeCluster, age_cluster
 from tailrace.diagnose.symptoms import more_often_than
 from tailrace.diagnose.window import Window
@@ -106,8 +107,8 @@ def _outlived(window: Window, age_ms: float) -> int:
 
 def _timer_ends(window: Window) -> TimerEnds | None:
     every = window.every
-    reason = every.column("reason").astype(str)
-    rows = np.flatnonzero(np.isin(reason, sorted(BY_TIMER)))
+    reason = every.column("reason")
+    rows = np.flatnonzero(among(reason, BY_TIMER))
     if not more_often_than(int(rows.size), len(every), LEAST_SHARE):
         return None
     e2e, last, ttft = (every.ms(name)[rows] for name in ("e2e", "e2e_last_token", "ttft"))
@@ -124,7 +125,7 @@ def _timer_ends(window: Window) -> TimerEnds | None:
         return None
     name, values, cluster = max(found, key=lambda item: (item[2].hits, -(item[2].high_ms - item[2].low_ms)))
     inside = rows[cluster.holds(values)]
-    names, counts = np.unique(reason[inside], return_counts=True)
+    names, counts = np.unique(reason[inside].astype(str), return_counts=True)
     most = str(names[int(np.argmax(counts))])
     status = every.column("http_status")[inside]
     refused = bool(np.isin(status, IDLE_STATUS).mean() > 0.5)

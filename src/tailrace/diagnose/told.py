@@ -13,7 +13,10 @@ from tailrace.diagnose.explained import explained
 from tailrace.diagnose.verdict import wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level, Tail
 
-__all__ = ["told"]
+__all__ = ["CALM", "told"]
+
+CALM: Final = "Nothing in this shows a slow tail"
+"""How the summary begins where the evidence is calm and no request is in it."""
 
 _WORDS: Final = {"ttft": "time to first token", "chunk_gap": "longest chunk gap", "e2e": "end-to-end time"}
 _DO: Final = {
@@ -29,13 +32,17 @@ _MOST: Final = 6
 _SHOWN_MS: Final = 1.0
 
 
-def told(evidence: EvidenceSet, found: Diagnosis) -> Diagnosis:
+def told(evidence: EvidenceSet, found: Diagnosis, *, forbidden: bool = False) -> Diagnosis:
     """The diagnosis with its tail, its attributions, the requests that show each finding, and its paragraph.
 
-    `evidence` holds the records that passed the checks. Without requests, or where the checks forbid a diagnosis, only
-    the words are added.
+    `evidence` holds the records that passed the checks. Without requests, or where the checks forbid a diagnosis
+    (`forbidden`: numbers that cannot be right are not attributed to anything), only the words are added.
     """
-    if not len(evidence.table) or not evidence.now.n or _blocked(found):
+    if forbidden:
+        advice = " ".join(one.advice for one in found.findings if one.advice and not one.missing)
+        paragraph = " ".join(filter(None, (found.summary, advice)))
+        return msgspec.structs.replace(found, paragraph=paragraph, next_evidence=next_evidence(found))
+    if not len(evidence.table) or not evidence.now.n:
         return msgspec.structs.replace(found, paragraph=_paragraph(found, None), next_evidence=next_evidence(found))
     joint = explained(evidence.now, found.findings)
     findings = [
@@ -45,11 +52,6 @@ def told(evidence: EvidenceSet, found: Diagnosis) -> Diagnosis:
         found, findings=findings, tail=joint.tail, attribution=attribution_words(evidence.attributed)
     )
     return msgspec.structs.replace(said, paragraph=_paragraph(said, joint.tail), next_evidence=next_evidence(said))
-
-
-def _blocked(found: Diagnosis) -> bool:
-    """Numbers that cannot be right are not attributed to anything."""
-    return not found.findings and found.action is Action.COLLECT and bool(found.validity)
 
 
 def next_evidence(found: Diagnosis) -> list[str]:
@@ -77,6 +79,8 @@ def _paragraph(found: Diagnosis, tail: Tail | None) -> str:
         nexts = next_evidence(found)
         return f"{found.summary} To collect next: {nexts[0]}." if nexts else found.summary
     first = found.findings[0]
+    if found.summary.startswith(CALM):
+        return found.summary
     parts = [
         _slow(tail) if tail is not None and tail.lost_ms >= _SHOWN_MS else "",
         _sentence(first.statement) or f"Cannot tell: {'; '.join(first.missing)}.",

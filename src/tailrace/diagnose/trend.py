@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.stats.student import t_quantile
+
 __all__ = ["Trend", "trend"]
 
 Floats = NDArray[np.float64]
@@ -45,9 +47,7 @@ def trend(x: Floats, y: Floats) -> Trend | None:
     slope = float(centred @ (y - y.mean())) / spread
     rest = y - y.mean() - slope * centred
     error = math.sqrt(float(rest @ rest) / (n - 2) / spread)
-    from scipy.special import stdtrit  # noqa: PLC0415  (heavy, and only here)
-
-    half = float(stdtrit(n - 2, 0.975)) * error
+    half = t_quantile(0.975, n - 2) * error
     middle = float(y.mean())
     return Trend(
         slope,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import S
 
 SHORTEST_LOOK_NS = 1 * S
+SHORTEST_WINDOW_NS = 1 * S
 
 
 class BurnConfig(Section):
@@ -98,15 +100,7 @@ def check_alerts(section: AlertsConfig, objectives: Mapping[str, Mapping[str, in
     """Refuse what cannot work. `objectives`: lane -> objective -> bound (ns). Raises `ConfigError`."""
     if int(section.every) < SHORTEST_LOOK_NS:
         raise ConfigError("is shorter than 1s", place=f"{place}.every", remedy="Use 15s.")
-    for at, one in enumerate(section.burn or ()):
-        for lane, bounds in objectives.items():
-            wrong = impossible(AlertsConfig._rules([one]), bounds)  # noqa: SLF001  (of this module)
-            if wrong:
-                raise ConfigError(
-                    f"{wrong} (lane {lane})",
-                    place=f"{place}.burn[{at}]",
-                    remedy="Lower the rate, or give that lane an objective at a higher quantile.",
-                )
+    _check_burn(section.burn or (), objectives, place=place)
     if section.min_missed < 1:
         raise ConfigError("is below 1", place=f"{place}.min_missed", remedy="Use 10.")
     if int(section.quantile_window) < 30 * S:
@@ -119,3 +113,55 @@ def check_alerts(section: AlertsConfig, objectives: Mapping[str, Mapping[str, in
                 place=f"{place}.receivers[{at}].url",
                 remedy="Write http://HOST:PORT/PATH or https://HOST/PATH.",
             )
+        _check_receiver(receiver, section.policy(), place=f"{place}.receivers[{at}]")
+
+
+def _check_burn(burn: Sequence[BurnConfig], objectives: Mapping[str, Mapping[str, int]], *, place: str) -> None:
+    for at, one in enumerate(burn):
+        if not 0.0 < one.rate < math.inf:
+            raise ConfigError(f"{one.rate} is no rate", place=f"{place}.burn[{at}].rate", remedy="Use 14.4, 6 or 1.")
+        if int(one.short) < SHORTEST_WINDOW_NS:
+            raise ConfigError(
+                "is shorter than 1s",
+                place=f"{place}.burn[{at}].short",
+                remedy="Use 5m.",
+            )
+        for lane, bounds in objectives.items():
+            wrong = impossible(AlertsConfig._rules([one]), bounds)  # noqa: SLF001  (of this module)
+            if wrong:
+                raise ConfigError(
+                    f"{wrong} (lane {lane})",
+                    place=f"{place}.burn[{at}]",
+                    remedy="Lower the rate, or give that lane an objective at a higher quantile.",
+                )
+
+
+def _check_receiver(receiver: ReceiverConfig, policy: AlarmPolicy, *, place: str) -> None:
+    """One that would never hear anything is a slip of the pen, found when nobody was woken."""
+    if receiver.token is not None and not receiver.token.isprintable():
+        raise ConfigError(
+            "holds what no header can carry (a line end, perhaps)",
+            place=f"{place}.token",
+            remedy="Give the token alone.",
+        )
+    if int(receiver.timeout) <= 0:
+        raise ConfigError("is no time to answer in", place=f"{place}.timeout", remedy="Use 5s.")
+    known = {rule.severity for rule in policy.burn} | ({"notice"} if policy.quantiles else set())
+    if receiver.severities is not None:
+        wrong = [one for one in receiver.severities if one not in known]
+        if wrong or not receiver.severities:
+            raise ConfigError(
+                f"no rule has the severity {wrong[0]!r}" if wrong else "names no severity, so it would hear nothing",
+                place=f"{place}.severities",
+                remedy=f"Use some of {', '.join(sorted(known))}, or leave it out for all.",
+            )
+
+
+def check_diagnosis(section: DiagnosisConfig, *, place: str) -> None:
+    """Refuse what cannot work. Raises `ConfigError`."""
+    if int(section.window) <= 0:
+        raise ConfigError("holds no request", place=f"{place}.window", remedy="Use 10m.")
+    if int(section.timeout) < SHORTEST_LOOK_NS:
+        raise ConfigError("is shorter than 1s", place=f"{place}.timeout", remedy="Use 60s.")
+    if section.requests < 1:
+        raise ConfigError("is below 1", place=f"{place}.requests", remedy="Use 100000.")

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailrace.gateway.address import HTTP_UNIX, unix_path
-from tailrace.gateway.alert_keys import AlertsConfig, DiagnosisConfig, check_alerts
+from tailrace.gateway.alert_keys import AlertsConfig, DiagnosisConfig, check_alerts, check_diagnosis
 from tailrace.gateway.balance_keys import (
     BalanceConfig,
     BreakerConfig,
@@ -359,6 +359,7 @@ def check(config: Config, *, where: str = "config") -> None:
     check_engine_room(config.engine_room, where=where)
     parse_objectives(config.objectives)
     check_alerts(config.alerts, config.lane_bounds(), place=f"{where}: alerts")
+    check_diagnosis(config.diagnosis, place=f"{where}: diagnosis")
     _check_signals(config.signals, place=f"{where}: signals")
     if config.limits.upstream_connections < 1:
         raise ConfigError(

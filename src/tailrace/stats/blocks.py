@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tailrace.stats.bootstrap import MIN_BLOCKS, Arm, dependence_length
 from tailrace.stats.quantiles import Floats, quantile
+from tailrace.stats.student import t_cdf, t_quantile
 
 __all__ = ["MOST_BLOCKS", "Blocks", "blocks_of", "drawn", "interval", "p_value"]
 
@@ -39,9 +40,7 @@ class Blocks(NamedTuple):
     @property
     def widen(self) -> float:
         """By how much an interval is widened about its estimate: `inflate` with Student's t for the normal."""
-        from scipy.special import stdtrit  # noqa: PLC0415  (scipy is loaded only where it is used)
-
-        return float(stdtrit(max(self.pieces - 1, 1), 0.975)) / 1.959964 * self.inflate
+        return t_quantile(0.975, max(self.pieces - 1, 1)) / 1.959964 * self.inflate
 
 
 def blocks_of(values: Floats, at_s: Floats) -> Blocks:
@@ -88,12 +87,10 @@ def interval(point: float, draws: Floats, widen: float, *, centre: float | None 
 
 def p_value(estimate: float, draws: Floats, *, inflate: float, blocks: int) -> float:
     """Two-sided p-value of "no change" from the resamples' standard error and t(blocks - 1); 1.0 without draws."""
-    from scipy.special import stdtr  # noqa: PLC0415
-
     known = draws[np.isfinite(draws)]
     if known.size < 2:
         return 1.0
     error = float(np.std(known)) * inflate
     if error <= 0.0:
         return float(estimate == 0.0)
-    return min(1.0, 2.0 * float(stdtr(max(blocks - 1, 1), -abs(estimate) / error)))
+    return min(1.0, 2.0 * t_cdf(-abs(estimate) / error, max(blocks - 1, 1)))

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tailrace.stats.quantiles import Floats, wilson_interval
+from tailrace.stats.tests import poisson_tail
 
 __all__ = ["Period", "Spike", "period_of", "round_value", "spike_of"]
 
@@ -117,10 +118,8 @@ def spike_of(waits_ms: Floats) -> Spike | None:
     place = int(np.argmax(excess))
     if excess[place] <= 0.0:
         return None
-    from scipy.special import pdtrc  # noqa: PLC0415  (scipy is loaded only where it is used)
-
     hits, usual = int(count[place]), float(expected[place])
-    chance = min(1.0, float(pdtrc(hits - 1, usual)) * edges.size)
+    chance = min(1.0, poisson_tail(hits, usual) * edges.size)
     if chance > _LEVEL:
         return None
     inside = waits[(waits >= edges[place]) & (waits <= edges[place] * (1.0 + _WIDTH))]

@@ -60,6 +60,19 @@ def binomial_tail(count: int, n: int, share: float) -> float:
     return min(1.0, total)
 
 
+def poisson_tail(count: int, mean: float) -> float:
+    """P(X >= count) for X ~ Poisson(mean), exact, without scipy. As `binomial_tail`: 1 at and below the mean."""
+    if count <= mean:
+        return 1.0
+    term = math.exp(count * math.log(mean) - mean - math.lgamma(count + 1)) if mean > 0.0 else 0.0
+    total, k = 0.0, count
+    while term > 1e-18 * total:
+        total += term
+        k += 1
+        term *= mean / k
+    return min(1.0, total)
+
+
 def fisher_p_value(hits_a: int, n_a: int, hits_b: int, n_b: int) -> float:
     """Two-sided p-value of equal proportions: twice the smaller tail of Fisher's exact test."""
     if not n_a or not n_b:

@@ -162,6 +162,8 @@ def _pace(observed: Observed) -> _Pace | None:
     if rate is None or running is None or rate[0] <= 0 or running[0] <= 0:
         return None
     each = rate[0] / running[0]
+    if not each:
+        return None
     return _Pace(
         1000.0 / each,
         f"{number(rate[0])} tok/s / {number(running[0])} running = {number(each)} tok/s a stream",

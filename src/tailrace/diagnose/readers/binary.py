@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["binary_words"]
+__all__ = ["NULS_REMEDY", "binary_words"]
+
+NULS_REMEDY: Final = (
+    "Give the log, table or run file itself, unpacked; of a log that was cut while it was written, take the NUL bytes "
+    "out: tr -d '\\000' < FILE."
+)
 
 _MAGIC: Final[tuple[tuple[bytes, str, str], ...]] = (
     (b"\x89PNG", "a picture (PNG)", "Paste what it shows as text, or give the table or log it was taken from."),
@@ -17,6 +22,10 @@ _MAGIC: Final[tuple[tuple[bytes, str, str], ...]] = (
     (b"BZh", "compressed by bzip2", "Unpack it first: bunzip2 FILE."),
     (b"PAR1", "a Parquet file", "Save it as CSV or JSON lines."),
     (b"SQLite format 3", "an SQLite database", "Export the table as CSV."),
+    (b"\xff\xfe\x00\x00", "text in UTF-32", "Save it as UTF-8: iconv -f UTF-32 -t UTF-8 FILE."),
+    (b"\x00\x00\xfe\xff", "text in UTF-32", "Save it as UTF-8: iconv -f UTF-32 -t UTF-8 FILE."),
+    (b"\xff\xfe", "text in UTF-16, as PowerShell's > writes it", "Save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE."),
+    (b"\xfe\xff", "text in UTF-16", "Save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE."),
     (b"\x7fELF", "a program", "Give a log, a table, or a run file."),
 )
 _SOME: Final = 64
@@ -28,6 +37,8 @@ def binary_words(head: bytes) -> tuple[str, str] | None:
         if head.startswith(magic):
             return f"this is {words}", remedy
     sample = head[:4096]
+    if sample.count(0) > 0.9 * len(sample):
+        return "it begins with NUL bytes, no text", NULS_REMEDY
     odd = sum(byte < 9 or 13 < byte < 27 for byte in sample)
     if len(sample) >= _SOME and odd > 0.1 * len(sample):
         return "this is binary, no text", "Give the log, table or run file itself, unpacked."

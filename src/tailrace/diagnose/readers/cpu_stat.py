@@ -31,7 +31,7 @@ _COUNTERS: Final = {
     "wait_sum": ("cpu_wait", 1e-6, "ms"),
 }
 """Key -> our counter, factor into its unit, unit. Version 1 counts nanoseconds, version 2 microseconds."""
-_MARK: Final = re.compile(r"(?m)^\W*(?:\S+[:\s])?nr_(?:periods|throttled)\b")
+_MARK: Final = re.compile(r"(?m)^[^\w\n]*(?:\S+[:\s])?nr_(?:periods|throttled)\b")
 
 
 def read_cpu_stat(path: Path, name: str) -> Observed:

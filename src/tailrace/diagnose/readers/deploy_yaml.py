@@ -29,7 +29,8 @@ _GATEWAY: Final = re.compile(
     re.MULTILINE,
 )
 _NESTED: Final = re.compile(
-    r"^\s*-?\s*(?:livenessProbe|readinessProbe|startupProbe|containers|virtual_hosts|virtualHosts|idle_timeout|"
+    r"^[^\S\n]{0,200}-?[^\S\n]{0,200}"
+    r"(?:livenessProbe|readinessProbe|startupProbe|containers|virtual_hosts|virtualHosts|idle_timeout|"
     r"idleTimeout|proxy_read_timeout|perTryTimeout|stream_idle_timeout|max_stream_duration)\s*:",
     re.MULTILINE,
 )

@@ -33,7 +33,7 @@ _LOG: Final = re.compile(
     r"\b(?:INFO|WARNING|DEBUG|ERROR)\b.{0,40}\[\w+\.py:\d+\]|^\[?\d{4}-\d\d-\d\d[ T]\d\d:", re.MULTILINE
 )
 _TRITON: Final = re.compile(
-    r"^\s*(?:max_batch_size\s*:|dynamic_batching\s*\{|instance_group\s*[\[{:]|platform\s*:\s*\"|backend\s*:\s*\")",
+    r"^[^\S\n]*(?:max_batch_size\s*:|dynamic_batching\s*\{|instance_group\s*[\[{:]|platform\s*:\s*\"|backend\s*:\s*\")",
     re.MULTILINE,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -31,6 +32,8 @@ _RULE: Final = re.compile(r"^\s*[|+]?\s*:?-{2,}:?\s*([|+]\s*:?-{1,}:?\s*)*[|+]?\
 _LONGEST_SET: Final = 2000
 _PEEK: Final = 12
 _ENDS_IN_NUMBER: Final = re.compile(r"[\d.](?:e[+-]?\d+|%|[a-z]{1,2})?\s*$|nan\s*$", re.IGNORECASE)
+_SHORT: Final = 100
+_DIGIT: Final = re.compile(r"\d")
 _PIPE: Final = re.compile(r"(?<!\\)\|")
 
 
@@ -187,6 +190,14 @@ def _split(text: str, mark: str) -> list[str]:
 
 
 def _numeric(text: str) -> bool:
+    # Most words of a text hold no digit: they are asked for each of its lines.
+    if _DIGIT.search(text) is None:
+        return False
+    return _has_value(text) if len(text) <= _SHORT else read_cell(text).value is not None
+
+
+@lru_cache(maxsize=1 << 13)
+def _has_value(text: str) -> bool:
     return read_cell(text).value is not None
 
 

@@ -20,6 +20,7 @@ __all__ = ["Heading", "heading", "plain", "snake", "stat_of", "statistic"]
 _LONGEST: Final = 160
 """A longer heading is a sentence: only so much of it is looked at."""
 _MARKS: Final = re.compile(r"\*\*|__(?=\S)|(?<=\S)__|`|\*|<br\s*/?>|</?[a-z]{1,6}>|[↓↑⬇⬆]")
+_MARKED: Final = re.compile(r"[*_`<&\\↓↑⬇⬆]")
 _LINK: Final = re.compile(r"\[([^\]]{1,200})\]\([^)]{0,300}\)")
 _BRACKET: Final = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
 _RATE: Final = re.compile(
@@ -85,7 +86,9 @@ def plain(text: str) -> str:
         text = _LINK.sub(r"\1", text)
     if not text.isascii():
         text = text.translate(_ALIKE)
-    return " ".join(_MARKS.sub(" " if "<" in text else "", text).replace("\\|", "|").replace("&nbsp;", " ").split())
+    if _MARKED.search(text) is not None:
+        text = _MARKS.sub(" " if "<" in text else "", text).replace("\\|", "|").replace("&nbsp;", " ")
+    return " ".join(text.split())
 
 
 def snake(text: str) -> str:

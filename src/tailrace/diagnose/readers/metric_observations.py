@@ -217,7 +217,7 @@ def _sums(scrape: Scrape, item: Measured) -> dict[Whose, float]:
     out: dict[Whose, float] = {}
     for labels, value in scrape.series(item.raw).items():
         said = dict(labels)
-        if all(said.get(key) == wanted for key, wanted in item.only.items()):
+        if all(said.get(key, wanted) == wanted for key, wanted in item.only.items()):
             whose = identity(labels, item.by)
             out[whose] = out.get(whose, 0.0) + value
     return out

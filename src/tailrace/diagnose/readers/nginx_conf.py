@@ -49,7 +49,7 @@ _SIZES: Final = frozenset({"proxy_buffers", "proxy_buffer_size", "proxy_busy_buf
 _TOLD: Final = ("proxy_buffering", "proxy_http_version")
 """Defaults that decide how a stream passes: told for every location."""
 _KNOWN: Final = re.compile(
-    r"^\s*(?:server\s*\{|http\s*\{|events\s*\{|stream\s*\{|upstream\s+\S+\s*\{|location\s+[^{;]+\{"
+    r"^[^\S\n]{0,400}(?:server\s*\{|http\s*\{|events\s*\{|stream\s*\{|upstream\s+\S+\s*\{|location\s+[^{;]+\{"
     r"|proxy_\w+\s+[^;{}]+;|listen\s+[^;{}]+;|worker_processes\s+[^;{}]+;)",
     re.MULTILINE,
 )

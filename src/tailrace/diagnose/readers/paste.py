@@ -10,7 +10,9 @@ import msgspec
 
 from tailrace.diagnose.observed import Arm, Observed, Understood
 from tailrace.diagnose.observed.moved import moved
+from tailrace.diagnose.readers.binary import binary_words
 from tailrace.diagnose.readers.grids import Line
+from tailrace.diagnose.readers.html_tables import with_pipes
 from tailrace.diagnose.readers.paste_blocks import Block, BlockKind, blocks_of, is_mixed
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.source import Decode, Kind, Source, read_source
@@ -21,18 +23,25 @@ __all__ = ["MOST_BYTES", "is_paste", "read_paste"]
 
 MOST_BYTES: Final = 256 << 20
 """A paste is held in memory; a larger one is a log: give it as a file."""
-MOST_TEXT: Final = 10_000
-MOST_READ: Final = 200
+MOST_TEXT: Final = 4_000
+"""Lines between the blocks that are looked at for tables and rows: an issue of fifty pages."""
+MOST_READ: Final = 100
+"""Blocks that are tried with the readers of formats."""
 _HEAD: Final = 1 << 16
 _TEXTS: Final = frozenset({"", ".txt", ".md", ".markdown", ".out"})
 
 
 def is_paste(path: Path) -> bool:
     """Whether a file is a text that mixes formats."""
-    if path.suffix.lower() not in _TEXTS or not path.is_file():
+    if path.suffix.lower() not in _TEXTS:
         return False
-    with path.open("rb") as file:
-        head = file.read(_HEAD)
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+    except OSError:
+        return False  # whoever reads it says what is wrong with it
     return b"\0" not in head and is_mixed(head.decode("utf-8-sig", "replace"))
 
 
@@ -45,14 +54,19 @@ def read_paste(data: bytes, name: str, decode: Decode) -> list[Source]:
         raise InputError(
             f"it has {len(data) / 2**20:.0f} MiB; a paste has up to {MOST_BYTES >> 20}", place=name, remedy="Save it."
         )
+    binary = binary_words(data[:_HEAD])
+    if binary is not None:
+        raise InputError(binary[0], place=name, remedy=binary[1])
     text = data.decode("utf-8-sig", "replace")
     if not text.strip():
         raise InputError("there is nothing in it", place=name, remedy="Pipe or paste a log, a table, an issue.")
     lines: list[Line] = [(number, line) for number, line in enumerate(text.split("\n"), start=1)]
     lines = [(number, line.removesuffix("\r")) for number, line in lines]
+    if "<tr" in text or "<TR" in text:
+        lines = with_pipes(lines)
     blocks = blocks_of(lines)
     out: list[Source] = []
-    budget = _Budget(MOST_TEXT, MOST_READ)
+    budget = _Budget(MOST_TEXT, MOST_TEXT, MOST_READ)
     with tempfile.TemporaryDirectory(prefix="tailrace-paste-") as folder:
         path = Path(folder) / name.rsplit("/", maxsplit=1)[-1]
         for number, block in enumerate(blocks):
@@ -63,8 +77,10 @@ def read_paste(data: bytes, name: str, decode: Decode) -> list[Source]:
 class _Budget(msgspec.Struct):
     """What may still be done: a paste is answered at once, however it is cut."""
 
+    told: int
+    """Lines of what people write that are looked at for tables and rows."""
     lines: int
-    """Lines that are looked at for tables and rows."""
+    """Lines of other blocks that are looked at for the same."""
     blocks: int
     """Blocks that are tried with the readers of formats."""
 
@@ -110,7 +126,10 @@ def _read(block: Block, path: Path, name: str, decode: Decode, number: int) -> S
 def _as_text(block: Block, name: str, source: str, budget: _Budget) -> Source:
     """What people write; of a block that no reader knew as a whole, whatever it holds."""
     observed = Observed()
-    if block.kind in {BlockKind.FENCE, BlockKind.COLUMNS, BlockKind.TEXT} and budget.lines > 0:
+    if block.kind is BlockKind.TEXT and budget.told > 0:
+        observed = observed_text(block.lines, source, most=budget.told)
+        budget.told -= len(block.lines)
+    elif block.kind in {BlockKind.FENCE, BlockKind.COLUMNS} and budget.lines > 0 and budget.blocks >= 0:
         observed = observed_text(block.lines, source, most=budget.lines)
         budget.lines -= len(block.lines)
     if block.kind is not BlockKind.TEXT and not (observed.arms or observed.settings):

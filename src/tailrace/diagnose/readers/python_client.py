@@ -26,7 +26,8 @@ _TELLS: Final = re.compile(
     r"\bOpenAI\(|httpx\.(?:Limits|Timeout)|requests\.(?:get|post|Session)|VADParams\(|AgentSession\(|LiveOptions\()"
 )
 _CODE: Final = re.compile(
-    r"^\s*(?:import \w|from [\w.]+ import |async def |def |class |[\w.]+\s*=\s*|async with |with |await )", re.MULTILINE
+    r"^[^\S\n]*(?:import \w|from [\w.]+ import |async def |def |class |[\w.]+\s*=\s*|async with |with |await )",
+    re.MULTILINE,
 )
 _DEFAULT: Final = " (default)"
 
@@ -86,7 +87,7 @@ def _parsed(text: str, place: str) -> ast.Module:
             first = first or error
     line = getattr(first, "lineno", None)
     raise InputError(
-        f"this is no Python: {getattr(first, 'msg', None) or first}",
+        f"this is no Python: {getattr(first, 'msg', '') or str(first) or 'it is nested too deeply'}",
         place=f"{place}:{line}" if line else place,
         remedy="Give the whole file.",
     ) from None

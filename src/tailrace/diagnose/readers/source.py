@@ -17,7 +17,7 @@ from tailrace.analyze.aggregate import Aggregate
 from tailrace.analyze.vantage import one_vantage
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.readers.binary import binary_words
+from tailrace.diagnose.readers.binary import NULS_REMEDY, binary_words
 from tailrace.diagnose.readers.data_directory import read_directory
 from tailrace.diagnose.readers.foreign import HEAD_BYTES, Foreign, foreign_of, read_foreign
 from tailrace.diagnose.readers.format import Format
@@ -124,23 +124,28 @@ def kind_of(path: Path) -> Kind:
 def _look(path: Path) -> tuple[Kind, Foreign | Format | None]:
     """What it is, and whose where it is another load generator's, or which format of foreign evidence."""
     place = str(path)
-    if path.is_dir():
-        return Kind.DIRECTORY, None
     try:
+        if path.is_dir():
+            return Kind.DIRECTORY, None
         # A pipe without a writer would hold the opening of it for ever, and what is read of one cannot be read again.
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError("this is no regular file", place=place, remedy="Save what it holds to a file.")
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
     except FileNotFoundError:
-        raise InputError("there is no such file", place=place, remedy=_REMEDY) from None
+        raise InputError(
+            "there is no such file", place=place, remedy="Give the path of one, or - for a paste."
+        ) from None
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", place=place, remedy=_REMEDY) from None
+        raise InputError(
+            f"cannot be read: {error.strerror or error}", place=place, remedy="Give a file that you may read."
+        ) from None
     if is_run_file(head):
         return Kind.RUN, None
+    _refuse_nuls(head, place)
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start:
-        raise InputError("the file is empty", place=place, remedy=_REMEDY)
+        raise InputError("the file is empty", place=place, remedy="See whether what should write it did, and where to.")
     foreign = foreign_of(start)
     if foreign is not None:
         return Kind.LOAD_TOOL, foreign
@@ -157,6 +162,13 @@ def _anything(head: bytes, start: bytes, place: str) -> tuple[Kind, Format]:
     # As a person would read it: the first line, and no b'…'.
     line = head[:40].split(b"\n", maxsplit=1)[0].decode("utf-8", "replace").rstrip("\r")
     raise InputError(f"this is no evidence that is known; it begins with {line!r}", place=place, remedy=_REMEDY)
+
+
+def _refuse_nuls(head: bytes, place: str) -> None:
+    """Before anybody looks for lines in it: a sparse file of zeros is one line of gigabytes."""
+    if head.count(0) * 10 > len(head):
+        words, remedy = binary_words(head) or ("it begins with NUL bytes", NULS_REMEDY)
+        raise InputError(words, place=place, remedy=remedy)
 
 
 def _other_kind(start: bytes, name: str) -> tuple[Kind, Format | None] | None:

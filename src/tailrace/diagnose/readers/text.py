@@ -11,6 +11,7 @@ from tailrace.diagnose.observed import Observed, Understood
 from tailrace.diagnose.readers.bench_command import commands_in, is_bench_command
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.grids import Line, grids_in
+from tailrace.diagnose.readers.html_tables import with_pipes
 from tailrace.diagnose.readers.printed import is_printed_row, is_titled, runs_in
 from tailrace.diagnose.readers.prose import is_code, is_sentence
 from tailrace.diagnose.readers.table_arms import arms_of
@@ -36,6 +37,7 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
 
     Lines beyond the first `most` are counted as not understood.
     """
+    lines = with_pipes(lines)
     filled = [(number, text) for number, text in lines if text.strip()]
     total = len(filled)
     beyond = filled[most:]
@@ -80,6 +82,7 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
 def _matches(head: str, name: str) -> bool:
     del name
     lines = [(number, text) for number, text in enumerate(head.splitlines()[:_LOOKED_AT], start=1) if text.strip()]
+    lines = with_pipes(lines)
     texts = [text for _, text in lines]
     if is_titled(head) or any(map(is_bench_command, texts)):
         return True

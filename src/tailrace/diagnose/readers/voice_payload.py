@@ -33,8 +33,9 @@ _TELLS: Final = re.compile(
     r'|"(?:ttfb|processing)"\s*:\s*\[\s*\{\s*"processor"'
 )
 _CONSOLE: Final = re.compile(
-    r"(?P<service>\w*(?P<part>STT|LLM|TTS)\w*)#\d+ (?P<what>TTFB|TTFA|text aggregation time|processing time): "
-    r"(?P<value>\d+(?:\.\d+)?)"
+    r"(?<!\w)(?P<service>\w{0,80}?(?P<part>STT|LLM|TTS)\w{0,80})#\d{1,9} "
+    r"(?P<what>TTFB|TTFA|text aggregation time|processing time): "
+    r"(?P<value>\d{1,15}(?:\.\d{1,15})?)"
 )
 _REPR: Final = re.compile(r"\b(?P<kind>EOU|STT|LLM|TTS)Metrics\((?P<pairs>[^()\n]{0,4000})\)")
 _LINE: Final = re.compile(r"\b(?P<kind>EOU|STT|LLM|TTS) metrics: (?P<pairs>(?:\w+=[^\s,\"{}]+(?:, *)?){1,40})")

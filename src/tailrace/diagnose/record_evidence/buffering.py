@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from tailrace.analyze.labels import among, codes_of
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.stream_bursts import StreamBursts, stream_bursts
@@ -28,9 +29,10 @@ def bursty_path(evidence: EvidenceSet) -> tuple[str, StreamBursts] | None:
     """(name of the path, its streams) where most streams of a backend, or of all, come in bursts or at once."""
     window = evidence.now
     every = stream_bursts(window)
-    labels = window.done.column("backend").astype(str)
-    for name in ["", *sorted(set(labels) - {""})]:
-        mine = every if not name else every.of(labels == name)
+    labels = window.done.column("backend")
+    _, names = codes_of(labels)
+    for name in ["", *(name for name in names if name)]:
+        mine = every if not name else every.of(among(labels, {name}))
         if mine.rows.size >= LEAST and float(mine.bursty.mean()) >= MOST:
             return name, mine
     return None

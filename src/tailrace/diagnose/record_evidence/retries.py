@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.labels import among
 from tailrace.analyze.timebase import starts_ns
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
@@ -95,9 +96,9 @@ def _attempts(window: Window) -> tuple[Floats, bool]:
     """(attempts of each request that a client wanted, whether clients repeated it themselves)."""
     every = window.every
     own = np.maximum(every.column("attempts").astype(np.float64), 1.0 + every.column("retries").astype(np.float64))
-    ids = every.column("client_request_id").astype(str)
-    named = ids != ""
+    named = ~among(every.column("client_request_id"), {""})
     if named.any():
+        ids = every.column("client_request_id").astype(str)
         _, place = np.unique(ids[named], return_inverse=True)
         theirs = np.bincount(place, weights=own[named])
         if (theirs.size and float((theirs > own[named].max()).mean()) > 0) or float(theirs.mean()) > float(

@@ -50,7 +50,7 @@ _NEED_VERB: Final = frozenset({"vllm", "sglang"})
 _NAMING: Final = frozenset({"-v", "--volume", "--name", "-e", "--env", "-w", "--workdir", "--mount"})
 """Options of container runners whose value may look like an image's name."""
 _VERBS: Final = {"vllm": "serve", "sglang": "serve", "tensorrt_llm": "serve"}
-_UNIT: Final = re.compile(r"^\s*ExecStart=[-@:+!|]*", re.MULTILINE)
+_UNIT: Final = re.compile(r"^[^\S\n]*ExecStart=[-@:+!|]*", re.MULTILINE)
 """What stands before the command in a systemd unit."""
 _GOES_ON: Final = re.compile(r"\s*-")
 _OPTION: Final = re.compile(r"--?[A-Za-z]")

@@ -16,9 +16,12 @@ from tailrace.diagnose.causes.validity.mean_dilution import MeanDilution
 from tailrace.diagnose.causes.validity.metric_bug import MetricBug
 from tailrace.diagnose.causes.validity.metric_gap import MetricGap
 from tailrace.diagnose.causes.validity.metric_unit import MetricUnit
+from tailrace.diagnose.causes.validity.survivor_bias import SurvivorBias
 from tailrace.diagnose.causes.validity.trace_gap import TraceGap
+from tailrace.diagnose.causes.validity.unequal_work import UnequalWork
+from tailrace.diagnose.causes.validity.warm_up import WarmUp
 
-__all__ = ["JUDGEMENTS", "VALIDITY"]
+__all__ = ["CHECKS", "JUDGEMENTS", "VALIDITY"]
 
 VALIDITY: Final[tuple[Cause, ...]] = (
     MetricBug(),
@@ -39,5 +42,10 @@ JUDGEMENTS: Final[tuple[Cause, ...]] = (
     AbTailRegressed(),
     AbTailImproved(),
     BucketCeiling(),
+    SurvivorBias(),
+    WarmUp(),
+    UnequalWork(),
 )
 """What a measurement can carry: where a cause is as sure, the cause is the answer."""
+CHECKS: Final[tuple[Cause, ...]] = (*VALIDITY, *JUDGEMENTS)
+"""Their rules on records run first, and what they find may forbid everything else."""

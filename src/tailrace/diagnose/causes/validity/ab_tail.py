@@ -7,6 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 from tailrace.diagnose.arm_numbers import concurrency_of, pairs_of, seen, unlike
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.diagnose.unfinished import lost_share
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.stats.quantiles import needed
 
@@ -75,7 +76,7 @@ def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides:
             break
     n = [arm.get("n") for arm in (before, after)]
     fewest = min((one for one in n if one is not None), default=None) if any(n) else observed.number("n", "num_prompts")
-    failed = (_failed(before), _failed(after))
+    failed = (lost_share(before), lost_share(after))
     rate = next(
         (
             (name, change)
@@ -118,17 +119,6 @@ def _percent(old: Quoted | None, new: Quoted | None) -> float | None:
     if old is None or new is None or old.relative or new.relative or old.value <= 0 or old.unit != new.unit:
         return None
     return 100.0 * (new.value / old.value - 1.0)
-
-
-def _failed(arm: Arm) -> float | None:
-    share = arm.get("failed_share")
-    if share is not None:
-        return share
-    good = arm.get("success_share")
-    if good is not None:
-        return 1.0 - good
-    failed, n = arm.get("failed"), arm.get("n")
-    return None if failed is None or not n else failed / max(n + failed, 1.0)
 
 
 class _AbTail(Cause):

@@ -9,6 +9,7 @@ import numpy as np
 
 from tailrace.diagnose.arm_numbers import concurrency_of, name_of, seen, shown
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Rows
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
@@ -28,6 +29,26 @@ class BenchClientQueue(Cause):
     needs: ClassVar[tuple[str, ...]] = ("t_intended and t_send of each request",)
     disproof: ClassVar[str] = "send = intended for every request: the queue is the server's."
     action: ClassVar[Action] = Action.COLLECT
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """A load generator that says that it was the limit itself."""
+        if not evidence.client.limited:
+            return None
+        why = evidence.client.why or "it says so"
+        return self.finding(
+            statement=f"The load generator itself was the limit: {why}.",
+            evidence=[Evidence(text=why, source="trailer:client", name="client_limited")],
+            explains_ms=None,
+            relation="the client's own health check failed",
+            n=len(evidence.table),
+            advice="Measure again with less load on the client's machine or from several machines.",
+            price="A second machine for the load.",
+            verify=evidence.verify_command,
+        )
+
+    def forbids(self, evidence: EvidenceSet) -> bool:
+        """Always: what was measured is the client."""
+        return evidence.client.limited
 
     def observe(self, observed: Observed) -> Finding | None:
         """Waves of requests; which side they wait on needs two stamps."""

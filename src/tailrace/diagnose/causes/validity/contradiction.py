@@ -1,4 +1,4 @@
-"""INSUFFICIENT_EVIDENCE of numbers that contradict each other: nobody can say which of them holds."""
+"""INSUFFICIENT_EVIDENCE of numbers that contradict each other, or of which too many were lost on their way."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import ClassVar, Final
 
 from tailrace.diagnose.arm_numbers import shown
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.lost_on_the_way import MOST, lost_on_the_way
 from tailrace.diagnose.observed import Arm, Observed
 from tailrace.model.finding import Action, Finding
 
@@ -18,7 +20,9 @@ _MOST: Final = 3
 
 
 class Contradiction(Cause):
-    """n, duration and rate of one run disagree, or it holds more requests at once than it was allowed."""
+    """n, duration and rate of one run disagree; it holds more requests at once than it was allowed; records, spans or
+    samples were dropped before anybody could read them.
+    """
 
     code: ClassVar[str] = "INSUFFICIENT_EVIDENCE"
     stage: ClassVar[str] = ""
@@ -27,9 +31,22 @@ class Contradiction(Cause):
     action: ClassVar[Action] = Action.COLLECT
     ends: ClassVar[bool] = True
 
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """Records that were dropped on their way."""
+        if evidence.dropped <= MOST:
+            return None
+        return self.insufficient(
+            f"all records: {evidence.dropped:.1%} of them were dropped, above 1 % nothing is concluded"
+        )
+
+    def forbids(self, evidence: EvidenceSet) -> bool:
+        """Always: those that are missing are not missing at random."""
+        return evidence.dropped > MOST
+
     def observe(self, observed: Observed) -> Finding | None:
-        """What contradicts what, with the arithmetic."""
-        found = [text for arm in observed.arms for text in contradictions(arm)]
+        """What was dropped by an exporter; what contradicts what, with the arithmetic."""
+        found = lost_on_the_way(observed)
+        found += [text for arm in observed.arms for text in contradictions(arm)]
         return self.insufficient(*found[:_MOST]) if found else None
 
 

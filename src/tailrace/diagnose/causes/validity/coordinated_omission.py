@@ -8,7 +8,9 @@ import numpy as np
 
 from tailrace.diagnose.arm_numbers import concurrency_of, seen, shown
 from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed, Rows
+from tailrace.diagnose.record_evidence.late_sends import late_sends
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.stats.quantiles import needed, quantile, supported
 
@@ -33,6 +35,10 @@ class CoordinatedOmission(Cause):
     disproof: ClassVar[str] = "The difference between the two stamps is about 0."
     action: ClassVar[Action] = Action.COLLECT
     ends: ClassVar[bool] = True
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """Records that were sent late."""
+        return late_sends(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """Two stamps; a delay before the send; a rate that the limit cannot carry."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import ClassVar, Final
 
 from tailrace.diagnose.arm_numbers import name_of, pairs_of, seen, shown
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.model.finding import Action, Finding, Level
+from tailrace.diagnose.observed import Arm, Histogram, Observed, Quoted
+from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["DefinitionChange"]
 
@@ -17,6 +18,12 @@ STILL: Final = 0.1
 _CLIENT: Final = re.compile(r"client|user|gateway|probe|bench|measured", re.IGNORECASE)
 _SERVER: Final = re.compile(r"server|engine|metric|prometheus|vllm:|sglang:|scrape|dashboard|grafana", re.IGNORECASE)
 _VERSION: Final = re.compile(r"version|upgrad|release|\bv?\d+\.\d+", re.IGNORECASE)
+_VERSIONS: Final = re.compile(
+    r"[^.\n]{0,40}\b(?:upgrad\w*|version|release)\b[^\n]{0,40}\d+\.\d+[^\n]{0,20}|\bv?\d+\.\d+(?:\.\d+)?\s*(?:->|→|to)\s*"
+    r"v?\d+\.\d+(?:\.\d+)?",
+    re.IGNORECASE,
+)
+LEAST: Final = 20
 _LATENCIES: Final = ("ttft", "e2e", "itl", "tpot", "queue")
 
 
@@ -40,7 +47,55 @@ class DefinitionChange(Cause):
                 found = self._metric(before, after, metric)
                 if found is not None:
                     return found
+        return self._scrapes(observed, f"{changed} {' '.join(observed.notes)}")
+
+    def _scrapes(self, observed: Observed, words: str) -> Finding | None:
+        """A histogram's mean that jumps between two windows of scrapes, where a change of version is told."""
+        told = _VERSIONS.search(words)
+        if told is None:
+            return None
+        for metric in _LATENCIES:
+            known = [item for item in observed.windows(metric) if not item.lifetime and item.n >= LEAST and item.mean]
+            for old, new in pairwise(known):
+                jump = (new.mean or 0.0) / (old.mean or 1.0)
+                if 1.0 / JUMP < jump < JUMP:
+                    continue
+                client = _of_clients(observed, metric)
+                if client is not None and abs(client[1] / client[0] - 1.0) > STILL:
+                    return None
+                return self._jumped(old, new, jump, told[0], client)
         return None
+
+    def _jumped(
+        self, old: Histogram, new: Histogram, jump: float, version: str, client: tuple[float, float] | None
+    ) -> Finding:
+        means = f"{shown(round(old.mean or 0.0, 2))} -> {shown(round(new.mean or 0.0, 2))} {new.unit}"
+        place = str(new.place) or new.raw
+        evidence = [
+            Evidence(
+                text=f"mean of {new.raw or new.name} {means} between two windows (n = {old.n:.0f}, {new.n:.0f})",
+                source=place, name=f"{new.name}.mean", value=new.mean, unit=new.unit,
+            ),
+            Evidence(text=f"a change of version is told: {version.strip()[:80]}", source="notes", name="changed"),
+        ]  # fmt: skip
+        seen_by = "what clients saw is not known"
+        if client is not None:
+            seen_by = f"clients saw {shown(client[0])} -> {shown(client[1])} ms"
+            evidence.append(Evidence(text=seen_by, source="facts", name=new.name, value=client[1], unit="ms"))
+        return self.finding(
+            statement=f"The mean of {new.name.upper()} went {means} with the version, while {seen_by}: the metric may "
+            "mean another thing now.",
+            evidence=evidence,
+            explains_ms=None,
+            relation=f"server x {jump:.2f}" + ("" if client is None else f", client x {client[1] / client[0]:.2f}"),
+            n=int(new.n),
+            advice="Compare with stamps of a client or a gateway before calling it a regression, and read what the new "
+            "version counts from.",
+            price="Dashboards across the change cannot be read as one line.",
+            verify="tailrace bench http://localhost:8000 --rate 5 --duration 60",
+            missing=[] if client is not None else ["the client's TTFT in both versions"],
+            rivals=[] if client is not None else ["COMPUTE_KERNEL_REGRESSION"],
+        )
 
     def _metric(self, before: Arm, after: Arm, metric: str) -> Finding | None:
         server = _both(before, after, metric, _SERVER)
@@ -75,6 +130,16 @@ class DefinitionChange(Cause):
             rivals=[] if client is not None else ["COMPUTE_KERNEL_REGRESSION"],
             level=None if client is not None else Level.SUSPECTED,
         )
+
+
+def _of_clients(observed: Observed, metric: str) -> tuple[float, float] | None:
+    """The same latency as a pair of arms has it: what a load test or a form says is a client's."""
+    for before, after in pairs_of(observed.arms):
+        for stat in ("mean", "p50", "p99"):
+            old, new = before.get(metric, stat), after.get(metric, stat)
+            if old and new:
+                return old, new
+    return None
 
 
 def _both(before: Arm, after: Arm, metric: str, words: re.Pattern[str]) -> tuple[Quoted, Quoted] | None:

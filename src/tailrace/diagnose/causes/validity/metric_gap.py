@@ -8,7 +8,10 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.held_by_engine import held_by_engine
+from tailrace.diagnose.series_evidence.held_in_scrapes import held_in_scrapes
 from tailrace.diagnose.speech_evidence.turns import turns_of
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -30,6 +33,11 @@ class MetricGap(Cause):
     needs: ClassVar[tuple[str, ...]] = ("the field for several utterances", "the audio that they held")
     disproof: ClassVar[str] = "The field is not 0 for some utterance."
     action: ClassVar[Action] = Action.COLLECT
+    beside_when_suspected: ClassVar[bool] = True
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """What the engine holds against what the records account for."""
+        return held_by_engine(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """A recogniser's `duration` that is 0 for every utterance."""
@@ -46,7 +54,7 @@ class MetricGap(Cause):
                 str(turns.place_of(int(np.flatnonzero(np.isfinite(durations))[0]))),
                 "duration",
             )
-        return self._of_form(observed)
+        return self._of_form(observed) or held_in_scrapes(self, observed)
 
     def _of_form(self, observed: Observed) -> Finding | None:
         told = " ".join([*observed.notes, *(f"{item.name} {item.value}" for item in observed.settings)])

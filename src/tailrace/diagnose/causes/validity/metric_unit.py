@@ -8,7 +8,9 @@ import numpy as np
 
 from tailrace.diagnose.arm_numbers import concurrency_of, seen, shown
 from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed, Rows
+from tailrace.diagnose.record_evidence.event_tokens import event_tokens
 from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 __all__ = ["MetricUnit"]
@@ -37,6 +39,10 @@ class MetricUnit(Cause):
     disproof: ClassVar[str] = "Client count / usage.completion_tokens is 1.00 +- 0.05."
     action: ClassVar[Action] = Action.FIX
     ends: ClassVar[bool] = True
+
+    def judge(self, evidence: EvidenceSet) -> Finding | None:
+        """Tokens of the events against the engine's own count."""
+        return event_tokens(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
         """Peak below mean; ITL x tokens/s far above 1000 at concurrency 1; counts that differ."""
