@@ -98,10 +98,7 @@ def gather(
         )
     if before is not None and before.table is None:
         raise InputError("it holds no records of requests", place=before.name, remedy="Give a run file or records.")
-    earlier = before.table if before is not None else None
-    windows = windows_of_requests(observed) if before is None and not _has_records(sources) else None
-    if windows is not None:
-        earlier, tables = windows[0], [windows[1]]
+    earlier, tables = _windows(sources, before, observed, tables)
     runs = [source.run for source in sources if source.run is not None]
     limited = next((run.trailer.client for run in runs if run.trailer and run.trailer.client.limited), None)
     first = runs[0].trailer.client if runs and runs[0].trailer else None
@@ -122,6 +119,17 @@ def gather(
         observed=observed,
         events=[event for source in sources for event in source.events],
     )
+
+
+def _windows(
+    sources: Sequence[Source], before: Source | None, observed: Observed, tables: list[RecordTable]
+) -> tuple[RecordTable | None, list[RecordTable]]:
+    """(the window before, the tables of the one in question): as given, or as a table of two arms says."""
+    if before is None and not _has_records(sources):
+        windows = windows_of_requests(observed)
+        if windows is not None:
+            return windows[0], [windows[1]]
+    return (None if before is None else before.table), tables
 
 
 def _bounded(observed: Observed) -> list[Arm]:
