@@ -89,7 +89,9 @@ def test_diagnose_names_the_cause_first(runs):
 def test_diagnose_without_fail_on_is_0_and_prints_the_answer_first(runs):
     done = tailrace_command("diagnose", runs["bad"])
     assert done.returncode == 0
-    assert done.stdout.startswith("The prefill of long prompts stops the streams")
+    paragraph = done.stdout.partition("\n\n")[0]
+    assert paragraph.startswith("The p99 of the longest chunk gap is "), "what is wrong"
+    assert "The prefill of long prompts stops the streams" in paragraph, "and why, before anything else"
     for part in ("relation:", "advice:", "price:", "would disprove it:", "verify:", "n = "):
         assert part in done.stdout
 

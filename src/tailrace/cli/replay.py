@@ -43,7 +43,7 @@ def replay(
 
     Slow alone, it is the request; slow only among its neighbours, it is the company.
 
-    Example: tailrace replay worst http://localhost:8000 --records before.run --with-neighbours
+    Example: tailrace replay worst http://localhost:8000 --records before.run
     """
     import re
 

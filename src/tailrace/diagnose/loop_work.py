@@ -33,7 +33,6 @@ AGREE: Final = 0.6
 RATIO: Final = (0.7, 1.35)
 OWN: Final = (0.5, 2.0)
 CERTAIN: Final = 4.0
-UNTOLD: Final = 0.5
 _GRID: Final = np.geomspace(10.0, 3000.0, 24)
 
 
@@ -63,12 +62,12 @@ class LoopWork(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether waits and gaps both follow, and the wait is not the engine's queue."""
+        """Whether waits and gaps both follow, and each request waits for its own work: in a queue it would not."""
         mine = self.own_t >= CERTAIN and OWN[0] <= self.own <= OWN[1]
         # In a long queue a small error of the work moves who is served when: then the usual length has to do.
         alike = self.agree >= AGREE or (self.r >= CLOSE and RATIO[0] <= self.ratio <= RATIO[1])
         felt = self.streams >= FELT and alike
-        return self.r >= FITS and felt and (mine or self.untold >= UNTOLD)
+        return self.r >= FITS and felt and mine
 
 
 class _Loop(NamedTuple):

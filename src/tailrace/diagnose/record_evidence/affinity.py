@@ -18,6 +18,8 @@ HALF: Final = 0.6
 """Those that moved hit less than this much of what those that stayed hit."""
 MIX_EQUAL: Final = 0.15
 LATER: Final = 0.05
+OF_USUAL: Final = 0.2
+"""Of the usual TTFT: so much is computed again for the mean request that the engine has less room for everything."""
 ENOUGH: Final = 0.3
 """Of the rise of the mean TTFT, what must be computed again to explain it."""
 
@@ -118,4 +120,6 @@ def _moves_the_usual(evidence: EvidenceSet, extra: np.ndarray) -> bool:
     if min(old.size, new.size) < 100:
         return False
     rose = float(new.mean() - old.mean())
-    return rose > LATER * float(np.median(old)) and float(extra.mean()) >= ENOUGH * rose
+    usual = float(np.median(new))
+    cost = float(extra.mean())
+    return (rose > LATER * float(np.median(old)) and cost >= ENOUGH * rose) or cost >= OF_USUAL * usual

@@ -22,6 +22,10 @@ LATE_MS: Final = 1_500.0
 LEAST: Final = 5
 GHOSTS: Final = 1.0
 FOLLOWS: Final = 0.4
+SURPLUS: Final = 0.2
+SOME: Final = 0.2
+CERTAIN: Final = 4.0
+"""Where a fifth of what the engine runs is nobody's, a weaker correlation that chance does not give is enough."""
 
 
 class _Ghosts(NamedTuple):
@@ -31,6 +35,7 @@ class _Ghosts(NamedTuple):
     """With what the cancelled ones would still have to do."""
     share: float
     """Of what the engine runs."""
+    n: int
 
 
 def cancelled_still_runs(cause: Cause, evidence: EvidenceSet) -> Finding | None:
@@ -89,7 +94,10 @@ def _by_slot(cause: Cause, evidence: EvidenceSet) -> Finding | None:
 def _by_ghosts(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     window = evidence.now
     found = _ghosts(window)
-    if found is None or found.mean < GHOSTS or found.correlation < FOLLOWS:
+    if found is None or found.mean < GHOSTS:
+        return None
+    many = found.share >= SURPLUS and found.correlation >= max(SOME, CERTAIN / found.n**0.5)
+    if found.correlation < FOLLOWS and not many:
         return None
     return _found(
         cause,
@@ -180,4 +188,6 @@ def _ghosts(window: Window) -> _Ghosts | None:
     over = known.end[gone.rows]
     expected = InFlight.of(over, over + left * float(np.median(pace)) * 1e6).at(known.sent[rows])
     total = float(seen[rows].mean())
-    return _Ghosts(float(surplus.mean()), spearman(surplus, expected), float(surplus.mean()) / max(total, 1e-9))
+    return _Ghosts(
+        float(surplus.mean()), spearman(surplus, expected), float(surplus.mean()) / max(total, 1e-9), int(rows.size)
+    )

@@ -25,6 +25,7 @@ APART: Final = 3.0
 CAUGHT_UP: Final = 3.0
 """Events that come with the first one."""
 FITS: Final = (0.4, 2.0)
+SAVED: Final = (0.6, 1.4)
 OF_LOAD: Final = 0.3
 MOST_HELD: Final = 0.7
 
@@ -34,6 +35,10 @@ class _Modes(NamedTuple):
     """By row of `done`."""
     low_ms: float
     high_ms: float
+    burst: float
+    """Events that come with the first one of the late mode (median), seen in timelines, or by how much sooner such an
+    answer is over than its tokens take at the usual pace."""
+    source: str
 
 
 def held_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
@@ -58,8 +63,7 @@ def held_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     if with_load > OF_LOAD:
         return None
     pace = window.median_gap_ms if window.median_gap_ms > INSTANT else _pace(window)
-    theirs = first[modes.held & ~np.isnan(first)]
-    burst = float(np.median(theirs))
+    burst = modes.burst
     hold = modes.high_ms - modes.low_ms
     count = int(modes.held.sum())
     return cause.finding(
@@ -76,7 +80,7 @@ def held_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
             ),
             Evidence(
                 f"{burst:.0f} events come with the first one of those (median)",
-                "timeline",
+                modes.source,
                 "first_burst",
                 round(burst, 1),
             ),
@@ -129,10 +133,15 @@ def _modes(window: Window, first: NDArray[np.float64]) -> _Modes | None:
     held = np.zeros(window.n, dtype=bool)
     held[order[at:]] = True
     seen = held & ~np.isnan(first)
-    if seen.sum() < LEAST:
-        return None
     hold = float(np.median(high) - np.median(low))
     pace = _pace(window)
+    if seen.sum() < LEAST:
+        burst = _caught_up(window, held, rows, hold)
+        if burst is None or (empty < width / APART and empty < 0.3 * hold):
+            return None
+        return _Modes(
+            held, float(np.median(low)), float(np.median(high)), burst, "record:tpot_ns, record:output_tokens"
+        )
     caught = first[seen] >= CAUGHT_UP
     # As many as were made meanwhile; or the whole answer, where it was done before the hold was over.
     events = window.done.column("chunk_gap_count") + 1.0
@@ -141,4 +150,25 @@ def _modes(window: Window, first: NDArray[np.float64]) -> _Modes | None:
     fits = made <= FITS[1] * hold and (made >= FITS[0] * hold or whole > 0.5)
     if float(caught.mean()) < MOST_HELD or not fits or (empty < width / APART and empty < 0.3 * hold):
         return None
-    return _Modes(held, float(np.median(low)), float(np.median(high)))
+    burst = float(np.median(first[seen]))
+    return _Modes(held, float(np.median(low)), float(np.median(high)), burst, "timeline")
+
+
+def _caught_up(window: Window, held: Mask, rows: NDArray[np.int64], hold: float) -> float | None:
+    """Tokens that came with the first one, where few timelines were kept: what was made during the hold is there at its
+    end, so a held answer's decoding looks shorter by the hold than its tokens take. A wait before the engine leaves it
+    as long as it was.
+    """
+    tpot, tokens = window.done.ms("tpot"), np.nan_to_num(window.done.column("output_tokens"), nan=0.0)
+    others = rows[~held[rows] & ~np.isnan(tpot[rows])]
+    if others.size < LEAST:
+        return None
+    pace = float(np.median(tpot[others]))
+    long = rows[held[rows] & (tokens[rows] * pace >= 1.5 * hold) & ~np.isnan(tpot[rows])]
+    if long.size < LEAST or pace <= 0:
+        return None
+    saved = (pace - tpot[long]) * tokens[long]
+    middle = float(np.median(saved))
+    if not SAVED[0] * hold <= middle <= SAVED[1] * hold:
+        return None
+    return middle / pace

@@ -19,6 +19,10 @@ SKEW: Final = 2.0
 """Largest mean in flight over the mean of the replicas; two replicas cannot exceed 2, so half of the way counts."""
 WORK: Final = 1.15
 SLOWER: Final = 1.3
+TILTED: Final = 1.4
+EVEN: Final = 1.25
+CERTAIN: Final = 4.0
+PACE: Final = 1.1
 
 
 def threshold(count: int) -> float:
@@ -42,14 +46,16 @@ def skew_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     served = replicas(window)
     if served.n < 2 or window.n < 50:
         return None
-    if served.skew < threshold(served.n):
+    least = threshold(served.n)
+    tilted = _tilted(evidence, served)
+    if served.skew < (min(least, TILTED) if tilted else least):
         return None
     hot = served.of_row == served.hot
     rest = (served.of_row >= 0) & ~hot
     if hot.sum() < LEAST:
         return None
     explains = window.explain(cause.code, lost_on_hot(window, served))
-    if not cause.carries(evidence, explains):
+    if not cause.carries(evidence, explains) and not (tilted and _slower_there(window, hot, rest)):
         return None
     theirs, others = (window.done.ms("e2e")[rows] for rows in (hot, rest))
     slower = float(np.median(theirs)) / max(float(np.median(others)), 1e-9) if others.size else float("inf")
@@ -98,7 +104,7 @@ def skew_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         ],
         explains_ms=explains,
         relation=f"max in flight / mean = {served.in_flight[served.hot]:.1f} / {mean:.1f} = {served.skew:.2f} > "
-        f"{threshold(served.n):.2g}",
+        f"{min(least, TILTED) if tilted else least:.2g}" + (" (even in the window before)" if tilted else ""),
         n=window.n,
         advice="Balance by what a replica has under way and queued (least requests, or tokens under way), not by "
         "turns or by the number of requests; do not add replicas before: the new one takes from the idle ones.",
@@ -111,3 +117,25 @@ def skew_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
             *([] if slower >= SLOWER else [f"its requests take {slower:.2f} x as long as the others' (median)"]),
         ],
     )
+
+
+def _tilted(evidence: EvidenceSet, served: Replicas) -> bool:
+    """Whether the same replicas had even loads in the window before, and the fullest now gets more of the requests than
+    chance gives it.
+    """
+    if evidence.before is None or evidence.before.n < 50:
+        return False
+    old = replicas(evidence.before)
+    if old.names != served.names or old.skew > EVEN:
+        return False
+    n_old, n_now = float(old.requests.sum()), float(served.requests.sum())
+    a, b = float(old.requests[served.hot]) / n_old, float(served.requests[served.hot]) / n_now
+    pooled = (a * n_old + b * n_now) / (n_old + n_now)
+    return b - a > CERTAIN * float(np.sqrt(pooled * (1 - pooled) * (1 / n_old + 1 / n_now)))
+
+
+def _slower_there(window: Window, hot: NDArray[np.bool_], rest: NDArray[np.bool_]) -> bool:
+    """Whether a token takes a tenth longer there: the batch is that much fuller, whoever makes the tail."""
+    pace = window.done.ms("tpot")
+    theirs, others = (pace[rows & ~np.isnan(pace)] for rows in (hot, rest))
+    return min(theirs.size, others.size) >= LEAST and float(np.median(theirs)) >= PACE * float(np.median(others))

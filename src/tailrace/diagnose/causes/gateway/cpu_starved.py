@@ -27,6 +27,7 @@ PRESSURE: Final = 0.25
 COVERED: Final = 0.8
 MORE: Final = 1.2
 FEW_LOST: Final = 0.25
+SLOWER: Final = 1.2
 
 
 class _Withheld(NamedTuple):
@@ -89,7 +90,12 @@ class CpuStarved(Cause):
         lost = window.lost.total
         explained, part = _where_it_was_lost(window, shares)
         explains = window.explain(self.code, explained)
-        if not self.carries(evidence, explains):
+        for_all = _slow_for_all(evidence)
+        if for_all:
+            # Every token of everybody: what the slow requests lost beyond the others does not show it.
+            inside = shares.inside_ms(window.start, window.end)
+            explains = max(explains, float(np.median(inside)))
+        if not self.carries(evidence, explains) and not for_all:
             return None
         others = np.ones(window.n, dtype=bool)
         others[window.tail] = False
@@ -101,9 +107,10 @@ class CpuStarved(Cause):
         )
         missing, rivals = [], []
         if slow < MORE * rest:
-            if others.any() and float(lost[others].mean()) < FEW_LOST * window.tail_lost_ms:
+            if not for_all and others.any() and float(lost[others].mean()) < FEW_LOST * window.tail_lost_ms:
                 return None  # those who lost nothing were hit as hard: it is not what makes the difference
-            missing.append("a window in which the engine has its CPU: all requests of this one were hit alike")
+            if for_all != "before":
+                missing.append("a window in which the engine has its CPU: all requests of this one were hit alike")
         first = np.where(np.isnan(window.first), window.end, window.first)
         if float(np.median(shares.covered(window.start, first)[window.tail])) < COVERED:
             missing.append("samples of the machine for the whole time in which the slow requests waited")
@@ -194,6 +201,22 @@ def _share(state: HostState, process: ProcessState) -> float:
     group = process.cgroup
     throttled = (group.throttled_ns or 0) / state.interval_ns if group is not None and group.quota_cores else 0.0
     return min(1.0, max(throttled, process.worst_thread_wait or 0.0))
+
+
+def _slow_for_all(evidence: EvidenceSet) -> str:
+    """`before` where the usual token takes a fifth longer than in the window before, `objective` where it breaks its
+    objective; else empty.
+    """
+    window = evidence.now
+    pace = window.done.ms("tpot")
+    if np.isnan(pace).all():
+        return ""
+    usual = float(np.nanmedian(pace))
+    earlier = np.empty(0) if evidence.before is None else evidence.before.done.ms("tpot")
+    if earlier.size and not np.isnan(earlier).all() and usual >= SLOWER * float(np.nanmedian(earlier)):
+        return "before"
+    bounds = evidence.objectives.bounds.get("tpot", {})
+    return "objective" if bounds and usual > min(bounds.values()) / 1e6 else ""
 
 
 def _withheld(processes: list[ProcessState]) -> _Withheld:

@@ -10,6 +10,7 @@ from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.collector import pauses_in_timelines
 from tailrace.diagnose.series_evidence.gc_in_series import ADVICE, PRICE, VERIFY, gc_in_series
 from tailrace.diagnose.series_evidence.gc_stated import gc_stated
+from tailrace.diagnose.summary_stops import summary_stops
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["GcPause"]
@@ -25,8 +26,9 @@ class GcPause(Cause):
     action: ClassVar[Action] = Action.FIX
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
-        """It needs timelines."""
-        return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+        """It needs timelines, or the longest gaps of streams that overlap."""
+        known = evidence.now.gaps.rows or summary_stops(evidence.now) is not None
+        return "" if known else "timelines of streams (none was kept)"
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

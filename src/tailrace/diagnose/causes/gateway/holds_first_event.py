@@ -24,8 +24,9 @@ class HoldsFirstEvent(Cause):
     action: ClassVar[Action] = Action.FIX
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
-        """It needs timelines."""
-        return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+        """It needs timelines, or the pace of whole answers."""
+        known = evidence.now.gaps.rows or bool((evidence.now.done.column("tpot_ns") > 0).any())
+        return "" if known else "timelines of streams (none was kept), or TPOT and output tokens"
 
     def observe(self, observed: Observed) -> Finding | None:
         """From tables, forms and printed benchmarks."""

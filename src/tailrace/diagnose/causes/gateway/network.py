@@ -23,6 +23,8 @@ ROUND_TRIPS: Final = 2
 """Of a request on a connection that is there: the request and its first answer; each may wait for one loss."""
 MANY: Final = 0.3
 LEAST_RTT: Final = 3
+LEAST_AGAIN: Final = 2
+"""Connections looked at: the waits of all requests say the rest."""
 LONG_MS: Final = 15.0
 LONG_SHARE: Final = 0.2
 RTO_MS: Final = (200.0, 480.0)
@@ -124,7 +126,7 @@ class Network(Cause):
         again = window.done.column("upstream_retransmits")
         known = ~np.isnan(again)
         longest = window.done.ms("chunk_gap_max")
-        if known.sum() < LEAST_RTT or float((again[known] > 0).mean()) < MANY:
+        if known.sum() < LEAST_AGAIN or float((again[known] > 0).mean()) < MANY:
             return None
         waits = np.fmax(longest, np.nan_to_num(window.done.ms("unattributed"), nan=0.0))
         of_timeout = (waits >= RTO_MS[0]) & (waits <= RTO_MS[1])

@@ -23,6 +23,9 @@ CPU_FULL: Final = 0.8
 SAME_LAG: Final = 1.5
 FEW_LOST: Final = 0.25
 HALF: Final = 0.5
+GAP_MS: Final = 100.0
+GAP_SHARE: Final = 0.02
+LEAST_GAPS: Final = 10
 HELD: Final = 0.10
 """Of enforcement periods or of the time: below it, nothing kept the gateway from running."""
 _HELD_ADVICE: Final = {
@@ -40,6 +43,21 @@ def _own_ms(window: Window) -> NDArray[np.float64]:
     with np.errstate(invalid="ignore"):
         heavy = overhead > OVERHEAD_SHARE * window.done.ms("e2e")
     return np.maximum(lag, np.where(heavy, overhead, 0.0))
+
+
+def _longest_gaps(window: Window) -> bool:
+    """Whether the streams that lived through a long lag of ours have their longest gap in it, and the others have none:
+    short lags keep no timeline, so what the slow requests lost does not show them.
+    """
+    lag, gap = window.done.ms("loop_lag"), window.done.ms("chunk_gap_max")
+    known = ~np.isnan(lag) & ~np.isnan(gap)
+    long = known & (lag >= max(GAP_MS, 3.0 * float(np.nanmedian(lag)) if known.any() else 0.0))
+    others = known & (lag < 0.3 * GAP_MS)
+    if min(int(long.sum()), int(others.sum())) < LEAST_GAPS or long.sum() < GAP_SHARE * known.sum():
+        return False
+    ratio = gap[long] / lag[long]
+    alike = float(((ratio >= 0.7) & (ratio <= 1.5)).mean())
+    return alike >= 0.5 and float(np.median(gap[others])) < 0.5 * float(np.median(gap[long]))
 
 
 def _held(evidence: EvidenceSet) -> Evidence | None:
@@ -81,7 +99,8 @@ class SelfBottleneck(Cause):
             return None
         own, lost = _own_ms(window), window.lost.total
         explains = window.explain(self.code, np.minimum(own, lost))
-        if explains < SHARE * window.tail_lost_ms or not self.carries(evidence, explains):
+        gaps = _longest_gaps(window)
+        if (explains < SHARE * window.tail_lost_ms or not self.carries(evidence, explains)) and not gaps:
             return None
         others = np.ones(window.n, dtype=bool)
         others[window.tail] = False
@@ -90,7 +109,12 @@ class SelfBottleneck(Cause):
             f"the gateway stood still for {slow:.0f} ms in the slow requests, {rest:.0f} ms in the others (median)"
         ]
         few = float(lost[others].mean()) if others.any() else 0.0
-        if others.any() and slow < SAME_LAG * rest and few < min(FEW_LOST * window.tail_lost_ms, HALF * rest):
+        if (
+            not gaps
+            and others.any()
+            and slow < SAME_LAG * rest
+            and few < min(FEW_LOST * window.tail_lost_ms, HALF * rest)
+        ):
             return None  # those with the same lag lost nothing: it is not what makes the difference
         cpu = window.done.column("gateway_cpu")[window.tail]
         cpu = cpu[~np.isnan(cpu)]

@@ -24,6 +24,7 @@ __all__ = ["PostprocessSlow", "PreprocessSlow", "StageSlow"]
 MOST: Final = 0.5
 """The stage is the cause if it has at least this share of what is late, or of the tail's excess."""
 LATE_SHARE: Final = 0.01
+MIN_OVER: Final = 8
 MIN_LATE: Final = 3
 MIN_WELL: Final = 5
 """Requests that ran in time, to compare with; fewer leave open whether the stage is ever fast."""
@@ -170,6 +171,18 @@ class StageSlow(Cause):
         grown = self._grown_before_token(evidence, usual, usual_ttft)
         if grown is not None:
             return grown
+        waits = np.nan_to_num(window.done.ms("ttft"), nan=0.0)
+        over = np.flatnonzero(window.interactive & (waits > bound)) if bound else np.empty(0, dtype=np.int64)
+        if over.size >= MIN_OVER and float(np.median(times[over] / waits[over])) >= MOST:
+            theirs, whole = float(np.median(times[over])), float(np.median(waits[over]))
+            return self._of_tail(
+                evidence,
+                self._longest_part(window.done.where(over)),
+                f"The {over.size} requests over the objective of {bound:.0f} ms spend {theirs:.0f} ms in {self.stage}, "
+                f"before the engine has them: most of their {whole:.0f} ms to the first token.",
+                (theirs, f"{theirs:.0f} ms in {self.stage} (median of the {over.size} over {bound:.0f} ms)"),
+                (whole, f"{whole:.0f} ms to the first token (median of those)"),
+            )
         excess = np.maximum(times - usual, 0.0)
         explains = window.explain(self.code, excess)
         of_tail = excess[window.tail]
