@@ -15,6 +15,7 @@ from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Arm, Observed, Role, Understood
 from tailrace.diagnose.readers.gpu_series import series_of_gpus
 from tailrace.diagnose.readers.metric_observations import observations_of
+from tailrace.diagnose.readers.request_table import windows_of_requests
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.source import Kind, Source
 from tailrace.model.engine_state import EngineState
@@ -97,6 +98,7 @@ def gather(
         )
     if before is not None and before.table is None:
         raise InputError("it holds no records of requests", place=before.name, remedy="Give a run file or records.")
+    earlier, tables = _windows(sources, before, observed, tables)
     runs = [source.run for source in sources if source.run is not None]
     limited = next((run.trailer.client for run in runs if run.trailer and run.trailer.client.limited), None)
     first = runs[0].trailer.client if runs and runs[0].trailer else None
@@ -105,7 +107,7 @@ def gather(
         notes.append(f"{copies} requests stand in more than one source: each is counted once")
     return EvidenceSet(
         table,
-        before=with_inferred(before.table) if before and before.table is not None else None,
+        before=None if earlier is None else with_inferred(earlier),
         header=runs[0].header if runs else None,
         client=limited or first,
         states=_states(sources),
@@ -117,6 +119,17 @@ def gather(
         observed=observed,
         events=[event for source in sources for event in source.events],
     )
+
+
+def _windows(
+    sources: Sequence[Source], before: Source | None, observed: Observed, tables: list[RecordTable]
+) -> tuple[RecordTable | None, list[RecordTable]]:
+    """(the window before, the tables of the one in question): as given, or as a table of two arms says."""
+    if before is None and not _has_records(sources):
+        windows = windows_of_requests(observed)
+        if windows is not None:
+            return windows[0], [windows[1]]
+    return (None if before is None else before.table), tables
 
 
 def _bounded(observed: Observed) -> list[Arm]:

@@ -35,6 +35,9 @@ def wrong_speech_stamps(cause: Cause, observed: Observed) -> Finding | None:
         found = _always_zero(cause, turns) or _stopped_first(cause, turns) or _negative(cause, turns)
         if found is not None:
             return found
+    early = [one for stream in speech_streams(observed) if (one := _before_its_audio(cause, stream)) is not None]
+    if early:
+        return max(early, key=lambda one: one.n)
     found_in = [one for stream in speech_streams(observed) if (one := _arrival(cause, stream)) is not None]
     return max(found_in, key=lambda one: one.n) if found_in else None
 
@@ -161,6 +164,47 @@ def _negative(cause: Cause, turns: Turns) -> Finding | None:
             verify="tailrace diagnose turns.csv",
         )
     return None
+
+
+def _before_its_audio(cause: Cause, stream: SpeechStream) -> Finding | None:
+    """Results that speak of audio which had not been received."""
+    audio = np.flatnonzero(stream.audio & np.isfinite(stream.end))
+    chosen = np.flatnonzero(stream.words & np.isfinite(stream.end))
+    if not audio.size or chosen.size < LEAST:
+        return None
+    order = audio[np.argsort(stream.at[audio], kind="stable")]
+    most = np.maximum.accumulate(stream.end[order])
+    place = np.searchsorted(stream.at[order], stream.at[chosen], side="right") - 1
+    come = np.where(place >= 0, most[np.maximum(place, 0)], 0.0)
+    ahead = stream.end[chosen] - come
+    wrong = ahead > APART_S
+    if wrong.sum() < LEAST or wrong.mean() < NEGATIVE_SHARE:
+        return None
+    worst = int(np.argmax(ahead))
+    n, of, far = int(wrong.sum()), int(chosen.size), float(ahead.max())
+    source = str(stream.place_of(int(chosen[worst])))
+    return cause.finding(
+        statement=f"{n} of {of} results come before the audio that they speak of, up to {far:.2f} s, which is "
+        "impossible: their positions, or the stamps, are of another clock or another turn.",
+        evidence=[
+            Evidence(
+                text=f"stream {stream.name}: result up to {stream.end[chosen[worst]]:.2f} s of audio when "
+                f"{come[worst]:.2f} s had been received",
+                source=source,
+                name="ahead",
+                value=round(far, 3),
+                unit="s",
+            ),
+            Evidence(text=f"{n} of {of} results are so", source=source, name="before_audio", value=float(n)),
+        ],
+        explains_ms=None,
+        relation=f"audio_end - received = {far:.2f} s > 0 in {n} of {of}",
+        n=of,
+        advice=_ADVICE,
+        price="Numbers from before and after the fix cannot be compared.",
+        verify="tailrace diagnose events.jsonl",
+        disproof_checked=["the received audio stands in the same file, on the same clock"],
+    )
 
 
 def _arrival(cause: Cause, stream: SpeechStream) -> Finding | None:

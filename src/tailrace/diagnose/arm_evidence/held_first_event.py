@@ -136,6 +136,10 @@ def _load(observed: Observed) -> float | None:
     if stated is not None:
         return stated.number
     found = [value for arm in observed.arms if (value := condition(arm, r"\bconcurrency\b|in flight")) is not None]
+    for rows in observed.table("requests"):
+        told = rows.numbers("in_flight")
+        if np.isfinite(told).any():
+            found.append(float(np.nanmax(told)))
     return max(found) if found else None
 
 

@@ -10,6 +10,7 @@ from tailrace.diagnose.arms.asked import condition, figure, number_stated
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
+from tailrace.diagnose.observed.vocabulary import in_unit
 from tailrace.diagnose.shorter_prompts import shorter_prompts
 from tailrace.model.finding import Evidence, Finding
 
@@ -131,6 +132,15 @@ def _of_classes(cause: Cause, observed: Observed, short: _Class, long: _Class) -
     )
 
 
+def _short_ones(observed: Observed) -> list[Evidence] | None:
+    """The short requests without and with a long one among them, where both are told."""
+    arms = [(arm, value) for arm in observed.arms if (value := figure(arm, "ttft", stats=("p99", "p95", "max", "p50")))]
+    if len(arms) != 2 or arms[0][1].key != arms[1][1].key:
+        return None
+    (good, low), (bad, high) = sorted(arms, key=lambda item: item[1].value)
+    return [evidence_of(good, low), evidence_of(bad, high)] if high.value >= ALONE * low.value else None
+
+
 def _steps(cause: Cause, observed: Observed) -> Finding | None:
     """One long prompt takes tokens / budget steps, one partial prefill at a time, and the queue grew after it."""
     prompt = number_stated(observed, r"^(?:long )?prompt tokens|long prompt|longest prompt|^isl$|input tokens")
@@ -139,7 +149,11 @@ def _steps(cause: Cause, observed: Observed) -> Finding | None:
         return None
     steps = prompt.number / budget.number
     seen = number_stated(observed, r"^(?:iterations|steps)$|hol (?:iters|steps)|blocked (?:iterations|steps)")
-    if steps < STEPS or number_stated(observed, r"^(?:gap|stall|pause)(?: s| ms)?$") is not None:
+    stall, step = number_stated(observed, r"^(?:gap|stall|pause)(?: s| ms)?$"), number_stated(observed, r"^step ms$")
+    took = steps * step.number if step is not None and step.number else None
+    lasted = in_unit(stall.number, stall.unit, "ms") if stall is not None and stall.number and stall.unit else None
+    in_time = took is not None and lasted is not None and abs(lasted / took - 1.0) <= ALIKE
+    if steps < STEPS or (stall is not None and not in_time):
         return None
     fits = seen is not None and seen.number and abs(seen.number / steps - 1.0) <= ALIKE
     if seen is not None and seen.number and not fits:
@@ -147,8 +161,15 @@ def _steps(cause: Cause, observed: Observed) -> Finding | None:
     missing = [
         "TTFT of short requests against the tokens queued ahead of them, and the queue after the long prompt came"
     ]
-    if seen is None:
+    if seen is None and not in_time:
         missing.append("how many steps the others waited")
+    slower = _short_ones(observed)
+    if slower is not None and in_time:
+        missing = []
+    timed = [] if not in_time or took is None or step is None else [
+        evidence_of_setting(step),
+        Evidence(f"{steps:.0f} steps x {step.number:g} ms = {took / 1e3:.3g} s; seen {lasted / 1e3 if lasted else 0:.3g} s", "computed", "hol_ms", took, "ms"),  # noqa: E501
+    ]  # fmt: skip
     return cause.finding(
         statement=f"One prompt of {prompt.number:g} tokens takes {steps:.0f} steps of {budget.number:g} tokens, and "
         "requests "
@@ -160,16 +181,19 @@ def _steps(cause: Cause, observed: Observed) -> Finding | None:
                 f"{prompt.number:g} / {budget.number:g} = {steps:.0f} steps", "computed", "steps", round(steps, 1)
             ),
             *([evidence_of_setting(seen)] if seen is not None else []),
+            *timed,
+            *(slower or []),
         ],
-        explains_ms=None,
+        explains_ms=took,
         relation=f"{prompt.number:g} / {budget.number:g} = {steps:.0f} steps"
+        + (f"; x {step.number:g} ms = {took / 1e3:.3g} s" if in_time and took and step is not None else "")
         + (f"; seen {seen.number:g}" if fits and seen is not None else ""),
         n=1,
         advice=f"{ADVICE} {_shorter(observed, prompt)} Half of it takes {steps / 2:.0f} steps.",
         price=PRICE,
         verify=again(),
         missing=missing if not fits else missing[:1],
-        rivals=["SCHED_PREFILL_STEALS_DECODE"],
+        rivals=["SCHED_PREFILL_STEALS_DECODE"] if missing else [],
     )
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["hotspot_on_arms"]
 
 SLOWER: Final = 1.2
+UNEVEN: Final = 0.6
+"""Skew of the busiest against the number of replicas: all in flight on one gives 1."""
 GROUPS_PER_REPLICA: Final = 4
 """So many prefix groups a replica spread evenly by chance; fewer need not."""
 
@@ -40,15 +42,15 @@ class _Prefixes(NamedTuple):
 
 def hotspot_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """TTFT by policy against the share of the prompt that a hit saves."""
-    found = _policies(observed)
-    if found is None:
-        return None
-    (sticky, slow), (even, fast) = found
     prefixes = _Prefixes(
         number_stated(observed, r"(?:num|number of|prefix) ?(?:prefix )?groups?|groups$"),
         number_stated(observed, r"(?:system prompt|shared prefix|prefix) (?:len|length|tokens)|shared tokens"),
         number_stated(observed, r"(?:question|suffix|unique|random input|user prompt) (?:len|length|tokens)"),
     )
+    found = _policies(observed)
+    if found is None:
+        return _by_gauges(cause, observed, prefixes)
+    (sticky, slow), (even, fast) = found
     replicas = number_stated(observed, r"replicas|workers|data parallel|dp size|instances")
     groups = prefixes.groups.number if prefixes.groups is not None else None
     spread_evenly = GROUPS_PER_REPLICA * (replicas.number or 2 if replicas is not None else 2)
@@ -91,6 +93,43 @@ def hotspot_on_arms(cause: Cause, observed: Observed) -> Finding | None:
             if groups is not None
             else "the number of prefix groups is not known",
         ],
+    )
+
+
+def _by_gauges(cause: Cause, observed: Observed, prefixes: _Prefixes) -> Finding | None:
+    """Fewer prefix groups than replicas, and one replica that has most of what is in flight."""
+    groups = prefixes.groups.number if prefixes.groups is not None else None
+    spread = max(spreads(observed), key=lambda item: item.skew, default=None)
+    if groups is None or spread is None or groups >= len(spread.values) or spread.skew < UNEVEN * len(spread.values):
+        return None
+    busiest = max(range(len(spread.values)), key=lambda place: spread.values[place])
+    saved = prefixes.saved
+    words = "one prefix group" if groups == 1 else f"{groups:g} prefix groups"
+    return cause.finding(
+        statement=f"There is {words} for {len(spread.values)} replicas, and {spread.names[busiest]} has "
+        f"{number(spread.values[busiest])} of {number(sum(spread.values))} {spread.what}: affinity sends (almost) "
+        "every request to the same replica"
+        + (f"; a hit saves {saved:.0%} of the prefill." if saved is not None else "."),
+        evidence=[
+            *(
+                Evidence(f"{name}: {number(value)} {spread.what}", place or "gauges", spread.quantity, value)
+                for name, value, place in zip(spread.names, spread.values, spread.places, strict=False)
+            ),
+            *(evidence_of_setting(item) for item in prefixes if item is not None),
+            *_saved(prefixes),
+        ],
+        explains_ms=None,
+        relation=f"busiest / mean per replica = {number(spread.values[busiest])} / {number(spread.mean)} = "
+        f"{spread.skew:.3g} with {words}",
+        n=spread.times,
+        advice="Bound affinity by load: follow the prefix only while that replica has no more in flight than the "
+        "others plus a margin, else go to the least loaded one; replicate the hot prefix by sending its first "
+        "requests to every replica.",
+        price="Each replica computes and keeps the prefix once: some prefill and KV cache on each.",
+        verify=again(),
+        missing=["the routing policy, and TTFT under it and under an even one (round robin) for the same load"],
+        rivals=["LB_SKEW"],
+        disproof_checked=[f"{words}, fewer than the {len(spread.values)} replicas"],
     )
 
 

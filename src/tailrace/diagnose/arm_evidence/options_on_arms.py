@@ -26,10 +26,18 @@ _OPTION: Final = re.compile(
     re.IGNORECASE,
 )
 _KEYS: Final = re.compile(
-    r"^(?:best_?of|beam\w*|num_(?:return_sequences|beams)|n_?(?:samples|completions)|samples_per\w*|logprobs|top_k|"
+    r"^(?:(?:mean_|share_(?:with_|of_)?)?best_?of\w*|(?:mean_)?beam\w*|num_(?:return_sequences|beams)|"
+    r"(?:mean_)?n_?(?:samples|completions|per_request|mean)|samples_per\w*|logprobs|top_k|"
     r"penalt\w*)$",
     re.IGNORECASE,
 )
+
+
+_HEADING: Final = re.compile(
+    r"\b(?:mean|average|median) n\b|\bn per request|best[ _]of|\bbeams?\b|answers? per request|samples per request",
+    re.IGNORECASE,
+)
+"""A heading that speaks of such an option."""
 
 
 def options_on_arms(cause: Cause, observed: Observed) -> Finding | None:
@@ -82,8 +90,10 @@ def _differs(one: Arm, two: Arm) -> str:
             return f"{name} {one.keys[name]} and {two.keys[name]}"
     for value in one.values.values():
         other = two.values.get(value.key)
-        if other is not None and _KEYS.match(value.quantity) and other.value != value.value:
-            return f"{value.quantity} {value.value:g} and {other.value:g}"
+        if other is None or other.value == value.value:
+            continue
+        if _KEYS.match(value.quantity) or _HEADING.search(value.label.replace("_", " ")):
+            return f"{value.label or value.quantity} {value.value:g} and {other.value:g}"
     return ""
 
 
@@ -97,7 +107,7 @@ def _numbers(arm: Arm) -> float | None:
         if _KEYS.match(name) and isinstance(value, (int, float)):
             return float(value)
     for quoted in arm.values.values():
-        if _KEYS.match(quoted.quantity):
+        if _KEYS.match(quoted.quantity) or _HEADING.search(quoted.label.replace("_", " ")):
             return quoted.value
     found = re.search(r"(?:best[ _-]?of|beams?|\bn)\D{0,8}(\d+)|(\d+)[ -]?beams?", said(arm), re.IGNORECASE)
     return float(next(group for group in found.groups() if group)) if found is not None else None

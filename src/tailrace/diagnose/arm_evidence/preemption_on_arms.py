@@ -75,6 +75,7 @@ def _between(cause: Cause, observed: Observed) -> Finding | None:
         evidence=[
             evidence_of(bad, many),
             evidence_of(good, few),
+            *_others(observed, bad, good),
             *evidence,
             *([Evidence(f"{n:.0f} requests", str(bad.place) or "form", "n", n)] if n else []),
             *([Evidence(f"changed: {what}", "form")] if what else []),
@@ -96,6 +97,12 @@ def _between(cause: Cause, observed: Observed) -> Finding | None:
         level=Level.PROVEN if proven else Level.CONSISTENT,
         proof=Proof.ONE_CHANGE,
     )
+
+
+def _others(observed: Observed, bad: Arm, good: Arm) -> list[Evidence]:
+    """What the arms between the two, or beyond them, counted."""
+    counts = [(arm, figure(arm, "preemptions")) for arm in observed.arms if arm is not bad and arm is not good]
+    return [evidence_of(arm, count) for arm, count in counts[:8] if count is not None]
 
 
 def _effects(bad: Arm, good: Arm) -> tuple[list[str], list[str], list[Evidence]]:

@@ -110,7 +110,8 @@ def _sessions(arm: Arm) -> _Sessions | None:
         return None
     others = [value for name, value in arm.keys.items() if name != "sessions"]
     kind = ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in others)
-    return _Sessions(arm, float(found), kind or re.sub(r"\b\d+ sessions?\b", "", said(arm)).strip())
+    rest = re.sub(rf"\b{found:g}\b|\b\d+ sessions?\b|\bsessions?\b", "", said(arm)).strip()
+    return _Sessions(arm, float(found), kind or rest)
 
 
 def _late(arm: Arm) -> Quoted | None:

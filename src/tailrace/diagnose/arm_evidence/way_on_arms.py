@@ -11,7 +11,7 @@ from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, said
 from tailrace.diagnose.arms.pairs import pairs
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
-from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.diagnose.observed import Arm, Observed, Quoted, Role
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ GROWN: Final = 1.5
 LEAST_MS: Final = 10.0
 SHARE: Final = 0.2
 UNMOVED: Final = 0.15
+SLOWER: Final = 0.05
 _CLIENT: Final = re.compile(r"\bclient|user|browser|caller|measured outside|end.?to.?end from", re.IGNORECASE)
 _SERVER: Final = re.compile(r"\bserver|engine|upstream|backend|inside|vllm:", re.IGNORECASE)
 _WAY: Final = re.compile(
@@ -101,7 +102,11 @@ def _of_gap(cause: Cause, first: Arm, second: Arm) -> Finding | None:
     if one is None or two is None or one.client.key != two.client.key:
         return None
     if two.ms < one.ms:
+        if second.role is Role.AFTER:
+            return None  # since then the way takes less
         one, two, first, second = two, one, second, first
+    if two.client.value <= one.client.value * (1 + SLOWER):
+        return None  # nobody waits longer: what moved is what the server counts
     grown = two.ms - one.ms
     if grown < max(LEAST_MS, SHARE * (two.client.value - one.client.value)) or two.ms < GROWN * max(one.ms, 0.0):
         return None

@@ -27,6 +27,11 @@ def deadlock_in_load(cause: Cause, observed: Observed) -> Finding | None:
             made, read = load.get("output_tok_s"), load.get("prompt_tok_s")
             stuck = idle & ~(made > 0) & ~(read > 0)
         known = load.has("output_tok_s") and load.has("prompt_tok_s")
+        made_in_all = observed.delta("output_tokens")
+        if not known and made_in_all is not None:
+            if made_in_all > 0:
+                continue
+            known = True  # scrapes: the counter of tokens stands still over all of them
         for stretch in load.stretches(stuck):
             if stretch.n >= TWICE and (best is None or stretch.n > best[1].n):
                 best = (load, stretch, known)

@@ -34,6 +34,7 @@ _OWN: Final = {
     "rel_speed": "rel_speed",
 }
 _MOST_DEPTH: Final = 6
+_TWIN: Final = re.compile(r"_(?:old|before|previous|prev|was)$")
 
 
 def observed_facts(data: Any, source: str) -> Observed:
@@ -63,8 +64,27 @@ def observed_facts(data: Any, source: str) -> Observed:
             read += 1
             if name in _SPEECH and isinstance(one, str):
                 out.notes.append(one)
+    if not out.arms:
+        out.arms = _old_and_new(out.settings, place)
     out.understood = [Understood(source=source, format="facts", understood=read, total=read, what="facts")]
     return out
+
+
+def _old_and_new(settings: list[Setting], place: Place) -> list[Arm]:
+    """`prefill_tok_s` beside `prefill_tok_s_old` are two arms of one number; none where no fact has such a twin."""
+    named = {item.name: item for item in settings}
+    old: dict[str, Quoted] = {}
+    new: dict[str, Quoted] = {}
+    for name, item in named.items():
+        base = _TWIN.sub("", name)
+        now = named.get(base) or named.get(f"{base}_new") or named.get(f"{base}_after")
+        if base == name or now is None or item.number is None or now.number is None:
+            continue
+        _fact({}, old, base, item.number, place)
+        _fact({}, new, base, now.number, place)
+    if not old:
+        return []
+    return with_roles([Arm(name=name, label=name, values=values, place=place) for name, values in (("old", old), ("new", new))])  # fmt: skip  # noqa: E501
 
 
 def _name_of(one: Any, place: int) -> str:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.observed import Clock, Observed, Rows
+from tailrace.diagnose.observed import Arm, Clock, Observed, Role, Rows
+from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.told_request import reason_of
 from tailrace.model.outcome import REASON_KIND, Reason
 from tailrace.model.stage import SourceKind, source
 from tailrace.store.table import FIELDS, RecordTable, build_column, default_of
 
-__all__ = ["LEAST_ROWS", "table_of_requests"]
+__all__ = ["LEAST_ROWS", "table_of_requests", "windows_of_requests"]
 
 Floats = NDArray[np.float64]
 LEAST_ROWS: Final = 20
 """Below that, no rule on records concludes anything."""
+ROUNDED_NS: Final = 1e6
+ROUNDED: Final = 0.01
 _STAGES: Final = ("queue", "preprocess", "encode", "prefill", "decode", "postprocess")
 _REASONS: Final = {"ok": Reason.NONE, "timeout": Reason.TOTAL_TIMEOUT, "cancelled": Reason.CLIENT_DISCONNECT}
 _REPORTED: Final = source(SourceKind.REPORTED, "requests")
@@ -34,6 +39,27 @@ def table_of_requests(observed: Observed) -> RecordTable | None:
     if len({arm for rows in usable for arm in rows.texts("arm")}) > 1:
         return None
     return RecordTable.concat([_table(rows) for rows in usable])
+
+
+def windows_of_requests(observed: Observed) -> tuple[RecordTable, RecordTable] | None:
+    """(records from before, records from after) where the rows are of two arms, or two files, whose names tell which
+    is which; `None` otherwise, and where one of them has too few rows.
+    """
+    usable = [rows for rows in observed.table("requests") if rows.has("t_send_ms") and rows.has("e2e_ms")]
+    parts: dict[str, list[RecordTable]] = {}
+    for rows in usable:
+        table = _table(rows)
+        for arm, members in rows.members("arm").items():
+            mask = np.zeros(len(rows), dtype=bool)
+            mask[members] = True
+            parts.setdefault(arm or Path(rows.place.source).stem, []).append(table.where(mask))
+    if len(parts) != 2 or min(sum(map(len, tables)) for tables in parts.values()) < LEAST_ROWS:
+        return None
+    roles = {arm.role: arm.name for arm in with_roles([Arm(name=name, label=name) for name in parts])}
+    if set(roles) != {Role.BEFORE, Role.AFTER}:
+        return None
+    before, after = (RecordTable.concat(parts[roles[role]]) for role in (Role.BEFORE, Role.AFTER))
+    return before, after
 
 
 def _table(rows: Rows) -> RecordTable:
@@ -83,7 +109,8 @@ def _table(rows: Rows) -> RecordTable:
         "outcome": _texts([REASON_KIND[reason].value for reason in reasons]),
         "reason": _texts([reason.value for reason in reasons]),
         "http_status": rows.numbers("http_status"),
-        "grammar": np.nan_to_num(rows.numbers("grammar"), nan=0.0) > 0,
+        "grammar": _grammar(rows),
+        "client_request_id": _texts(_wanted(rows)),
         "stage_sources": sources,
     }
     return RecordTable({name: columns[name] for name in FIELDS})
@@ -95,8 +122,35 @@ _SET: Final = frozenset(
         *("running_at_admission", "waiting_at_admission", "start_unix_ns", "run_offset_ns", "intended_to_sent_ns"),
         *("e2e_ns", "e2e_last_token_ns", "ttft_ns", "tpot_ns", "outcome", "reason", "http_status", "grammar"),
         "stage_sources",
+        "client_request_id",
     }
 )
+_GRAMMAR: Final = re.compile(r"grammar|schema|structured|guided|json|regex|tool", re.IGNORECASE)
+
+
+def _grammar(rows: Rows) -> NDArray[np.bool_]:
+    """Which rows ask for a form: by a column of that, else by what their class is called."""
+    if rows.has("grammar"):
+        return np.nan_to_num(rows.numbers("grammar"), nan=0.0) > 0
+    named = np.array([_GRAMMAR.search(group) is not None for group in rows.texts("group")], dtype=bool)
+    return named if not named.all() else np.zeros(len(rows), dtype=bool)
+
+
+def _wanted(rows: Rows) -> list[str]:
+    """What a client wanted once, however often it was sent: repeats name the first attempt."""
+    again = rows.texts("retry_of")
+    if not any(again):
+        return [""] * len(rows)
+    ids = rows.texts("id")
+    first = dict(zip(ids, again, strict=True))
+    out = []
+    for name in ids:
+        seen = {name}
+        while first.get(name) and first[name] not in seen:
+            name = first[name]  # noqa: PLW2901
+            seen.add(name)
+        out.append(name)
+    return out
 
 
 def _reasons(rows: Rows) -> list[Reason]:
@@ -117,8 +171,12 @@ def _stages(
     total = np.zeros(len(rows))
     for values in told.values():
         total += np.nan_to_num(values, nan=0.0)
-    fits = (total <= e2e) if told else np.zeros(len(rows), dtype=bool)
-    out: dict[str, NDArray[Any]] = {name: np.where(fits, values, np.nan) for name, values in told.items()}
+    fits = (total <= e2e + np.maximum(ROUNDED_NS, ROUNDED * e2e)) if told else np.zeros(len(rows), dtype=bool)
+    # Written with other digits than the stamps, they may add up to a little more than the whole.
+    part = np.where(total > e2e, e2e / np.maximum(total, 1.0), 1.0)
+    out: dict[str, NDArray[Any]] = {
+        name: np.where(fits, np.floor(values * part), np.nan) for name, values in told.items()
+    }
     split = ~fits & np.isfinite(ttft) & np.isfinite(last) & (last >= ttft) & (ttft >= 0)
     decode = np.where(split, last - ttft, out.get("decode", np.full(len(rows), np.nan)))
     out["decode"] = decode

@@ -44,7 +44,9 @@ def with_roles(arms: Sequence[Arm]) -> list[Arm]:
 
 def _words(arm: Arm) -> str:
     """Its label as words between blanks. `on` and `off` are words of it only at its end: `on the loop` is neither."""
-    words = re.sub(r"[^0-9a-z.\-]+", " ", (arm.label or arm.name).lower().replace("_", " ")).split()
+    text = (arm.label or arm.name).lower().replace("_", " ")
+    # A point belongs to a version (`0.9.2`); between words it parts them: `run.before.json`.
+    words = re.sub(r"[^0-9a-z.\-]+|(?<!\d)\.|\.(?!\d)", " ", text).split()
     return f" {' '.join(w for n, w in enumerate(words) if w not in _LAST or n + 1 == len(words))} "
 
 
@@ -65,9 +67,12 @@ def _by_words(labels: list[str]) -> list[Role] | None:
 
 
 def _by_absence(labels: list[str]) -> list[Role] | None:
-    """`no speculation` beside `speculation`."""
+    """`no speculation` beside `speculation`, or beside whatever it is that the other has."""
     if len(labels) != 2:
         return None
+    lacks = [re.match(r" (?:no|without) ", label) is not None for label in labels]
+    if lacks[0] != lacks[1]:
+        return [Role.BEFORE if lack else Role.AFTER for lack in lacks]
     without = [re.sub(r" (?:no|without) ", " ", label) for label in labels]
     if without[0] != without[1] or labels[0] == labels[1]:
         return None

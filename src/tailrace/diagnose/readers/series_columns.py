@@ -62,9 +62,9 @@ _NAMES: Final = {
     "inflight_upstream": "inflight_upstream upstream_inflight in_flight_upstream upstream_in_flight "
     "proxy_inflight inflight_proxy upstream_active upstream_connections upstream_requests pool_in_use",
     "running": "engine_running running num_running running_reqs running_requests num_requests_running batch_size batch "
-    "num_running_reqs running_seqs",
+    "num_running_reqs running_seqs executing executing_requests active_instances busy_instances",
     "waiting": "engine_waiting waiting num_waiting waiting_reqs waiting_requests pending queue_depth queued "
-    "num_requests_waiting queue_len queue_length num_queue_reqs",
+    "num_requests_waiting queue_len queue_length num_queue_reqs queue_size pending_requests",
     "kv_usage": "kv_usage kv_cache_usage gpu_cache_usage kv_cache_usage_perc token_usage kv kv_used cache_usage",
     "gpu_util": "gpu_util gpu_utilization gpu_utilisation utilization_gpu gpu gpu_busy sm_util",
     "iterations_total": "iterations_total iterations steps_total iteration_total engine_iterations_total "

@@ -50,6 +50,8 @@ from tailrace.store.table import RecordTable
 __all__ = ["Kind", "Source", "kind_of", "read_source"]
 
 _JSON_HEAD: Final = 4096
+_HEADING: Final = re.compile(rb"#{1,6} (?!TYPE |HELP |UNIT |EOF)[^\n]*\n\s*\n")
+"""Markdown: a title and a blank line; a comment of a scrape has its samples below."""
 _LOOKED_AT: Final = 200
 _FEWEST_LINES: Final = 2
 _MOST_CODE: Final = 0.2
@@ -178,6 +180,8 @@ def _other_kind(start: bytes, name: str) -> tuple[Kind, Format | None] | None:
     read_as = format_of(start.decode("utf-8", "replace"), name)
     if read_as is not None:
         return Kind.OBSERVED, read_as
+    if _HEADING.match(start):
+        return Kind.OBSERVED, TEXT
     return (Kind.SCRAPE, None) if start.startswith(b"#") or _looks_like_samples(start) else None
 
 

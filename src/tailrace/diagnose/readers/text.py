@@ -19,8 +19,11 @@ from tailrace.diagnose.readers.tables import arms_in, numbered_lines
 
 __all__ = ["MOST_LINES", "TEXT", "observed_text"]
 
-_TITLE: Final = re.compile(r"^\s*(?:#{1,6}\s|\*\*[^*|]+\*\*:?\s*$|[^|=]{2,60}:\s*$|[-*] \[[ x]\])")
-"""A heading of Markdown, a line that announces the next one, a box to tick."""
+_TITLE: Final = re.compile(
+    r"^\s*(?:#{1,6}\s|\*\*[^*|]+\*\*:?\s*$|[^|=]{2,60}:\s*$|[-*] \[[ xX]\]"
+    r"|!\[[^\]\n]*\]\(|<img\s|</?details|</?summary)"
+)
+"""A heading of Markdown, a line that announces the next one, a box to tick, a picture."""
 MOST_LINES: Final = 10_000
 """Nobody writes more; what is longer is a log of no known format. The rest is counted as not understood."""
 _MOST_NOTES: Final = 200

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.observed import Clock, Counter, Observed, Place, Rows, Series, Understood
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.headings import heading, number, stamp_ms
+from tailrace.diagnose.readers.logs.access_json import is_access_object
 from tailrace.diagnose.readers.series_columns import Axis, Column, axis_of, column_of_series, is_label, is_weak_axis
 from tailrace.diagnose.readers.table_text import TableText, first_headings, read_table
 from tailrace.model.errors import InputError
@@ -237,7 +238,8 @@ def _understood(table: TableText, name: str, doubts: list[str], texts: dict[str,
 
 def _matches(head: str, name: str) -> bool:
     _ = name
-    return looks_like_series(head)
+    # A gateway's log of requests has stamps and numbers, too.
+    return looks_like_series(head) and not is_access_object(first_headings(head))
 
 
 TIMESERIES: Final = Format(name="time series", matches=_matches, read=read_timeseries)

@@ -27,7 +27,7 @@ __all__ = ["VOICE_PAYLOAD"]
 _NAME: Final = "voice agent metrics"
 _TELLS: Final = re.compile(
     r'"(?:end_?[oO]f_?[uU]tterance_?[dD]elay|transcription_?[dD]elay)(?:Ms|_ms|_s)?"\s*:'
-    r'|"type"\s*:\s*"(?:eou|stt|llm|tts|vad)_metrics"'
+    r'|"type"\s*:\s*"(?:eou|stt|llm|tts|vad)(?:_m|M)etrics"'
     r'|"type"\s*:\s*"(?:LatencyReport|AgentStartedSpeaking)"'
     r'|"latency_data"\s*:\s*\{|"(?:ttsNodeTtfb|llmNodeTtft|endOfTurnDelay)"\s*:'
     r'|"(?:ttfb|processing)"\s*:\s*\[\s*\{\s*"processor"'
@@ -208,7 +208,8 @@ def _take(turns: _Turns, line: int, said: dict[str, Any]) -> bool:
         return _put(turns, line, _join(said), said, _DEEPGRAM)
     if isinstance(said.get("ttfb"), list):
         return _pipecat(turns, line, said)
-    what = kind.removesuffix("_metrics").lower() if kind.endswith("_metrics") else _told_before(said)
+    plain = re.sub(r"(?:_m|M)etrics$", "", kind)
+    what = plain.lower() if plain != kind else _told_before(said)
     if not what:
         what = "eou" if any(_snake(key) in _LIVEKIT["eou"] for key in said) and not _is_report(said) else ""
     if what in _LIVEKIT:

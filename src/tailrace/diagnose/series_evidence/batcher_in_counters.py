@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.server_figures import server_figures
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.series_evidence.queue_mean import QueueMean, queue_mean
@@ -31,7 +32,8 @@ def _delay_ms(observed: Observed) -> tuple[float, str] | None:
         found = observed.setting(name)
         if found is not None and found.number:
             return found.number * factor, str(found.place)
-    return None
+    stated = server_figures(observed).delay  # under any other name that says its unit
+    return None if stated is None else (stated.value, stated.evidence.source)
 
 
 def _load(observed: Observed, mean: QueueMean) -> tuple[float | None, float | None, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ _POWER: Final = ("sw_power_cap", "hw_power_brake")
 _HEAT: Final = ("sw_thermal", "hw_thermal")
 _SPEEDS: Final = ("prompt_tok_s", "output_tok_s", "decode_tok_s", "req_s", "tflops", "rel_speed", "throughput")
 _MOMENTS: Final = frozenset({"t", "time", "elapsed", "minute"})
+_MOMENT: Final = re.compile(r"(?:t|at|after|minute|min|second|hour)\W{0,3}(\d+(?:\.\d+)?)\W*(?:s|min|h)?|(\d+(?:\.\d+)?) ?(?:s|sec|min|minutes?|h|hours?)", re.IGNORECASE)  # fmt: skip  # noqa: E501
+"""`minute 6`, `t=60 s`, `10 min`: a label that is a time."""
 _TIMES: Final = ("ttft", "tpot", "itl", "e2e", "prefill", "decode")
 
 
@@ -67,7 +70,10 @@ def _one_moment(cause: Cause, observed: Observed, *, heat: bool) -> Finding | No
     what = "heat" if heat else "its power limit"
     return cause.finding(
         statement=f"The device says that {what} holds its clock down at this moment ({', '.join(names)} active).",
-        evidence=[Evidence(f"{name} active", place, name.replace(" ", "_"), None) for name in names],
+        evidence=[
+            *(Evidence(f"{name} active", place, name.replace(" ", "_"), None) for name in names),
+            *_readings(observed, active[0]),
+        ],
         explains_ms=None,
         relation=f"{', '.join(names)}: active in one reading",
         n=1,
@@ -83,6 +89,19 @@ def _one_moment(cause: Cause, observed: Observed, *, heat: bool) -> Finding | No
         ],
         level=Level.SUSPECTED,
     )
+
+
+def _readings(observed: Observed, beside: Series) -> list[Evidence]:
+    """What else the one look at that device says."""
+    units = {"sm_clock": "MHz", "power": "W", "power_limit": "W", "temperature": "C"}
+    out = []
+    for name, unit in units.items():
+        seen = _of(observed, name, beside)
+        if seen is not None and np.isfinite(seen.values[-1]):
+            value = float(seen.values[-1])
+            words = f"{name.replace('_', ' ')} {value:.4g} {unit}"
+            out.append(Evidence(words, str(seen.line_of(len(seen) - 1)), name, value, unit))
+    return out
 
 
 def _of(observed: Observed, name: str, clock: Series, **labels: str) -> Series | None:
@@ -170,6 +189,8 @@ def _by_time(observed: Observed) -> dict[str, list[tuple[float, float, Arm]]]:
     rows: dict[str, list[tuple[float, float, Arm]]] = {}
     for arm in observed.arms:
         at = next((value for key, value in arm.keys.items() if key in _MOMENTS and isinstance(value, float)), None)
+        if at is None and (named := _MOMENT.fullmatch((arm.label or arm.name).strip())) is not None:
+            at = float(named[1] or named[2])
         for key, quoted in arm.values.items():
             if at is not None and quoted.quantity not in _MOMENTS and not quoted.relative:
                 rows.setdefault(key, []).append((at, quoted.value, arm))

@@ -12,7 +12,7 @@ from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import SharedGaps, beat_of, shared_gaps
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
-__all__ = ["gc_in_series"]
+__all__ = ["ADVICE", "PRICE", "VERIFY", "gc_in_series"]
 
 Floats = NDArray[np.float64]
 OUTLIER: Final = 3.0
@@ -22,6 +22,7 @@ QUARTER: Final = (1.15, 1.35)
 LEAST_RATIOS: Final = 6
 GOOD: Final = 0.8
 SLOPE_FIT: Final = 0.9
+HOURS: Final = 3600.0
 
 ADVICE: Final = (
     "Freeze the heap after the warm-up (`gc.collect(); gc.freeze()` in the engine's process), raise the thresholds "
@@ -236,7 +237,13 @@ def _by_age(cause: Cause, observed: Observed) -> Finding | None:
             line = _straight(series, hours)
             if line is not None:
                 return _with_age(cause, observed, series, line)
-    return None
+    gaps = shared_gaps(observed)
+    if gaps is None or gaps.axis not in ("time", "uptime") or gaps.alone > gaps.at.size:
+        return None
+    # All streams stop together, hours apart, and each time for longer.
+    stops = Series(name="stops", axis=gaps.axis, at=gaps.at, values=gaps.length_ms)
+    line = _straight(stops, 3600.0) if float(np.ptp(gaps.at)) >= HOURS else None
+    return None if line is None else _with_age(cause, observed, stops, line, where=gaps.line)
 
 
 def _straight(series: Series, hour: float) -> _Line | None:
@@ -252,7 +259,7 @@ def _straight(series: Series, hour: float) -> _Line | None:
     return _Line(float(slope), fit, (float(at[0]), float(values[0])), (float(at[-1]), float(values[-1])))
 
 
-def _with_age(cause: Cause, observed: Observed, series: Series, line: _Line) -> Finding:
+def _with_age(cause: Cause, observed: Observed, series: Series, line: _Line, where: str = "") -> Finding:
     rate = f"{line.per_hour_ms / 1e3:.3g}"
     (begin, short), (end, long) = line.first, line.last
     texts = f"{short / 1e3:.3g} s at {begin:.3g} h, {long / 1e3:.3g} s at {end:.3g} h"
@@ -266,14 +273,14 @@ def _with_age(cause: Cause, observed: Observed, series: Series, line: _Line) -> 
         evidence=[
             Evidence(
                 text=f"pauses of {texts}",
-                source=str(series.line_of(len(series) - 1)),
+                source=where or str(series.line_of(len(series) - 1)),
                 name="pause",
                 value=long,
                 unit="ms",
             ),
             Evidence(
                 text=f"a straight line of {rate} s an hour explains {line.fit:.0%} of their spread",
-                source=str(series.line_of(0)),
+                source=where or str(series.line_of(0)),
                 name="pause_growth",
                 value=line.per_hour_ms,
                 unit="ms/h",

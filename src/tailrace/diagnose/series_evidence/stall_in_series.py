@@ -8,6 +8,7 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed, Series
+from tailrace.diagnose.series_evidence.jit_in_stacks import taken_in_the_stall
 from tailrace.diagnose.series_evidence.shared_gaps import at_times, beat_of, shared_gaps
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
@@ -16,13 +17,16 @@ __all__ = ["stall_in_series"]
 MOST: Final = 0.7
 FEWER: Final = 0.4
 LEAST: Final = 3
+FEWEST: Final = 2
+"""Where a stack taken in a stop says what the engine did."""
 
 
 def stall_in_series(cause: Cause, observed: Observed) -> Finding | None:
     """Common stops lie where running changes, and running changes seldom elsewhere."""
     gaps = shared_gaps(observed)
     running = next((item for item in observed.of_series("running") if len(item) >= 6), None)
-    if gaps is None or running is None or gaps.at.size < LEAST or running.axis != gaps.axis:
+    stack = _stack(observed)
+    if gaps is None or running is None or running.axis != gaps.axis or gaps.at.size < (LEAST if not stack else FEWEST):
         return None
     if beat_of(gaps.at) is not None or observed.of_kind("jit"):
         return None
@@ -45,9 +49,8 @@ def stall_in_series(cause: Cause, observed: Observed) -> Finding | None:
     return cause.finding(
         statement=f"Every stream stands still when the batch changes: {hit} of {stops_n} stops common to all "
         f"{gaps.streams} "
-        f"streams (up to {longest} ms) come as the number of running requests changes. Nothing here names the kernel "
-        "or the "
-        "compiler.",
+        f"streams (up to {longest} ms) come as the number of running requests changes"
+        + (f"; a stack in a stop stands in {stack}." if stack else ". Nothing here names the kernel or the compiler."),
         evidence=[
             Evidence(
                 text=f"{stops_n} stops common to all {gaps.streams} streams, up to {longest} ms; {hit} of them at a "
@@ -63,6 +66,7 @@ def stall_in_series(cause: Cause, observed: Observed) -> Finding | None:
                 name="running",
                 value=float(elsewhere.sum()),
             ),
+            *([Evidence(text=f"stack in a stop: {stack}", source="stack", name="frame")] if stack else []),
         ],
         explains_ms=float(np.median(gaps.length_ms)) - gaps.usual_ms,
         relation=f"{hit}/{stops_n} = {hit / stops_n:.0%} of the stops at a change of the batch, "
@@ -75,10 +79,18 @@ def stall_in_series(cause: Cause, observed: Observed) -> Finding | None:
         price="A dump stops the process for some milliseconds.",
         verify="tailrace diagnose dump.txt series.csv  # py-spy dump --pid PID > dump.txt, in a stop",
         missing=[
-            "a stack dump of engine and workers in one of the stops",
+            *([] if stack else ["a stack dump of engine and workers in one of the stops"]),
             *([] if idle else ["use of the accelerator in the stops"]),
         ],
         disproof_checked=[f"the gaps are common to all {gaps.streams} streams", "they keep no beat"],
         action=Action.COLLECT,
-        level=Level.SUSPECTED,
+        level=Level.CONSISTENT if stack and idle else Level.SUSPECTED,
     )
+
+
+def _stack(observed: Observed) -> str:
+    """The innermost frame of an active thread, of a dump that is said to be taken in a stop; empty without one."""
+    if not taken_in_the_stall(observed)[0]:
+        return ""
+    active = [event for event in observed.of_kind("stack") if event.attributes.get("state") == "active"]
+    return active[0].text if active else ""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
+from tailrace.diagnose.arms.asked import figure, said
+from tailrace.diagnose.arms.pairs import pairs
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Counter, Observed
 from tailrace.diagnose.readers.cpu_stat import deltas_of
@@ -13,6 +16,8 @@ __all__ = ["throttled", "throttling_words"]
 
 SHARE: Final = 0.10
 LEAST_PERIODS: Final = 20
+SLOWER: Final = 1.3
+_FREE: Final = re.compile(r"\b(?:no|without|un)[ -]?(?:cpu )?(?:quota|limit)|unlimited", re.IGNORECASE)
 MOSTLY: Final = 0.5
 """From this share the limit is what the processes meet as a rule, whatever window one looks at."""
 
@@ -36,6 +41,19 @@ def throttling_words(observed: Observed) -> Evidence | None:
     return Evidence(text=text, source=str(stopped.place), name="nr_throttled", value=count)
 
 
+def _with_and_without(observed: Observed) -> bool:
+    """Whether tokens are told with the quota and without it: then it was not counted in some other time."""
+    for pair in pairs(observed.arms):
+        free = [_FREE.search(said(arm)) is not None for arm in (pair.first, pair.second)]
+        gaps = [figure(arm, "itl", "tpot") for arm in (pair.first, pair.second)]
+        if free[0] == free[1] or gaps[0] is None or gaps[1] is None:
+            continue
+        bound, loose = (gaps[1], gaps[0]) if free[0] else (gaps[0], gaps[1])
+        if bound.value >= SLOWER * loose.value:
+            return True
+    return False
+
+
 def throttled(cause: Cause, observed: Observed) -> Finding | None:
     """More than a tenth of the enforcement periods were throttled."""
     periods, stopped = _counted(observed, "nr_periods"), _counted(observed, "nr_throttled")
@@ -47,7 +65,7 @@ def throttled(cause: Cause, observed: Observed) -> Finding | None:
     share = f"{count / whole:.0%}"
     missing, checked = [], ["all zero would not have cleared the CPU: without a quota nothing is counted"]
     mostly = count / whole >= MOSTLY
-    if periods.lifetime:
+    if periods.lifetime and not _with_and_without(observed):
         since = "one cpu.stat counts since the container's start"
         if mostly:
             checked.append(f"{since}: stopped in most of its periods, so in most of any long window")

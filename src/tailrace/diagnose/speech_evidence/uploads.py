@@ -21,6 +21,8 @@ LATE_SHARE: Final = 0.2
 EARLY: Final = 0.25
 """The quantile of lateness that stands for a chunk in time: a sender may begin with some audio in store."""
 FEW: Final = 5
+PACED: Final = 0.95
+NEAR: Final = 0.02
 
 
 class _Upload(NamedTuple):
@@ -37,7 +39,7 @@ def late_upload(cause: Cause, observed: Observed) -> Finding | None:
     """Lateness of each chunk against the best of its stream."""
     found = [one for stream in speech_streams(observed) if (one := _upload(stream)) is not None]
     if not found:
-        return None
+        return _by_series(cause, observed)
     worst = max(found, key=lambda one: one.late_s)
     stream = worst.stream
     source = str(stream.place_of(worst.event))
@@ -83,6 +85,57 @@ def late_upload(cause: Cause, observed: Observed) -> Finding | None:
         missing=missing,
         disproof_checked=checked,
     )
+
+
+def _by_series(cause: Cause, observed: Observed) -> Finding | None:
+    """Seconds of audio received against the clock: a live microphone makes one a second."""
+    for series in observed.of_series("audio_received"):
+        known = np.isfinite(series.values)
+        if series.axis not in ("time", "session_age") or known.sum() < FEW:
+            continue
+        at, came = series.at[known], series.values[known] / 1e3
+        line = trend(at, came)
+        late_s = float((at[-1] - at[0]) - (came[-1] - came[0]))
+        if line is None or not 0 < line.slope < PACED or late_s <= LATE_S:
+            continue
+        done = next((one for one in observed.of_series("audio_processed") if len(one) == len(series)), None)
+        missing, checked, rivals = [], [], []
+        if done is None:
+            missing.append("the audio that the recogniser has processed: it must keep up with what comes")
+        else:
+            behind = float(np.nanmax(came - done.values[known] / 1e3))
+            if behind > max(LATE_S, 0.5 * late_s):
+                return None  # the recogniser is behind, too
+            checked.append(f"the recogniser is {behind * 1e3:.0f} ms behind what was received, at most")
+        if any(abs(line.slope / ratio - 1.0) < NEAR for ratio in (2 / 3, 0.5, 1 / 3)):
+            rivals.append("AUDIO_RATE_MISMATCH")
+        place, took = str(series.line_of(len(series) - 1)), float(at[-1] - at[0])
+        return cause.finding(
+            statement=f"The audio comes late from the client: {came[-1] - came[0]:.1f} s of it were received in "
+            f"{took:.1f} s by the clock ({line.slope:.0%} of the pace of speech), so it is {late_s:.1f} s behind at "
+            "the end; the recogniser cannot hear it sooner.",
+            evidence=[
+                Evidence(
+                    text=f"received {came[-1] - came[0]:.1f} s of audio in {took:.1f} s: {late_s:.1f} s late",
+                    source=place,
+                    name="upload_late",
+                    value=round(late_s * 1e3, 1),
+                    unit="ms",
+                ),
+                *(Evidence(text=text, source=place, name="backlog") for text in checked),
+            ],
+            explains_ms=late_s * 1e3,
+            relation=f"{took:.1f} s - {came[-1] - came[0]:.1f} s = {late_s:.1f} s",
+            n=int(known.sum()),
+            advice="Look at the client's capture and uplink: send each frame when it is recorded, no TCP queue that "
+            "builds up (lower the bitrate: Opus), a nearer entry point.",
+            price="Compression costs some quality; dropping audio costs words.",
+            verify="the same series after the change: a second of audio a second",
+            missing=missing,
+            rivals=rivals,
+            disproof_checked=checked,
+        )
+    return None
 
 
 def _upload(stream: SpeechStream) -> _Upload | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from tailrace.diagnose.arm_evidence.slowdown_on_arms import slowdown_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.changed import changed_between
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["DecodeSlowdown"]
@@ -24,6 +26,10 @@ class DecodeSlowdown(Cause):
     disproof: ClassVar[str] = "The batch grew by as much, or only some lengths are slower."
     action: ClassVar[Action] = Action.FIX
     only_with_before: ClassVar[bool] = True
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables and forms with both windows."""
+        return slowdown_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Pace at least a tenth slower at equal batch and length, of decoding or of the prefill as it is reported."""

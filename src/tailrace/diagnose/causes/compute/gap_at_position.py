@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.position_stated import position_stated
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.gap_position import gap_position_in_timelines
@@ -33,4 +34,4 @@ class GapAtPosition(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return gap_at_position_in_chunks(self, observed)
+        return surest([gap_at_position_in_chunks(self, observed), position_stated(self, observed)])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from tailrace.diagnose.arm_evidence.gpu_shared_observed import gpu_shared_observed
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.pace import compare_pace
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.model.gpu_state import GpuProcess, GpuState
@@ -40,6 +42,10 @@ class GpuShared(Cause):
         if not any(_strangers(state, hardware) is not None for state in hardware.gpus):
             return "which process on the accelerator is the engine's (signals.engine_pid, in the same pid namespace)"
         return ""
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables and forms."""
+        return gpu_shared_observed(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A stranger was there for some of the time, and the requests of that time were slower."""

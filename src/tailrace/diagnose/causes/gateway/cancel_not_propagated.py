@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.cancel_by_flights import cancel_by_flights
 from tailrace.diagnose.arm_evidence.cancel_in_arms import cancel_in_arms
 from tailrace.diagnose.arm_evidence.cancel_in_series import cancel_in_series
 from tailrace.diagnose.cancels import cancels
@@ -42,7 +43,9 @@ class CancelNotPropagated(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From tables, forms and printed benchmarks."""
-        return surest([cancel_in_arms(self, observed), cancel_in_series(self, observed)])
+        return surest(
+            [cancel_in_arms(self, observed), cancel_in_series(self, observed), cancel_by_flights(self, observed)]
+        )
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

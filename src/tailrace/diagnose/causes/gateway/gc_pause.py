@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.collector import pauses_in_timelines
-from tailrace.diagnose.series_evidence.gc_in_series import gc_in_series
+from tailrace.diagnose.series_evidence.gc_in_series import ADVICE, PRICE, VERIFY, gc_in_series
+from tailrace.diagnose.series_evidence.gc_stated import gc_stated
 from tailrace.diagnose.summary_stops import summary_stops
 from tailrace.model.finding import Action, Finding
 
@@ -35,4 +36,5 @@ class GcPause(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return gc_in_series(self, observed)
+        stated = gc_stated(self, observed, advice=ADVICE, price=PRICE, verify=VERIFY)
+        return surest([gc_in_series(self, observed), stated])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.configured.idle_timeouts import idle_timeout_in_requests
+from tailrace.diagnose.configured.stated_ages import idle_timeout_in_ages
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.idle_timer import idle_timer_in_records
@@ -25,7 +26,7 @@ class IdleTimeout(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From failures of one age."""
-        return idle_timeout_in_requests(self, observed)
+        return surest([idle_timeout_in_requests(self, observed), idle_timeout_in_ages(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines; of somebody's own table `observe` knows bytes and whose timer it was."""

@@ -6,8 +6,10 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.lane_queue_observed import lane_queue_observed
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["LaneQueue"]
@@ -28,6 +30,10 @@ class LaneQueue(Cause):
         """Only a gateway's records know its queue."""
         known = ~np.isnan(evidence.now.done.column("queue_gateway_ns"))
         return "" if known.any() else "records of the gateway (its own queue)"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables and forms."""
+        return lane_queue_observed(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Gateway queue above half of the slow requests' TTFT while the engine has room."""

@@ -8,9 +8,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arm_evidence.lock_on_arms import lock_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import InFlight, account
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -52,6 +54,10 @@ class LockContention(Cause):
         done = evidence.now.done
         known = any((~np.isnan(done.ms(stage))).mean() >= KNOWN for stage in STAGES) if evidence.now.n else False
         return "" if known else "times of preprocess, postprocess or encode by request"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From a table along the concurrency."""
+        return lock_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A stage linear in its own occupancy, that carries the tail."""

@@ -8,6 +8,8 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.slow_reader_in_chunks import slow_reader_in_chunks
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["SlowReader"]
@@ -29,6 +31,10 @@ class SlowReader(Cause):
         """Only a gateway stands between engine and client."""
         known = ~np.isnan(evidence.now.done.column("response_ns"))
         return "" if known.any() else "records of the gateway (time in which the client held it up)"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From a table of chunks with stamps on both sides."""
+        return slow_reader_in_chunks(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Response time above 30 % of what the tail lost, with normal upstream gaps."""

@@ -168,6 +168,9 @@ class StageSlow(Cause):
                 (usual, f"{usual:.0f} ms in {self.stage} (median)"),
                 (usual_ttft, f"{usual_ttft:.0f} ms to the first token (median)"),
             )
+        grown = self._grown_before_token(evidence, usual, usual_ttft)
+        if grown is not None:
+            return grown
         waits = np.nan_to_num(window.done.ms("ttft"), nan=0.0)
         over = np.flatnonzero(window.interactive & (waits > bound)) if bound else np.empty(0, dtype=np.int64)
         if over.size >= MIN_OVER and float(np.median(times[over] / waits[over])) >= MOST:
@@ -195,6 +198,28 @@ class StageSlow(Cause):
             f"the {lost:.0f} ms that they lose.",
             (explains, f"{explains:.0f} ms more than the median in {self.stage} (95 % interval from {low:.0f} ms)"),
             (lost, f"they lost {lost:.0f} ms"),
+        )
+
+    def _grown_before_token(self, evidence: EvidenceSet, usual: float, usual_ttft: float) -> Finding | None:
+        """Of all requests, against the window before: most of what the first token came later."""
+        before = evidence.before
+        if before is None or before.n < 20:
+            return None
+        old_times, old_ttft = before.done.ms(self.stage), before.done.ms("ttft")
+        if float((~np.isnan(old_times)).mean()) < KNOWN or np.isnan(old_ttft).all():
+            return None
+        old, first = float(np.nanmedian(old_times)), float(np.nanmedian(old_ttft))
+        grown, later = usual - old, usual_ttft - first
+        if later <= 0 or grown < MOST * later or not self.carries(evidence, grown):
+            return None
+        part = self._longest_part(evidence.now.done)
+        return self._of_tail(
+            evidence,
+            part,
+            f"Requests spend {usual:.0f} ms in {part}, {old:.0f} ms before: most of the {later:.0f} ms by which their "
+            "first token comes later.",
+            (grown, f"{usual:.0f} ms in {self.stage} (median of {evidence.now.n}), {old:.0f} ms before"),
+            (later, f"TTFT {first:.0f} -> {usual_ttft:.0f} ms (median)"),
         )
 
     def _after_tokens(self, evidence: EvidenceSet) -> Finding | None:

@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.server_figures import server_figures
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed
@@ -49,7 +50,9 @@ class Bursty(Cause):
         if busy is not None and busy >= BUSY:
             return None  # it is full, whatever the arrivals
         delay = observed.number("batch_delay_us", "max_queue_delay_microseconds")
-        if delay is not None and mean.queue_ms <= 1.3 * delay / 1e3:
+        stated = server_figures(observed).delay
+        window = delay / 1e3 if delay is not None else stated.value if stated is not None else None
+        if window is not None and mean.queue_ms <= 1.3 * window:
             return None  # the batcher waits on purpose
         return self._found(observed, mean, cv, rate, busy, _even(observed, mean))
 

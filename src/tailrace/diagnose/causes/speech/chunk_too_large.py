@@ -22,6 +22,9 @@ _CHUNK: Final = re.compile(r"chunk|frame", re.IGNORECASE)
 _SIZE: Final = re.compile(r"chunk_?(?:ms|duration|size_ms|length)|frame_?(?:ms|duration)", re.IGNORECASE)
 
 
+_FIRST: Final = re.compile(r"first_?(?:word|partial|text)|word_latency", re.IGNORECASE)
+
+
 class _Waits(NamedTuple):
     chunk_ms: float
     latency_ms: float
@@ -135,6 +138,11 @@ def _of_settings(observed: Observed) -> list[_Waits]:
         latency = arm.get("first_partial", "p50", "mean", "")
         if chunk is not None and latency is not None:
             out.append(_Waits(chunk, latency, 1, "to the first words", str(setting.place), str(arm.place)))
+    stated = next((one for one in observed.settings if _FIRST.search(one.name) and one.number), None)
+    if not out and chunk is not None and stated is not None and stated.number is not None:
+        latency = in_unit(stated.number, stated.unit, "ms") if stated.unit else None
+        if latency is not None and latency >= chunk / 2:
+            out.append(_Waits(chunk, latency, 1, "to the first words", str(setting.place), str(stated.place)))
     return out
 
 

@@ -21,6 +21,10 @@ LONG_S: Final = 3.0
 _RATE: Final = re.compile(r"sample_?rate|sampling_?rate|rate_hz|samplerate", re.IGNORECASE)
 
 
+_FLOW: Final = re.compile(r"bytes?_?(?:per|a|/)_?s(?:ec|econd)?$|bytes_s$", re.IGNORECASE)
+_COUNTED: Final = re.compile(r"audio_(?:s|seconds)_(?:counted|received|fed)|audio_counted_s", re.IGNORECASE)
+
+
 class _Ratio(NamedTuple):
     ratio: float
     """Audio seconds for each second of the clock."""
@@ -44,7 +48,7 @@ class RateMismatch(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """By how fast audio time runs; or by two rates that differ in the configuration."""
         rates = _rates(observed)
-        for seen in (*_of_streams(observed), *_of_samples(observed, rates)):
+        for seen in (*_of_streams(observed), *_of_samples(observed, rates), *_of_bytes(observed, rates)):
             pair = _pair(seen.ratio)
             if pair is not None:
                 return self._found(seen, pair, rates)
@@ -67,7 +71,7 @@ class RateMismatch(Cause):
                 Evidence(text=f"sample rate {made:.0f} Hz", source=rates[made], name="rate", value=made, unit="Hz"),
                 Evidence(text=f"sample rate {read:.0f} Hz", source=rates[read], name="rate", value=read, unit="Hz"),
             ]
-            words = f"{made:.0f} Hz audio is read as {read:.0f} Hz"
+            words = f"{made:.0f} Hz audio is read as {read:.0f} Hz"  # both are configured
             relation = f"{made:.0f}/{read:.0f} = {made / read:.3f}; seen {seen.ratio:.3f}"
             missing = []
         else:
@@ -120,6 +124,25 @@ def _of_samples(observed: Observed, rates: dict[float, str]) -> list[_Ratio]:
                 continue
             seconds, place = float(np.ptp(series.at)), str(series.place)
             out += [_Ratio(line.slope / rate, seconds, place, "samples fed") for rate in rates]
+    return out
+
+
+def _of_bytes(observed: Observed, rates: dict[float, str]) -> list[_Ratio]:
+    """Bytes a second of PCM16 mono (2 bytes a sample) against a configured rate; or seconds counted against the clock.
+
+    Stated figures are of a paced sender only if somebody says over how long: without that nothing is concluded.
+    """
+    seconds = observed.number("wall_s", "duration_s", "window_s")
+    if seconds is None or seconds < LONG_S:
+        return []
+    out = []
+    flow = next((one for one in observed.settings if _FLOW.search(one.name) and one.number), None)
+    if flow is not None and flow.number is not None:
+        words = "bytes a second"
+        out += [_Ratio(flow.number / (2.0 * rate), seconds, str(flow.place), words) for rate in rates]
+    counted = next((one for one in observed.settings if _COUNTED.search(one.name) and one.number), None)
+    if not out and counted is not None and counted.number is not None:
+        out.append(_Ratio(counted.number / seconds, seconds, str(counted.place), "audio counted"))
     return out
 
 

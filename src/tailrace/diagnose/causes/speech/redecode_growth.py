@@ -10,6 +10,7 @@ import numpy as np
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.speech_evidence.lags import utterance_lags
+from tailrace.diagnose.speech_evidence.redecode_in_series import Teeth, redecode_in_series
 from tailrace.diagnose.speech_evidence.stream import SpeechStream, speech_streams
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -20,6 +21,11 @@ SLOPE: Final = 0.03
 MOST: Final = 0.6
 """Of the utterances must grow."""
 GAINED_S: Final = 0.1
+_ADVICE: Final = (
+    "Decode only what is new: keep the encoder's state, or commit words that stayed the same in two partials and cut "
+    "the window there (15 s at most); send partials less often as an utterance grows."
+)
+_PRICE: Final = "Committed words are not corrected any more; fewer partials are later ones."
 
 
 class RedecodeGrowth(Cause):
@@ -37,7 +43,42 @@ class RedecodeGrowth(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """A saw-tooth of the lag, one tooth an utterance."""
         found = [one for stream in speech_streams(observed) if (one := self._of_stream(stream)) is not None]
-        return max(found, key=lambda one: one.explains_ms or 0.0) if found else None
+        if found:
+            return max(found, key=lambda one: one.explains_ms or 0.0)
+        teeth = redecode_in_series(observed)
+        return None if teeth is None else self._of_teeth(teeth)
+
+    def _of_teeth(self, teeth: Teeth) -> Finding:
+        slope, gained, back = f"{teeth.slope * 1e3:.0f}", f"{teeth.gained_ms:.0f}", f"{teeth.back_ms:.0f}"
+        return self.finding(
+            statement=f"Within each utterance a partial takes longer and longer, by {slope} ms for each second of "
+            f"audio ({gained} ms over an utterance), and with the next one it falls back by {back} ms: the whole "
+            "utterance is decoded again for each partial.",
+            evidence=[
+                Evidence(
+                    text=f"work on a partial grows by {slope} ms for each second of an utterance (median of {teeth.n} "
+                    f"of {teeth.of} utterances)",
+                    source=teeth.place,
+                    name="slope",
+                    value=round(teeth.slope * 1e3, 2),
+                    unit="ms/s",
+                ),
+                Evidence(
+                    text=f"{gained} ms gained over an utterance, {back} ms given back at the next",
+                    source=teeth.place,
+                    name="gained",
+                    value=round(teeth.gained_ms, 1),
+                    unit="ms",
+                ),
+            ],
+            explains_ms=teeth.gained_ms,
+            relation=f"{slope} ms/s within utterances; {back} ms fall at their ends",
+            n=teeth.n,
+            advice=_ADVICE,
+            price=_PRICE,
+            verify="the same series after the change: flat within an utterance",
+            disproof_checked=[f"it falls back by {back} ms when an utterance ends"],
+        )
 
     def _of_stream(self, stream: SpeechStream) -> Finding | None:
         every = utterance_lags(stream)
@@ -87,9 +128,8 @@ class RedecodeGrowth(Cause):
             explains_ms=gained * 1e3,
             relation=f"{slope * 1e3:.0f} ms/s within utterances; {back * 1e3:.0f} ms fall at their ends",
             n=len(growing),
-            advice="Decode only what is new: keep the encoder's state, or commit words that stayed the same in two "
-            "partials and cut the window there (15 s at most); send partials less often as an utterance grows.",
-            price="Committed words are not corrected any more; fewer partials are later ones.",
+            advice=_ADVICE,
+            price=_PRICE,
             verify="tailrace diagnose events.jsonl",
             missing=missing,
             rivals=["ASR_LAG_GROWS: results are appended, so nothing seems to be decoded again"] if append else [],

@@ -10,11 +10,14 @@ import numpy as np
 from tailrace.diagnose.arm_numbers import concurrency_of, name_of, seen, shown
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.diagnose.observed import Arm, Observed, Quoted, Rows
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["BenchClientQueue", "BenchClosedLoop", "BenchUnstable"]
 
+LEAST_ROWS: Final = 12
+TOGETHER: Final = 0.05
+"""Of the longest request, within which all must have been sent."""
 _VERIFY: Final = "tailrace bench http://localhost:8000 --rate 5 --duration 60"
 
 
@@ -49,7 +52,8 @@ class BenchClientQueue(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """Waves of requests; which side they wait on needs two stamps."""
-        return next((found for arm in observed.arms if (found := self._waves(arm, observed)) is not None), None)
+        arms = [*observed.arms, *(arm for rows in observed.table("requests") if (arm := _all_at_once(rows)))]
+        return next((found for arm in arms if (found := self._waves(arm, observed)) is not None), None)
 
     def _waves(self, arm: Arm, observed: Observed) -> Finding | None:
         n = arm.get("n") or observed.number("num_prompts", "n")
@@ -90,6 +94,25 @@ class BenchClientQueue(Cause):
             rivals=["SCHED_QUEUE_SATURATION"],
             level=Level.SUSPECTED,
         )  # fmt: skip
+
+
+def _all_at_once(rows: Rows) -> Arm | None:
+    """Requests that were sent together, without an intended stamp, as one run; `None` where they came over time."""
+    send, first, last = (rows.numbers(name) for name in ("t_send_ms", "t_first_ms", "t_last_ms"))
+    done = np.isfinite(send) & np.isfinite(first) & np.isfinite(last)
+    if rows.has("t_intended_ms") or done.sum() < LEAST_ROWS or len(set(rows.texts("arm"))) > 1:
+        return None
+    send, first, last = send[done], first[done], last[done]
+    if np.ptp(send) > TOGETHER * max(float((last - send).max()), 1e-9):
+        return None
+    own = float(np.median(last - first)) + float((first - send).min())
+    place = rows.place
+    values = {
+        "ttft.max": Quoted(quantity="ttft", stat="max", value=float((first - send).max()), unit="ms", place=place),
+        "decode.p50": Quoted(quantity="decode", stat="p50", value=own, unit="ms", place=place),
+        "n": Quoted(quantity="n", value=float(done.sum()), unit="count", place=place),
+    }
+    return Arm(name=place.source or "requests", label=place.source, values=values, place=place)
 
 
 def _generation_ms(arm: Arm) -> float | None:

@@ -8,6 +8,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.impossible_numbers import impossible_numbers
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.doubled_first_token import first_token_among_gaps
 from tailrace.diagnose.record_evidence.impossible_records import MOST, impossible_records
 from tailrace.diagnose.speech_stamps import wrong_speech_stamps
 from tailrace.model.finding import Action, Finding
@@ -29,12 +30,14 @@ class MetricBug(Cause):
     ends: ClassVar[bool] = True
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """Records that were left out because of what is in them."""
-        return impossible_records(self, evidence)
+        """Records that were left out because of what is in them; gaps that hold the first token."""
+        return impossible_records(self, evidence) or first_token_among_gaps(self, evidence)
 
     def forbids(self, evidence: EvidenceSet) -> bool:
-        """Above 5 % of them."""
-        return evidence.left_out_rows > MOST * (len(evidence.table) + evidence.left_out_rows)
+        """Above 5 % of them; gaps of another thing."""
+        if evidence.left_out_rows:
+            return evidence.left_out_rows > MOST * (len(evidence.table) + evidence.left_out_rows)
+        return first_token_among_gaps(self, evidence) is not None
 
     def observe(self, observed: Observed) -> Finding | None:
         """The first rule that finds something."""

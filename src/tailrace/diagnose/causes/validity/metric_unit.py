@@ -166,11 +166,13 @@ class MetricUnit(Cause):
         source = str(rows.place)
         return self.finding(
             statement=f"The client counts {ratio:.2f} x the tokens that the engine's usage says (n = {n}): it counts "
-            "chunks, "
-            "and every number per token is off by that factor.",
+            "chunks"
+            + (f" of about {1 / ratio:.2f} tokens each" if ratio < 1 else "")
+            + ", and every number per token is off by that factor.",
             evidence=[
                 Evidence(
-                    text=f"output_tokens / usage_completion_tokens = {ratio:.2f} (median of n = {n} requests)",
+                    text=f"output_tokens / usage_completion_tokens = {ratio:.2f} (median of n = {n} requests)"
+                    + (f", that is {1 / ratio:.2f} tokens in one that was counted" if ratio < 1 else ""),
                     source=source,
                     name="token_ratio",
                     value=round(ratio, 3),

@@ -35,6 +35,7 @@ MARKS: Final = (
     frozenset({"litellm_call_id"}),
     frozenset({"litellm_overhead_time_ms"}),
     frozenset({"call_type", "startTime", "endTime"}),
+    frozenset({"call_type", "response_time"}),
     frozenset({"DownstreamStatus", "Duration"}),
     frozenset({"ai_log"}),
 )
@@ -146,6 +147,9 @@ def _when(value: object) -> tuple[float, Clock] | None:
     return (number, Clock.UTC) if number > 1e9 else None
 
 
+_TIMED_OUT: Final = re.compile(r"time[ -]?out|timed out", re.IGNORECASE)
+
+
 class AccessJson:
     """What a JSON object a request says."""
 
@@ -194,6 +198,8 @@ class AccessJson:
         row.flags = flags if isinstance(flags, str) and flags != "-" else ""
         if found.get("status") in ("failure", "success"):
             row.status = 200.0 if found["status"] == "success" else _number(found.get("error_code"))
+            if row.status != row.status and _TIMED_OUT.search(row.reason):
+                row.status = 504.0  # a word, and no code: the upstream was given up
         stamp = next((at for key in _STAMPS if (at := _when(found.get(key))) is not None), None)
         self._of_stamps(row, found)
         if stamp is None:

@@ -1,0 +1,97 @@
+"""COMPUTE_GPU_SHARED from a form or a table: another process is said to be on the engine's device."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from tailrace.diagnose.arms.again import again
+from tailrace.diagnose.arms.asked import figure, told
+from tailrace.diagnose.arms.pairs import pairs, stated_same
+from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
+from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
+from tailrace.model.finding import Action, Evidence, Finding
+
+if TYPE_CHECKING:
+    from tailrace.diagnose.cause import Cause
+
+__all__ = ["gpu_shared_observed"]
+
+SLOWER: Final = 0.1
+_OTHER: Final = re.compile(
+    r"(?:other|second|foreign|another|training|neighbou?r).*(?:process|job|pid|container|workload|model)|"
+    r"gpu.*shared|shares? (?:the )?gpu|co.?located",
+    re.IGNORECASE,
+)
+_COUNT: Final = re.compile(
+    r"^(?:gpu|compute) (?:processes|apps|pids)(?: count)?$|processes on (?:the )?gpu", re.IGNORECASE
+)
+_WORK: Final = re.compile(r"batch|concurren|running|mix|prompt|length|kv", re.IGNORECASE)
+
+
+def gpu_shared_observed(cause: Cause, observed: Observed) -> Finding | None:
+    """A stranger that is stated, and tokens that are slower with it."""
+    stranger = _stranger(observed)
+    if stranger is None:
+        return None
+    slower = next((found for pair in pairs(observed.arms) if (found := _slower(pair.first, pair.second))), None)
+    same = stated_same(observed)
+    missing = []
+    if slower is None:
+        missing.append("TPOT with and without the other process, at equal batch")
+    elif not any(_WORK.search(item) for item in same):
+        missing.append("that batch and lengths were equal with and without it")
+    others = [item for item in told(observed) if _OTHER.search(item.name.replace("_", " ")) and item is not stranger]
+    evidence = [evidence_of_setting(item) for item in (stranger, *others)]
+    relation = "another process on the device"
+    words = ""
+    if slower is not None:
+        good, fast, bad, slow = slower
+        evidence += [evidence_of(good, fast), evidence_of(bad, slow)]
+        words = (
+            f": {quantity(slow)} {number(fast.value, fast.unit)} -> {number(slow.value, slow.unit)} "
+            f"({slow.value / fast.value - 1:+.0%})"
+        )
+        relation = f"{number(slow.value)} / {number(fast.value)} = {slow.value / fast.value:.3g}"
+    if same:
+        evidence.append(Evidence(f"equal: {', '.join(same)}", "form", "same"))
+    named = next((str(item.value) for item in (stranger, *others) if isinstance(item.value, str)), "")
+    return cause.finding(
+        action=Action.FIX,
+        statement="Another process computes on the engine's GPU" + (f" ({named})" if named else "") + words + ".",
+        evidence=evidence,
+        explains_ms=None if slower is None else slower[3].value - slower[1].value,
+        relation=relation,
+        n=2 if slower is not None else 1,
+        advice="Give the engine a device of its own, or move the other process; if both must stay, isolate them (MIG "
+        "partitions; MPS shares without protection).",
+        price="A device more, or the other work runs elsewhere.",
+        verify=again(),
+        missing=missing,
+        rivals=["DECODE_SLOWDOWN"] if missing else [],
+        disproof_checked=[f"equal: {', '.join(same)}"] if same else [],
+    )
+
+
+def _stranger(observed: Observed) -> Setting | None:
+    for item in told(observed):
+        name = item.name.replace("_", " ")
+        if _COUNT.search(name) and item.number is not None and item.number >= 2:
+            return item
+    for item in told(observed):
+        name = item.name.replace("_", " ")
+        if _OTHER.search(name) and item.value and not re.search(r"mem|gib|mib|util", name, re.IGNORECASE):
+            return item
+    return None
+
+
+def _slower(one: Arm, two: Arm) -> tuple[Arm, Quoted, Arm, Quoted] | None:
+    for name in ("tpot", "itl"):
+        for stat in ("p50", "mean", "", "p99"):
+            first, second = figure(one, name, stats=(stat,)), figure(two, name, stats=(stat,))
+            if first is None or second is None or min(first.value, second.value) <= 0:
+                continue
+            if max(first.value, second.value) < (1 + SLOWER) * min(first.value, second.value):
+                return None
+            return (one, first, two, second) if first.value < second.value else (two, second, one, first)
+    return None
