@@ -233,15 +233,20 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
         if finding is not None:
             findings.append(finding)
             needs += [f"{cause.code}: {item}" for item in finding.missing]
-    if all(symptom.kind == "moved" for symptom in found):
-        # Windows of one healthy system differ too: only a cause that fits with all its inputs makes it a complaint.
+    kept = bool(evidence.objectives.bounds)
+    worse = any(symptom.kind == "worse" for symptom in found)
+    if all(symptom.kind == "moved" or (kept and symptom.kind == "worse") for symptom in found):
+        # Windows of one healthy system differ too, and whatever was promised is kept: only a cause that fits makes it a
+        # complaint, and with all its inputs where no test of the whole says that the window is worse.
         findings = [
             finding
             for finding in findings
-            if finding.level in (Level.PROVEN, Level.CONSISTENT) and (finding.code != "MIX_SHIFT" or heavier(finding))
+            if (worse or finding.level in (Level.PROVEN, Level.CONSISTENT))
+            and (finding.code != "MIX_SHIFT" or heavier(finding))
         ]
         if not findings:
-            return _healthy(evidence, checked, _needs_of_n(evidence))
+            differs = next((symptom.text for symptom in found if symptom.kind == "worse"), "")
+            return _healthy(evidence, checked, _needs_of_n(evidence), differs)
     findings = answering(rank(findings), {symptom.kind for symptom in found})
     findings = disciplined(findings, lambda: rule_on_records(evidence, findings, CAUSES))
     return Diagnosis(
@@ -255,15 +260,16 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
     )
 
 
-def _healthy(evidence: EvidenceSet, checked: Checked, needs: list[str]) -> Diagnosis:
+def _healthy(evidence: EvidenceSet, checked: Checked, needs: list[str], differs: str = "") -> Diagnosis:
     window = evidence.now
+    beside = f" It differs from the window before, within what was promised ({differs})." if differs else ""
     return Diagnosis(
         validity=checked.findings,
         action=Action.NONE,
         needs=needs,
         not_understood=evidence.not_understood,
         summary=f"Nothing is wrong: {healthy_words(evidence)}; no stream stutters, "
-        f"{len(window.every) - window.n} of {len(window.every)} requests did not complete.",
+        f"{len(window.every) - window.n} of {len(window.every)} requests did not complete.{beside}",
     )
 
 

@@ -13,12 +13,16 @@ from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window
 from tailrace.stats.decomposition import BUCKET_ROWS
 
-__all__ = ["EqualPace", "batch_of", "equal_pace", "pace_of", "tokens_an_event"]
+__all__ = ["EqualPace", "batch_of", "company_of", "equal_pace", "pace_of", "tokens_an_event"]
 
 Floats = NDArray[np.float64]
+QUEUED: Final = 5.0
+QUEUED_MS: Final = 25.0
 CELL_ROWS: Final = 12
 """Requests of a cell, in either window."""
 _EDGES: Final = (0, 256, 1024, 4096, 16384)
+_FINE: Final = (0, *(2**i for i in range(5, 18)))
+"""Of a prefill: what a step costs beside its tokens weighs by how few there are."""
 
 
 class EqualPace(NamedTuple):
@@ -77,10 +81,10 @@ def equal_pace(before: Window, window: Window, what: str) -> EqualPace | None:
     and a larger batch makes each token slower by itself. `None` where the windows have no such requests in common, or
     the cells disagree on the direction.
     """
-    if min(before.n, window.n) < BUCKET_ROWS:
+    if min(before.n, window.n) < BUCKET_ROWS or (what == "prefill" and _crowded(before, window)):
         return None
     old, new = (pace_of(side) if what == "decode" else _prefill(side) for side in (before, window))
-    cells = _cells(before, window, old, new)
+    cells = _cells(before, window, old, new, _EDGES if what == "decode" else _FINE)
     if not cells:
         return None
     weight = np.array([min(n_a, n_b) for _, _, _, n_a, n_b in cells], dtype=np.float64)
@@ -121,9 +125,16 @@ def equal_pace(before: Window, window: Window, what: str) -> EqualPace | None:
     )
 
 
-def _company(window: Window) -> Floats:
-    """Requests that the engine had beside and with each one, mean over its own time there; as the engine counted at the
-    first token where it holds many more than ours.
+def _crowded(before: Window, window: Window) -> bool:
+    """Whether requests wait so much more for the scheduler than before that their prefills share steps with others."""
+    waits = [np.nan_to_num(side.done.ms("queue_engine"), nan=0.0) for side in (before, window)]
+    a, b = (float(np.quantile(values, 0.9)) for values in waits)
+    return b > QUEUED * a + QUEUED_MS
+
+
+def company_of(window: Window) -> Floats:
+    """By row of `done`: requests that the engine had beside and with each one, mean over its own time there; as the
+    engine counted at the first token where it holds many more than ours.
 
     A gauge at one moment says little of a request's whole time where the load grows.
     """
@@ -148,13 +159,30 @@ def _company(window: Window) -> Floats:
     return np.where(np.isnan(seen), np.nan, out)
 
 
-def _cells(before: Window, window: Window, old: Floats, new: Floats) -> list[tuple[float, float, float, int, int]]:
+def _beside(window: Window) -> Floats:
+    """By row of `done`: requests that the engine had when its prefill ended; as it counted where it has many more."""
+    known, served = account(window), replicas(window)
+    out = np.full(window.n, np.nan)
+    for place in np.unique(served.of_row).tolist():
+        rows = np.flatnonzero((served.of_row == place) & ~np.isnan(window.first))
+        out[rows] = known.upstream(served.of_every == place).at(window.first[rows])
+    seen = window.done.column("running_at_first_token")
+    both = ~np.isnan(seen) & ~np.isnan(out)
+    if both.any() and float(np.median(seen[both])) > 1.25 * float(np.median(out[both])) + 1.0:
+        return seen
+    return np.where(np.isnan(seen), np.nan, out)
+
+
+def _cells(
+    before: Window, window: Window, old: Floats, new: Floats, edges: tuple[int, ...]
+) -> list[tuple[float, float, float, int, int]]:
     """(standard error of the log ratio, median before, now, n, n) of every cell with enough rows on both sides."""
     keys = []
     for side in (before, window):
-        batch = _company(side)
+        # A prefill is short: what counts is who was there then, and not over the whole answer.
+        batch = company_of(side) if edges is _EDGES else _beside(side)
         place = np.where(np.isnan(batch), -1, np.floor(2.5 * np.log2(np.maximum(np.nan_to_num(batch), 0) + 1.0)))
-        length = np.searchsorted(_EDGES, np.nan_to_num(side.tokens, nan=-1.0), side="right")
+        length = np.searchsorted(edges, np.nan_to_num(side.tokens, nan=-1.0), side="right")
         keys.append(place.astype(np.int64) * 16 + length)
     out = []
     for key in sorted(set(keys[0].tolist()) & set(keys[1].tolist())):
@@ -167,7 +195,21 @@ def _cells(before: Window, window: Window, old: Floats, new: Floats) -> list[tup
 
 
 def _prefill(window: Window) -> Floats:
+    """Prefill a computed token (ms), of those that no other prefill shared their steps with: whoever shares a step
+    waits for all of it.
+    """
     cached = np.nan_to_num(window.done.column("cached_tokens"), nan=0.0)
+    length = window.done.ms("prefill")
     with np.errstate(invalid="ignore", divide="ignore"):
-        out: Floats = window.done.ms("prefill") / np.maximum(window.tokens - cached, 1.0)
+        out: Floats = length / np.maximum(window.tokens - cached, 1.0)
+    begin, end = window.first - length * 1e6, window.first
+    served = replicas(window)
+    for place in np.unique(served.of_row).tolist():
+        rows = np.flatnonzero((served.of_row == place) & ~np.isnan(begin))
+        if not rows.size:
+            continue
+        # Begun before it ends, less ended before it begins: those that overlap, itself among them.
+        begun = np.searchsorted(np.sort(begin[rows]), end[rows], side="left")
+        over = np.searchsorted(np.sort(end[rows]), begin[rows], side="right")
+        out[rows[begun - over > 1]] = np.nan
     return out

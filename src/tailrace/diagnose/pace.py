@@ -67,6 +67,9 @@ def compare_pace(window: Window, shares: Shares) -> Pace:
     for ratio, spent in ((decode, window.done.ms("decode")), (fill, prefill)):
         if ratio is not None and ratio > 1.0:
             explains += part * (1.0 - 1.0 / ratio) * np.nan_to_num(spent, nan=0.0)
+    if fill is not None and fill > 1.0:
+        # What stops streams are steps with a prefill: as much longer as those.
+        explains += part * (1.0 - 1.0 / fill) * window.lost.stall
     return Pace(decode, fill, int(inside.sum()), int(outside.sum()), explains)
 
 

@@ -22,8 +22,9 @@ IN_BURSTS: Final = 0.6
 LEAST: Final = 100
 LEAST_SLICES: Final = 20
 CROWDED: Final = 1.5
-QUIET: Final = 0.35
-"""Share of the slices in which fewer than half of the mean arrive: between bursts the engine can catch up."""
+SLICES_S: Final = (0.25, 0.5, 1.0, 2.0)
+DRAIN_S: Final = 5.0
+"""Who comes while a burst is still waited out waits for it too: at most so long."""
 
 
 class _Bursts(NamedTuple):
@@ -34,10 +35,11 @@ class _Bursts(NamedTuple):
     slice_s: float
     mean: float
     most: float
-    quiet: float
     in_burst: NDArray[np.bool_]
     """By row of `done`."""
     burst_share: float
+    stalled: Floats
+    """By row of `done`: its stalls while a burst was waited out (ms)."""
 
 
 def bursts_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
@@ -46,11 +48,12 @@ def bursts_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     if len(window.every) < LEAST or window.n < 50:
         return None
     found = _bursts(window)
-    if found is None or found.dispersion < DISPERSED or found.quiet < QUIET:
+    if found is None or found.dispersion < DISPERSED:
         return None
     lost = window.lost
     wait = lost.gateway_queue + lost.engine_queue + lost.first_token
-    explains = window.explain(cause.code, np.where(found.in_burst, wait, 0.0))
+    # Those that were decoding when it came stand still while its prompts are computed.
+    explains = window.explain(cause.code, np.where(found.in_burst, wait, 0.0) + found.stalled)
     total = float(wait.sum())
     inside = float(wait[found.in_burst].sum()) / total if total > 0 else 0.0
     if inside < IN_BURSTS or inside < min(CROWDED * found.burst_share, 0.85) or not cause.carries(evidence, explains):
@@ -82,8 +85,7 @@ def bursts_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
                 round(found.dispersion, 2),
             ),
             Evidence(
-                f"{usual:.1f} requests/s on average, {peak:.1f} in the fullest slice; {found.quiet:.0%} of the "
-                "slices have less than half of the average",
+                f"{usual:.1f} requests/s on average, {peak:.1f} in the fullest slice",
                 "record:start",
                 "peak_per_s",
                 round(peak, 2),
@@ -112,34 +114,42 @@ def bursts_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
 
 
 def _bursts(window: Window) -> _Bursts | None:
+    """At the length of a slice at which the arrivals are the most uneven: bursts are as short as they are."""
     start = np.sort(account(window).start)
     span = float(start[-1] - start[0]) / 1e9
     if span <= 0:
         return None
     between = np.diff(start)
     variation = float(between.std() / max(float(between.mean()), 1e-9))
-    e2e = window.done.ms("e2e")
-    # Slices about as long as a request: what comes within one shares the engine; enough of them for a variance.
-    length = float(np.clip(np.median(e2e) / 1e3, 0.25, max(span / LEAST_SLICES, 0.25)))
-    slices = int(span / length)
-    if slices < LEAST_SLICES:
+    best: tuple[float, float, NDArray[np.int64]] | None = None
+    for length in SLICES_S:
+        slices = int(span / length)
+        if slices < LEAST_SLICES:
+            continue
+        place = np.minimum(((start - start[0]) / 1e9 / length).astype(np.int64), slices - 1)
+        counts = np.bincount(place, minlength=slices)
+        index = float(counts.var() / max(float(counts.mean()), 1e-9))
+        if best is None or index > best[0]:
+            best = (index, length, counts)
+    if best is None:
         return None
-    place = np.minimum(((start - start[0]) / 1e9 / length).astype(np.int64), slices - 1)
-    counts = np.bincount(place, minlength=slices).astype(np.float64)
+    index, length, counts = best
     mean = float(counts.mean())
-    index = float(counts.var() / max(mean, 1e-9))
-    full = counts >= max(2.0 * mean, mean + 2.0 * np.sqrt(mean))
-    # Those that come right behind a burst wait for it too.
-    near = full | np.concatenate([[False], full[:-1]])
-    mine = np.minimum(((window.start - start[0]) / 1e9 / length).astype(np.int64), slices - 1)
-    in_burst = near[np.clip(mine, 0, slices - 1)]
-    return _Bursts(
-        index,
-        variation,
-        length,
-        mean,
-        float(counts.max()),
-        float((counts < 0.5 * mean).mean()),
-        in_burst,
-        float(in_burst.mean()),
-    )
+    full = np.flatnonzero(counts >= max(3.0, 2.0 * mean, mean + 2.5 * np.sqrt(mean)))
+    begin = start[0] + full * length * 1e9
+    wait = window.lost.engine_queue + window.lost.first_token
+    drain = min(max(float(np.quantile(wait, 0.95)) / 1e3, length), DRAIN_S)
+    until = begin + (length + drain) * 1e9
+
+    def inside(at: Floats) -> NDArray[np.bool_]:
+        if not begin.size:
+            return np.zeros(at.size, dtype=bool)
+        last = np.searchsorted(begin, at, side="right") - 1
+        out: NDArray[np.bool_] = (last >= 0) & (at < until[np.maximum(last, 0)])
+        return out
+
+    in_burst = inside(window.start)
+    stalls = window.stalls
+    hit = inside(stalls.end)
+    stalled = np.bincount(stalls.row[hit], weights=stalls.excess_ms[hit], minlength=window.n).astype(np.float64)
+    return _Bursts(index, variation, length, mean, float(counts.max()), in_burst, float(in_burst.mean()), stalled)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.record_evidence.options import sequences
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
@@ -18,7 +19,12 @@ __all__ = ["heavier_mix"]
 
 Floats = NDArray[np.float64]
 HEAVIER: Final = 1.12
-CERTAIN: Final = 3.0
+CERTAIN: Final = 2.5
+"""Standard errors; chance alone reaches them in one of 160 windows, and seldom makes anybody slower then."""
+LONGER: Final = 4.0
+"""A prompt of so many times the median of before is a long one ..."""
+MORE_LONG: Final = 1.5
+"""... and so many times their share is another mix, however little it moves the mean."""
 RATE: Final = 1.15
 PACE: Final = 0.12
 GREW: Final = 0.08
@@ -33,6 +39,10 @@ class _Side(NamedTuple):
     z: float
     n_a: int
     n_b: int
+
+    @property
+    def words(self) -> str:
+        return self.what if "requests" in self.what else f"{self.what} a request"
 
     @property
     def ratio(self) -> float:
@@ -60,12 +70,12 @@ def heavier_mix(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         return None
     name = {"ttft": "TTFT", "e2e": "E2E"}[metric]
     return cause.finding(
-        statement=f"Each request brings more work than before: {most.a:,.0f} -> {most.b:,.0f} {most.what} a request "
-        f"({most.ratio - 1:+.0%}), and {name} p95 went from {a:.0f} to {b:.0f} ms.",
+        statement=f"The requests bring more work than before: {_count(most.a)} -> {_count(most.b)} {most.words} "
+        f"(x {most.ratio:.2f}), and {name} p95 went from {a:.0f} to {b:.0f} ms.",
         evidence=[
             *(
                 Evidence(
-                    f"{side.what} a request {side.a:,.0f} -> {side.b:,.0f} (mean, {side.ratio - 1:+.0%}, "
+                    f"{side.words} {_count(side.a)} -> {_count(side.b)} (mean, x {side.ratio:.2f}, "
                     f"z = {side.z:.1f}, n = {side.n_a} and {side.n_b})",
                     f"record:{side.unit}",
                     "work",
@@ -91,6 +101,10 @@ def heavier_mix(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     )
 
 
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 20 else f"{value:.1f}"
+
+
 def _sides(before: Window, window: Window) -> list[_Side]:
     out = []
     for what, field in (
@@ -99,13 +113,31 @@ def _sides(before: Window, window: Window) -> list[_Side]:
         ("seconds of audio", "audio_seconds"),
     ):
         a, b = (side.done.column(field) for side in (before, window))
+        if field == "output_tokens":
+            # Several answers at once are other options, not longer answers.
+            a, b = a / sequences(before), b / sequences(window)
         a, b = a[~np.isnan(a)], b[~np.isnan(b)]
         if min(a.size, b.size) < LEAST or float(a.mean()) <= 0:
             continue
         error = float(np.hypot(a.std() / a.size**0.5, b.std() / b.size**0.5))
         z = float(b.mean() - a.mean()) / max(error, 1e-9)
         out.append(_Side(what, field, float(a.mean()), float(b.mean()), z, int(a.size), int(b.size)))
-    return out
+    share = _long_share(before, window)
+    return out if share is None else [*out, share]
+
+
+def _long_share(before: Window, window: Window) -> _Side | None:
+    a, b = (side.tokens[~np.isnan(side.tokens)] for side in (before, window))
+    if min(a.size, b.size) < LEAST:
+        return None
+    bound = LONGER * float(np.median(a))
+    p, q = float((a >= bound).mean()), float((b >= bound).mean())
+    both = (p * a.size + q * b.size) / (a.size + b.size)
+    error = float(np.sqrt(max(both * (1 - both), 1e-9) * (1 / a.size + 1 / b.size)))
+    if q < MORE_LONG * p or q * b.size < 10:
+        return None
+    name = f"long prompts (from {bound:,.0f} tokens) in 100 requests"
+    return _Side(name, "prompt_tokens", 100 * p, 100 * q, (q - p) / max(error, 1e-9), int(a.size), int(b.size))
 
 
 def _p95(before: Window, window: Window, metric: str) -> tuple[str, float, float]:

@@ -1,13 +1,13 @@
-"""COMPUTE_IDLE_RAMP: the first request after a pause is slow."""
+"""COMPUTE_IDLE_RAMP from records: the first token is late after a pause of the machine, and not under load."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import CARRIES_MS, CARRIES_OF_BOUND, Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.replicas import replicas
@@ -18,11 +18,25 @@ from tailrace.stats.rank_correlation import spearman
 __all__ = ["idle_before_s", "idle_ramp_in_records"]
 
 Floats = NDArray[np.float64]
-PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+Mask = NDArray[np.bool_]
 LEAST: Final = 8
-SLOWER: Final = 1.5
-LEAST_MS: Final = 50.0
-WITH_LOAD: Final = 0.3
+MOST_PAUSES: Final = 24
+"""Lengths of a pause that are tried as the one from which it hurts."""
+SLOWER: Final = 1.3
+"""First token after a pause over the one without, at equal prompt length (medians)."""
+APART: Final = 0.8
+"""P(one after a pause is slower than one without), from which the pause is what divides them."""
+LEAST_MS: Final = 8.0
+
+
+class _Split(NamedTuple):
+    """Requests after a pause of at least so long, and the others."""
+
+    pause_s: float
+    cold: Mask
+    warm: Mask
+    ratio: float
+    apart: float
 
 
 def idle_before_s(window: Window) -> Floats:
@@ -41,6 +55,20 @@ def idle_before_s(window: Window) -> Floats:
     return chosen
 
 
+def _woken_after_s(window: Window, idle: Floats) -> Floats:
+    """By row of `done`: the pause before the busy time that it fell into (s): what comes up slowly is late for all who
+    come meanwhile.
+    """
+    out = idle.copy()
+    of_row = replicas(window).of_row
+    for place in np.unique(of_row).tolist():
+        rows = np.flatnonzero(of_row == place)
+        rows = rows[np.argsort(window.start[rows], kind="stable")]
+        begins = np.maximum.accumulate(np.where(idle[rows] > 0, np.arange(rows.size), 0))
+        out[rows] = idle[rows[begins]]
+    return out
+
+
 def idle_ramp_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     """Requests after a pause against those without one, each against its own length."""
     window = evidence.now
@@ -48,43 +76,38 @@ def idle_ramp_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         return None
     idle = idle_before_s(window)
     ttft = window.done.ms("ttft")
-    excess = window.lost.engine_queue + window.lost.first_token
-    known = ~np.isnan(ttft)
-    best: tuple[float, float, float, float, int, int] | None = None
-    for pause in PAUSES_S:
-        cold, warm = known & (idle >= pause), known & (idle < min(pause, 1.0))
-        if min(cold.sum(), warm.sum()) < LEAST:
-            continue
-        slow, fast = float(np.median(ttft[cold])), float(np.median(ttft[warm]))
-        late = float(np.median(excess[cold])) - float(np.median(excess[warm]))
-        hit = float((excess[cold] > LEAST_MS).mean())
-        if slow >= SLOWER * fast and late >= LEAST_MS and hit >= 0.7 and (best is None or late > best[1]):
-            best = (pause, late, slow, fast, int(cold.sum()), int(warm.sum()))
-    if best is None:
+    known = ~np.isnan(ttft) & (ttft > 0)
+    relative = _at_equal_length(window, ttft, known)
+    split = _split(idle, _woken_after_s(window, idle), relative, known)
+    if split is None:
         return None
-    pause, late, slow, fast, n_cold, n_warm = best
-    lengths = [float(np.nanmedian(window.tokens[known & rows])) for rows in (idle >= pause, idle < min(pause, 1.0))]
-    if not np.isnan(lengths).any() and lengths[0] > 1.5 * lengths[1]:
+    cold, warm = split.cold, split.warm
+    usual = np.where(known, ttft / np.exp(relative), np.nan) * float(np.exp(np.median(relative[warm])))
+    slow, fast = float(np.median(ttft[cold])), float(np.median(usual[cold]))
+    late = slow - fast
+    bound = min(evidence.objectives.bounds.get("ttft", {}).values(), default=0) / 1e6
+    floor = min(CARRIES_MS, CARRIES_OF_BOUND * bound) if bound else CARRIES_MS
+    if late < max(LEAST_MS, floor):
         return None
     at = account(window)
     load = at.upstream().at(at.sent)[window.rows]
-    with_load = spearman(load[known & (idle <= 0)], ttft[known & (idle <= 0)])
-    explains = window.explain(cause.code, np.where(idle >= pause, excess, 0.0))
-    if not cause.carries(evidence, explains):
-        return None
     # Under a load that makes requests slower too, the pause is not what makes the difference.
-    busy = known & (load >= np.quantile(load, 0.9)) & (idle <= 0)
-    crowded = float(np.median(ttft[busy])) if busy.sum() >= LEAST else float("nan")
-    if crowded >= slow:
+    busy = warm & (load >= np.quantile(load, 0.9)) & (idle <= 0)
+    crowded = float(np.exp(np.median(relative[busy]) - np.median(relative[warm]))) if busy.sum() >= LEAST else 1.0
+    if crowded >= split.ratio:
         return None
-    goes = spearman(idle[known], ttft[known])
+    explains = window.explain(cause.code, np.where(cold, np.maximum(ttft - usual, 0.0), 0.0))
+    with_load = spearman(load[known & (idle <= 0)], ttft[known & (idle <= 0)])
+    goes = spearman(idle[known], relative[known])
+    pause, n_cold, n_warm = split.pause_s, int(cold.sum()), int(warm.sum())
     return cause.finding(
-        statement=f"Requests after a pause are slow: {slow:.0f} ms to the first token after {pause:.0f} s of idle "
+        statement=f"Requests after a pause are slow: {slow:.0f} ms to the first token after {pause:.1f} s of idle "
         f"time, {fast:.0f} ms without a pause.",
         evidence=[
             Evidence(
-                f"TTFT {slow:.0f} ms (median of {n_cold}) after at least {pause:.0f} s without a request, "
-                f"{fast:.0f} ms (median of {n_warm}) without a pause",
+                f"TTFT {slow:.0f} ms (median of {n_cold}) after at least {pause:.1f} s without a request, "
+                f"{fast:.0f} ms is usual for such prompts without a pause (n = {n_warm}): x {split.ratio:.2f}; "
+                f"{split.apart:.0%} of the pairs are in this order",
                 "record:start, record:ttft_ns",
                 "cold_ms",
                 round(slow, 1),
@@ -97,21 +120,13 @@ def idle_ramp_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
                 round(goes, 3),
             ),
             *(
-                [
-                    Evidence(
-                        f"TTFT {crowded:.0f} ms in the busiest tenth",
-                        "record:ttft_ns",
-                        "crowded_ms",
-                        round(crowded, 1),
-                        "ms",
-                    )
-                ]
-                if not np.isnan(crowded)
+                [Evidence(f"x {crowded:.2f} in the busiest tenth", "record:ttft_ns", "crowded", round(crowded, 3))]
+                if busy.sum() >= LEAST
                 else []
             ),
         ],
         explains_ms=explains,
-        relation=f"{slow:.0f} - {fast:.0f} = {slow - fast:.0f} ms after {pause:.0f} s idle",
+        relation=f"{slow:.0f} - {fast:.0f} = {slow - fast:.0f} ms after {pause:.1f} s idle",
         n=n_cold,
         advice="Send a small request every few seconds while nobody does (keep-warm), lock the clock "
         "(nvidia-smi -lgc) or the power state, and look for what sleeps meanwhile: a connection, a worker that "
@@ -123,5 +138,41 @@ def idle_ramp_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
             "busy.run && tailrace compare busy.run idle.run"
         ),
         missing=[],
-        disproof_checked=[f"rank correlation with the load {with_load:.2f}"],
+        disproof_checked=[f"rank correlation with the load {with_load:.2f}, x {crowded:.2f} in the busiest tenth"],
     )
+
+
+def _at_equal_length(window: Window, ttft: Floats, known: Mask) -> Floats:
+    """Logarithm of the time to the first token over that of neighbours in prompt length (factor of two)."""
+    out = np.zeros(window.n)
+    out[known] = np.log(ttft[known]) - float(np.median(np.log(ttft[known]))) if known.any() else 0.0
+    tokens = np.nan_to_num(window.tokens, nan=0.0)
+    bucket = np.where(known & (tokens > 0), np.log2(np.maximum(tokens, 1.0)).astype(np.int64), -1)
+    for value in np.unique(bucket[bucket >= 0]).tolist():
+        rows = bucket == value
+        if rows.sum() >= LEAST:
+            # The lower quartile: most requests of a bucket may be the slow ones.
+            out[rows] = np.log(ttft[rows]) - float(np.quantile(np.log(ttft[rows]), 0.25))
+    return out
+
+
+def _split(idle: Floats, woken: Floats, relative: Floats, known: Mask) -> _Split | None:
+    """The shortest pause from which on requests are slower than those with a shorter one, or none."""
+    pauses = idle[known & (idle >= 0.5)]
+    if pauses.size < LEAST:
+        return None
+    best: tuple[float, _Split] | None = None
+    for pause in np.unique(np.quantile(pauses, np.linspace(0.0, 1.0 - LEAST / (pauses.size + 1), MOST_PAUSES))):
+        cold, warm = known & (idle >= pause), known & (woken < pause)
+        if min(cold.sum(), warm.sum()) < LEAST:
+            continue
+        ratio = float(np.exp(np.median(relative[cold]) - np.median(relative[warm])))
+        order = np.sort(relative[warm])
+        ranks = np.searchsorted(order, relative[cold], side="left") + np.searchsorted(order, relative[cold], "right")
+        apart = float(ranks.mean()) / 2.0 / order.size
+        # By how many standard errors of equal groups (Mann-Whitney): of two good splits the larger one.
+        error = float(np.sqrt((1 / cold.sum() + 1 / warm.sum()) / 12.0))
+        score = (apart - 0.5) / error
+        if ratio >= SLOWER and apart >= APART and (best is None or score > best[0]):
+            best = (score, _Split(float(pause), cold, warm, ratio, apart))
+    return None if best is None else best[1]

@@ -8,6 +8,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.changed import changed_between
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.record_evidence.slower_than_before import slower_than_before
 from tailrace.model.finding import Evidence, Finding, Level
 
 __all__ = ["regression_in_windows"]
@@ -26,7 +27,7 @@ def regression_in_windows(cause: Cause, evidence: EvidenceSet) -> Finding | None
     found = [item for item in (equal_pace(before, window, what) for what in ("decode", "prefill")) if item]
     slower = [item for item in found if item.change >= SLOWER and item.low > 0]
     if not slower:
-        return None
+        return _otherwise(cause, evidence, changed)
     worst = max(slower, key=lambda item: item.explains)
     missing = [] if worst.batch_known else ["running requests at the first token (the engine's /metrics)"]
     word = "a token" if worst.what == "decode" else "a prompt token's prefill"
@@ -59,4 +60,29 @@ def regression_in_windows(cause: Cause, evidence: EvidenceSet) -> Finding | None
         missing=missing,
         level=Level.SUSPECTED if missing else Level.CONSISTENT,
         disproof_checked=worst.checked,
+    )
+
+
+def _otherwise(cause: Cause, evidence: EvidenceSet, changed: list[str]) -> Finding | None:
+    """Where a slower engine has so much more under way that no equal batch is left to compare."""
+    found = slower_than_before(evidence, cause.code)
+    if found is None or found.at_times:
+        return None
+    missing = ["each change by itself: " + ", ".join(changed)] if len(changed) > 1 else []
+    return cause.finding(
+        statement=f"The engine is slower since it was changed ({'; '.join(changed)}). {found.statement}",
+        evidence=[
+            *found.evidence,
+            *(Evidence(f"changed between the windows: {text}", "record, header", "changed") for text in changed),
+        ],
+        explains_ms=found.explains,
+        relation=found.relation,
+        n=found.n,
+        advice="Roll the engine back to what it was, pin that version, and bisect (version, attention backend, "
+        "precision, graph capture) with one change at a time under the same load.",
+        price="What the new version brought besides.",
+        verify="tailrace compare before.run after.run",
+        missing=missing,
+        level=Level.SUSPECTED if missing else Level.CONSISTENT,
+        disproof_checked=found.checked,
     )

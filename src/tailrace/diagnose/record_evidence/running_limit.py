@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from tailrace.diagnose.caps import running_cap
+from tailrace.diagnose.caps import counted_cap, running_cap
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.equal_work import pace_of
+from tailrace.diagnose.equal_work import company_of, pace_of
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.model.finding import Evidence, Finding
 
@@ -20,6 +20,23 @@ KV_ROOM: Final = 0.8
 PACE_ROOM: Final = 0.7
 QUEUE_SHARE: Final = 0.4
 LEAST: Final = 15
+MORE: Final = 1.15
+"""So many times the cap of now ran before."""
+
+
+def _ran_more(evidence: EvidenceSet, cap: int, at_cap: float) -> str:
+    """The window before ran more at once, and tokens were quick: it has done the sweep. Empty where it has not."""
+    before = evidence.before
+    if before is None or before.n < LEAST:
+        return ""
+    company, pace = company_of(before), pace_of(before)
+    known = ~np.isnan(company) & ~np.isnan(pace) & (company >= MORE * cap)
+    if known.sum() < LEAST or float(np.median(pace[known])) > FLAT * at_cap:
+        return ""
+    return (
+        f"before, {float(np.median(company[known])):.0f} ran together (n = {int(known.sum())} requests) at "
+        f"{float(np.median(pace[known])):.1f} ms a token"
+    )
 
 
 def running_limit_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:  # noqa: PLR0911  (one a condition)
@@ -27,7 +44,7 @@ def running_limit_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | N
     window = evidence.now
     if cause.cannot_run(evidence) or window.n < 50:
         return None
-    cap = running_cap(window, queued_share=0.05)
+    cap = running_cap(window, queued_share=0.05) or counted_cap(window)
     if cap is None:
         return None
     kv = evidence.kv_usage
@@ -54,8 +71,9 @@ def running_limit_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | N
     ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0) - lost.gateway_queue
     if explains < QUEUE_SHARE * window.in_tail(ttft) or not cause.carries(evidence, explains):
         return None
-    missing = ["a sweep of the cap: throughput and TPOT at twice as many running requests"]
-    if below is None:
+    more = _ran_more(evidence, cap.size, at_cap)
+    missing = [] if more else ["a sweep of the cap: throughput and TPOT at twice as many running requests"]
+    if below is None and not more:
         missing.append("the pace at a smaller batch (requests that found half of the cap)")
     if kv is None:
         missing.append("KV usage of the engine")
@@ -81,6 +99,7 @@ def running_limit_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | N
                 round(at_cap, 2),
                 "ms",
             ),
+            *([Evidence(more, "record:start, record:e2e_ns", "before")] if more else []),
             *([Evidence(f"KV usage {kv:.0%}", "record:kv_usage", "kv_usage", round(kv, 4))] if kv is not None else []),
             *(
                 [Evidence(f"the objective of TPOT is {bound:.0f} ms", "objectives", "tpot_bound_ms", bound, "ms")]

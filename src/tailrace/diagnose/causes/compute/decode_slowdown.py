@@ -10,6 +10,7 @@ from tailrace.diagnose.changed import changed_between
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.record_evidence.slower_than_before import slower_than_before
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["DecodeSlowdown"]
@@ -39,7 +40,7 @@ class DecodeSlowdown(Cause):
         decode, prefill = (equal_pace(before, window, what) for what in ("decode", "prefill"))
         slower = [item for item in (decode, prefill) if item and item.change >= SLOWER and item.low > 0]
         if not slower or (decode is not None and decode.high < 0):
-            return None
+            return self._otherwise(evidence)
         first = slower[0]
         missing = [] if first.batch_known else ["running requests at the first token (the engine's /metrics)"]
         changed = changed_between(evidence)
@@ -80,4 +81,26 @@ class DecodeSlowdown(Cause):
             missing=missing,
             disproof_checked=first.checked,
             action=Action.ROLLBACK if changed else Action.FIX,
+        )
+
+    def _otherwise(self, evidence: EvidenceSet) -> Finding | None:
+        """Without equal company in both windows, or at times only."""
+        found = slower_than_before(evidence, self.code)
+        if found is None:
+            return None
+        changed = changed_between(evidence)
+        return self.finding(
+            statement=found.statement,
+            evidence=found.evidence,
+            explains_ms=found.explains,
+            relation=found.relation,
+            n=found.n,
+            advice=f"Roll the engine back: {'; '.join(changed)} changed with the pace."
+            if changed and not found.at_times
+            else "Look at the accelerator and its machine meanwhile: clocks, power cap, temperature, another process "
+            "on the same GPU, a processor that others use. No limit of the scheduler mends it.",
+            price="None.",
+            verify="tailrace compare before.run after.run",
+            disproof_checked=found.checked,
+            action=Action.ROLLBACK if changed and not found.at_times else Action.FIX,
         )

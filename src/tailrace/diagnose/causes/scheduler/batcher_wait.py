@@ -11,6 +11,7 @@ from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.batcher import batcher_in_records
+from tailrace.diagnose.record_evidence.batcher_groups import batcher_in_groups
 from tailrace.diagnose.record_evidence.batcher_tail import held_by_a_window
 from tailrace.diagnose.series_evidence.batcher_in_counters import batcher_in_counters
 from tailrace.model.finding import Action, Finding
@@ -34,7 +35,9 @@ class BatcherWait(Cause):
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""
-        return batcher_in_records(self, evidence) or held_by_a_window(self, evidence)
+        return (
+            batcher_in_records(self, evidence) or batcher_in_groups(self, evidence) or held_by_a_window(self, evidence)
+        )
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""

@@ -7,6 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.saturation_on_arms import saturation_on_arms
+from tailrace.diagnose.caps import counted_cap
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
 from tailrace.diagnose.evidence import EvidenceSet
@@ -57,7 +58,14 @@ def _signs(evidence: EvidenceSet, wait: np.ndarray) -> _Signs:
     order = np.argsort(start)
     quarter = max(1, window.n // 4)
     first, last = float(np.median(wait[order[:quarter]])), float(np.median(wait[order[-quarter:]]))
-    return _Signs(offered, served, last / max(first, 10.0), _cap(window), _little(evidence, offered))
+    return _Signs(
+        offered, served, last / max(first, 10.0), _cap(window) or _counted(window), _little(evidence, offered)
+    )
+
+
+def _counted(window: Window) -> int | None:
+    cap = counted_cap(window)
+    return None if cap is None else cap.size
 
 
 def _cap(window: Window) -> int | None:

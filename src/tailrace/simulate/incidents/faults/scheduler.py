@@ -103,10 +103,13 @@ def _hang(setting: Setting, strength: float, rng: np.random.Generator) -> Settin
 
 
 SCHEDULER: Final[tuple[Fault, ...]] = (
-    Fault("overload", "SCHED_QUEUE_SATURATION", _overload),
+    # The cap of running requests is what they wait for: whether it or the load is called too much is a question of what
+    # the tokens' objective leaves room for.
+    Fault("overload", "SCHED_QUEUE_SATURATION", _overload, also=("TUNE_NOT_SCALE",)),
     Fault("prefill_pieces", "SCHED_PREFILL_STEALS_DECODE", _large_pieces, _mixed, also=("SCHED_HOL_LONG_PREFILL",)),
     Fault("long_prompt_first", "SCHED_HOL_LONG_PREFILL", _unguarded, _guarded),
-    Fault("kv_small", "SCHED_KV_PREEMPTION", _little_memory),
+    # A cache that is too small forgets beginnings before it throws anybody out; memory for it mends both.
+    Fault("kv_small", "SCHED_KV_PREEMPTION", _little_memory, also=("MIX_CACHE_MISS",)),
     Fault(
         "batch_limit",
         "TUNE_NOT_SCALE",
