@@ -9,6 +9,7 @@ import numpy as np
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.reuse import LEAST, reuse
+from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["affinity_in_records"]
@@ -16,6 +17,9 @@ __all__ = ["affinity_in_records"]
 MOVED: Final = 0.2
 HALF: Final = 0.6
 """Those that moved hit less than this much of what those that stayed hit."""
+FALL: Final = 0.1
+SMALL_FALL: Final = 0.05
+APART: Final = 0.15
 MIX_EQUAL: Final = 0.15
 LATER: Final = 0.05
 OF_USUAL: Final = 0.2
@@ -49,11 +53,13 @@ def affinity_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None: 
         return None
     if was is None:
         missing.append("a window from before the routing changed")
-    elif old is not None and old.known and seen.known and seen.hit > old.hit - 0.1:
-        return None
-    rate = window.seconds_a_token
+    elif old is not None and old.known and seen.known:
+        # Where those that moved hit less than those that stayed, a smaller fall of the whole is theirs.
+        least = SMALL_FALL if gone < stayed - APART else FALL
+        if seen.hit > old.hit - least:
+            return None
     computed = np.where(seen.moved, np.maximum(seen.repeat - seen.cached, 0.0), 0.0)
-    extra = computed * (0.0 if np.isnan(rate) else rate * 1e3)
+    extra = computed * _ms_a_token(window, seen.cached)
     explains = window.explain(cause.code, np.minimum(extra, np.nan_to_num(window.done.ms("ttft"), nan=0.0)))
     if not cause.carries(evidence, explains) and not _moves_the_usual(evidence, np.minimum(extra, 1e9)):
         return None
@@ -123,3 +129,15 @@ def _moves_the_usual(evidence: EvidenceSet, extra: np.ndarray) -> bool:
     usual = float(np.median(new))
     cost = float(extra.mean())
     return (rose > LATER * float(np.median(old)) and cost >= ENOUGH * rose) or cost >= OF_USUAL * usual
+
+
+def _ms_a_token(window: Window, cached: np.ndarray) -> float:
+    """What a computed prompt token takes (ms): as the engine reports it of longer prompts; else by TTFT."""
+    prefill = window.done.ms("prefill")
+    tokens = np.maximum(np.nan_to_num(window.tokens, nan=0.0) - cached, 0.0)
+    known = ~np.isnan(prefill) & (tokens > 0)
+    if window.reported and known.any():
+        large = known & (tokens >= np.median(tokens[known]))
+        return float(np.median(prefill[large] / tokens[large]))
+    rate = window.seconds_a_token
+    return 0.0 if np.isnan(rate) else rate * 1e3

@@ -22,6 +22,7 @@ LATE_MS: Final = 1_500.0
 LEAST: Final = 5
 GHOSTS: Final = 1.0
 FOLLOWS: Final = 0.4
+LEAVE: Final = 0.1
 SURPLUS: Final = 0.2
 SOME: Final = 0.2
 CERTAIN: Final = 4.0
@@ -97,7 +98,8 @@ def _by_ghosts(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     if found is None or found.mean < GHOSTS:
         return None
     many = found.share >= SURPLUS and found.correlation >= max(SOME, CERTAIN / found.n**0.5)
-    if found.correlation < FOLLOWS and not many:
+    follows = found.correlation >= FOLLOWS or many
+    if not follows and not _new(evidence, found):
         return None
     return _found(
         cause,
@@ -125,6 +127,7 @@ def _by_ghosts(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         f"{found.correlation:.2f})",
         int(cancels(window).rows.size),
         window.tail_lost_ms * found.share,
+        [] if follows else ["when the engine's slots of cancelled requests are free, or who else uses this engine"],
     )
 
 
@@ -136,6 +139,7 @@ def _found(
     relation: str,
     n: int,
     explains: float,
+    missing: list[str] | None = None,
 ) -> Finding:
     gone = cancels(evidence.now)
     return cause.finding(
@@ -162,8 +166,21 @@ def _found(
             "--duration 60 --out cancelled.run && tailrace diagnose cancelled.run  # the engine's "
             "running requests must fall within about a second"
         ),
+        missing=missing,
         disproof_checked=[relation],
     )
+
+
+def _new(evidence: EvidenceSet, found: _Ghosts) -> bool:
+    """Whether a fifth of what the engine runs is nobody's, in the window before nothing was, and many clients leave: in
+    a full engine the surplus is always there and follows no single cancel.
+    """
+    before = evidence.before
+    if before is None or found.share < SURPLUS:
+        return False
+    leave = cancels(evidence.now).rows.size / max(len(evidence.now.every), 1)
+    old = _ghosts(before)
+    return leave >= LEAVE and old is not None and old.mean < GHOSTS
 
 
 def _ghosts(window: Window) -> _Ghosts | None:

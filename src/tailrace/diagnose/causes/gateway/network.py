@@ -25,6 +25,10 @@ MANY: Final = 0.3
 LEAST_RTT: Final = 3
 LEAST_AGAIN: Final = 2
 """Connections looked at: the waits of all requests say the rest."""
+FEW_LOOKED: Final = 10
+NARROW_MS: Final = 50.0
+"""Waits of a third of the requests within so little, from one window to the next: a timeout, wherever few connections
+were looked at."""
 LONG_MS: Final = 15.0
 LONG_SHARE: Final = 0.2
 RTO_MS: Final = (200.0, 480.0)
@@ -120,13 +124,14 @@ class Network(Cause):
             disproof_checked=checked,
         )
 
-    def _lossy(self, evidence: EvidenceSet) -> Finding | None:
+    def _lossy(self, evidence: EvidenceSet) -> Finding | None:  # noqa: PLR0911  (one a condition)
         """Gaps of one retransmission timeout, in streams whose segments were sent again."""
         window, before = evidence.now, evidence.before
         again = window.done.column("upstream_retransmits")
         known = ~np.isnan(again)
         longest = window.done.ms("chunk_gap_max")
-        if known.sum() < LEAST_AGAIN or float((again[known] > 0).mean()) < MANY:
+        looked = known.sum() >= LEAST_AGAIN and float((again[known] > 0).mean()) >= MANY
+        if not looked and (known.sum() > FEW_LOOKED or before is None):
             return None
         waits = np.fmax(longest, np.nan_to_num(window.done.ms("unattributed"), nan=0.0))
         of_timeout = (waits >= RTO_MS[0]) & (waits <= RTO_MS[1])
@@ -143,6 +148,13 @@ class Network(Cause):
             ):
                 return None
         if int(of_timeout.sum()) < LEAST_RTT or share < LOSSY_SHARE:
+            return None
+        if not looked and (
+            share < MANY
+            or old is None
+            or old > 0.02
+            or float(np.ptp(np.quantile(waits[of_timeout], (0.1, 0.9)))) > NARROW_MS
+        ):
             return None
         cost = float(np.median(waits[of_timeout])) - min(usual, RTO_MS[0])
         if not self.carries(evidence, min(cost, 1e9)) and share < MANY:
@@ -187,7 +199,8 @@ class Network(Cause):
             verify=(
                 "tailrace diagnose http://127.0.0.1:9480  # after the change; ss -ti dst ENGINE: retrans must not grow"
             ),
-            missing=[] if old is not None else ["the share of such waits in a usual window (--before FILE)"],
+            missing=([] if looked else ["segments sent again on more of the connections (ss -ti)"])
+            + ([] if old is not None else ["the share of such waits in a usual window (--before FILE)"]),
             disproof_checked=[f"{shared:.0%} of the stall time is shared by streams"],
         )
 
