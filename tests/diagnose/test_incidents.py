@@ -18,9 +18,9 @@ KINDS = [fault.kind for fault in FAULTS]
 IN_DEFAULT_TIER = 60
 CONTROLS = 20
 LONGEST = 360
-TOP1 = 0.55
+TOP1 = 0.80
 """At least so many of the first answers are right."""
-FALSE_ALARMS = 2
+FALSE_ALARMS = 1
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from tailrace.stats.quantiles import needed, supported
 __all__ = ["diagnose", "rank"]
 
 MIN_N: Final = 20
+_COMPARING: Final = frozenset(cause.code for cause in CAUSES if cause.only_with_before)
 
 
 def diagnose(evidence: EvidenceSet) -> Diagnosis:
@@ -241,7 +242,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
         findings = [
             finding
             for finding in findings
-            if (worse or finding.level in (Level.PROVEN, Level.CONSISTENT))
+            if ((worse and finding.code in _COMPARING) or finding.level in (Level.PROVEN, Level.CONSISTENT))
             and (finding.code != "MIX_SHIFT" or heavier(finding))
         ]
         if not findings:

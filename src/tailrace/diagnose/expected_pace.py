@@ -30,6 +30,8 @@ DEMAND: Final = 1.3
 SLICE_S: Final = 1.0
 TOGETHER: Final = 0.7
 ELSEWHERE: Final = 0.1
+SHORTEST_S: Final = 4.0
+"""What lasts for less is a stop, and has causes of its own."""
 LEAST_SLICES: Final = 5
 LEAST_ROWS: Final = 10
 LEAST_GAPS: Final = 20
@@ -130,7 +132,7 @@ def slow_episodes(before: Window, window: Window) -> Episodes | None:  # noqa: P
     inside = np.where(timed, seen >= SLOWER, busy & (hurt >= TOGETHER * alive))
     inside = _runs(inside, alive)
     elsewhere = busy & ~_widened(inside)
-    if not inside.any() or inside.sum() > 0.9 * busy.sum() or elsewhere.sum() < LEAST_SLICES:
+    if float(inside.sum()) * SLICE_S < SHORTEST_S or inside.sum() > 0.9 * busy.sum() or elsewhere.sum() < LEAST_SLICES:
         return None
     late = np.where(timed, seen >= SLOWER, hurt > 0.5 * alive)
     if float(late[elsewhere].mean()) > ELSEWHERE:

@@ -61,10 +61,9 @@ def heavier_mix(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     rates = [len(side.every) / max(side.span_s, 1e-9) for side in (before, window)]
     if rates[1] > RATE * rates[0]:
         return None
-    for what in ("decode", "prefill"):
-        pace = equal_pace(before, window, what)
-        if pace is not None and pace.change > PACE and pace.low > 0:
-            return None  # the engine is slower for the same work: the traffic is not all
+    pace = equal_pace(before, window, "decode")
+    if pace is not None and pace.change > PACE and pace.low > 0:
+        return None  # the engine is slower for the same work: the traffic is not all
     metric, a, b = max((_p95(before, window, name) for name in ("ttft", "e2e")), key=lambda item: item[2] / item[1])
     if b < (1.0 + GREW) * a:
         return None

@@ -9,6 +9,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.changed import changed_between
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.expected_pace import equal_demand
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.slower_than_before import slower_than_before
 from tailrace.model.finding import Action, Evidence, Finding
@@ -41,6 +42,8 @@ class DecodeSlowdown(Cause):
         slower = [item for item in (decode, prefill) if item and item.change >= SLOWER and item.low > 0]
         if not slower or (decode is not None and decode.high < 0):
             return self._otherwise(evidence)
+        if slower[0].what == "prefill" and not equal_demand(before, window):
+            return None  # more is asked, and prefills share the steps with more: tokens keep their pace
         first = slower[0]
         missing = [] if first.batch_known else ["running requests at the first token (the engine's /metrics)"]
         changed = changed_between(evidence)
