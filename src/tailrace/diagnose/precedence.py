@@ -66,7 +66,7 @@ BEHIND: Final[dict[str, frozenset[str]]] = {
     "LOCK_CONTENTION": frozenset({"PREPROCESS_SLOW", "POSTPROCESS_SLOW"}),
     # An encoder does one request at a time by its nature: that is no lock.
     "ENCODE_SLOW": frozenset({"LOCK_CONTENTION"}),
-    "FE_EVENTLOOP_BLOCK": frozenset({"GW_CHUNK_COALESCING", "COMPUTE_STALL"}) | _SLOWER,
+    "FE_EVENTLOOP_BLOCK": frozenset({"GW_CHUNK_COALESCING", "COMPUTE_STALL"}) | _SLOWER | _MIX,
     "FE_DETOKENIZE_GROWTH": frozenset({"COMPUTE_STALL", "COMPUTE_KERNEL_REGRESSION"}) | _SLOWER,
 }
 """Code -> the codes that stand behind it where both are as sure."""
