@@ -56,7 +56,7 @@ BEHIND: Final[dict[str, frozenset[str]]] = {
     "MIX_CACHE_MISS": frozenset({"SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
     "MIX_BURSTY_ARRIVALS": _SCHEDULING | {"DECODE_SLOWDOWN", "MIX_CACHE_MISS"},
     "TUNE_NOT_SCALE": _MIX | {"SCHED_QUEUE_SATURATION", "SCHED_HOL_LONG_PREFILL"},
-    "RETRY_STORM": _SCHEDULING,
+    "RETRY_STORM": _SCHEDULING | _MIX,
     "GW_LANE_QUEUE": _MIX,
     "MIX_DECODING_OPTIONS": _SCHEDULING | _MIX,
     "MIX_STRUCTURED_OUTPUT": _SCHEDULING,
@@ -66,7 +66,7 @@ BEHIND: Final[dict[str, frozenset[str]]] = {
     "LOCK_CONTENTION": frozenset({"PREPROCESS_SLOW", "POSTPROCESS_SLOW"}),
     # An encoder does one request at a time by its nature: that is no lock.
     "ENCODE_SLOW": frozenset({"LOCK_CONTENTION"}),
-    "FE_EVENTLOOP_BLOCK": frozenset({"GW_CHUNK_COALESCING", "COMPUTE_STALL"}) | _SLOWER,
+    "FE_EVENTLOOP_BLOCK": frozenset({"GW_CHUNK_COALESCING", "COMPUTE_STALL"}) | _SLOWER | _MIX,
     "FE_DETOKENIZE_GROWTH": frozenset({"COMPUTE_STALL", "COMPUTE_KERNEL_REGRESSION"}) | _SLOWER,
 }
 """Code -> the codes that stand behind it where both are as sure."""

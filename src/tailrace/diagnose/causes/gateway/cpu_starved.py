@@ -112,7 +112,7 @@ class CpuStarved(Cause):
             if for_all != "before":
                 missing.append("a window in which the engine has its CPU: all requests of this one were hit alike")
         first = np.where(np.isnan(window.first), window.end, window.first)
-        if float(np.median(shares.covered(window.start, first)[window.tail])) < COVERED:
+        if not for_all and float(np.median(shares.covered(window.start, first)[window.tail])) < COVERED:
             missing.append("samples of the machine for the whole time in which the slow requests waited")
         if any(set(state.reasons or ()) - {"idle", "application_clocks"} for state in evidence.meanwhile.gpus):
             rivals.append("COMPUTE_POWER_CAP or COMPUTE_THERMAL: the accelerator's clock was limited as well")
@@ -213,8 +213,11 @@ def _slow_for_all(evidence: EvidenceSet) -> str:
         return ""
     usual = float(np.nanmedian(pace))
     earlier = np.empty(0) if evidence.before is None else evidence.before.done.ms("tpot")
-    if earlier.size and not np.isnan(earlier).all() and usual >= SLOWER * float(np.nanmedian(earlier)):
-        return "before"
+    if earlier.size and not np.isnan(earlier).all():
+        # Stretches without a CPU make the slower tenth slower, and leave the median.
+        for p in (0.5, 0.9):
+            if float(np.nanquantile(pace, p)) >= SLOWER * float(np.nanquantile(earlier, p)):
+                return "before"
     bounds = evidence.objectives.bounds.get("tpot", {})
     return "objective" if bounds and usual > min(bounds.values()) / 1e6 else ""
 
