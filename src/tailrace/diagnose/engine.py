@@ -244,6 +244,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
             for finding in findings
             if ((worse and finding.code in _COMPARING) or finding.level in (Level.PROVEN, Level.CONSISTENT))
             and (finding.code != "MIX_SHIFT" or heavier(finding))
+            and not _as_before(evidence, finding)
         ]
         if not findings:
             differs = next((symptom.text for symptom in found if symptom.kind == "worse"), "")
@@ -259,6 +260,16 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
         not_understood=evidence.not_understood,
         summary=_summary(evidence, findings, found, few=few),
     )
+
+
+def _as_before(evidence: EvidenceSet, finding: Finding) -> bool:
+    """Whether the same cause explains about as much of the window before: how a system is does not make it worse."""
+    if evidence.before_table is None or finding.code in _COMPARING:
+        return False
+    earlier = EvidenceSet(evidence.before_table, objectives=evidence.objectives, sources=evidence.sources)
+    cause = next(cause for cause in CAUSES if cause.code == finding.code)
+    found = None if cause.cannot_run(earlier) else cause.judge(earlier)
+    return found is not None and (found.explains_ms or 0.0) >= 0.7 * (finding.explains_ms or 0.0)
 
 
 def _healthy(evidence: EvidenceSet, checked: Checked, needs: list[str], differs: str = "") -> Diagnosis:
