@@ -144,7 +144,10 @@ def write_page(score: Score, *, block: str, numbers: tuple[int, int], longest: i
     count = len(score.confusion) - bool(score.controls)
     seeds = f"block `{block}`, {numbers[0]} to {numbers[1]}; at most {longest:,} requests a window"
     figures = [
-        f"Measured on {today}: {count} kinds of fault, {numbers[1] - numbers[0] + 1} random settings each (seeds: {seeds}).",
+        (
+            f"Measured on {today}: {count} kinds of fault, {numbers[1] - numbers[0] + 1} random settings each "
+            f"(seeds: {seeds})."
+        ),
         "",
         f"**{score.summary()}.**",
         "",
