@@ -60,8 +60,9 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
         return out
 
     def finite(self) -> Observed:
-        """The same without readings that are no numbers: infinities, and what is as good as one, in series and rows become holes (NaN), counters
-        and histograms that hold one are left out. What was left out is counted, by source, in `understood`.
+        """The same without readings that are no numbers: infinities, and what is as good as one, in series and rows
+        become holes (NaN), counters and histograms that hold one are left out. What was left out is counted, by source,
+        in `understood`.
 
         Quoted numbers of arms stay: that one cannot be right is what the checks of the numbers say.
         """
