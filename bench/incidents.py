@@ -133,17 +133,21 @@ def main() -> int:
         given.out.write_text(json.dumps(written, indent=1) + "\n")
     if given.write:
         lost = [why for _, why, _, _ in results if why]
-        write_page(score, block=given.seed_block, settings=given.settings, longest=given.longest, lost=lost)
+        numbers = (given.first, given.first + given.settings - 1)
+        write_page(score, block=given.seed_block, numbers=numbers, longest=given.longest, lost=lost)
     return 0
 
 
-def write_page(score: Score, *, block: str, settings: int, longest: int, lost: list[str]) -> None:
+def write_page(score: Score, *, block: str, numbers: tuple[int, int], longest: int, lost: list[str]) -> None:
     """Renew the figures and the list of kinds in the documentation."""
     today = datetime.now(tz=UTC).date().isoformat()
     count = len(score.confusion) - bool(score.controls)
-    seeds = f"block `{block}`, 0 to {settings - 1}; at most {longest:,} requests a window"
+    seeds = f"block `{block}`, {numbers[0]} to {numbers[1]}; at most {longest:,} requests a window"
     figures = [
-        f"Measured on {today}: {count} kinds of fault, {settings} random settings each (seeds: {seeds}).",
+        (
+            f"Measured on {today}: {count} kinds of fault, {numbers[1] - numbers[0] + 1} random settings each "
+            f"(seeds: {seeds})."
+        ),
         "",
         f"**{score.summary()}.**",
         "",

@@ -113,7 +113,7 @@ def write_page(out: str | Path, page: str, source: str, *, option: str = "--out"
     path = Path(out)
     if not is_url(source) and path.exists() and Path(source).exists() and path.samefile(source):
         raise InputError(
-            "the page would replace its source itself", place=str(path), remedy=f"Give {option} another name."
+            "the page would replace its own source", place=str(path), remedy=f"Give {option} another name."
         )
     try:
         return path.write_bytes(page.encode("utf-8", "replace"))

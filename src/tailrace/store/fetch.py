@@ -101,8 +101,10 @@ def _compare(
     ends = connection.execute(
         "SELECT " + ", ".join(f'min("{name}"), max("{name}"), count("{name}")' for name in names) + f" FROM {relation}"  # noqa: S608
     ).fetchone()
-    for place, name in enumerate(names if ends else ()):
-        low, high, there = ends[3 * place : 3 * place + 3] if ends else ()
+    if ends is None:
+        return
+    for place, name in enumerate(names):
+        low, high, there = ends[3 * place : 3 * place + 3]
         if there == count and low == high:
             survey.constants[name] = low
         elif not there and KINDS[name] in _MAYBE:

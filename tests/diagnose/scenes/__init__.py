@@ -1,5 +1,6 @@
 """For each code of the catalogue: evidence that shows it, evidence that nearly does, and the part to take away."""
 
+from tests.diagnose.scenes.carrying import CARRYING
 from tests.diagnose.scenes.compute import COMPUTE
 from tests.diagnose.scenes.gateway import GATEWAY
 from tests.diagnose.scenes.mix import MIX
@@ -11,4 +12,4 @@ from tests.diagnose.scenes.validity import VALIDITY
 
 __all__ = ["SCENES"]
 
-SCENES: tuple[Scene, ...] = (*VALIDITY, *GATEWAY, *PATHS, *SCHEDULER, *COMPUTE, *MIX, *SPEECH)
+SCENES: tuple[Scene, ...] = (*VALIDITY, *CARRYING, *GATEWAY, *PATHS, *SCHEDULER, *COMPUTE, *MIX, *SPEECH)

@@ -175,7 +175,7 @@ def _lists(observed: Observed) -> list[tuple[str, tuple[str, ...], tuple[float, 
             out.append((item.name, replicas, tuple(float(value) for value in item.value), place))
         elif "." in item.name and _is_count(item.value):
             name, member = item.name.rsplit(".", maxsplit=1)
-            groups.setdefault(name, []).append((member, float(item.value), place))
+            groups.setdefault(name, []).append((member, item.number or 0.0, place))
     for name, members in groups.items():
         names = tuple(f"replica {member}" for member, _, _ in members)
         out.append((name, names, tuple(value for _, value, _ in members), members[0][2]))

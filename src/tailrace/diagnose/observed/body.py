@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -60,8 +60,9 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
         return out
 
     def finite(self) -> Observed:
-        """The same without readings that are no numbers: infinities in series and rows become holes (NaN), counters
-        and histograms that hold one are left out. What was left out is counted, by source, in `understood`.
+        """The same without readings that are no numbers: infinities, and what is as good as one, in series and rows
+        become holes (NaN), counters and histograms that hold one are left out. What was left out is counted, by source,
+        in `understood`.
 
         Quoted numbers of arms stay: that one cannot be right is what the checks of the numbers say.
         """
@@ -125,6 +126,10 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
         return [item for item in self.rows if item.kind == kind]
 
 
+_LARGEST: Final = 1e100
+"""No quantity is larger; squares of what is kept stay finite. NaN, which is a hole, is not larger either."""
+
+
 def _finite(body: Observed) -> Observed:
     left: dict[str, int] = {}
 
@@ -134,8 +139,8 @@ def _finite(body: Observed) -> Observed:
 
     series = []
     for item in body.series:
-        kept = np.isfinite(item.at)
-        odd = np.isinf(item.values) & kept
+        kept = np.abs(item.at) <= _LARGEST
+        odd = (np.abs(item.values) > _LARGEST) & kept
         n = int((~kept).sum() + odd.sum())
         count(item.place.source, n)
         if n:
@@ -150,19 +155,19 @@ def _finite(body: Observed) -> Observed:
     for table in body.rows:
         columns = {}
         for name, values in table.columns.items():
-            odd = np.isinf(values) if values.dtype.kind == "f" else np.zeros(0, dtype=bool)
+            odd = np.abs(values) > _LARGEST if values.dtype.kind == "f" else np.zeros(0, dtype=bool)
             n = int(odd.sum())
             count(table.place.source, n)
             columns[name] = np.where(odd, np.nan, values) if n else values
         rows.append(msgspec.structs.replace(table, columns=columns))
     counters = []
     for counter in body.counters:
-        good = math.isfinite(counter.first) and math.isfinite(counter.last)
+        good = abs(counter.first) <= _LARGEST and abs(counter.last) <= _LARGEST
         count(counter.place.source, 0 if good else 1)
         counters += [counter] if good else []
     histograms = []
     for one in body.histograms:
-        good = all(math.isfinite(value) for value in (*one.bounds, *one.counts, one.sum or 0.0))
+        good = all(abs(value) <= _LARGEST for value in (*one.bounds, *one.counts, one.sum or 0.0))
         count(one.place.source, 0 if good else 1)
         histograms += [one] if good else []
     if not left:

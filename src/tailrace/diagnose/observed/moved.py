@@ -36,7 +36,8 @@ def _moved(item: Any, by: int, source: str) -> Any:
         elif name == "place" or (name == "values" and isinstance(value, dict)):
             changed[name] = _moved(value, by, source)
         elif name == "examples":
-            changed[name] = [re.sub(r"^(\d+)(?=: )", lambda found: str(int(found[1]) + by), text) for text in value]
+            texts: list[str] = value or []
+            changed[name] = [re.sub(r"^(\d+)(?=: )", lambda found: str(int(found[1]) + by), text) for text in texts]
         elif name == "source" and source:
             changed[name] = source
     return msgspec.structs.replace(item, **changed) if changed else item

@@ -125,7 +125,7 @@ def _settings(text: str, place: Place, scope: str) -> list[Setting]:
             made.setdefault(wanted, value)
         if name in {"data", "dataset_args", "processor_args"} and isinstance(value, str):
             for key, number in _PAIR.findall(value):
-                made.setdefault(_ONE_VALUE.get(key, key), float(number))
+                made.setdefault(_ONE_VALUE.get(key) or key, float(number))
     made.setdefault("loop", _loop(made))
     return [Setting(name=name, value=value, scope=scope, place=place) for name, value in made.items()]
 

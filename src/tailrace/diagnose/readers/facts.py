@@ -133,9 +133,8 @@ def _fact(keys: dict[str, float | str], values: dict[str, Quoted], key: str, val
     if cell is None or cell.value is None:
         keys[snake(key)] = str(value)
         return
-    cell = msgspec.structs.replace(
-        cell, value=float(value) if _is_number(value) else cell.value, high=high or cell.high
-    )
+    level = float(value) if isinstance(value, int | float) and _is_number(value) else cell.value
+    cell = msgspec.structs.replace(cell, value=level, high=high or cell.high)
     item = quoted(head, cell, place, percent="pct" in key.lower() or "percent" in key.lower())
     if item is None:
         return

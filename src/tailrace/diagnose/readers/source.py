@@ -50,6 +50,9 @@ from tailrace.store.table import RecordTable
 __all__ = ["Kind", "Source", "kind_of", "read_source"]
 
 _JSON_HEAD: Final = 4096
+_HOLE: Final = 1 << 22
+_LOGS: Final = frozenset({".log", ".gz", ".out", ".txt"})
+_UTF_16: Final = frozenset({b"\xff\xfe", b"\xfe\xff"})
 _HEADING: Final = re.compile(rb"#{1,6} (?!TYPE |HELP |UNIT |EOF)[^\n]*\n\s*\n")
 """Markdown: a title and a blank line; a comment of a scrape has its samples below."""
 _LOOKED_AT: Final = 200
@@ -142,7 +145,7 @@ def _look(path: Path) -> tuple[Kind, Foreign | Format | None]:
         ) from None
     if is_run_file(head):
         return Kind.RUN, None
-    _refuse_nuls(head, place)
+    _refuse_nuls(head, path)
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if not start:
         raise InputError("the file is empty", place=place, remedy="See whether what should write it did, and where to.")
@@ -164,11 +167,21 @@ def _anything(head: bytes, start: bytes, place: str) -> tuple[Kind, Format]:
     raise InputError(f"this is no evidence that is known; it begins with {line!r}", place=place, remedy=_REMEDY)
 
 
-def _refuse_nuls(head: bytes, place: str) -> None:
-    """Before anybody looks for lines in it: a sparse file of zeros is one line of gigabytes."""
-    if head.count(0) * 10 > len(head):
-        words, remedy = binary_words(head) or ("it begins with NUL bytes", NULS_REMEDY)
-        raise InputError(words, place=place, remedy=remedy)
+def _refuse_nuls(head: bytes, path: Path) -> None:
+    """Before anybody looks for lines in it: a sparse file of zeros is one line of gigabytes.
+
+    A log in UTF-16 is read as it is, and so is one that begins with a hole, as cutting it while it is written leaves.
+    """
+    if head.count(0) * 10 <= len(head) or (path.suffix in _LOGS and (head[:2] in _UTF_16 or _ends_soon(path))):
+        return
+    words, remedy = binary_words(head) or ("it begins with NUL bytes", NULS_REMEDY)
+    raise InputError(words, place=str(path), remedy=remedy)
+
+
+def _ends_soon(path: Path) -> bool:
+    """Whether a hole at the beginning ends within `_HOLE` bytes."""
+    with path.open("rb") as file:
+        return bool(file.read(_HOLE).lstrip(b"\0"))
 
 
 def _other_kind(start: bytes, name: str) -> tuple[Kind, Format | None] | None:

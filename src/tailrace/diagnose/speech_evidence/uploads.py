@@ -130,7 +130,7 @@ def _by_series(cause: Cause, observed: Observed) -> Finding | None:
             advice="Look at the client's capture and uplink: send each frame when it is recorded, no TCP queue that "
             "builds up (lower the bitrate: Opus), a nearer entry point.",
             price="Compression costs some quality; dropping audio costs words.",
-            verify="the same series after the change: a second of audio a second",
+            verify="tailrace diagnose after.csv  # the same series after the change: a second of audio a second",
             missing=missing,
             rivals=rivals,
             disproof_checked=checked,

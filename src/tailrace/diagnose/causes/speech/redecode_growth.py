@@ -76,7 +76,7 @@ class RedecodeGrowth(Cause):
             n=teeth.n,
             advice=_ADVICE,
             price=_PRICE,
-            verify="the same series after the change: flat within an utterance",
+            verify="tailrace diagnose after.csv  # the same series after the change: flat within an utterance",
             disproof_checked=[f"it falls back by {back} ms when an utterance ends"],
         )
 
