@@ -119,6 +119,7 @@ def evidence(draw):
     )
 
 
+@pytest.mark.long("every rule on a hundred drawn bodies of evidence; a slow machine needs half a minute", timeout=180)
 @settings(
     max_examples=100,
     deadline=None,

@@ -313,7 +313,13 @@ def test_a_server_that_dies_and_comes_back(tmp_path: Path):
     servers = [first]
 
     def die_and_return() -> None:
-        time.sleep(1.5)
+        # Not before some were served and two are under way: how long the load needs to begin is the machine's affair.
+        for _ in range(500):
+            stats = first.get("/truth/stats")
+            if stats["requests"] >= 8 and stats["open"] >= 2:
+                break
+            time.sleep(0.01)
+        time.sleep(0.1)
         first.process.kill()
         first.process.wait(10)
         time.sleep(1.0)
@@ -324,7 +330,7 @@ def test_a_server_that_dies_and_comes_back(tmp_path: Path):
     try:
         result = run(
             spec_for(
-                first.url, requests=None, duration_ns=6 * S, concurrency=4, mix="a=10/10", model="plain:itl_ms=10"
+                first.url, requests=None, duration_ns=6 * S, concurrency=4, mix="a=10/40", model="plain:itl_ms=10"
             ),
             tmp_path,
         )

@@ -70,18 +70,18 @@ def test_c14_latency_from_the_schedule_is_the_headline(tmp_path: Path):
 # -- the schedule
 
 
-async def _hog(share: float) -> None:
-    """Keep the loop busy for a share of the time, in slices of 5 ms."""
+async def _hog(share: float, slice_s: float) -> None:
+    """Keep the loop busy for a share of the time."""
     while True:
-        until = time.monotonic() + 0.005
+        until = time.monotonic() + slice_s
         while time.monotonic() < until:
             pass
-        await asyncio.sleep(0.005 * (1 - share) / share)
+        await asyncio.sleep(slice_s * (1 - share) / share)
 
 
 @asynccontextmanager
-async def busy(share: float) -> AsyncIterator[None]:
-    hogging = asyncio.ensure_future(_hog(share)) if share else None
+async def busy(share: float, slice_s: float = 0.005) -> AsyncIterator[None]:
+    hogging = asyncio.ensure_future(_hog(share, slice_s)) if share else None
     try:
         yield
     finally:
@@ -161,7 +161,9 @@ def test_c16_a_busy_client_is_said_to_be_the_limit(tmp_path: Path):
     """Delays of the client's own coroutines were shown as TTFT and gaps of the server."""
 
     async def main() -> Any:
-        async with busy(0.97):
+        # Slices that delay what arrives beyond every bound: the share of a processor alone depends on whether the host
+        # lends this machine a whole one.
+        async with busy(0.97, 0.06):
             return await run_bench(spec_for(server.url, rate=50, requests=100, mix="a=10/20"), out=tmp_path / "a.run")
 
     with serving(RawServer(lambda call: call.answer(gap_s=0.005))) as server:
