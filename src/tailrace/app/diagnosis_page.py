@@ -31,7 +31,12 @@ _LEVELS: Final = {
     Level.SUSPECTED: "suspected: it could be; something is missing, or a rival fits as well",
     Level.INSUFFICIENT: "insufficient: what is needed to tell is missing",
 }
-_METRICS: Final = {"ttft": "time to first token", "chunk_gap": "longest chunk gap", "e2e": "end-to-end time"}
+_METRICS: Final = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "chunk_gap": "longest chunk gap",
+    "e2e": "end-to-end time",
+}
 _KINDS: Final = {
     "stage_at_tail": "stage at the tail",
     "stage_shift": "stage shift",
@@ -111,9 +116,11 @@ def _tail(tail: Tail) -> Cell:
             [cell(ms(tail.unexplained_ms), "number"), cell(_share(tail.unexplained_ms, tail.lost_ms), "number")],
         )
     )
+    bound = "" if tail.objective_ms is None else f" (objective {ms(tail.objective_ms)} ms)"
     note = (
-        f"p{tail.quantile * 100:g} of the {_METRICS[tail.metric]}: {ms(tail.p_ms)} ms. The {tail.n} slowest requests "
-        f"lost {ms(tail.lost_ms)} ms each on average, beyond what the typical request takes."
+        f"p{tail.quantile * 100:g} of the {_METRICS.get(tail.metric, tail.metric)}: {ms(tail.p_ms)} ms{bound}. "
+        f"The {tail.n} slowest requests lost {ms(tail.lost_ms)} ms each on average, beyond what the typical request "
+        "takes."
     )
     title = f"{_share(tail.explained_ms, tail.lost_ms)} of what the slowest requests lost is explained"
     inside = table(["finding", "adds, ms", "share"], rows, caption="What the findings explain of the tail")

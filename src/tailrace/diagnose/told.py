@@ -7,9 +7,13 @@ from typing import Final
 import msgspec
 
 from tailrace.diagnose.attribution_words import attribution_words
+from tailrace.diagnose.broken_rules import BrokenRules
+from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.explained import explained
+from tailrace.diagnose.healthy import NOTHING_WRONG
+from tailrace.diagnose.symptoms import missed_objectives, stutters
 from tailrace.diagnose.verdict import wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level, Tail
 
@@ -18,7 +22,12 @@ __all__ = ["CALM", "told"]
 CALM: Final = "Nothing in this shows a slow tail"
 """How the summary begins where the evidence is calm and no request is in it."""
 
-_WORDS: Final = {"ttft": "time to first token", "chunk_gap": "longest chunk gap", "e2e": "end-to-end time"}
+_WORDS: Final = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "chunk_gap": "longest chunk gap",
+    "e2e": "end-to-end time",
+}
 _DO: Final = {
     Action.TUNE: "To do (tune)",
     Action.SCALE: "To do (scale)",
@@ -32,7 +41,7 @@ _MOST: Final = 6
 _SHOWN_MS: Final = 1.0
 
 
-def told(evidence: EvidenceSet, found: Diagnosis, *, forbidden: bool = False) -> Diagnosis:
+def told(evidence: EvidenceSet, found: Diagnosis, broken: BrokenRules, *, forbidden: bool = False) -> Diagnosis:
     """The diagnosis with its tail, its attributions, the requests that show each finding, and its paragraph.
 
     `evidence` holds the records that passed the checks. Without requests, or where the checks forbid a diagnosis
@@ -44,12 +53,12 @@ def told(evidence: EvidenceSet, found: Diagnosis, *, forbidden: bool = False) ->
         return msgspec.structs.replace(found, paragraph=paragraph, next_evidence=next_evidence(found))
     if not len(evidence.table) or not evidence.now.n:
         return msgspec.structs.replace(found, paragraph=_paragraph(found, None), next_evidence=next_evidence(found))
-    joint = explained(evidence.now, found.findings)
+    joint = explained(evidence.now, found.findings, missed_objectives(evidence), stutters=stutters(evidence.now))
     findings = [
         msgspec.structs.replace(one, requests=joint.requests.get(one.code) or one.requests) for one in found.findings
     ]
     said = msgspec.structs.replace(
-        found, findings=findings, tail=joint.tail, attribution=attribution_words(evidence.attributed)
+        found, findings=findings, tail=joint.tail, attribution=attribution_words(evidence.attributed, broken)
     )
     return msgspec.structs.replace(said, paragraph=_paragraph(said, joint.tail), next_evidence=next_evidence(said))
 
@@ -70,13 +79,19 @@ def next_evidence(found: Diagnosis) -> list[str]:
         ]
     if not found.findings and found.action is Action.COLLECT:
         out += [item for finding in found.validity for item in finding.missing]
-        out += found.needs
+        # What the causes lack that act on the stage of the tail decides more than what all others lack.
+        leader = next((one.about for one in found.attribution if one.kind == "stage_at_tail"), "")
+        out += sorted(found.needs, key=lambda need: not _acts_on(known.get(need.partition(":")[0]), leader))
     return list(dict.fromkeys(out))[:_MOST]
+
+
+def _acts_on(cause: Cause | None, stage: str) -> bool:
+    return cause is not None and bool(stage) and cause.stage.partition(".")[0] == stage
 
 
 def _paragraph(found: Diagnosis, tail: Tail | None) -> str:
     if not found.findings:
-        nexts = next_evidence(found)
+        nexts = [] if found.summary.startswith(NOTHING_WRONG) else next_evidence(found)
         return f"{found.summary} To collect next: {nexts[0]}." if nexts else found.summary
     first = found.findings[0]
     if found.summary.startswith(CALM):
@@ -101,8 +116,9 @@ def _paragraph(found: Diagnosis, tail: Tail | None) -> str:
 
 def _slow(tail: Tail) -> str:
     return (
-        f"The p{tail.quantile * 100:g} of the {_WORDS[tail.metric]} is {tail.p_ms:,.0f} ms; the {tail.n} slowest "
-        f"requests lost {tail.lost_ms:,.0f} ms each on average."
+        f"The p{tail.quantile * 100:g} of the {_WORDS.get(tail.metric, tail.metric)} is {tail.p_ms:,.0f} ms"
+        + (f" (objective {tail.objective_ms:,.0f} ms)" if tail.objective_ms is not None else "")
+        + f"; the {tail.n} slowest requests lost {tail.lost_ms:,.0f} ms each on average."
     )
 
 

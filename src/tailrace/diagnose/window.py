@@ -182,6 +182,13 @@ class Window:
         return self.n > 0 and float(self.has_prefill.mean()) >= 0.9
 
     @cached_property
+    def inferred(self) -> bool:
+        """Whether most of the queue times that `reported` goes by are a model's, not the engine's."""
+        sources = self.done.column("stage_sources")
+        said = [source.get("queue.engine") or source.get("queue") or "" for source in sources if source]
+        return bool(said) and sum(one.startswith("inferred") for one in said) > 0.5 * len(said)
+
+    @cached_property
     def outsized(self) -> Mask:
         """Rows whose prompt is long against the median."""
         return long_prompts(self.done)

@@ -112,9 +112,10 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     """How much time the slowest requests lost, and how much of it the findings explain together (ms)."""
 
     metric: str
-    """The metric that its users feel: `ttft`, `chunk_gap` (the longest of a request) or `e2e`."""
+    """The metric whose objective is broken; where none is, what its users feel: `ttft`, `chunk_gap` (the longest of a
+    request) or `e2e`."""
     quantile: float
-    """The highest of p99, p95 and p50 that n supports."""
+    """That of the objective; without one the highest of p99, p95 and p50 that n supports."""
     p_ms: float
     """`metric` at `quantile`."""
     n: int
@@ -127,6 +128,8 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     """`lost_ms - explained_ms`."""
     by_finding: dict[str, float] = {}
     """Code -> what it adds to those ranked before it; the sum is `explained_ms`."""
+    objective_ms: float | None = None
+    """The bound that `p_ms` breaks; `None` where no objective is broken."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
