@@ -17,11 +17,13 @@ from tailrace.diagnose.configured.lint import lint
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.healthy import healthy
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.align import align
 from tailrace.diagnose.precedence import heavier
 from tailrace.diagnose.scale import disciplined, rule_on
 from tailrace.diagnose.scale_records import rule_on_records
 from tailrace.diagnose.seen_beside import seen_beside
+from tailrace.diagnose.steady_part import WARM_UP, of_both, parted, steady_observed, steady_part
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, missed_objectives, symptoms
 from tailrace.diagnose.told import CALM, told
 from tailrace.diagnose.triage import triage
@@ -51,8 +53,14 @@ def _of_everything(evidence: EvidenceSet, broken: BrokenRules) -> Diagnosis:
         return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.hardware)), broken)
     checked = check(evidence, broken)
     evidence = checked.sound
-    rules = broken.ask("triage", lambda: triage_arms(evidence.observed)) or []
-    found = _with_observed(_of_requests(evidence, checked, broken), observed, rules)
+    rules = broken.ask("triage", partial(triage_arms, evidence.observed)) or []
+    found = _of_requests(evidence, checked, broken)
+    late = None if checked.forbidding else steady_part(evidence)
+    if late is not None:
+        steady = _of_requests(late, checked, broken)
+        found = of_both(found, steady, late)
+        evidence = late if steady.findings else evidence
+    found = _with_observed(found, observed, rules)
     found = msgspec.structs.replace(
         found,
         observations=seen_beside(evidence.meanwhile),
@@ -67,6 +75,14 @@ def _observed(evidence: EvidenceSet, broken: BrokenRules) -> list[Finding]:
     observed = evidence.observed
     if not observed:
         return []
+    found = _asked(observed, broken)
+    if any(finding.code == WARM_UP for finding in found) and (late := steady_observed(observed)) is not None:
+        found = parted(found, _asked(late, broken))
+    return disciplined(rank(found), lambda: rule_on(observed))
+
+
+def _asked(observed: Observed, broken: BrokenRules) -> list[Finding]:
+    """What every rule finds; where a number cannot be right, that and nothing else."""
     found: list[Finding] = []
     for cause in CAUSES:
         finding = broken.ask(cause.code, partial(cause.observe, observed))

@@ -22,7 +22,8 @@ __all__ = ["Explained", "explained"]
 
 Floats = NDArray[np.float64]
 
-_PLACES: Final = ("gateway_queue", "engine_queue", "first_token", "stall", "response", "postprocess")
+_LOST: Final = ("gateway_queue", "engine_queue", "first_token", "stall", "response", "postprocess")
+_PLACES: Final = (*_LOST, "pace")
 _WAIT: Final = ("engine_queue", "first_token", "gateway_queue")
 _OF_STAGE: Final[dict[str, tuple[str, ...]]] = {
     "queue.gateway": ("gateway_queue",),
@@ -31,7 +32,7 @@ _OF_STAGE: Final[dict[str, tuple[str, ...]]] = {
     "preprocess": ("first_token", "engine_queue"),
     "encode": ("first_token", "engine_queue"),
     "prefill": ("first_token", "engine_queue"),
-    "decode": ("stall",),
+    "decode": ("pace", "stall"),
     "postprocess": ("postprocess", "stall"),
     "response": ("response", "stall"),
 }
@@ -57,9 +58,10 @@ def explained(
     if not rows.size:
         return Explained(findings, None, {})
     lost = window.lost
-    places = {name: getattr(lost, name)[rows] for name in _PLACES}
+    places = {name: getattr(lost, name)[rows] for name in _LOST}
+    places["pace"] = window.slowed[rows]
     together = {name: np.zeros(rows.size) for name in _PLACES}
-    total = lost.total[rows]
+    total = lost.total[rows] + places["pace"]
     by_finding: dict[str, float] = {}
     requests: dict[str, list[str]] = {}
     names = window.done.column("request_id")[rows].astype(str)
@@ -79,7 +81,7 @@ def explained(
         by_finding[finding.code] = round(added, 1)
         order = np.lexsort((names, -total, -np.round(shown, 3)))
         requests[finding.code] = [str(names[row]) for row in order[:_MOST] if shown[row] >= _SHOWS_MS]
-    whole = window.tail_lost_ms
+    whole = window.tail_lost_ms + float(places["pace"].mean())
     joint = min(sum(by_finding.values()), whole)
     tail = _tail(window, whole, joint, by_finding, _felt(window, places, whole, missed, stutters=stutters))
     return Explained(findings, tail, requests)

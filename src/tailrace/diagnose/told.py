@@ -17,7 +17,7 @@ from tailrace.diagnose.symptoms import missed_objectives, stutters
 from tailrace.diagnose.verdict import wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level, Tail
 
-__all__ = ["CALM", "told"]
+__all__ = ["CALM", "answer_of", "context_of", "told"]
 
 CALM: Final = "Nothing in this shows a slow tail"
 """How the summary begins where the evidence is calm and no request is in it."""
@@ -69,14 +69,15 @@ def next_evidence(found: Diagnosis) -> list[str]:
     """
     out: list[str] = []
     known = {cause.code: cause for cause in CAUSES}
+    pairs: set[frozenset[str]] = set()
     for finding in found.findings:
         if finding.level in (Level.SUSPECTED, Level.INSUFFICIENT):
-            out += [f"{item} (for {finding.code})" for item in finding.missing]
-        out += [
-            f"what tells {finding.code} from {rival}: {known[rival].disproof.rstrip('.')}"
-            for rival in finding.rivals
-            if rival in known
-        ]
+            whose = f" (for {finding.code})" if finding.statement else ""
+            out += [f"{item}{whose}" for item in finding.missing]
+        for rival in finding.rivals:
+            if rival in known and frozenset((rival, finding.code)) not in pairs:
+                pairs.add(frozenset((rival, finding.code)))
+                out.append(f"what tells {finding.code} from {rival}: {known[rival].disproof.rstrip('.')}")
     if not found.findings and found.action is Action.COLLECT:
         out += [item for finding in found.validity for item in finding.missing]
         # What the causes lack that act on the stage of the tail decides more than what all others lack.
@@ -89,10 +90,34 @@ def _acts_on(cause: Cause | None, stage: str) -> bool:
     return cause is not None and bool(stage) and cause.stage.partition(".")[0] == stage
 
 
+def answer_of(found: Diagnosis) -> str:
+    """The answer in one sentence, for whoever reads no further."""
+    if not found.findings or found.summary.startswith(CALM):
+        return found.summary
+    first = found.findings[0]
+    return _sentence(first.statement) or f"Cannot tell ({first.code}): what would decide it is missing."
+
+
+def context_of(found: Diagnosis) -> str:
+    """What a reader asks next: how sure that is, what is slow, how much of it that explains, what else was found."""
+    if not found.findings or found.summary.startswith(CALM):
+        return found.steady
+    first, tail = found.findings[0], found.tail
+    parts = [
+        wording(first),
+        _slow(tail) if tail is not None and tail.lost_ms >= _SHOWN_MS else "",
+        _beside(found, first, tail),
+        found.steady,
+        *[one.text for one in found.attribution if one.kind == "mix_within"][:1],
+    ]
+    return " ".join(part for part in parts if part)
+
+
 def _paragraph(found: Diagnosis, tail: Tail | None) -> str:
     if not found.findings:
         nexts = [] if found.summary.startswith(NOTHING_WRONG) else next_evidence(found)
-        return f"{found.summary} To collect next: {nexts[0]}." if nexts else found.summary
+        said = f"{found.summary} {found.steady}".strip()
+        return f"{said} To collect next: {nexts[0]}." if nexts else said
     first = found.findings[0]
     if found.summary.startswith(CALM):
         return found.summary
@@ -100,6 +125,7 @@ def _paragraph(found: Diagnosis, tail: Tail | None) -> str:
         _slow(tail) if tail is not None and tail.lost_ms >= _SHOWN_MS else "",
         _sentence(first.statement) or f"Cannot tell: {'; '.join(first.missing)}.",
         wording(first),
+        found.steady,
         _beside(found, first, tail),
         _checked(first),
     ]

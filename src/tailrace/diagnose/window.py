@@ -102,6 +102,9 @@ class Window:
         self.n = len(self.done)
         self.explained: dict[str, Floats] = {}
         """Code of a cause -> what it explains of each row of `done` (ms)."""
+        self.slowed: Floats = np.zeros(self.n)
+        """By row of `done`: what a slower pace than before costs it (ms). Against the typical request of this window it
+        lost nothing by that, since all are slower; whoever compares with before puts it here."""
         self.found: dict[type, Any] = {}
         """What several rules ask for and is computed once, by the type of the answer."""
 

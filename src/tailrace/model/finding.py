@@ -49,6 +49,16 @@ class Action(StrEnum):
     COLLECT = "collect"
 
 
+class Part(StrEnum):
+    """Which part of a window a finding holds for, where the window begins with a warm-up."""
+
+    WHOLE = ""
+    STEADY = "steady"
+    """The requests that came once it was warm."""
+    START = "start"
+    """Only the window with its start shows it."""
+
+
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """One number behind a statement."""
 
@@ -90,6 +100,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """By what it is proven; `None` at every other level."""
     requests: list[str] = []
     """Requests of the tail that show it best, at most five; `tailrace explain` opens them by their ids."""
+    part: Part = Part.WHOLE
+    """Which part of a window with a warm-up it holds for."""
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -156,3 +168,5 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict in one paragraph: what is slow, why, how sure that is, what to do, at what price, how to check it."""
     next_evidence: list[str] = []
     """What to collect next, the most decisive first: what would raise the first finding's level or rule out a rival."""
+    steady: str = ""
+    """Where the window begins with a warm-up: what the answer is with the start in it, and without."""
