@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["PrefillStalls", "Relation", "prefill_stalls"]
 
@@ -59,15 +59,9 @@ class PrefillStalls(NamedTuple):
     relation: Relation | None
 
 
+@once_a_window
 def prefill_stalls(window: Window) -> PrefillStalls:
-    """Lay the stalls of a window beside the prefills of its long prompts; computed once a window."""
-    if PrefillStalls not in window.found:
-        window.found[PrefillStalls] = _lay(window)
-    found: PrefillStalls = window.found[PrefillStalls]
-    return found
-
-
-def _lay(window: Window) -> PrefillStalls:
+    """Lay the stalls of a window beside the prefills of its long prompts."""
     stalls, prefills = window.stalls, window.prefills
     length = (stalls.end - stalls.begin) / 1e6
     # A prefill ends with its step; the streams' next token may come one decode step later.

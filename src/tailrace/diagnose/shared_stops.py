@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.replicas import replicas
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["SharedStops", "shared_stops"]
 
@@ -61,15 +61,9 @@ class SharedStops(NamedTuple):
         return (self.end - self.begin) / 1e6
 
 
+@once_a_window
 def shared_stops(window: Window) -> SharedStops:
-    """All stops that at least two streams and most of those that decoded share; computed once a window."""
-    if SharedStops not in window.found:
-        window.found[SharedStops] = _stops(window)
-    found: SharedStops = window.found[SharedStops]
-    return found
-
-
-def _stops(window: Window) -> SharedStops:
+    """All stops that at least two streams and most of those that decoded share."""
     stalls = window.stalls
     tolerance = max(ALIGNED_NS, 2.0 * (0.0 if np.isnan(window.median_gap_ms) else window.median_gap_ms) * 1e6)
     seen = np.zeros(window.n, dtype=bool)
@@ -146,8 +140,7 @@ def _computed(window: Window, begin: Floats, end: Floats, place: Ints, of_row: I
     out = np.zeros(begin.size)
     if not window.reported or not begin.size:
         return out
-    cached = np.nan_to_num(window.done.column("cached_tokens"), nan=0.0)
-    tokens = np.maximum(window.tokens - cached, 1.0)
+    tokens = np.maximum(window.computed_tokens, 1.0)
     usable = np.flatnonzero(~np.isnan(tokens) & window.has_prefill & ~np.isnan(window.first))
     large = usable[tokens[usable] >= np.median(tokens[usable])] if usable.size else usable
     if large.size < LEAST_PREFILLS:

@@ -77,7 +77,7 @@ def disproofs(evidence: EvidenceSet, pattern: StopPattern) -> list[str]:
 def device_idle(evidence: EvidenceSet, pattern: StopPattern) -> bool | None:
     """Whether the accelerator idled in the stops, by readings inside them; `None` where none falls into one."""
     window = evidence.now
-    origin = int(window.every.column("start_unix_ns").min())
+    origin = window.origin_unix_ns
     begin, end = pattern.stops.begin[pattern.chosen], pattern.stops.end[pattern.chosen]
     seen = []
     for state in evidence.meanwhile.gpus:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["SummaryStops", "summary_stops"]
 
@@ -41,15 +41,9 @@ class SummaryStops(NamedTuple):
     """By row of `done`: its longest gap beyond the usual one, and its wait for the first token inside a place (ms)."""
 
 
+@once_a_window
 def summary_stops(window: Window) -> SummaryStops | None:
-    """`None` where the timelines tell more, or no places are left; computed once a window."""
-    if SummaryStops not in window.found:
-        window.found[SummaryStops] = _stops(window)
-    found: SummaryStops | None = window.found[SummaryStops]
-    return found
-
-
-def _stops(window: Window) -> SummaryStops | None:
+    """`None` where the timelines tell more, or no places are left."""
     gap = window.done.ms("chunk_gap_max")
     usual = window.done.ms("chunk_gap_p50")
     known = np.flatnonzero(~np.isnan(gap) & ~np.isnan(window.first) & (window.end > window.first))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tailrace.analyze.labels import among
 from tailrace.diagnose.age_cluster import AgeCluster, age_cluster
 from tailrace.diagnose.symptoms import more_often_than
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 from tailrace.model.finding import Evidence
 from tailrace.model.outcome import Reason
 
@@ -92,20 +92,9 @@ class TimerEnds(NamedTuple):
         ]
 
 
+@once_a_window
 def timer_ends(window: Window) -> TimerEnds | None:
-    """The cluster of failures, if there is one and failures are more than a rarity; computed once a window."""
-    if TimerEnds not in window.found:
-        window.found[TimerEnds] = _timer_ends(window)
-    found: TimerEnds | None = window.found[TimerEnds]
-    return found
-
-
-def _outlived(window: Window, age_ms: float) -> int:
-    streamed = window.done.column("stream").astype(bool)
-    return int((streamed & (window.done.ms("e2e") > OUTLIVED * age_ms)).sum())
-
-
-def _timer_ends(window: Window) -> TimerEnds | None:
+    """The cluster of failures, if there is one and failures are more than a rarity."""
     every = window.every
     reason = every.column("reason")
     rows = np.flatnonzero(among(reason, BY_TIMER))
@@ -144,3 +133,8 @@ def _timer_ends(window: Window) -> TimerEnds | None:
         int(rows.size),
         ", ".join(f"{n} {c}" for n, c in sorted(zip(names, counts, strict=True), key=lambda pair: -pair[1])) or most,
     )
+
+
+def _outlived(window: Window, age_ms: float) -> int:
+    streamed = window.done.column("stream").astype(bool)
+    return int((streamed & (window.done.ms("e2e") > OUTLIVED * age_ms)).sum())

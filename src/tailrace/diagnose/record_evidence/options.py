@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.equal_work import pace_of
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, tail_of
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["options_in_records", "sequences"]
@@ -117,7 +117,7 @@ def _within(cause: Cause, evidence: EvidenceSet, now: Floats) -> Finding | None:
     tokens = np.maximum(np.nan_to_num(window.done.column("output_tokens"), nan=0.0) / now, 1.0)
     each = e2e / tokens
     slow, plain = (float(np.median(each[rows])) for rows in (several, ~several))
-    top = np.argsort(e2e, kind="stable")[-max(10, round(0.025 * window.n)) :]
+    top = tail_of(e2e)
     in_top = float(several[top].mean())
     usual = float(several.mean())
     if in_top < max(0.6, 1.5 * usual) or slow < SLOWER * plain:
