@@ -265,8 +265,7 @@ def _of_rows(observed: Observed) -> tuple[float, list[_Wrong]]:
             if not bad:
                 continue
             worst = max(worst, bad / n)
-            line = int(np.flatnonzero(mask)[0])
-            at = rows.place if rows.lines is None else f"{rows.place.source}:{int(rows.lines[line])}"
+            at = rows.line_of(int(np.flatnonzero(mask)[0]))
             text = f"in {bad} of {n} requests {rule}; they are left out"
             out.append(
                 _Wrong(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tailrace.diagnose.observed import Arm, Quoted, Setting
 from tailrace.model.finding import Evidence
 
@@ -42,7 +44,7 @@ def number(value: float, unit: str = "") -> str:
 
 def _plain(value: float) -> str:
     size = abs(value)
-    if size >= 1e15 or value != value:  # noqa: PLR0124  (NaN)
+    if size >= 1e15 or math.isnan(value):
         return f"{value:.3g}"
     if value == int(value):
         return f"{value:.0f}"

@@ -56,10 +56,7 @@ class Pile(NamedTuple):
     @property
     def place(self) -> str:
         """Where the first of them stands."""
-        row = int(self.ages.at[self.members[0]])
-        lines = self.ages.rows.lines
-        source = self.ages.rows.place.source
-        return source if lines is None else f"{source}:{int(lines[row])}"
+        return str(self.ages.rows.line_of(int(self.ages.at[self.members[0]])))
 
 
 def failure_ages(observed: Observed) -> list[Ages]:

@@ -37,12 +37,11 @@ def client_timer_in_access(cause: Cause, observed: Observed) -> Finding | None:
         seconds = float(np.median(same)) / 1e3
         done = took[(status < 400) & ~np.isnan(took)]
         longest = float(done.max()) / 1e3 if done.size else None
-        line = 0 if rows.lines is None else int(rows.lines[left[0]])
         facts = [
             Evidence(
                 text=f"{same.size} of {ages.size} requests that clients closed were {seconds:.3f} s old, to "
                 f"{same[-1] - same[0]:.0f} ms",
-                source=f"{rows.place.source}:{line}" if line else rows.place.source,
+                source=str(rows.line_of(int(left[0]))),
                 name="age",
                 value=round(seconds, 3),
                 unit="s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -262,7 +263,7 @@ def _state(load: Load, events: list[Event], facts: list[Evidence], relation: lis
             unit="tok/s",
         )
     )
-    if usage == usage:  # noqa: PLR0124  (not NaN)
+    if not math.isnan(usage):
         facts.append(
             Evidence(
                 f"KV usage is at most {usage:.0%} after it: there is room", load.where(found.first), "kv_after", usage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -46,7 +47,7 @@ def queue_in_snapshot(cause: Cause, observed: Observed) -> Finding | None:
         Evidence(f"{run:g} run", place, "running", run),
     ]
     made = float(load.get("output_tok_s")[at])
-    if made == made:  # noqa: PLR0124  (not NaN)
+    if not math.isnan(made):
         facts.append(
             Evidence(
                 f"{made:g} tok/s come out, {made / run:.2f} tok/s per stream",

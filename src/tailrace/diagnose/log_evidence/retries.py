@@ -44,11 +44,10 @@ def retries_in_access(cause: Cause, observed: Observed) -> Finding | None:
     late = float((attempts[half:] * count[half:]).sum() / max(count[half:].sum(), 1.0))
     rises = late > RISING * early
     top = int(np.argmax(attempts))
-    line = 0 if rows.lines is None else int(rows.lines[top])
     facts = [
         Evidence(
             text=f"{tries:,.0f} attempts for {requests:,.0f} requests: {ratio:.2f} each, at most {attempts[top]:g}",
-            source=f"{rows.place.source}:{line}" if line else rows.place.source,
+            source=str(rows.line_of(top)),
             name="attempts",
             value=round(ratio, 3),
         ),

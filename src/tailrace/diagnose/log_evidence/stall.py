@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -55,7 +56,7 @@ def stall_in_load(cause: Cause, observed: Observed) -> Finding | None:
     rivals, checked, missing = _weigh(observed, worst)
     if kv is None:
         missing.append("KV usage in the same lines")
-    span = f"{stretch.n} lines in a row" + (f" ({worst.seconds:.0f} s)" if worst.seconds == worst.seconds else "")
+    span = f"{stretch.n} lines in a row" + (f" ({worst.seconds:.0f} s)" if not math.isnan(worst.seconds) else "")
     relation = f"{made:g}/{running:g} = {rate:.2f} tok/s per stream"
     relation += f", usual {worst.usual:.1f}" if worst.usual is not None else ""
     facts = [
@@ -93,7 +94,7 @@ def stall_in_load(cause: Cause, observed: Observed) -> Finding | None:
         statement=f"The engine stands still in a step: {running:g} requests run{full} and {rate:.2f} tok/s per stream "
         f"come out, in {span}, while no prompt is computed. That is no lack of capacity.",
         evidence=facts,
-        explains_ms=worst.seconds * 1e3 if worst.seconds == worst.seconds else None,
+        explains_ms=worst.seconds * 1e3 if not math.isnan(worst.seconds) else None,
         relation=relation,
         n=stretch.n,
         advice="Take a stack dump of the engine process and of every worker while it lasts (py-spy dump --pid PID, "
@@ -199,17 +200,10 @@ def _weigh(observed: Observed, stall: _Stall) -> tuple[list[str], list[str], lis
 def _health(observed: Observed) -> list[Evidence]:
     out = []
     for rows in observed.table("access"):
+        status = rows.numbers("status")
         for index, path in enumerate(rows.texts("path")):
-            if (
-                path.rstrip("/").endswith(("health", "ping", "healthz", "livez"))
-                and rows.numbers("status")[index] == 200
-            ):
-                line = 0 if rows.lines is None else int(rows.lines[index])
-                out.append(
-                    Evidence(
-                        text=f"{path} was answered with 200: that is no proof of progress",
-                        source=f"{rows.place.source}:{line}" if line else rows.place.source,
-                    )
-                )
+            if status[index] == 200 and path.rstrip("/").endswith(("health", "ping", "healthz", "livez")):
+                text = f"{path} was answered with 200: that is no proof of progress"
+                out.append(Evidence(text=text, source=str(rows.line_of(index))))
                 break
     return out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -51,9 +52,8 @@ def timeout_in_access(cause: Cause, observed: Observed) -> Finding | None:
     count = float(rows.numbers("count")[timer.at].sum()) if rows.has("count") else float(timer.at.size)
     spread = float(ages.max() - ages.min())
     seconds = ages.mean() / 1e3 if timer.round_s is None else timer.round_s
-    status = sorted({int(value) for value in rows.numbers("status")[timer.at] if value == value})  # noqa: PLR0124
-    line = 0 if rows.lines is None else int(rows.lines[timer.at[0]])
-    place = f"{rows.place.source}:{line}" if line else rows.place.source
+    status = sorted({int(value) for value in rows.numbers("status")[timer.at] if not math.isnan(value)})
+    place = str(rows.line_of(int(timer.at[0])))
     configured = _configured(observed, seconds)
     done = _done(rows)
     values = ", ".join(f"{value / 1e3:.3f}" for value in ages[:6])

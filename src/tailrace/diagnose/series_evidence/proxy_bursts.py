@@ -113,8 +113,7 @@ def _path(rows: Rows, arm: str, streams: list[NDArray[np.int64]]) -> Path | None
         at_once.append(counts.size == 1 and (not known or bool(read[0] >= went[-1])))
         if not line and counts.max() >= LEAST_IN_BURST:
             place = int(starts[int(np.argmax(counts))])
-            row = int(mine[place])
-            line = f"{rows.place.source}:{int(rows.lines[row])}" if rows.lines is not None else rows.place.source
+            line = str(rows.line_of(int(mine[place])))
     if not spans:
         return None
     period = float(np.median(periods)) if periods else float("nan")
