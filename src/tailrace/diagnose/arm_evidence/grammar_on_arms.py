@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import CENTRAL, figure, number_stated, said, told
+from tailrace.diagnose.arms.asked import CENTRAL, as_share, figure, number_stated, said, told
 from tailrace.diagnose.arms.pairs import changed, pairs
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
@@ -148,9 +148,7 @@ def _of_throughput(
         if used is not None
         else None
         if stated is None or stated.number is None
-        else stated.number / 100.0
-        if stated.unit == "%" or stated.number > 1
-        else stated.number
+        else as_share(stated.number, stated.unit)
     )
     if gpu is not None and gpu > IDLE:
         return None

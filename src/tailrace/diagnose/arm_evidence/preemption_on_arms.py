@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import CENTRAL, figure, number_stated, stated
+from tailrace.diagnose.arms.asked import CENTRAL, as_share, figure, number_stated, stated
 from tailrace.diagnose.arms.limits import kv_holds
 from tailrace.diagnose.arms.pairs import Pair, changed, pairs
 from tailrace.diagnose.arms.shown import compared, evidence_of, evidence_of_setting, number, quantity
@@ -244,7 +244,7 @@ def _capped(cause: Cause, observed: Observed) -> Finding | None:
 def _usage(observed: Observed) -> tuple[float, Evidence] | None:
     item = number_stated(observed, r"^kv usage|kv cache usage")
     if item is not None and item.number is not None:
-        share = item.number / 100.0 if item.unit == "%" or item.number > 1.0 else item.number
+        share = as_share(item.number, item.unit)
         return share, evidence_of_setting(item)
     for arm in observed.arms:
         value = figure(arm, "kv_usage", stats=("max", "p99", "p95", "", "mean"))

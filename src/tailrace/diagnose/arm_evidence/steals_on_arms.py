@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, number_stated
+from tailrace.diagnose.arms.asked import as_share, figure, number_stated
 from tailrace.diagnose.arms.pairs import sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
@@ -130,7 +130,7 @@ def _kv(observed: Observed) -> tuple[list[str], list[str], list[str]]:
     """(rivals, checked, missing): a full cache makes gaps as well."""
     used = number_stated(observed, r"kv usage|kv cache usage")
     if used is not None and used.number is not None:
-        share = used.number / 100 if used.unit == "%" or used.number > 1 else used.number
+        share = as_share(used.number, used.unit)
         return (["SCHED_KV_PREEMPTION"] if share >= KV_FULL else []), [f"KV usage {share:.0%}"], []
     levels = [
         value

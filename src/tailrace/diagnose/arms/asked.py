@@ -14,6 +14,7 @@ __all__ = [
     "ANY",
     "CENTRAL",
     "TAIL",
+    "as_share",
     "condition",
     "figure",
     "figures",
@@ -134,6 +135,11 @@ def _as_number(value: object) -> float | None:
         found = _NUMBER.fullmatch(value.strip())
         return float(found[0]) if found else None
     return None
+
+
+def as_share(value: float, unit: str = "") -> float:
+    """A share (0..1) from a number that may be a percentage: by its unit, or because no share is above 1."""
+    return value / 100.0 if unit == "%" or (value > 1.0 and unit != "share") else value
 
 
 def label_number(arm: Arm) -> float | None:

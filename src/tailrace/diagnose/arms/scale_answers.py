@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from tailrace.diagnose.arms.asked import condition, figure, number_stated, per_request, told
+from tailrace.diagnose.arms.asked import as_share, condition, figure, number_stated, per_request, told
 from tailrace.diagnose.arms.caps import CapSweep, cap_sweep
 from tailrace.diagnose.arms.checks import Answer, Check
 from tailrace.diagnose.arms.pairs import stated_same
@@ -180,9 +180,9 @@ def _hits(observed: Observed) -> Check:
     seen = [value.value for arm in observed.arms if (value := figure(arm, "prefix_hit")) is not None]
     stated = number_stated(observed, r"^(?:prefix )?hit(?: rate)?(?: pct)?$|prefix hit")
     if stated is not None and stated.number is not None:
-        seen.append(stated.number / 100.0 if stated.unit == "%" or stated.number > 1 else stated.number)
+        seen.append(as_share(stated.number, stated.unit))
     if offered is not None and offered.number is not None:
-        share = offered.number / 100.0 if offered.unit == "%" or offered.number > 1 else offered.number
+        share = as_share(offered.number, offered.unit)
         if share <= 0:
             return Check(name, Answer.HOLDS, "no prompt repeats another")
         if seen and min(seen) < share - HIT:

@@ -7,6 +7,7 @@ import re
 from typing import ClassVar, Final, NamedTuple
 
 from tailrace.diagnose.arm_evidence.misses_observed import misses_observed
+from tailrace.diagnose.arms.asked import as_share
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed, Setting
@@ -201,7 +202,7 @@ def _offered(observed: Observed) -> tuple[float | None, Setting | None]:
     for name in ("repeat_ratio_offered", "repeat_ratio", "shared_prefix_share", "prefix_share"):
         found = observed.setting(name)
         if found is not None and found.number is not None:
-            return (found.number / 100.0 if found.number > 1 else found.number), found
+            return as_share(found.number, found.unit), found
     for setting in observed.settings:
         if isinstance(setting.value, str) and setting.name in _WHERE_SAID and _REPEATED.search(setting.value):
             return 1.0, setting
