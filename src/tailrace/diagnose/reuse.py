@@ -13,7 +13,6 @@ from tailrace.diagnose.window import Window, once_a_window
 __all__ = ["Reuse", "groups", "reuse"]
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 LEAST: Final = 20

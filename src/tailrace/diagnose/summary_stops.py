@@ -20,7 +20,6 @@ LEAST_STREAMS: Final = 2
 LONGEST: Final = 4.0
 """A place that is wider than so many of its gaps is not known well enough."""
 SHORTEST: Final = 0.7
-EXPLAINED: Final = 0.7
 FEW: Final = 0.2
 """Timelines of a larger share of the streams tell more by themselves."""
 

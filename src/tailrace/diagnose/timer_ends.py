@@ -34,7 +34,6 @@ BY_TIMER: Final = frozenset(
 )
 """Reasons behind which a timer may stand, ours or another hop's."""
 LEAST_MS: Final = 200.0
-SHARP: Final = 0.01
 LEAST_SHARE: Final = 0.005
 IDLE_STATUS: Final = (408, 502, 504)
 OUTLIVED: Final = 1.1
@@ -55,12 +54,6 @@ class TimerEnds(NamedTuple):
     """Rows of `Window.every` in the cluster."""
     failures: int
     reasons: str
-
-    @property
-    def sharp(self) -> bool:
-        """The ages differ by less than 1 %, or by 20 ms: chance does not do that."""
-        width = self.cluster.high_ms - self.cluster.low_ms
-        return width <= max(20.0, SHARP * self.cluster.age_ms) and self.cluster.hits >= 5
 
     def words(self, budgets: list[str]) -> str:
         """The timer's name, as far as it is known."""

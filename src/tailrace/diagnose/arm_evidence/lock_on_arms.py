@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import as_share, figure, number_stated, worded
+from tailrace.diagnose.arms.asked import USUAL_FIRST, as_share, figure, number_stated, worded
 from tailrace.diagnose.arms.pairs import Point, sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -42,7 +42,7 @@ def lock_on_arms(cause: Cause, observed: Observed) -> Finding | None:
 
 def _stage(arm: Arm, name: str) -> Quoted | None:
     if name:
-        return figure(arm, name, stats=("p50", "mean", "", "p95", "p99"))
+        return figure(arm, name, stats=USUAL_FIRST)
     return next(
         (
             value

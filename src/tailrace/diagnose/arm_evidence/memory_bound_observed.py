@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tailrace.diagnose.arms.asked import as_share, figure, told, worded
+from tailrace.diagnose.arms.asked import TAIL_FIRST, as_share, figure, told, worded
 from tailrace.diagnose.arms.shown import number, quantity
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Evidence, Finding
@@ -34,11 +34,7 @@ def memory_bound_observed(cause: Cause, observed: Observed) -> Finding | None:
     if dram is None or sm is None or dram[0] < DRAM or sm[0] > SM or dram[0] < 1.5 * sm[0]:
         return None
     pace = next(
-        (
-            (arm, value)
-            for arm in observed.arms
-            if (value := figure(arm, "tpot", "itl", stats=("p99", "p95", "p50", "mean", ""))) is not None
-        ),
+        ((arm, value) for arm in observed.arms if (value := figure(arm, "tpot", "itl", stats=TAIL_FIRST)) is not None),
         None,
     )
     if pace is not None and pace[1].value <= TPOT_MS and pace[1].stat in ("p99", "p95"):

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import CENTRAL, as_share, figure, number_stated, stated
+from tailrace.diagnose.arms.asked import CENTRAL, TAIL_FIRST, as_share, figure, number_stated, stated
 from tailrace.diagnose.arms.limits import kv_holds
 from tailrace.diagnose.arms.pairs import Pair, changed, pairs
 from tailrace.diagnose.arms.shown import compared, evidence_of, evidence_of_setting, number, quantity
@@ -111,7 +111,7 @@ def _effects(bad: Arm, good: Arm) -> tuple[list[str], list[str], list[Evidence]]
     prices: list[str] = []
     evidence: list[Evidence] = []
     for name in _LATENCIES:
-        for stat in ("p99", "p95", "p50", "mean", ""):
+        for stat in TAIL_FIRST:
             one, two = figure(bad, name, stats=(stat,)), figure(good, name, stats=(stat,))
             if one is None or two is None or not one.value:
                 continue
@@ -126,7 +126,7 @@ def _effects(bad: Arm, good: Arm) -> tuple[list[str], list[str], list[Evidence]]
 
 def _explains(bad: Arm, good: Arm) -> float | None:
     for name in ("itl", "chunk_gap", "tpot", "e2e"):
-        one, two = (figure(arm, name, stats=("p99", "p95", "p50", "mean", "")) for arm in (bad, good))
+        one, two = (figure(arm, name, stats=TAIL_FIRST) for arm in (bad, good))
         if one is not None and two is not None and one.key == two.key and one.value > two.value:
             return one.value - two.value
     return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import as_share, figure, number_stated
+from tailrace.diagnose.arms.asked import TAIL_FIRST, as_share, figure, number_stated
 from tailrace.diagnose.arms.pairs import sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
@@ -148,8 +149,6 @@ def _kv(observed: Observed) -> tuple[list[str], list[str], list[str]]:
 
 def _budgets(cause: Cause, observed: Observed) -> Finding | None:
     """The gap follows the budget over a sweep."""
-    import math  # noqa: PLC0415
-
     points = sweep(observed, BUDGET, lambda arm: _gap(arm) is not None)
     if len(points) < 2 or points[0].x <= 0:
         return None
@@ -162,7 +161,7 @@ def _budgets(cause: Cause, observed: Observed) -> Finding | None:
     if exponent < FOLLOWS or high.value < LONG_MS:
         return None
     rivals, checked, missing = _kv(observed)
-    ttft = [figure(point.arm, "ttft", stats=("p99", "p95", "p50", "mean", "")) for point in (first, last)]
+    ttft = [figure(point.arm, "ttft", stats=TAIL_FIRST) for point in (first, last)]
     price = PRICE
     evidence = [
         item for point in points if (value := _gap(point.arm)) is not None for item in [evidence_of(point.arm, value)]

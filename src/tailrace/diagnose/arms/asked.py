@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 from math import isfinite
 from typing import Final
@@ -13,26 +12,29 @@ from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 __all__ = [
     "ANY",
     "CENTRAL",
-    "TAIL",
+    "GAUGE_FIRST",
+    "TAIL_FIRST",
+    "USUAL_FIRST",
     "as_share",
     "condition",
     "figure",
-    "figures",
     "label_number",
     "named",
     "number_stated",
     "per_request",
     "said",
     "stated",
-    "tail_or_middle",
     "told",
     "worded",
 ]
 
 CENTRAL: Final = ("p50", "mean", "")
 """The statistics of a usual value, the preferred first."""
-TAIL: Final = ("p999", "p99", "p95", "p90", "max")
-"""Those of a tail."""
+USUAL_FIRST: Final = (*CENTRAL, "p95", "p99")
+TAIL_FIRST: Final = ("p99", "p95", *CENTRAL)
+"""Where either will do, and one is preferred."""
+GAUGE_FIRST: Final = ("", "mean", "p50", "max")
+"""Of what is read off a gauge: mostly a bare number."""
 ANY: Final = (*CENTRAL, "p99", "p95", "p90", "max", "p999", "min")
 
 _CONTEXT: Final = frozenset({"claim", "note", "suspected_before", "suspected", "title", "question", "windows"})
@@ -59,11 +61,6 @@ def figure(arm: Arm, *quantities: str, stats: tuple[str, ...] = CENTRAL) -> Quot
     return None
 
 
-def tail_or_middle(arm: Arm, *quantities: str) -> Quoted | None:
-    """The number of a tail, where there is one; else the usual value."""
-    return figure(arm, *quantities, stats=(*TAIL[1:], *CENTRAL))
-
-
 def per_request(arm: Arm, quantity: str, stats: tuple[str, ...] = CENTRAL) -> tuple[float, Quoted] | None:
     """(tokens of one request, the number it comes from): a total is divided by the arm's requests."""
     found, n = figure(arm, quantity, stats=stats), figure(arm, "n")
@@ -73,16 +70,6 @@ def per_request(arm: Arm, quantity: str, stats: tuple[str, ...] = CENTRAL) -> tu
     if "total" in words and "/" not in found.label:
         return (found.value / n.value, found) if n is not None and n.value else None
     return found.value, found
-
-
-def figures(arms: Iterable[Arm], quantity: str, stats: tuple[str, ...] = ANY) -> list[tuple[Arm, Quoted]]:
-    """The arms that have `quantity`, each with the first of `stats` that all of them share, else its own first."""
-    arms = list(arms)
-    for stat in stats:
-        found = [(arm, value) for arm in arms if (value := figure(arm, quantity, stats=(stat,))) is not None]
-        if found and len(found) == len([arm for arm in arms if figure(arm, quantity, stats=stats) is not None]):
-            return found
-    return [(arm, value) for arm in arms if (value := figure(arm, quantity, stats=stats)) is not None]
 
 
 @lru_cache(maxsize=512)

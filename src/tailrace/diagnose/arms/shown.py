@@ -7,7 +7,7 @@ import math
 from tailrace.diagnose.observed import Arm, Quoted, Setting
 from tailrace.model.finding import Evidence
 
-__all__ = ["compared", "evidence_of", "evidence_of_setting", "number", "quantity", "times"]
+__all__ = ["compared", "evidence_of", "evidence_of_setting", "number", "quantity"]
 
 _WORDS = {
     "ttft": "TTFT",
@@ -102,8 +102,3 @@ def compared(name: str, low: Quoted, high: Quoted) -> str:
     """`TTFT p99 25.5 -> 28.9 s (+13 %)`."""
     change = f" ({high.value / low.value - 1:+.0%})" if low.value else ""
     return f"{name} {number(low.value, low.unit)} -> {number(high.value, high.unit)}{change}"
-
-
-def times(ratio: float) -> str:
-    """`x 5.8`."""
-    return f"x {ratio:.2g}" if ratio >= 10 else f"x {ratio:.3g}"

@@ -26,7 +26,6 @@ EXCLUSIVE: Final = 0.6
 
 
 class _Found(NamedTuple):
-    how: str
     explains: float
     facts: list[Evidence]
     relation: str
@@ -102,7 +101,6 @@ def _first_tokens(window: Window, grammar: NDArray[np.bool_]) -> _Found | None:
         return None
     itl = f", ITL x {ratio:.2f}" if ratio is not None else ""
     return _Found(
-        "first",
         explains,
         [
             Evidence(
@@ -148,7 +146,6 @@ def _stops(window: Window, grammar: NDArray[np.bool_]) -> _Found | None:
     usual = float(grammar.mean())
     middle = float(np.median(pattern.ms))
     return _Found(
-        "stops",
         explains,
         [
             Evidence(
@@ -181,7 +178,6 @@ def _pace(window: Window, grammar: NDArray[np.bool_]) -> _Found | None:
     slow = tail_of(np.nan_to_num(gaps, nan=0.0))
     explains = float(np.where(grammar, (mine - plain) * tokens, 0.0)[slow].mean())
     return _Found(
-        "pace",
         explains,
         [
             Evidence(

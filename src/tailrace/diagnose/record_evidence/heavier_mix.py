@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.equal_work import equal_pace
@@ -17,7 +16,6 @@ from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["heavier_mix"]
 
-Floats = NDArray[np.float64]
 HEAVIER: Final = 1.12
 CERTAIN: Final = 2.5
 """Standard errors; chance alone reaches them in one of 160 windows, and seldom makes anybody slower then."""

@@ -15,7 +15,6 @@ from tailrace.model.finding import Evidence, Finding
 __all__ = ["instances_in_records"]
 
 IDLE: Final = 0.6
-QUEUE_SHARE: Final = 0.3
 FEW: Final = 16
 WITH_INSTANCES: Final = ("triton", "kserve", "onnx", "torchserve")
 

@@ -17,7 +17,6 @@ __all__ = ["options_in_records", "sequences"]
 
 Floats = NDArray[np.float64]
 MORE: Final = 1.2
-GRAMMAR: Final = 0.15
 LEAST: Final = 20
 SLOWER: Final = 1.5
 GREW: Final = 0.08

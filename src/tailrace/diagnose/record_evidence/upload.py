@@ -14,7 +14,6 @@ from tailrace.model.finding import Evidence, Finding
 __all__ = ["upload_in_records"]
 
 SHARE: Final = 0.3
-SAME_LAG: Final = 0.5
 
 
 def upload_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:

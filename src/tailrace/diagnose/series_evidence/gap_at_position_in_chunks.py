@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed, Rows
@@ -13,7 +12,6 @@ from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["gap_at_position_in_chunks"]
 
-Floats = NDArray[np.float64]
 LONG_MS: Final = 500.0
 TIMES: Final = 10.0
 LEAST: Final = 3

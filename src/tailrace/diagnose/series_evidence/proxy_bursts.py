@@ -13,7 +13,6 @@ from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["Path", "paths_in", "proxy_bursts"]
 
-Floats = NDArray[np.float64]
 BUFFERS: Final = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
 """Sizes that proxies and libraries have (nginx' buffers are a page or two, 4 or 8 KiB, times their number)."""
 TOGETHER_MS: Final = 20.0
