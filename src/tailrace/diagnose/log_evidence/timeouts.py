@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.age_cluster import densest
 from tailrace.diagnose.configured.timers import alike
 from tailrace.diagnose.observed import Observed, Rows
 from tailrace.model.finding import Evidence, Finding
@@ -19,6 +20,8 @@ __all__ = ["timeout_in_access"]
 
 WIDTH_MS: Final = 15.0
 """A timer ends a request within so much; answers that take long do not agree to so few milliseconds."""
+LEAST_MS: Final = 500.0
+"""Nobody times a whole answer with less."""
 ROUND_MS: Final = 12.0
 _ROUND_S: Final = (1, 2, 3, 5, 10, 12, 15, 20, 25, 30, 40, 45, 50, 60, 75, 90, 100, 120, 150, 180, 200, 240, 250, 300,
                    360, 400, 450, 500, 600, 720, 900, 1000, 1200, 1500, 1800, 2400, 3000, 3600, 7200)  # fmt: skip
@@ -207,15 +210,9 @@ def _timer(rows: Rows) -> _Timer | None:
 
 
 def _cluster(ages: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """The indices of the largest group that agrees to `WIDTH_MS`, of at least half a second."""
-    order = np.argsort(ages)
-    sorted_ages = ages[order]
-    ends = np.searchsorted(sorted_ages, sorted_ages + WIDTH_MS, side="right")
-    sizes = np.where(sorted_ages >= 500, ends - np.arange(ages.size), 0)
-    if not sizes.max():
-        return None
-    begin = int(np.argmax(sizes))
-    return np.asarray(order[begin : int(ends[begin])])
+    """Places of the largest group that agrees to `WIDTH_MS`, among ages that a timer may have."""
+    old = np.flatnonzero(ages >= LEAST_MS)
+    return old[densest(ages[old], within_ms=WIDTH_MS)] if old.size else None
 
 
 def _done(rows: Rows) -> float | None:
