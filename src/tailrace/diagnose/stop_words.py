@@ -8,9 +8,8 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.stop_pattern import StopPattern
 from tailrace.model.finding import Evidence
 
-__all__ = ["KV_FULL", "device_idle", "disproofs", "head", "stop_facts"]
+__all__ = ["device_idle", "disproofs", "head", "stop_facts"]
 
-KV_FULL = 0.98
 _IDLE = 0.3
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import as_share, figure, number_stated
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
+from tailrace.diagnose.kv_cache import KV_ROOM
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["is_before_engine", "lane_queue_observed"]
 
 SHARE: Final = 0.5
-KV_ROOM: Final = 0.8
 _BEFORE: Final = re.compile(
     r"gateway|\blane\b|router|proxy|ingress|admission|before the engine|in front", re.IGNORECASE
 )

@@ -11,6 +11,7 @@ from tailrace.diagnose.arms.limits import kv_holds
 from tailrace.diagnose.arms.pairs import Pair, changed, pairs
 from tailrace.diagnose.arms.shown import compared, evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding, Level, Proof
 
@@ -22,7 +23,6 @@ __all__ = ["preemption_on_arms"]
 FEWER: Final = 1.5
 EFFECT: Final = 0.10
 """A latency that changed by so much was affected."""
-KV_FULL: Final = 0.98
 STUCK: Final = 0.8
 ADVICE: Final = (
     "Admit fewer requests at once, near what the KV cache holds (vLLM: --max-num-seqs, or an admission watermark; "

@@ -11,6 +11,7 @@ from tailrace.diagnose.arms.asked import TAIL_FIRST, as_share, figure, number_st
 from tailrace.diagnose.arms.pairs import sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.diagnose.observed.vocabulary import in_unit
 from tailrace.diagnose.shorter_prompts import shorter_prompts
@@ -33,7 +34,6 @@ FEW_HUGE: Final = 5.0
 """Mean ITL / median ITL from which a few huge gaps make the mean."""
 FOLLOWS: Final = 0.5
 """Exponent of gap ~ budget^e from which the gap follows the budget."""
-KV_FULL: Final = 0.98
 SLOWED: Final = 2.0
 ADVICE: Final = (
     "Lower the step's token budget (vLLM: --max-num-batched-tokens 2048 or less with --enable-chunked-prefill; SGLang: "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Event, Observed
 from tailrace.diagnose.observed.load import Load, loads
 from tailrace.model.finding import Evidence, Finding, Level
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["preemption_in_log"]
 
-KV_FULL: Final = 0.98
 ONE_STREAM: Final = 300.0
 """Tokens a second that one sequence hardly makes: more says that a request is several sequences."""
 LOST: Final = 0.5

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.observed.load import Load, loads
 from tailrace.diagnose.shorter_prompts import shorter_prompts
@@ -19,7 +20,6 @@ __all__ = ["BUDGETS", "ends", "prefill_advice", "prefill_in_load", "prefill_in_s
 
 FALL: Final = 0.3
 """Of the rate without a prompt: a stream that falls below it waits for prompts."""
-KV_FULL: Final = 0.98
 TWICE: Final = 2
 GOOD_STEP_S: Final = 0.25
 """A step as long as this is felt as a pause only by few; the advised budget makes steps of about this length."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.load import Load, loads
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -23,7 +24,6 @@ MANY: Final = 8
 """Of so many lines a queue that does not stay is none: then other rules have looked."""
 STAYS: Final = 0.6
 """Of the lines must have it."""
-KV_FULL: Final = 0.98
 KV_ROOM: Final = 0.5
 STEADY: Final = 0.05
 ONE_SPEED: Final = 3

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.kv_cache import KV_CLEAR
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.load import Load, Stretch, loads
 from tailrace.model.finding import Action, Evidence, Finding
@@ -20,7 +21,6 @@ SLOW: Final = 0.1
 """Of the usual rate of one stream."""
 CRAWL: Final = 0.5
 """Tokens a second and stream below which it is slow where the log shows no usual rate."""
-KV_ROOM: Final = 0.9
 TWICE: Final = 2
 """Lines in a row: the first line after idle time may only look slow."""
 KV_GROWS: Final = 0.02
@@ -119,7 +119,7 @@ def _stall(load: Load) -> _Stall | None:
     with np.errstate(invalid="ignore"):
         working = (running > 0) & ~np.isnan(rate)
         # A computed prompt shows in the prompt throughput; a full cache is another cause.
-        open_ = working & (prompt == 0) & ~(kv >= KV_ROOM)
+        open_ = working & (prompt == 0) & ~(kv >= KV_CLEAR)
         still = open_ & (rate < CRAWL)
         others = rate[working & ~still & (rate > 0)]
         usual = float(np.percentile(others, 75)) if others.size else None

@@ -8,6 +8,7 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.stop_pattern import (
     MIN_PERIODIC,
     StopKind,
@@ -16,7 +17,7 @@ from tailrace.diagnose.stop_pattern import (
     enough_on_beat,
     stop_pattern,
 )
-from tailrace.diagnose.stop_words import KV_FULL, disproofs, head, stop_facts
+from tailrace.diagnose.stop_words import disproofs, head, stop_facts
 from tailrace.diagnose.summary_stops import summary_stops
 from tailrace.diagnose.window import tail_of
 from tailrace.model.finding import Evidence, Finding

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.arm_evidence.hol_on_arms import hol_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.series_evidence.hol_in_requests import hol_in_requests
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
@@ -24,7 +25,6 @@ COVERED: Final = 0.5
 CORRELATED: Final = 0.3
 MIN_WAITERS: Final = 10
 MIN_LONG: Final = 3
-KV_FULL: Final = 0.98
 BUSY: Final = 0.85
 """Where inferred prefills fill more of the time than this, lying inside one says nothing."""
 
