@@ -7,6 +7,8 @@ from functools import cached_property
 from shlex import quote
 from typing import Final
 
+import numpy as np
+
 from tailrace.analyze.timebase import in_order
 from tailrace.analyze.vantage import split_applications, without_cached
 from tailrace.diagnose.applications import ApplicationWindow
@@ -102,6 +104,12 @@ class EvidenceSet:
     def meanwhile(self) -> Hardware:
         """What was seen of the machine while the window's requests lived."""
         return self.hardware.within(self.now)
+
+    @cached_property
+    def device_use(self) -> float | None:
+        """Use of the accelerators while the window's requests lived (0..1, median of the readings)."""
+        used = [state.utilisation for state in self.meanwhile.gpus if state.utilisation is not None]
+        return float(np.median(used)) if used else None
 
     @cached_property
     def now(self) -> Window:

@@ -63,7 +63,7 @@ class Episodes(NamedTuple):
 
 def equal_demand(before: Window, window: Window) -> bool:
     """Whether about as much is asked of the engine as before: rate, tokens a request (those computed), sequences."""
-    rates = [len(side.every) / max(side.span_s, 1e-9) for side in (before, window)]
+    rates = [side.rate for side in (before, window)]
     if rates[1] > DEMAND * rates[0]:
         return False
     for measure in (_computed, _output, sequences):

@@ -19,7 +19,17 @@ from tailrace.analyze.gaps import Gaps, pooled_gaps
 from tailrace.analyze.timebase import starts_ns
 from tailrace.store.table import RecordTable
 
-__all__ = ["STALL_FACTOR", "STALL_MS", "Intervals", "Lost", "Stalls", "Window", "once_a_window", "tail_of"]
+__all__ = [
+    "STALL_FACTOR",
+    "STALL_MS",
+    "Intervals",
+    "Lost",
+    "Stalls",
+    "Window",
+    "once_a_window",
+    "p95_of_both",
+    "tail_of",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -135,6 +145,11 @@ class Window:
     def span_s(self) -> float:
         """From the first request's start to the last one's (s)."""
         return float(self.start.max() - self.start.min()) / 1e9 if self.n else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Requests that came by second, whatever became of them (1/s)."""
+        return len(self.every) / max(self.span_s, 1e-9)
 
     @cached_property
     def classes(self) -> Classes:
@@ -290,6 +305,11 @@ class Window:
         """Mean time lost by the requests of the tail."""
         return float(self.lost.total[self.tail].mean()) if self.tail.size else 0.0
 
+    def known_ms(self, metric: str) -> Floats:
+        """A duration of the completed requests (ms), of those that have it."""
+        values: Floats = self.done.ms(metric)
+        return values[~np.isnan(values)]
+
     def in_tail(self, values: Floats) -> float:
         """Mean of a per-row quantity over the tail (ms)."""
         return float(values[self.tail].mean()) if self.tail.size else 0.0
@@ -322,6 +342,14 @@ def tail_of(values: Floats) -> Ints:
     size = min(values.size, max(_TAIL_ROWS, round(_TAIL_SHARE * values.size)))
     places: Ints = np.argsort(values, kind="stable")[values.size - size :]
     return places
+
+
+def p95_of_both(before: Window, window: Window, metric: str) -> tuple[float, float]:
+    """p95 of a duration before and now (ms); (1, 0), which has not grown, where either window has none."""
+    old, new = before.known_ms(metric), window.known_ms(metric)
+    if not old.size or not new.size:
+        return 1.0, 0.0
+    return max(float(np.quantile(old, 0.95)), 1e-9), float(np.quantile(new, 0.95))
 
 
 def once_a_window(compute: Callable[[Window], Answer]) -> Callable[[Window], Answer]:

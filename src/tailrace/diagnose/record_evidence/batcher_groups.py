@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tailrace.analyze.labels import known_by
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.explained import of_the_tail
 from tailrace.diagnose.replicas import replicas
 from tailrace.model.finding import Evidence, Finding
 
@@ -90,13 +91,7 @@ def batcher_in_groups(cause: Cause, evidence: EvidenceSet) -> Finding | None:
                 "group",
                 round(together, 2),
             ),
-            Evidence(
-                f"the slowest requests lost {explains:.0f} of {window.tail_lost_ms:.0f} ms so",
-                "record:queue_engine_ns",
-                "explains_ms",
-                round(explains, 1),
-                "ms",
-            ),
+            of_the_tail(window, explains, "record:queue_engine_ns"),
         ],
         explains_ms=explains,
         relation=f"wait of the first of a group = {size:.0f} ms = the batcher's window; the others wait for the rest "

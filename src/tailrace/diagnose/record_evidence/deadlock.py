@@ -63,7 +63,7 @@ def deadlock_in_scrapes(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         relation=f"running = 0, waiting = {waiting:.0f}, tokens = 0 for {seconds:.0f} s",
         n=high - low,
         advice="Refuse prompts that can never fit the KV cache (max_model_len below its capacity, a lane's "
-        "max_prompt_tokens), and restart the engine: the request at the head will not leave by itcause.",
+        "max_prompt_tokens), and restart the engine: the request at the head will not leave by itself.",
         price="Such prompts get an error at once.",
         verify=(
             "tailrace diagnose before.prom after.prom  # two scrapes of /metrics 10 s apart: running, "

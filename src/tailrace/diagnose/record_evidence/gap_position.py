@@ -101,7 +101,7 @@ def gap_position_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | 
 
 
 def _place(window: Window) -> _Place | None:
-    gaps, stalls = window.gaps, window.stalls
+    gaps = window.gaps
     alone = ~_shared(window)
     if alone.sum() < LEAST:
         return None
@@ -114,7 +114,6 @@ def _place(window: Window) -> _Place | None:
     ends = np.concatenate([begins[1:], [gaps.row.size]]) - 1
     to_end = total[ends][owner] - (total - brought)
     tool = _since_tool(window, begins, owner)
-    del stalls
     found = []
     for anchor, position in (
         ("after the first", from_start),
