@@ -40,15 +40,15 @@ class AgeCluster(NamedTuple):
         return mask
 
 
-def densest(ages: Floats, *, within_ms: float = WIDTH_MS, within: float = 0.0) -> Ints:
-    """Places of the largest group of ages (ms) that lie no further apart than `within_ms`, or than the share `within`
-    of the lowest of them, where that is more; the youngest first. Of equally large groups the youngest; no NaN.
+def densest(values: Floats, *, apart: float, share: float = 0.0) -> Ints:
+    """Places of the largest group of values (in any unit, no NaN) that lie no further apart than `apart`, or than
+    `share` of the lowest of them, where that is more; ascending. Of equally large groups the lowest.
     """
-    order = np.argsort(ages, kind="stable")
+    order = np.argsort(values, kind="stable")
     if not order.size:
         return order
-    ordered = ages[order]
-    ends = np.searchsorted(ordered, ordered + np.maximum(within_ms, within * ordered), side="right")
+    ordered = values[order]
+    ends = np.searchsorted(ordered, ordered + np.maximum(apart, share * ordered), side="right")
     begin = int(np.argmax(ends - np.arange(ordered.size)))
     return order[begin : int(ends[begin])]
 
@@ -59,7 +59,7 @@ def age_cluster(ages: Floats, *, least: int = LEAST, share: float = SHARE) -> Ag
     Ages that spread (a crash ends whatever runs) have none.
     """
     known = ages[~np.isnan(ages)]
-    inside = known[densest(known, within=WIDTH)]
+    inside = known[densest(known, apart=WIDTH_MS, share=WIDTH)]
     if inside.size < max(least, share * known.size):
         return None
     return AgeCluster(float(np.median(inside)), float(inside[0]), float(inside[-1]), int(inside.size), int(known.size))

@@ -14,7 +14,7 @@ from tailrace.diagnose.window import Window, once_a_window
 from tailrace.model.finding import Evidence
 from tailrace.model.outcome import Reason
 
-__all__ = ["TimerEnds", "timer_ends"]
+__all__ = ["ENDED_BY_HOP", "GAVE_UP", "TimerEnds", "timer_ends"]
 
 Ints = NDArray[np.int64]
 
@@ -35,7 +35,10 @@ BY_TIMER: Final = frozenset(
 """Reasons behind which a timer may stand, ours or another hop's."""
 LEAST_MS: Final = 200.0
 LEAST_SHARE: Final = 0.005
-IDLE_STATUS: Final = (408, 502, 504)
+GAVE_UP: Final = (408, 504, 524)
+"""A hop's own word for a timeout; 524 is Cloudflare's."""
+ENDED_BY_HOP: Final = (*GAVE_UP, 502)
+"""The same, or for an upstream that it lost."""
 OUTLIVED: Final = 1.1
 LEAST_OUTLIVED: Final = 5
 """Streams that began in time and lived longer than the timer: one for the whole request would have ended them."""
@@ -110,7 +113,7 @@ def timer_ends(window: Window) -> TimerEnds | None:
     names, counts = np.unique(reason[inside].astype(str), return_counts=True)
     most = str(names[int(np.argmax(counts))])
     status = every.column("http_status")[inside]
-    refused = bool(np.isin(status, IDLE_STATUS).mean() > 0.5)
+    refused = bool(np.isin(status, ENDED_BY_HOP).mean() > 0.5)
     silent = bool(np.isnan(every.ms("ttft")[inside]).mean() > 0.5)
     streamed = bool(every.column("stream")[inside].astype(bool).mean() > 0.5)
     budgets = set(every.column("budget")[inside].astype(str)) - {""}

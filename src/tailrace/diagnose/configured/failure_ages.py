@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.age_cluster import WIDTH, densest
+from tailrace.diagnose.age_cluster import WIDTH, WIDTH_MS, densest
 from tailrace.diagnose.observed import Observed, Rows
 
 __all__ = ["Ages", "Pile", "failure_ages", "pile_of"]
@@ -101,7 +101,7 @@ def _received(rows: Rows) -> Floats:
 
 def pile_of(ages: Ages) -> Pile | None:
     """The largest group of failures that agree in their age; `None` where it does not hold most of them."""
-    members = densest(ages.ms, within=WIDTH)
+    members = densest(ages.ms, apart=WIDTH_MS, share=WIDTH)
     if members.size < LEAST or members.size < MOST * ages.ms.size:
         return None
     group = ages.ms[members]

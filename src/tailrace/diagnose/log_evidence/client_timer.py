@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tailrace.diagnose.age_cluster import densest
+from tailrace.diagnose.age_cluster import WIDTH_MS, densest
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Evidence, Finding
 
@@ -28,7 +28,7 @@ def client_timer_in_access(cause: Cause, observed: Observed) -> Finding | None:
         if left.size < LEAST:
             continue
         ages = took[left]
-        agree = densest(ages)
+        agree = densest(ages, apart=WIDTH_MS)
         same = ages[agree]
         if same.size < max(LEAST, MOST_OF * ages.size):
             continue

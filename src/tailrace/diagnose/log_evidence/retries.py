@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tailrace.diagnose.observed import Observed, Rows
+from tailrace.diagnose.record_evidence.retries import AMPLIFIED, RISING
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["retries_in_access"]
 
-AMPLIFIED: Final = 1.2
 LEAST: Final = 10
-RISING: Final = 1.1
 
 
 def retries_in_access(cause: Cause, observed: Observed) -> Finding | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.age_cluster import densest
 from tailrace.diagnose.configured.timers import alike
 from tailrace.diagnose.observed import Observed, Rows
+from tailrace.diagnose.timer_ends import ENDED_BY_HOP
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _failed(rows: Rows) -> NDArray[np.bool_]:
     status, upstream = rows.numbers("status"), rows.numbers("upstream_status")
     flags = rows.texts("flags")
     named = np.array([_name(flag) != "" for flag in flags], dtype=bool)
-    return np.asarray(np.isin(status, (504, 408, 502)) | np.isin(upstream, (504,)) | named)
+    return np.asarray(np.isin(status, ENDED_BY_HOP) | np.isin(upstream, (504,)) | named)
 
 
 _FLAGS: Final = {"UT": "UT (upstream request timeout)", "SI": "SI (stream idle timeout)", "DT": "DT (duration timeout)",
@@ -212,7 +213,7 @@ def _timer(rows: Rows) -> _Timer | None:
 def _cluster(ages: NDArray[np.float64]) -> NDArray[np.int64] | None:
     """Places of the largest group that agrees to `WIDTH_MS`, among ages that a timer may have."""
     old = np.flatnonzero(ages >= LEAST_MS)
-    return old[densest(ages[old], within_ms=WIDTH_MS)] if old.size else None
+    return old[densest(ages[old], apart=WIDTH_MS)] if old.size else None
 
 
 def _done(rows: Rows) -> float | None:
