@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.runs import medians_of_runs
 
 __all__ = ["SharedStops", "shared_stops"]
 
@@ -110,7 +111,7 @@ def _of_replica(
     # Most groups are one stream alone: only the others are looked at.
     pairs = np.sort(group * max(window.n, 1) + stalls.row[order])
     several = np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] // max(window.n, 1), minlength=edges.size - 1)
-    begins, stops = (_medians(values[order], group, edges) for values in (stalls.begin, stalls.end))
+    begins, stops = (medians_of_runs(values[order], group, edges[:-1]) for values in (stalls.begin, stalls.end))
     for at in np.flatnonzero(several >= 2).tolist():
         members = order[edges[at] : edges[at + 1]]
         streams = int(several[at])
@@ -123,14 +124,6 @@ def _of_replica(
         out.append((begin, end, streams, through, place))
         lost += float(stalls.excess_ms[members].sum())
     return out, lost
-
-
-def _medians(values: Floats, group: Ints, edges: Ints) -> Floats:
-    """The median of each group; its members stand together."""
-    ordered = values[np.lexsort((values, group))]
-    first, size = edges[:-1], np.diff(edges)
-    middle: Floats = (ordered[first + (size - 1) // 2] + ordered[first + size // 2]) / 2.0
-    return middle
 
 
 def _computed(window: Window, begin: Floats, end: Floats, place: Ints, of_row: Ints) -> Floats:

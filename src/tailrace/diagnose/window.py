@@ -169,7 +169,8 @@ class Window:
     @cached_property
     def computed_tokens(self) -> Floats:
         """Prompt tokens of `done` that no prefix cache held, NaN where the prompt's length is unknown."""
-        return self.tokens - np.nan_to_num(self.done.column("cached_tokens"), nan=0.0)
+        computed: Floats = self.tokens - np.nan_to_num(self.done.column("cached_tokens"), nan=0.0)
+        return computed
 
     @cached_property
     def gaps(self) -> Gaps:

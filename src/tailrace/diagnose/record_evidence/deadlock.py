@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.engine_counts import intervals_of
+from tailrace.diagnose.engine_counts import intervals_of, longest_run
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.model.finding import Evidence, Finding
 
@@ -26,14 +26,7 @@ def deadlock_in_scrapes(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     gauges = [(state.running, state.waiting) for state in evidence.states]
     none = np.array([a == 0 == b for (a, _), (b, _) in pairwise(gauges)], dtype=bool)
     stuck = none & (series.waiting > 0) & ~(series.generated > 0) & ~(series.prompts > 0)
-    low, best = 0, (0.0, 0, 0)
-    for i in range(stuck.size + 1):
-        if i < stuck.size and stuck[i]:
-            continue
-        if i - low >= TWICE and float(series.seconds[low:i].sum()) > best[0]:
-            best = (float(series.seconds[low:i].sum()), low, i)
-        low = i + 1
-    seconds, low, high = best
+    seconds, low, high = longest_run(stuck, series.seconds, least=TWICE)
     if seconds < LEAST_S:
         return None
     waiting = float(series.waiting[low:high].max())

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.engine_counts import Intervals, intervals_of
+from tailrace.diagnose.engine_counts import Intervals, intervals_of, longest_run
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.kv_cache import KV_CLEAR
 from tailrace.diagnose.stop_pattern import StopKind, stop_pattern
@@ -106,16 +106,7 @@ def _standing(series: Intervals) -> _Standing | None:
     usual = float(np.median(each[busy & (each > 0)]))
     still = busy & (each <= SLOW * usual) & ~(series.prompts > 0)
     still &= ~(series.kv >= KV_CLEAR)
-    best: tuple[float, int, int] = (0.0, 0, 0)
-    low = 0
-    for i in range(still.size + 1):
-        if i < still.size and still[i]:
-            continue
-        seconds = float(series.seconds[low:i].sum())
-        if i - low >= TWICE and seconds > best[0]:
-            best = (seconds, low, i)
-        low = i + 1
-    seconds, low, high = best
+    seconds, low, high = longest_run(still, series.seconds, least=TWICE)
     if seconds < LEAST_S:
         return None
     kv = series.kv[low:high]
