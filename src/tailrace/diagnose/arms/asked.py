@@ -16,8 +16,10 @@ __all__ = [
     "TAIL_FIRST",
     "USUAL_FIRST",
     "as_share",
+    "concurrency_of",
     "condition",
     "figure",
+    "given",
     "label_number",
     "named",
     "number_stated",
@@ -127,6 +129,21 @@ def _as_number(value: object) -> float | None:
 def as_share(value: float, unit: str = "") -> float:
     """A share (0..1) from a number that may be a percentage: by its unit, or because no share is above 1."""
     return value / 100.0 if unit == "%" or (value > 1.0 and unit != "share") else value
+
+
+def given(arm: Arm, name: str, *stats: str) -> float | None:
+    """How much of `name` an arm was given: as the condition that its row is under, else as a number of it."""
+    value = arm.keys.get(name)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value):
+        return float(value)
+    found = arm.get(name, *stats)
+    return found if found is None or isfinite(found) else None
+
+
+def concurrency_of(arm: Arm, observed: Observed) -> float | None:
+    """At how many requests at once the arm was measured: its own, else the one that a command or a form states."""
+    own = given(arm, "concurrency")
+    return own if own is not None else observed.number("max_concurrency", "concurrency")
 
 
 def label_number(arm: Arm) -> float | None:
