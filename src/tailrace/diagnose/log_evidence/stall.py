@@ -10,6 +10,7 @@ import numpy as np
 from tailrace.diagnose.kv_cache import KV_CLEAR
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.load import Load, Stretch, loads
+from tailrace.diagnose.speech_evidence.encoder_cache import ENCODER_FULL, encoder_cache
 from tailrace.model.finding import Action, Evidence, Finding
 
 if TYPE_CHECKING:
@@ -169,8 +170,8 @@ def _weigh(observed: Observed, stall: _Stall) -> tuple[list[str], list[str], lis
         checked.append(f"a prefill is not excluded: {stall.prefill}")
     else:
         checked.append("no prefill is counted right after it that would fill the time")
-    encoder = observed.number("encoder_cache_usage_pct", "encoder_cache_usage")
-    if encoder is not None and encoder >= (0.99 if encoder <= 1 else 99):
+    encoder = encoder_cache(observed)
+    if encoder is not None and encoder[0] >= ENCODER_FULL:
         rivals.append("ASR_SILENT_HANG")
         checked.append("the encoder cache is full as well")
     begin, end = float(load.at[stretch.first]) - (load.interval if load.timed else 0.0), float(load.at[stretch.last])

@@ -13,6 +13,7 @@ from tailrace.diagnose.arms.asked import concurrency_of, given
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Rows
+from tailrace.diagnose.observed.vocabulary import in_unit, unit_in_name
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["BenchClientQueue", "BenchClosedLoop", "BenchUnstable"]
@@ -272,7 +273,7 @@ class BenchUnstable(Cause):
             values = [float(one) for one in item.value if isinstance(one, (int, float)) and not isinstance(one, bool)]
             if len(values) < 3 or _cv(values) <= self.CV:
                 continue
-            scale = 1e3 if item.unit == "s" or item.name.endswith("_s") else 1.0
+            scale = in_unit(1.0, item.unit or unit_in_name(item.name)[1] or "ms", "ms") or 1.0
             known = [
                 (
                     Arm(name=f"run {n}", label=f"run {n}", place=item.place),
