@@ -69,7 +69,7 @@ def _variance(seen: Reuse, tokens: np.ndarray) -> float:
     """Of the hit rate."""
     asked = np.nan_to_num(tokens, nan=0.0)
     residuals = (seen.cached - seen.hit * asked) / max(float(asked.mean()), 1.0)
-    return float(residuals.var(ddof=1)) / residuals.size
+    return float(residuals.var(ddof=1) / max(residuals.size, 1))
 
 
 def _found(

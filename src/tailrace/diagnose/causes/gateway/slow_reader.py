@@ -19,8 +19,8 @@ __all__ = ["SlowReader"]
 SHARE: Final = 0.3
 GAPS_EQUAL: Final = 1.5
 LEAST_BESIDE: Final = 3
-"""Requests that ran beside the slow readers, from which on only they are compared: how many streams share a step sets the
-pace of all of them.
+"""Requests that ran beside the slow readers, from which on only they are compared with them: how many streams share a
+step sets the pace of all of them.
 """
 
 
