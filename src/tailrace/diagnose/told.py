@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -38,6 +39,8 @@ _DO: Final = {
     Action.NONE: "To do",
 }
 _MOST: Final = 6
+_CODE: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)+")
+"""A rival is named by its code, with words behind it where its reason is not plain."""
 _SHOWN_MS: Final = 1.0
 
 
@@ -74,10 +77,10 @@ def next_evidence(found: Diagnosis) -> list[str]:
         if finding.level in (Level.SUSPECTED, Level.INSUFFICIENT):
             whose = f" (for {finding.code})" if finding.statement else ""
             out += [f"{item}{whose}" for item in finding.missing]
-        for rival in finding.rivals:
-            if rival in known and frozenset((rival, finding.code)) not in pairs:
-                pairs.add(frozenset((rival, finding.code)))
-                out.append(f"what tells {finding.code} from {rival}: {known[rival].disproof.rstrip('.')}")
+        for code in (code for rival in finding.rivals for code in _CODE.findall(rival)):
+            if code in known and frozenset((code, finding.code)) not in pairs:
+                pairs.add(frozenset((code, finding.code)))
+                out.append(f"what tells {finding.code} from {code}: {known[code].disproof.rstrip('.')}")
     if not found.findings and found.action is Action.COLLECT:
         out += [item for finding in found.validity for item in finding.missing]
         # What the causes lack that act on the stage of the tail decides more than what all others lack.
