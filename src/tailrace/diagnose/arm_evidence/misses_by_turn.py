@@ -44,9 +44,12 @@ def _of_rows(observed: Observed) -> list[_Turn]:
         }
         if names["cached"] is None or names["prompt"] is None or not rows.has("turn"):
             continue
-        values = [rows.numbers(name) for name in ("turn", names["prompt"], names["cached"])]
-        known = np.isfinite(values[0]) & np.isfinite(values[1]) & np.isfinite(values[2])
-        return [_Turn(*(float(one[at]) for one in values), str(rows.place)) for at in np.flatnonzero(known)]
+        turn, prompt, cached = (rows.numbers(name) for name in ("turn", names["prompt"], names["cached"]))
+        known = np.isfinite(turn) & np.isfinite(prompt) & np.isfinite(cached)
+        return [
+            _Turn(float(turn[at]), float(prompt[at]), float(cached[at]), str(rows.place))
+            for at in np.flatnonzero(known)
+        ]
     return []
 
 
