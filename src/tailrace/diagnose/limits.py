@@ -10,7 +10,7 @@ from typing import Final
 
 from tailrace.model.thresholds import MS, SlowThresholds
 
-__all__ = ["BUSY", "IDLE", "LATE_MS", "LOOP_LATE_MS", "SAME", "TPOT_MS", "TTFT_MS", "UNMOVED", "WORSE"]
+__all__ = ["BUSY", "IDLE", "LATE_MS", "LOOP_LATE_MS", "SAME", "THROTTLED", "TPOT_MS", "TTFT_MS", "UNMOVED", "WORSE"]
 
 TTFT_MS: Final = SlowThresholds().ttft_ns / MS
 TPOT_MS: Final = SlowThresholds().tpot_ns / MS
@@ -28,3 +28,5 @@ SAME: Final = 0.05
 """Relative change of a median within which it is the same (R4, R7)."""
 UNMOVED: Final = 0.10
 """Relative change of a tail within which more replicas left it where it was (R8)."""
+THROTTLED: Final = 0.10
+"""Share of the kernel's enforcement periods in which a CPU limit stopped the processes, from which tokens are late."""
