@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.asked import TAIL_FIRST, as_share, figure, told, worded
 from tailrace.diagnose.arms.shown import number, quantity
+from tailrace.diagnose.limits import TPOT_MS
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -17,7 +18,6 @@ __all__ = ["memory_bound_observed"]
 
 DRAM: Final = 0.6
 SM: Final = 0.5
-TPOT_MS: Final = 80.0
 _DRAM: Final = re.compile(
     r"dram|memory (?:active|bandwidth|bw|throughput)|hbm|mem(?:ory)?[ _](?:util|copy|bandwidth)", re.IGNORECASE
 )

@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.kv_cache import KV_FULL, KV_ROOM
+from tailrace.diagnose.engine_settings import RUNNING_LIMIT
+from tailrace.diagnose.kv_cache import KV_FULL, KV_ROOM, thrown_out
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import at_times
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -41,13 +42,12 @@ def saturation_in_series(cause: Cause, observed: Observed) -> Finding | None:  #
         return None
     kv = max((float(np.nanmax(item.values)) for item in observed.of_series("kv_usage") if len(item)), default=None)
     preempted = observed.delta("preemptions")
-    thrown_out = preempted or observed.of_kind("preempted") or observed.of_kind("retracted")
     made = _total(observed, "output_tok_s")
     if made is not None:
         usual, then = float(np.nanmax(made.values)), np.nan_to_num(at_times(made, waiting)[queued])
         if float(np.median(then)) <= STANDS * usual:
             return None  # nothing is served meanwhile: it stands still
-    if thrown_out or (kv is not None and kv >= KV_FULL):
+    if preempted or thrown_out(observed) or (kv is not None and kv >= KV_FULL):
         return None  # memory limits it, not the rate
     depth = float(np.nanmedian(waiting.values[queued]))
     if depth < 0.1 * plateau and depth < 2:
@@ -88,7 +88,7 @@ def _found(
     *,
     several: bool,
 ) -> Finding:
-    limit = observed.number("max_num_seqs", "max_running_requests")
+    limit = observed.number(*RUNNING_LIMIT)
     growth = float(waiting.values[-1] - waiting.values[0]) if several else 0.0
     rising = _tpot_rises(observed)
     missing = []
@@ -128,7 +128,7 @@ def _found(
         evidence.append(
             Evidence(
                 text=f"at most {limit:.0f} may run at once (max_num_seqs)",
-                source=observed.source_of("max_num_seqs", "max_running_requests"),
+                source=observed.source_of(*RUNNING_LIMIT),
                 name="max_num_seqs",
                 value=limit,
             )
