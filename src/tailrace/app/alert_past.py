@@ -88,7 +88,7 @@ class AlertPast:
     def joined(
         self, live: Counts, bounds: Mapping[str, Mapping[str, int]], windows: Mapping[str, int], now: int
     ) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
-        """What is counted live, and what was before, by window; objectives that nobody asks of any more are left out."""
+        """What is counted live, and what was before, by window; of objectives that are still asked for."""
         out = {
             lane: {name: {window: dict(seen) for window, seen in of.items()} for name, of in objectives.items()}
             for lane, objectives in live.items()
