@@ -415,10 +415,11 @@ def _of_wait(wait: Wait) -> str:
     if wait.neighbours:
         one = wait.neighbours[0]
         tokens = "" if one.prompt_tokens is None else f" of {one.prompt_tokens:,.0f} tokens"
-        more = f", and {wait.prefills - 1} others" if wait.prefills > 1 else ""
+        rest = wait.prefills - 1
+        more = f" or one of {rest} others" if rest > 1 else " or one other" if rest else ""
         text += (
-            f": {wait.covered_ms:,.0f} ms of that the prompt{tokens} of {one.request_id} (lane {one.lane}) was being "
-            f"computed{more}"
+            f": for {wait.covered_ms:,.0f} ms of that the prompt{tokens} of {one.request_id} (lane {one.lane}){more} "
+            "was being computed"
         )
     elif wait.streams and wait.stood_still >= 0.5 * wait.streams:
         text += ": nobody's prompt was being computed, so the engine or its host paused"
