@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.asked import figure, told, worded
+from tailrace.diagnose.arms.moments import middle
 from tailrace.diagnose.arms.shown import number, quantity
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Evidence, Finding
@@ -36,7 +37,7 @@ def memory_bound_observed(cause: Cause, observed: Observed) -> Finding | None:
     pace = next(
         (
             (arm, value)
-            for arm in observed.arms
+            for arm in (*observed.arms, *middle(observed))
             if (value := figure(arm, "tpot", "itl", stats=("p99", "p95", "p50", "mean", ""))) is not None
         ),
         None,
@@ -80,7 +81,7 @@ def memory_bound_observed(cause: Cause, observed: Observed) -> Finding | None:
 
 
 def _share(observed: Observed, words: re.Pattern[str]) -> tuple[float, Evidence] | None:
-    for arm in observed.arms:
+    for arm in (*observed.arms, *middle(observed)):
         found = worded(arm, words.pattern)
         if found is not None:
             share = (
