@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Final
 
@@ -126,8 +127,8 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
         return [item for item in self.rows if item.kind == kind]
 
 
-_LARGEST: Final = 1e100
-"""No quantity is larger; squares of what is kept stay finite. NaN, which is a hole, is not larger either."""
+_LARGEST: Final = sys.float_info.max
+"""What is larger is infinite. NaN, which is a hole, is not larger either."""
 
 
 def _finite(body: Observed) -> Observed:
