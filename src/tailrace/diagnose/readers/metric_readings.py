@@ -21,7 +21,10 @@ from tailrace.model.errors import InputError
 
 __all__ = ["Reading", "is_query_answer", "is_scrape", "read_readings"]
 
-_SERIES: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?<!:)(\{.*\})?\s+\S+(?:\s+(\d{9,13}(?:\.\d+)?))?\s*$")
+_SERIES: Final = re.compile(
+    r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?<!:)(\{.*\})?\s+(?:[-+]?[\d.]\S*|[-+]?[NnIi]\w+)"
+    r"(?:\s+(\d{9,13}(?:\.\d+)?))?\s*$"
+)
 _ISO: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?")
 _AFTER: Final = re.compile(r"\b(?:t|time|at|after)\s*[=:+]?\s*(\d+(?:\.\d+)?)\s*(ms|s|sec|min|h)?\b", re.IGNORECASE)
 _BETWEEN: Final = re.compile(

@@ -6,8 +6,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.proxy_stages import client_in_access
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.series_evidence.slow_reader_in_chunks import slow_reader_in_chunks
 from tailrace.model.finding import Action, Evidence, Finding
@@ -33,8 +34,8 @@ class SlowReader(Cause):
         return "" if known.any() else "records of the gateway (time in which the client held it up)"
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From a table of chunks with stamps on both sides."""
-        return slow_reader_in_chunks(self, observed)
+        """From a table of chunks with stamps on both sides, or nginx's access log."""
+        return surest([slow_reader_in_chunks(self, observed), client_in_access(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Response time above 30 % of what the tail lost, with normal upstream gaps."""

@@ -16,6 +16,7 @@ from tailrace.diagnose.log_evidence.saturation import saturation_in_load
 from tailrace.diagnose.log_evidence.served import queue_in_served
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.more_load import more_load
+from tailrace.diagnose.series_evidence.queue_in_windows import queue_in_windows
 from tailrace.diagnose.series_evidence.saturation_in_series import saturation_in_series
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
@@ -26,6 +27,8 @@ QUEUE_SHARE: Final = 0.5
 GROWTH: Final = 2.0
 OVERLOAD: Final = 1.05
 AT_CAP: Final = 0.8
+COVERED: Final = 0.9
+"""Of the short requests' wait."""
 
 
 class _Signs(NamedTuple):
@@ -105,10 +108,12 @@ class QueueSaturation(Cause):
         lost = window.lost
         wait = lost.engine_queue + (0.0 if window.reported else lost.first_token)
         signs = _signs(evidence, wait)
-        if not signs.overloaded and HolLongPrefill().judge(evidence) is not None:
+        behind = waits_behind_prefill(window)
+        if (not signs.overloaded or behind.covered_share >= COVERED) and HolLongPrefill().judge(evidence) is not None:
             # What short requests wait inside a long prefill is another cause's, unless more arrives than is served:
-            # then they would wait behind short ones as well.
-            wait = np.maximum(wait - waits_behind_prefill(window).behind_ms, 0.0)
+            # then they would wait behind short ones as well. Where nearly all of the wait lies inside one they do not,
+            # and a short window whose end is busy only looks like too little service.
+            wait = np.maximum(wait - behind.behind_ms, 0.0)
         explains = window.explain(self.code, wait)
         ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0) - lost.gateway_queue
         share = window.in_tail(wait) / max(window.in_tail(ttft), 1e-9)
@@ -153,6 +158,7 @@ class QueueSaturation(Cause):
             [
                 saturation_in_load(self, observed),
                 queue_in_served(self, observed),
+                queue_in_windows(self, observed),
                 queue_in_snapshot(self, observed),
                 saturation_in_series(self, observed),
                 saturation_on_arms(self, observed),

@@ -14,6 +14,7 @@ from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.logs.access_json import AccessJson
 from tailrace.diagnose.readers.logs.access_text import NO_TIMES, AccessText
 from tailrace.diagnose.readers.logs.accesses import Accesses
+from tailrace.diagnose.readers.logs.balancers import Balancers
 from tailrace.diagnose.readers.logs.context import Context
 from tailrace.diagnose.readers.logs.happenings import Happenings
 from tailrace.diagnose.readers.logs.jit import is_jit, jit
@@ -79,6 +80,7 @@ class Log:
         self.vllm, self.sglang = Vllm(self.context), Sglang(self.context)
         self.llamacpp, self.tgi = LlamaCpp(self.context), Tgi(self.context)
         self.access_text, self.access_json = AccessText(self.context), AccessJson(self.context)
+        self.balancers = Balancers(self.context)
         self.facts = StartLog(source)
         self.records = 0
         """Records: lines, and what was put together of broken ones."""
@@ -266,7 +268,7 @@ class Log:
             at = line.find(words)
             if at >= 0:
                 return self.sglang.batch(line, at, decode=decode)
-        if b" HTTP/" in line and b'"' in line and self.access_text.line(line):
+        if b" HTTP/" in line and b'"' in line and (self.access_text.line(line) or self.balancers.line(line)):
             return True
         for word, read in self._rare:
             if word in line and read(line):
