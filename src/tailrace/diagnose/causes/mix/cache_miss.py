@@ -9,6 +9,7 @@ from typing import ClassVar, Final, NamedTuple
 from tailrace.diagnose.arm_evidence.misses_observed import misses_observed
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.lost_prompt_cache import lost_prompt_cache
 from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.record_evidence.missed_cache import counted_hits, missed_in_records
 from tailrace.diagnose.reuse import reuse
@@ -70,8 +71,10 @@ class CacheMiss(Cause):
         return missed_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From counters, tables and forms."""
-        return surest([self._observed(observed), misses_observed(self, observed)])
+        """From counters, tables and forms; from an engine that logs it."""
+        return surest(
+            [self._observed(observed), misses_observed(self, observed), lost_prompt_cache(self, observed)]
+        )
 
     def _observed(self, observed: Observed) -> Finding | None:
         """Counter deltas, against what was offered."""

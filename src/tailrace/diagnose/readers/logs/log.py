@@ -24,6 +24,7 @@ from tailrace.diagnose.readers.logs.prefix import unprefixed
 from tailrace.diagnose.readers.logs.proxy_error import is_proxy_error, proxy_error
 from tailrace.diagnose.readers.logs.sglang import Sglang
 from tailrace.diagnose.readers.logs.tgi import Tgi
+from tailrace.diagnose.readers.logs.trtllm import TrtLlm
 from tailrace.diagnose.readers.logs.vllm import MARK, Vllm
 from tailrace.diagnose.readers.printed import is_titled
 from tailrace.engines.flags.start_log import StartLog
@@ -40,7 +41,7 @@ _RECORD: Final = re.compile(
     rb"(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|TRACE|FATAL)[ :\[]|"
     rb"\d{1,3}(?:\.\d{1,3}){3} |[0-9a-f]*:[0-9a-f:]+ - |\{|slot |srv |main: |que |llama_|"
     rb"prompt eval time|eval time|total time|draft acceptance|graphs reused|"
-    rb"[A-Z][a-z]{2} +\d+ \d\d:\d\d|\[\d+\] |\d+\.\d\d\.\d{3}\.\d{3} [A-Z] |Traceback |=+ |\d+ \d)"
+    rb"[A-Z][a-z]{2} +\d+ \d\d:\d\d|\[\d+\] |\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\]|\d+\.\d\d\.\d{3}\.\d{3} [A-Z] |Traceback |=+ |\d+ \d)"
 )
 _HAPPENED: Final = (
     (b"EngineDeadError", "died"),
@@ -79,6 +80,7 @@ class Log:
         self.context = Context(source=source, events=Happenings(source), accesses=Accesses(source))
         self.vllm, self.sglang = Vllm(self.context), Sglang(self.context)
         self.llamacpp, self.tgi = LlamaCpp(self.context), Tgi(self.context)
+        self.trtllm = TrtLlm(self.context)
         self.access_text, self.access_json = AccessText(self.context), AccessJson(self.context)
         self.balancers = Balancers(self.context)
         self.facts = StartLog(source)
@@ -94,6 +96,7 @@ class Log:
         self._useless: dict[bytes, int] = {}
         self._rare: tuple[tuple[bytes, Callable[[bytes], bool]], ...] = (
             (b"Iteration(", self.vllm.step),
+            (b"num_ctx_tokens", self.trtllm.line),
             (b"SpecDecoding metrics", self.vllm.speculation),
             (b"reempt", self.vllm.preempted),
             (b"etract", self._retracted),
@@ -290,7 +293,7 @@ class Log:
         access = self.context.accesses.table()
         rows: list[Rows] = [*served, *([access] if access is not None else [])]
         return Observed(
-            series=[*self.vllm.series(self.source), *self.sglang.series(self.source)],
+            series=[*self.vllm.series(self.source), *self.sglang.series(self.source), *self.trtllm.series(self.source)],
             events=self.context.events.events(),
             settings=[*self._settings()],
             rows=rows,
@@ -401,7 +404,7 @@ def sample_of(lines: Iterable[bytes], name: str) -> Log:
 
 _ENOUGH: Final = 0.5
 _STRAY: Final = 8
-_OF_LOAD: Final = frozenset({"vllm log", "sglang log", "tgi log", "gin access log", "envoy access log"})
+_OF_LOAD: Final = frozenset({"vllm log", "sglang log", "tgi log", "tensorrt-llm log", "gin access log", "envoy access log"})
 _CUT: Final = 60_000
 
 
