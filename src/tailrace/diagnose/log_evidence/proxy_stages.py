@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 LEAST: Final = 10
 SLOWEST: Final = 0.1
 OWN_SHARE: Final = 0.3
-"""Of the slow requests' time. A gateway that keeps a tenth for itself is heavy; what is called a bottleneck keeps more."""
+"""Of the slow requests' time. A gateway that keeps a tenth is heavy; what is called a bottleneck keeps more."""
 HALF: Final = 0.5
 LEAST_MS: Final = 100.0
 CLIENT_MS: Final = 1000.0
@@ -99,8 +99,8 @@ def overhead_in_access(cause: Cause, observed: Observed) -> Finding | None:
         if found is None:
             continue
         return cause.finding(
-            statement=f"The gateway itself is slow, by its own word: {found.share:.0%} of the slowest requests' time is "
-            f"its overhead ({found.mean:,.0f} of {found.of:,.0f} ms), not the engine's.",
+            statement=f"The gateway itself is slow, by its own word: {found.share:.0%} of the slowest requests' time "
+            f"is its overhead ({found.mean:,.0f} of {found.of:,.0f} ms), not the engine's.",
             evidence=found.facts("the gateway's own overhead", "overhead"),
             explains_ms=found.mean,
             relation=found.relation,
@@ -134,7 +134,9 @@ def server_queue_in_access(cause: Cause, observed: Observed) -> Finding | None:
                 Evidence(f"connections to the server stand at {most:.0f}", rows.place.source, "server_conns", most)
             )
         if deepest:
-            facts.append(Evidence(f"up to {deepest:.0f} requests wait in its queue", rows.place.source, "queued", deepest))
+            facts.append(
+                Evidence(f"up to {deepest:.0f} requests wait in its queue", rows.place.source, "queued", deepest)
+            )
         return cause.finding(
             statement=f"Requests wait in the balancer for a connection to the engine: {found.share:.0%} of the slowest "
             f"requests' time ({found.mean:,.0f} of {found.of:,.0f} ms)"

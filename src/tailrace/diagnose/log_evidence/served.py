@@ -135,11 +135,11 @@ def preprocess_in_served(cause: Cause, observed: Observed) -> Finding | None:
             relation=f"{before[slow].sum():,.0f} / {whole[slow].sum():,.0f} ms = {share:.0%} > {SHARE:.0%}",
             n=count,
             advice="Give tokenising more workers (TEI --tokenization-workers, TGI --validation-workers) and the "
-            "container more CPU (is it throttled? cpu.stat); look whether the fast tokeniser is used, and whether inputs are cut before they come. "
+            "container more CPU (is it throttled? cpu.stat); see whether the fast tokeniser is used, and whether "
+            "inputs are cut before they come. "
             "The accelerator and its limits are not what waits.",
             price="Each worker holds a tokeniser and wants a core.",
             verify="tailrace diagnose server.log  # after the change: this stage is small",
-            rivals=["FE_CPU_STARVED"],
             disproof_checked=[f"the stage's median is {median:,.0f} ms, not only its tail"],
             action=Action.FIX,
         )  # fmt: skip
@@ -149,63 +149,68 @@ def preprocess_in_served(cause: Cause, observed: Observed) -> Finding | None:
 def grammar_in_served(cause: Cause, observed: Observed) -> Finding | None:
     """Requests with a grammar wait far longer than those without, at the same time per token."""
     for rows in _tables(observed):
-        kind = np.array(rows.texts("grammar"))
+        before = np.nan_to_num(rows.numbers("preprocess"), nan=0.0)
         # TGI compiles a grammar in its validation, before the queue.
-        queue = rows.numbers("queue") + np.nan_to_num(rows.numbers("preprocess"), nan=0.0)
-        known = ~np.isnan(queue)
-        with_, without = known & (kind == "yes"), known & (kind == "no")
-        if with_.sum() < 3 or without.sum() < 3:
-            continue
-        slow, fast = (float(np.median(queue[part])) for part in (with_, without))
-        if slow < TIMES * fast or slow - fast < LEAST_MS:
-            continue
-        pace = [_median(rows.numbers("tpot"), part) for part in (with_, without)]
-        told = pace[0] is not None and pace[1] is not None
-        even = told and max(pace) <= EVEN * min(pace)  # type: ignore[type-var,operator]
-        top = int(np.flatnonzero(with_)[np.argmax(queue[with_])])
-        facts = [
-            Evidence(
-                f"validation and queue {slow:,.0f} ms with a grammar (median, n = {int(with_.sum())})",
-                _place(rows, top),
-                "queue",
-                slow,
-                "ms",
-            ),
-            Evidence(
-                f"{fast:,.0f} ms without (n = {int(without.sum())})", rows.place.source, "queue_plain", fast, "ms"
-            ),
-        ]
-        if told:
-            facts.append(
-                Evidence(
-                    f"time per token {pace[0]:.1f} ms with, {pace[1]:.1f} ms without: decode is "
-                    f"{'equal' if even else 'not equal'}",
-                    rows.place.source, "tpot", pace[0], "ms",
-                )
-            )  # fmt: skip
-        return cause.finding(
-            statement=f"Requests with a grammar (structured output) wait {slow:,.0f} ms before they are computed, "
-            "and those "
-            f"without {fast:,.0f} ms.",
-            evidence=facts,
-            explains_ms=slow - fast,
-            relation=f"{slow:,.0f} / {fast:,.0f} ms = {slow / max(fast, 1e-9):.1f} x with a grammar",
-            n=int(with_.sum() + without.sum()),
-            advice="Cache compiled grammars and reuse one schema (the same text) for many requests, compile off the "
-            "request's "
-            "path, try another backend (vLLM --structured-outputs-config, SGLang --grammar-backend), simplify the "
-            "schema.",
-            price="Another backend may not know every feature of a schema.",
-            verify=(
-                "tailrace bench http://localhost:8000 --rate 5 --duration 60 --out plain.run && tailrace "
-                "compare plain.run schema.run  # schema.run: the same with --extra-body and a "
-                "response_format"
-            ),
-            missing=[] if told else ["the time per token of both kinds"],
-            rivals=[] if even or not told else ["COMPUTE_KERNEL_REGRESSION"],
-            disproof_checked=["plain requests are not slow"],
-        )
+        for words, wait in (("queue", rows.numbers("queue")), ("validation and queue", rows.numbers("queue") + before)):
+            found = _of_grammar(cause, rows, wait, words)
+            if found is not None:
+                return found
     return None
+
+
+def _of_grammar(cause: Cause, rows: Rows, queue: NDArray[np.float64], words: str) -> Finding | None:
+    kind = np.array(rows.texts("grammar"))
+    known = ~np.isnan(queue)
+    with_, without = known & (kind == "yes"), known & (kind == "no")
+    if with_.sum() < 3 or without.sum() < 3:
+        return None
+    slow, fast = (float(np.median(queue[part])) for part in (with_, without))
+    if slow < TIMES * fast or slow - fast < LEAST_MS:
+        return None
+    pace = [_median(rows.numbers("tpot"), part) for part in (with_, without)]
+    told = pace[0] is not None and pace[1] is not None
+    even = told and max(pace) <= EVEN * min(pace)  # type: ignore[type-var,operator]
+    top = int(np.flatnonzero(with_)[np.argmax(queue[with_])])
+    facts = [
+        Evidence(
+            f"{words} {slow:,.0f} ms with a grammar (median, n = {int(with_.sum())})",
+            _place(rows, top),
+            "queue",
+            slow,
+            "ms",
+        ),
+        Evidence(f"{fast:,.0f} ms without (n = {int(without.sum())})", rows.place.source, "queue_plain", fast, "ms"),
+    ]
+    if told:
+        facts.append(
+            Evidence(
+                f"time per token {pace[0]:.1f} ms with, {pace[1]:.1f} ms without: decode is "
+                f"{'equal' if even else 'not equal'}",
+                rows.place.source, "tpot", pace[0], "ms",
+            )
+        )  # fmt: skip
+    return cause.finding(
+        statement=f"Requests with a grammar (structured output) wait {slow:,.0f} ms before they are computed, "
+        "and those "
+        f"without {fast:,.0f} ms.",
+        evidence=facts,
+        explains_ms=slow - fast,
+        relation=f"{slow:,.0f} / {fast:,.0f} ms = {slow / max(fast, 1e-9):.1f} x with a grammar",
+        n=int(with_.sum() + without.sum()),
+        advice="Cache compiled grammars and reuse one schema (the same text) for many requests, compile off the "
+        "request's "
+        "path, try another backend (vLLM --structured-outputs-config, SGLang --grammar-backend), simplify the "
+        "schema.",
+        price="Another backend may not know every feature of a schema.",
+        verify=(
+            "tailrace bench http://localhost:8000 --rate 5 --duration 60 --out plain.run && tailrace "
+            "compare plain.run schema.run  # schema.run: the same with --extra-body and a "
+            "response_format"
+        ),
+        missing=[] if told else ["the time per token of both kinds"],
+        rivals=[] if even or not told else ["COMPUTE_KERNEL_REGRESSION"],
+        disproof_checked=["plain requests are not slow"],
+    )
 
 
 def _median(values: NDArray[np.float64], part: NDArray[np.bool_]) -> float | None:

@@ -1,8 +1,8 @@
 """Saved scrapes of /metrics as readings: one file may hold one, or several in a row; Prometheus' own answers too.
 
 Read are the text format, OpenMetrics, what `/federate` gives (a stamp behind each value), and the JSON of
-`/api/v1/query` and `/api/v1/query_range`; and Triton's statistics. Several scrapes in one file are told apart by `# EOF`, by the first series
-coming again, or by a line between them that names a time.
+`/api/v1/query` and `/api/v1/query_range`; and Triton's statistics. Several scrapes in one file are told apart by
+`# EOF`, by the first series coming again, or by a line between them that names a time.
 """
 
 from __future__ import annotations
@@ -197,7 +197,9 @@ def _hint(line: str) -> tuple[float, Clock] | None:
 
 
 def _of_stats(text: str, name: str) -> list[Reading]:
-    return [Reading(source=name, scrape=scrape, text=_as_text(scrape.samples)) for scrape in scrapes_of_stats(text, name)]
+    return [
+        Reading(source=name, scrape=scrape, text=_as_text(scrape.samples)) for scrape in scrapes_of_stats(text, name)
+    ]
 
 
 def _of_query(text: str, name: str) -> list[Reading]:

@@ -160,7 +160,9 @@ def _found(
         parts.append("its main thread was busy when the dump was taken")
         relation.append(f"main thread in {stacks[0].attributes.get('frame') or stacks[0].text}")
         if observed.setting("all_streams_frozen") is not None:
-            evidence.append(Evidence("all streams are said to stand still then", observed.source_of("all_streams_frozen")))
+            evidence.append(
+                Evidence("all streams are said to stand still then", observed.source_of("all_streams_frozen"))
+            )
         if stall is not None:
             parts[-1] += f" (a stall of {stall:g} s)"
             evidence.append(

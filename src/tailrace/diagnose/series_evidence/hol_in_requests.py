@@ -43,14 +43,12 @@ class Split(NamedTuple):
 
 
 def split_by_length(tokens: Floats) -> Split | None:
-    """At the widest gap (as a ratio) between neighbours; `None` where none is wide, or where a class has below three."""
+    """At the widest gap (as a ratio) between neighbours; `None` where none is wide, or a class has below three."""
     known = np.unique(tokens[np.isfinite(tokens) & (tokens > 0)])
-    if known.size < 2:
-        return None
     ratios = known[1:] / known[:-1]
-    place = int(np.argmax(ratios))
-    if ratios[place] < GAP:
+    if not ratios.size or float(ratios.max()) < GAP:
         return None
+    place = int(np.argmax(ratios))
     with np.errstate(invalid="ignore"):
         short, long = tokens <= known[place], tokens >= known[place + 1]
     if min(short.sum(), long.sum()) < LEAST:
@@ -73,10 +71,7 @@ def _of(cause: Cause, rows: Rows) -> Finding | None:
     ok = np.array([status == "ok" for status in rows.texts("status")], dtype=bool)
     fine = ok & np.isfinite(ttft) & (ttft >= 0)
     split = split_by_length(np.where(fine, tokens, np.nan))
-    if split is None:
-        return None
-    arms = set(rows.texts("arm"))
-    if len(arms) > 1:
+    if split is None or len(set(rows.texts("arm"))) > 1:
         return None
     short, long = ttft[split.short], ttft[split.long]
     p = 0.99 if supported(0.99, min(short.size, long.size)) else 1.0

@@ -40,7 +40,7 @@ def queue_in_windows(cause: Cause, observed: Observed) -> Finding | None:
     whole = _whole(observed, queue)
     if whole is None or whole[1] <= 0:
         return None
-    name, mean, place = whole
+    name, mean, _ = whole
     share = queue.mean / mean
     kv = max((float(item.values[-1]) for item in observed.of_series("kv_usage") if len(item)), default=None)
     if not SHARE < share <= 1.1 or observed.delta("preemptions") or (kv is not None and kv >= KV_FULL):
@@ -50,51 +50,7 @@ def queue_in_windows(cause: Cause, observed: Observed) -> Finding | None:
     stands = waiting is not None and float(waiting.values[-1]) > 0
     grows = flow is not None and flow.came > MORE * flow.left and stands
     spent, of = f"{queue.mean:,.0f}", f"{mean:,.0f}"
-    evidence = [
-        Evidence(
-            text=f"{spent} ms in the queue (mean of {queue.n:,.0f} requests in the window)",
-            source=str(queue.place),
-            name="queue_mean",
-            value=round(queue.mean, 2),
-            unit="ms",
-        ),
-        Evidence(text=f"{name} {of} ms (mean)", source=place, name=f"{name}_mean", value=round(mean, 2), unit="ms"),
-    ]
-    if waiting is not None:
-        evidence.append(
-            Evidence(
-                text=f"waiting {waiting.values[0]:.0f} at first, {waiting.values[-1]:.0f} at last",
-                source=str(waiting.line_of(len(waiting) - 1)),
-                name="waiting",
-                value=float(waiting.values[-1]),
-            )
-        )
-    if running is not None:
-        evidence.append(
-            Evidence(
-                text=f"running {running.values[-1]:.0f} at last",
-                source=str(running.line_of(len(running) - 1)),
-                name="running",
-                value=float(running.values[-1]),
-            )
-        )
-    if kv is not None:
-        evidence.append(
-            Evidence(text=f"KV usage {kv:.0%}", source=str(observed.of_series("kv_usage")[0].place), name="kv_usage",
-                     value=kv)
-        )  # fmt: skip
-    relation = f"queue {spent} / {name} {of} ms = {share:.0%} > {SHARE:.0%}"
-    if flow is not None:
-        evidence.append(
-            Evidence(
-                text=f"{flow.left:,.0f} requests left in the window, {flow.came:,.0f} came (what left, and what waits "
-                "and runs more at its end)",
-                source=flow.place,
-                name="came",
-                value=flow.came,
-            )
-        )
-        relation += f"; {flow.came:,.0f} came, {flow.left:,.0f} left"
+    evidence, relation = _shown(observed, queue, whole, waiting, running, flow, kv)
     missing = []
     if flow is None:
         missing.append("how many requests came and how many were served (running and waiting at both ends)")
@@ -127,6 +83,48 @@ def queue_in_windows(cause: Cause, observed: Observed) -> Finding | None:
         action=Action.SHED,
         level=Level.SUSPECTED if missing or not grows else Level.CONSISTENT,
     )
+
+
+def _shown(
+    observed: Observed,
+    queue: Histogram,
+    whole: tuple[str, float, str],
+    waiting: Series | None,
+    running: Series | None,
+    flow: _Came | None,
+    kv: float | None,
+) -> tuple[list[Evidence], str]:
+    """The numbers with their places, and the arithmetic."""
+    name, mean, place = whole
+    spent = queue.mean or 0.0
+    out = [
+        Evidence(
+            text=f"{spent:,.0f} ms in the queue (mean of {queue.n:,.0f} requests in the window)",
+            source=str(queue.place), name="queue_mean", value=round(spent, 2), unit="ms",
+        ),
+        Evidence(f"{name} {mean:,.0f} ms (mean)", place, f"{name}_mean", round(mean, 2), "ms"),
+    ]  # fmt: skip
+    for series, words in ((waiting, "waiting"), (running, "running")):
+        if series is not None:
+            out.append(
+                Evidence(
+                    text=f"{words} {series.values[0]:.0f} at first, {series.values[-1]:.0f} at last",
+                    source=str(series.line_of(len(series) - 1)), name=words, value=float(series.values[-1]),
+                )
+            )  # fmt: skip
+    if kv is not None:
+        out.append(Evidence(f"KV usage {kv:.0%}", str(observed.of_series("kv_usage")[0].place), "kv_usage", kv))
+    relation = f"queue {spent:,.0f} / {name} {mean:,.0f} ms = {spent / mean:.0%} > {SHARE:.0%}"
+    if flow is not None:
+        out.append(
+            Evidence(
+                text=f"{flow.left:,.0f} requests left in the window, {flow.came:,.0f} came (what left, and what waits "
+                "and runs more at its end)",
+                source=flow.place, name="came", value=flow.came,
+            )
+        )  # fmt: skip
+        relation += f"; {flow.came:,.0f} came, {flow.left:,.0f} left"
+    return out, relation
 
 
 def _last(observed: Observed, name: str) -> Histogram | None:

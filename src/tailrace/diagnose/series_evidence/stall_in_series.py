@@ -9,7 +9,7 @@ import numpy as np
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.series_evidence.jit_in_stacks import taken_in_the_stall
-from tailrace.diagnose.series_evidence.shared_gaps import at_times, beat_of, shared_gaps
+from tailrace.diagnose.series_evidence.shared_gaps import SharedGaps, at_times, beat_of, shared_gaps
 from tailrace.diagnose.series_evidence.stops_in_chunks import stops_in_chunks
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
@@ -25,14 +25,17 @@ FEWEST: Final = 2
 
 
 def stall_in_series(cause: Cause, observed: Observed) -> Finding | None:
-    """Common stops lie where running changes, and running changes seldom elsewhere."""
+    """Common stops lie where running changes, and running changes seldom elsewhere; or what is missing to tell why
+    streams that began together all stop together.
+    """
     gaps = shared_gaps(observed)
+    return _moment_or_place(cause, observed) if gaps is None else _at_changes(cause, observed, gaps)
+
+
+def _at_changes(cause: Cause, observed: Observed, gaps: SharedGaps) -> Finding | None:
     running = next((item for item in observed.of_series("running") if len(item) >= 6), None)
     stack = _stack(observed)
-    unclear = _moment_or_place(cause, observed) if gaps is None else None
-    if unclear is not None:
-        return unclear
-    if gaps is None or running is None or running.axis != gaps.axis or gaps.at.size < (LEAST if not stack else FEWEST):
+    if running is None or running.axis != gaps.axis or gaps.at.size < (LEAST if not stack else FEWEST):
         return None
     if beat_of(gaps.at) is not None or observed.of_kind("jit"):
         return None

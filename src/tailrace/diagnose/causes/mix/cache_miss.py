@@ -72,9 +72,7 @@ class CacheMiss(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From counters, tables and forms; from an engine that logs it."""
-        return surest(
-            [self._observed(observed), misses_observed(self, observed), lost_prompt_cache(self, observed)]
-        )
+        return surest([self._observed(observed), misses_observed(self, observed), lost_prompt_cache(self, observed)])
 
     def _observed(self, observed: Observed) -> Finding | None:
         """Counter deltas, against what was offered."""

@@ -1,4 +1,4 @@
-"""Gateways that log one JSON object a request: Envoy and Higress, nginx, APISIX, Kong, LiteLLM, Traefik, Caddy, our own.
+"""Gateways that log one JSON object a request: Envoy, Higress, nginx, APISIX, Kong, LiteLLM, Traefik, Caddy, our own.
 
 Keys are compared with `-` and `.` written as `_`, and what stands in an object inside the object is asked as
 `outer_inner`: `http.status_code`, `{"response": {"status": 200}}`, `x-litellm-overhead-duration-ms`.
@@ -51,9 +51,13 @@ MARKS: Final = (
 _STATUSES: Final = frozenset(
     {"status", "status_code", "http_status", "http_status_code", "response_code", "response_status", "http_code"}
 )
-_TIMED: Final = re.compile(r"(?:^|_)(?:duration|latency|elapsed|took|(?:request|response|total)_time)_(?:ms|s|sec|us|ns)$")
+_TIMED: Final = re.compile(
+    r"(?:^|_)(?:duration|latency|elapsed|took|(?:request|response|total)_time)_(?:ms|s|sec|us|ns)$"
+)
 _OF_REQUESTS: Final = frozenset({"t_send_ms", "prompt_tokens", "input_tokens", "output_tokens", "ttft_ms", "ttft"})
-_ASKED: Final = frozenset({"method", "path", "uri", "url", "route", "http_route", "http_method", "http_target", "handler"})
+_ASKED: Final = frozenset(
+    {"method", "path", "uri", "url", "route", "http_route", "http_method", "http_target", "handler"}
+)
 
 
 def is_access_object(keys: Collection[str]) -> bool:
@@ -121,10 +125,14 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
     ("e2e", ("duration_ns", "latency_ns", "elapsed_ns"), _millis(1e-6)),
     ("ttft", ("ttft_ms", "time_to_first_token_ms", "llm_first_token_duration"), _millis(1.0)),
     ("ttft", ("ttft", "time_to_first_token"), _millis(1e3)),
-    ("overhead", (
+    (
+        "overhead",
+        (
             *("litellm_overhead_time_ms", "x_litellm_overhead_duration_ms", "overhead_ms", "gateway_overhead_ms"),
             "latencies_kong",
-        ), _millis(1.0)),
+        ),
+        _millis(1.0),
+    ),
     ("upstream", ("llm_api_duration_ms", "upstream_ms", "llm_service_duration", "upstream_latency_ms"), _millis(1.0)),
     ("upstream_header", ("upstream_service_time", "upstream_service_time_ms", "latencies_proxy"), _millis(1.0)),
     ("upstream_header", ("upstream_header_time",), _millis(1e3)),
@@ -138,10 +146,14 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
         _number,
     ),
     ("upstream_status", ("OriginStatus",), _number),
-    ("bytes", (
+    (
+        "bytes",
+        (
             *("bytes_sent", "body_bytes_sent", "size", "DownstreamContentSize", "response_size", "bytes_out"),
             "response_bytes",
-        ), _number),
+        ),
+        _number,
+    ),
     ("attempts", ("attempts", "upstream_request_attempt_count", "request_attempt_count"), _number),
     ("prompt_tokens", ("prompt_tokens", "input_tokens", "input_token"), _number),
     ("output_tokens", ("completion_tokens", "output_tokens", "output_token"), _number),
@@ -254,7 +266,11 @@ class AccessJson:
         self._attempts(row, found)
         row.method, row.path = _text(found, _METHODS), _text(found, _PATHS)
         row.upstream_address, row.reason = _text(found, _ADDRESSES)[-60:], _text(found, _REASONS)
-        if found.get("upstream_header_time") in ("", "-") and row.status >= 500 and row.upstream_bytes != row.upstream_bytes:
+        if (
+            found.get("upstream_header_time") in ("", "-")
+            and row.status >= 500
+            and row.upstream_bytes != row.upstream_bytes
+        ):
             row.upstream_bytes = 0.0  # no header had come, so nothing had
         flags = found.get("response_flags")
         row.flags = flags if isinstance(flags, str) and flags != "-" else ""

@@ -28,7 +28,7 @@ _ALB: Final = re.compile(
 )
 _CREATED: Final = re.compile(rb"(?<=\s)\d{4}-\d\d-\d\dT[\d:.]+Z(?=\s)")
 _TIMERS: Final = {b"s": "UT", b"S": "UC", b"c": "DC", b"C": "DC"}
-"""The first letter of HAProxy's state at the end, in Envoy's words: the server's timer, the server's end, the client's."""
+"""The first letter of HAProxy's state at the end -> Envoy's flag: the server's timer, its end, the client's."""
 
 
 def _number(text: bytes) -> float:

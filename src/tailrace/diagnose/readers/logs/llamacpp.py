@@ -123,22 +123,30 @@ class LlamaCpp:
                 self._open["slot"], self._open["task"] = key
                 self._line = self.context.number
         elif b"new prompt" in text:
-            told = _PROMPT.search(text)
-            if told is not None:
-                if len(self._prompts) > 4096:
-                    self._prompts.clear()
-                self._prompts[key] = float(told[1])
+            self._asked(text, key)
         elif b"launch_slot_" in text and b"processing task" in text:
             self.context.events.add("launched", self.context.number, self._stamp(text), text, {"slot": key[0]})
         elif b"release" in text:
             self.context.events.add("released", self.context.number, self._stamp(text), text, {"slot": key[0]})
         elif b"forcing full prompt re-processing" in text:
-            told: dict[str, float | str] = {"slot": key[0], "task": key[1]}
-            if key[0] in self._alike:
-                told["alike"] = self._alike[key[0]]
-            self.context.events.add("prompt_cache_lost", self.context.number, self._stamp(text), text, told)
-        elif (alike := _ALIKE.search(text)) is not None:
-            self._alike[key[0]] = min(float(alike[1]), 1.0)
+            self._cache_lost(text, key)
+        else:
+            alike = _ALIKE.search(text)
+            if alike is not None:
+                self._alike[key[0]] = min(float(alike[1]), 1.0)
+
+    def _asked(self, text: bytes, key: tuple[str, str]) -> None:
+        told = _PROMPT.search(text)
+        if told is not None:
+            if len(self._prompts) > 4096:
+                self._prompts.clear()
+            self._prompts[key] = float(told[1])
+
+    def _cache_lost(self, text: bytes, key: tuple[str, str]) -> None:
+        said: dict[str, float | str] = {"slot": key[0], "task": key[1]}
+        if key[0] in self._alike:
+            said["alike"] = self._alike[key[0]]
+        self.context.events.add("prompt_cache_lost", self.context.number, self._stamp(text), text, said)
 
     def end(self) -> None:
         """The request in hand is whole."""

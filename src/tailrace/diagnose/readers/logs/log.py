@@ -18,6 +18,7 @@ from tailrace.diagnose.readers.logs.balancers import Balancers
 from tailrace.diagnose.readers.logs.context import Context
 from tailrace.diagnose.readers.logs.happenings import Happenings
 from tailrace.diagnose.readers.logs.jit import is_jit, jit
+from tailrace.diagnose.readers.logs.kubernetes import Kubernetes
 from tailrace.diagnose.readers.logs.lines import Batch, batches, read_batches, record_starts
 from tailrace.diagnose.readers.logs.llamacpp import LlamaCpp
 from tailrace.diagnose.readers.logs.prefix import unprefixed
@@ -41,7 +42,8 @@ _RECORD: Final = re.compile(
     rb"(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|TRACE|FATAL)[ :\[]|"
     rb"\d{1,3}(?:\.\d{1,3}){3} |[0-9a-f]*:[0-9a-f:]+ - |\{|slot |srv |main: |que |llama_|"
     rb"prompt eval time|eval time|total time|draft acceptance|graphs reused|"
-    rb"[A-Z][a-z]{2} +\d+ \d\d:\d\d|\[\d+\] |\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\]|\d+\.\d\d\.\d{3}\.\d{3} [A-Z] |Traceback |=+ |\d+ \d)"
+    rb"[A-Z][a-z]{2} +\d+ \d\d:\d\d|\[\d+\] |\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\]|"
+    rb"\d+\.\d\d\.\d{3}\.\d{3} [A-Z] |Traceback |=+ |\d+ \d)"
 )
 _HAPPENED: Final = (
     (b"EngineDeadError", "died"),
@@ -82,7 +84,7 @@ class Log:
         self.llamacpp, self.tgi = LlamaCpp(self.context), Tgi(self.context)
         self.trtllm = TrtLlm(self.context)
         self.access_text, self.access_json = AccessText(self.context), AccessJson(self.context)
-        self.balancers = Balancers(self.context)
+        self.balancers, self.kubernetes = Balancers(self.context), Kubernetes(self.context)
         self.facts = StartLog(source)
         self.records = 0
         """Records: lines, and what was put together of broken ones."""
@@ -115,6 +117,9 @@ class Log:
             (b"[GIN]", self.access_text.gin),
             (b"status=", self.access_text.pairs),
             (b"code=", self.access_text.pairs),
+            (b"probe", self.kubernetes.line),
+            (b"iveness: ", self.kubernetes.line),
+            (b"OOMKill", self.kubernetes.line),
         )
 
     # -- lines
@@ -305,6 +310,7 @@ class Log:
         names = {"kv_tokens": "kv_capacity_tokens", "version": "engine_version"}
         for key, fact in self.facts.facts.items():
             yield Setting(name=names.get(key, key), value=fact.value, place=place)
+        yield from self.kubernetes.settings
         if self.facts.engine:
             yield Setting(name="engine", value=self.facts.engine, place=place)
         if self.context.offsets and self.context.clock is Clock.LOCAL:
@@ -404,7 +410,9 @@ def sample_of(lines: Iterable[bytes], name: str) -> Log:
 
 _ENOUGH: Final = 0.5
 _STRAY: Final = 8
-_OF_LOAD: Final = frozenset({"vllm log", "sglang log", "tgi log", "tensorrt-llm log", "gin access log", "envoy access log"})
+_OF_LOAD: Final = frozenset(
+    {"vllm log", "sglang log", "tgi log", "tensorrt-llm log", "gin access log", "envoy access log"}
+)
 _CUT: Final = 60_000
 
 

@@ -55,9 +55,7 @@ class TrtLlm:
             self.context.clock = stamp[1]
         prefills = states.get(b"num_ctx_requests", 0.0)
         scheduled = _SCHEDULED.search(text)
-        decodes = (
-            max(float(scheduled[1]) - prefills, 0.0) if scheduled else states.get(b"num_generation_tokens", 0.0)
-        )
+        decodes = max(float(scheduled[1]) - prefills, 0.0) if scheduled else states.get(b"num_generation_tokens", 0.0)
         row = (
             float("nan") if stamp is None else stamp[0],
             float(self.context.number),
