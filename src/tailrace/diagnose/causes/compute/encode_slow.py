@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.stage_on_arms import stage_on_arms
 from tailrace.diagnose.causes.gateway.stage_slow import StageSlow
 from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.stage_on_arms import stage_on_arms
 from tailrace.model.finding import Finding
 
 __all__ = ["EncodeSlow"]
