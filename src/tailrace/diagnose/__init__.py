@@ -6,8 +6,8 @@ The way of a body of evidence: `readers` open it, `observed` (foreign) or `evide
 `log_evidence`, `series_evidence`, `arm_evidence` (asked through `arms`), `speech_evidence`, `configured`. The modules
 beside the folders that name no cause are what several rules on records ask a window: who stopped with whom
 (`shared_stops`, `stop_pattern`, `summary_stops`), at what pace (`pace`, `equal_work`, `expected_pace`), who
-ended at what age (`age_cluster`, `timer_ends`), what ran meanwhile (`in_flight`, `replicas`, `hardware`); and limits and
-words that many share (`limits`, `kv_cache`, `engine_settings`, `commands`).
+ended at what age (`age_cluster`, `timer_ends`), what ran meanwhile (`in_flight`, `replicas`, `hardware`); and limits
+and words that many share (`limits`, `kv_cache`, `engine_settings`, `commands`).
 
 Only `readers/` may open a file; a cause sees evidence, never a path.
 """
