@@ -117,6 +117,9 @@ class Window:
         self.n = len(self.done)
         self.explained: dict[str, Floats] = {}
         """Code of a cause -> what it explains of each row of `done` (ms)."""
+        self.slowed: Floats = np.zeros(self.n)
+        """By row of `done`: what a slower pace than before costs it (ms). Against the typical request of this window it
+        lost nothing by that, since all are slower; whoever compares with before puts it here."""
         self.answers: dict[Callable[[Window], Any], Any] = {}
         """What several rules ask for and is computed once (`once_a_window`), by the function that computes it."""
 
@@ -211,6 +214,13 @@ class Window:
     def reported(self) -> bool:
         """Whether the engine split the time to the first token for nearly all requests."""
         return self.n > 0 and float(self.has_prefill.mean()) >= 0.9
+
+    @cached_property
+    def inferred(self) -> bool:
+        """Whether most of the queue times that `reported` goes by are a model's, not the engine's."""
+        sources = self.done.column("stage_sources")
+        said = [source.get("queue.engine") or source.get("queue") or "" for source in sources if source]
+        return bool(said) and sum(one.startswith("inferred") for one in said) > 0.5 * len(said)
 
     @cached_property
     def outsized(self) -> Mask:

@@ -6,6 +6,7 @@ import math
 import re
 from typing import ClassVar, Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.misses_by_turn import misses_by_turn
 from tailrace.diagnose.arm_evidence.misses_observed import misses_observed
 from tailrace.diagnose.arms.asked import as_share
 from tailrace.diagnose.cause import Cause, surest
@@ -73,7 +74,7 @@ class CacheMiss(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From counters, tables and forms."""
-        return surest([self._observed(observed), misses_observed(self, observed)])
+        return surest([self._observed(observed), misses_observed(self, observed), misses_by_turn(self, observed)])
 
     def _observed(self, observed: Observed) -> Finding | None:
         """Counter deltas, against what was offered."""
