@@ -168,6 +168,8 @@ class AbTailRegressed(_AbTail):
             for change in sides.changes:
                 if change.tail < WORSE or (change.middle is not None and change.middle > NOT_WORSE):
                     continue
+                if change.middle is None and sides.differs:
+                    continue  # more work, and no middle to tell a worse tail from a slower whole
                 if worst is None or change.tail > worst[0]:
                     worst = (change.tail, sides, change)
         if worst is None:
