@@ -32,8 +32,7 @@ def lost_prompt_cache(cause: Cause, observed: Observed) -> Finding | None:
         prefill, tokens = rows.numbers("prefill"), rows.numbers("prompt_tokens")
         for at, key in enumerate(keys):
             if key in named and np.isfinite(prefill[at]):
-                line = 0 if rows.lines is None else int(rows.lines[at])
-                took.append((float(prefill[at]), float(tokens[at]), f"{rows.place.source}:{line}"))
+                took.append((float(prefill[at]), float(tokens[at]), str(rows.line_of(at))))
     times = np.array([one[0] for one in took])
     if times.size and float(np.median(times)) < LEAST_MS:
         return None

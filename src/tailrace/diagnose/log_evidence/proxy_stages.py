@@ -53,8 +53,7 @@ class _Part(NamedTuple):
 
     def where(self) -> str:
         """The slowest one's line."""
-        rows, at = self.rows, int(self.slow[-1])
-        return rows.place.source if rows.lines is None else f"{rows.place.source}:{int(rows.lines[at])}"
+        return str(self.rows.line_of(int(self.slow[-1])))
 
     def facts(self, words: str, name: str) -> list[Evidence]:
         """The slowest one, the slow ones, all of them."""

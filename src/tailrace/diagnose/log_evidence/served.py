@@ -42,10 +42,6 @@ def _of_spans(rows: Rows) -> Rows:
     return Rows(kind="requests", columns=columns, clock=rows.clock, lines=lines, place=rows.place)
 
 
-def _place(rows: Rows, index: int) -> str:
-    return rows.place.source if rows.lines is None else f"{rows.place.source}:{int(rows.lines[index])}"
-
-
 def queue_in_served(cause: Cause, observed: Observed) -> Finding | None:
     """More than half of the slow requests' time is queue, for requests of every kind."""
     for rows in _tables(observed):
@@ -67,7 +63,7 @@ def queue_in_served(cause: Cause, observed: Observed) -> Finding | None:
             evidence=[
                 Evidence(
                     f"queue {queue[top]:,.0f} ms of {whole[top]:,.0f} ms",
-                    _place(rows, top),
+                    str(rows.line_of(top)),
                     "queue",
                     float(queue[top]),
                     "ms",
@@ -120,7 +116,7 @@ def preprocess_in_served(cause: Cause, observed: Observed) -> Finding | None:
             evidence=[
                 Evidence(
                     f"{before[top]:,.0f} ms of {whole[top]:,.0f} ms before the queue",
-                    _place(rows, top), "preprocess", float(before[top]), "ms",
+                    str(rows.line_of(top)), "preprocess", float(before[top]), "ms",
                 ),
                 Evidence(
                     f"{share:.0%} of the time of the slowest {slow.size} is validation and tokenising",
@@ -174,7 +170,7 @@ def _of_grammar(cause: Cause, rows: Rows, queue: NDArray[np.float64], words: str
     facts = [
         Evidence(
             f"{words} {slow:,.0f} ms with a grammar (median, n = {int(with_.sum())})",
-            _place(rows, top),
+            str(rows.line_of(top)),
             "queue",
             slow,
             "ms",

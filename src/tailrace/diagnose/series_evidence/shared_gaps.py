@@ -91,7 +91,7 @@ def _of_chunks(rows: Rows) -> SharedGaps | None:
         alone=stops.alone,
         readings=len(rows),
         axis="chunks",
-        line=str(rows.place) if rows.lines is None else f"{rows.place.source}:{int(rows.lines[first])}",
+        line=str(rows.line_of(first)),
     )
 
 

@@ -1,4 +1,5 @@
-"""Gateways that log one JSON object a request: Envoy, Higress, nginx, APISIX, Kong, LiteLLM, Traefik, Caddy, our own.
+"""Gateways that log one JSON object a request: Envoy, Higress, nginx, APISIX, Kong, LiteLLM, Traefik, Caddy, Azure's
+Application Gateway, our own. The same keys and values between bars (`httpStatus|504|timeTaken|20.002`) are read alike.
 
 Keys are compared with `-` and `.` written as `_`, and what stands in an object inside the object is asked as
 `outer_inner`: `http.status_code`, `{"response": {"status": 200}}`, `x-litellm-overhead-duration-ms`.
@@ -46,6 +47,7 @@ MARKS: Final = (
     frozenset({"latencies", "request"}),
     frozenset({"http_status_code", "duration_ms"}),
     frozenset({"x_litellm_overhead_duration_ms"}),
+    frozenset({"httpStatus", "timeTaken"}),
 )
 """Keys of which one set is in every object of such a log."""
 _STATUSES: Final = frozenset(
@@ -123,6 +125,8 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
     ("e2e", ("request_time", "response_time", "duration_s", "latency_s", "elapsed_s", "duration_sec"), _millis(1e3)),
     ("e2e", ("duration_us", "latency_us", "elapsed_us"), _millis(1e-3)),
     ("e2e", ("duration_ns", "latency_ns", "elapsed_ns"), _millis(1e-6)),
+    # Azure's second generation writes seconds; the first wrote whole milliseconds, and has no latency of the server.
+    ("upstream", ("serverResponseLatency",), _millis(1e3)),
     ("ttft", ("ttft_ms", "time_to_first_token_ms", "llm_first_token_duration"), _millis(1.0)),
     ("ttft", ("ttft", "time_to_first_token"), _millis(1e3)),
     (
@@ -141,16 +145,16 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
         "status",
         (
             *("response_code", "status_code", "status", "http_status", "DownstreamStatus", "response_status"),
-            *("http_status_code", "http_response_status_code", "http_code"),
+            *("http_status_code", "http_response_status_code", "http_code", "httpStatus"),
         ),
         _number,
     ),
-    ("upstream_status", ("OriginStatus",), _number),
+    ("upstream_status", ("OriginStatus", "serverStatus"), _number),
     (
         "bytes",
         (
             *("bytes_sent", "body_bytes_sent", "size", "DownstreamContentSize", "response_size", "bytes_out"),
-            "response_bytes",
+            *("response_bytes", "sentBytes"),
         ),
         _number,
     ),
@@ -158,12 +162,13 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
     ("prompt_tokens", ("prompt_tokens", "input_tokens", "input_token"), _number),
     ("output_tokens", ("completion_tokens", "output_tokens", "output_token"), _number),
 )
-_METHODS: Final = ("method", "request_method", "RequestMethod", "http_method")
+_METHODS: Final = ("method", "request_method", "RequestMethod", "http_method", "httpMethod")
 _PATHS: Final = (
     *("path", "uri", "request_uri", "RequestPath", "url", "http_route", "http_target", "http_path", "route", "handler"),
-    "call_type",
+    *("call_type", "requestUri"),
 )
 _STAMPS: Final = (
+    "timeStamp",
     "start_time",
     "startTime",
     "time_iso8601",
@@ -182,8 +187,9 @@ _ADDRESSES: Final = (
     "upstream_address",
     "api_base",
     "upstream_cluster",
+    "serverRouted",
 )
-_REASONS: Final = ("response_code_details", "exception", "error_str", "error", "reason", "end_reason")
+_REASONS: Final = ("error_info", "response_code_details", "exception", "error_str", "error", "reason", "end_reason")
 
 
 def _text(found: dict[str, Any], keys: tuple[str, ...]) -> str:
@@ -241,10 +247,35 @@ class AccessJson:
             found = _DECODER.decode(text)
         except UNREADABLE:
             return False
-        if not isinstance(found, dict) or not is_access_object(found.keys()):
+        if not isinstance(found, dict):
+            return False
+        inner = found.get("properties")
+        if isinstance(inner, dict):
+            found = {**inner, **found}  # Azure keeps what is of the request apart
+        if not is_access_object(found.keys()):
             return False
         self.context.accesses.add(*self._row(found))
         return self.context.understood("json gateway log")
+
+    def bars(self, text: bytes) -> bool:
+        """A line of keys and values between bars, `key=value|key=value` or `key|value|key|value`; a stamp may lead.
+        False where it is none of such a log.
+        """
+        parts = [part.strip() for part in text.decode("utf-8", "replace").split("|")]
+        pairs = [part.partition("=") for part in parts]
+        found: dict[str, Any] = {key.strip(): value.strip() for key, sign, value in pairs if sign}
+        if not is_access_object(found.keys()):
+            if stamp_in(parts[0].encode()) is not None:
+                parts = parts[1:]
+            found = dict(zip(parts[::2], parts[1::2], strict=False))
+            if not is_access_object(found.keys()):
+                return False
+        stamp = self.context.stamp(text)
+        row, clock = self._row(found)
+        if clock is Clock.NONE and stamp is not None:
+            row.at, clock = stamp
+        self.context.accesses.add(row, clock)
+        return self.context.understood("gateway log between bars")
 
     def _row(self, found: dict[str, Any]) -> tuple[Access, Clock]:
         found = _flat(found)
@@ -296,6 +327,9 @@ class AccessJson:
 
     def _duration(self, row: Access, found: dict[str, Any]) -> None:
         """A key `duration` says no unit: milliseconds in Envoy, seconds in Caddy, nanoseconds in Traefik."""
+        if "timeTaken" in found and row.e2e != row.e2e:
+            taken = str(found["timeTaken"])
+            row.e2e = _number(taken) * (1e3 if "serverResponseLatency" in found or "." in taken else 1.0)
         if "Duration" in found and "DownstreamStatus" in found:
             row.e2e = _number(found["Duration"]) / 1e6
             row.upstream = _number(found.get("OriginDuration")) / 1e6

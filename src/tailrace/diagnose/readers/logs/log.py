@@ -120,6 +120,7 @@ class Log:
             (b"probe", self.kubernetes.line),
             (b"iveness: ", self.kubernetes.line),
             (b"OOMKill", self.kubernetes.line),
+            (b"timeTaken", self.access_json.bars),
         )
 
     # -- lines
