@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.app.diagnose import diagnose_sources
-from tailrace.cli.diagnose import print_diagnosis
+from tailrace.cli.diagnose_print import print_diagnosis
 from tailrace.model.finding import Level
 from tests.conftest import shared_path
 from tests.diagnose.honesty import dishonest, runs, typed

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.analyze.gaps import Part
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["StreamBursts", "stream_bursts"]
 
@@ -55,15 +55,9 @@ class StreamBursts(NamedTuple):
         )
 
 
+@once_a_window
 def stream_bursts(window: Window) -> StreamBursts:
-    """The bursts of every stream; computed once a window."""
-    if StreamBursts not in window.found:
-        window.found[StreamBursts] = _bursts(window)
-    found: StreamBursts = window.found[StreamBursts]
-    return found
-
-
-def _bursts(window: Window) -> StreamBursts:
+    """The bursts of every stream."""
     parts = [_of_part(part) for part in window.gaps.parts()]
     if not parts:
         nothing, none = np.empty(0), np.empty(0, dtype=bool)

@@ -272,7 +272,7 @@ class _Admin:
         body = _object(await request.read())
         async with self._changing:
             await self._not_at_the_peak(body)
-            await self._served.reconfigure(self._with_lanes(body))
+            await self._served.reconfigure(self._with_lanes(body), _who(request))
         return _json({"lanes": await self._served.lanes()})
 
     async def _not_at_the_peak(self, body: dict[str, Any]) -> None:
@@ -334,7 +334,8 @@ class _Admin:
                     place="degradation.enabled",
                     remedy='POST {"degradation": {"enabled": true}} to /config, or set it in the file.',
                 )
-            await self._served.reconfigure(config_from({**plain, "degradation": section}, where="body"))
+            config = config_from({**plain, "degradation": section}, where="body")
+            await self._served.reconfigure(config, _who(request))
         return _json({"degradation": await self._served.degradation()})
 
     async def backends(self, request: web.Request) -> web.Response:
@@ -407,7 +408,7 @@ class _Admin:
         async with self._changing:
             await self._not_at_the_peak(body)
             plain = {**to_plain(self._served.config), **body}
-            await self._served.reconfigure(config_from(plain, where="body"))
+            await self._served.reconfigure(config_from(plain, where="body"), _who(request))
         return _json(_without_secrets(to_plain(self._served.config)))
 
     async def canary(self, _: web.Request) -> web.Response:
@@ -475,6 +476,12 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError("is no JSON object", place="body", remedy="Send a JSON object.")
     return value
+
+
+def _who(request: web.Request) -> str:
+    """Who asks, for whoever reads later what was changed: no secret, so not which token."""
+    token = " with the token" if "authorization" in request.headers else ""
+    return f"the admin port, {request.method} {request.path} from {request.remote or 'a local socket'}{token}"
 
 
 def _number(text: str, name: str) -> int:

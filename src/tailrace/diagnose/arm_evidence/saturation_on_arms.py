@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.diagnose.arm_evidence.at_once import all_at_once
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import ANY, CENTRAL, condition, figure, number_stated, per_request
+from tailrace.diagnose.arms.asked import ANY, CENTRAL, TAIL_FIRST, condition, figure, number_stated, per_request
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
+from tailrace.diagnose.limits import LATE_MS
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.diagnose.scale import Ruling, rule_on
 from tailrace.model.finding import Evidence, Finding
@@ -29,8 +30,6 @@ FITS: Final = 0.15
 """Relative error within which Little's law holds between figures of one run."""
 FIRST: Final = 0.5
 """Of the time in the system, before the first token."""
-WAIT_MS: Final = 2000.0
-"""A first token that is this late waits: triage's R11."""
 BACKLOG: Final = 0.10
 QUEUED: Final = 0.5
 LEAST_QUEUE_MS: Final = 500.0
@@ -154,7 +153,7 @@ def _closed_loop(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> 
     if whole is None:
         return None
     seen, words, inputs = whole
-    if ttft.value < max(FIRST * seen, WAIT_MS) or abs(seen / 1000.0 / spent - 1.0) > FITS:
+    if ttft.value < max(FIRST * seen, LATE_MS) or abs(seen / 1000.0 / spent - 1.0) > FITS:
         return None
     rivals, checked = _disproof(observed, arm)
     alone = _unloaded(observed, arm)
@@ -251,7 +250,7 @@ def _itl_split(arm: Arm) -> tuple[Quoted, Quoted] | None:
 
 def _queued(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> Finding | None:
     """The engine's own queue time against TTFT of the same statistic."""
-    for stat in ("p99", "p95", "p50", "mean", ""):
+    for stat in TAIL_FIRST:
         queue = figure(arm, "queue", stats=(stat,))
         # Where an answer comes in one piece (a classifier, an encoder) its whole time is the time to its first byte.
         ttft = figure(arm, "ttft", stats=(stat,)) or (

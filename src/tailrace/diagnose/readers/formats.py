@@ -16,6 +16,7 @@ from tailrace.diagnose.readers.nginx_conf import NGINX_CONF
 from tailrace.diagnose.readers.nvidia_smi_q import NVIDIA_SMI_DMON, NVIDIA_SMI_Q
 from tailrace.diagnose.readers.otlp_traces import OTLP_TRACES
 from tailrace.diagnose.readers.pyspy import PYSPY
+from tailrace.diagnose.readers.pyspy_top import PYSPY_TOP
 from tailrace.diagnose.readers.python_client import PYTHON_CLIENT
 from tailrace.diagnose.readers.requests import REQUESTS
 from tailrace.diagnose.readers.response_headers import RESPONSE_HEADERS
@@ -23,6 +24,7 @@ from tailrace.diagnose.readers.speech_events import SPEECH_EVENTS
 from tailrace.diagnose.readers.text import TEXT
 from tailrace.diagnose.readers.timeseries import TIMESERIES
 from tailrace.diagnose.readers.voice_payload import VOICE_PAYLOAD
+from tailrace.diagnose.readers.whisper_streaming import WHISPER_STREAMING
 
 __all__ = ["FORMATS", "format_of"]
 
@@ -31,6 +33,8 @@ FORMATS: Final[tuple[Format, ...]] = (
     NVIDIA_SMI_Q,
     NVIDIA_SMI_DMON,
     PYSPY,
+    PYSPY_TOP,
+    WHISPER_STREAMING,
     OTLP_TRACES,
     SPEECH_EVENTS,
     VOICE_PAYLOAD,

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.analyze.gaps import Gaps, Part
+from tailrace.diagnose.age_cluster import densest
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.shared_stops import shared_stops
@@ -117,14 +118,12 @@ def _place(window: Window) -> _Place | None:
         known = ~np.isnan(at_stops)
         if known.sum() < LEAST:
             continue
-        values = np.sort(at_stops[known])
-        last = np.searchsorted(values, values + WITHIN, side="right")
-        count = last - np.arange(values.size)
-        i = int(np.argmax(count))
-        low, high = values[i], values[last[i] - 1]
+        values = at_stops[known]
+        group = values[densest(values, apart=WITHIN)]
+        low, high = group[0], group[-1]
         mine = known & (at_stops >= low) & (at_stops <= high)
         rows = np.unique(gaps.row[long][mine])
-        if count[i] < max(LEAST, SHARE * alone.sum()) or rows.size < LEAST:
+        if group.size < max(LEAST, SHARE * alone.sum()) or rows.size < LEAST:
             continue
         chance = _chance(gaps, tool, anchor, low, high)
         if chance <= CHANCE:
@@ -132,7 +131,7 @@ def _place(window: Window) -> _Place | None:
                 _Place(
                     _ANCHORS[anchor],
                     float(np.median(at_stops[mine])),
-                    int(count[i]),
+                    int(group.size),
                     int(alone.sum()),
                     rows.size,
                     chance,

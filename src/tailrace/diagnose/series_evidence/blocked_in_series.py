@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.limits import LOOP_LATE_MS
 from tailrace.diagnose.observed import Event, Observed, Series
+from tailrace.diagnose.series_evidence.jit_in_stacks import taken_in_the_stall
 from tailrace.diagnose.series_evidence.shared_gaps import SharedGaps, at_times, beat_of, shared_gaps
 from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 __all__ = ["blocked_in_series"]
 
-Floats = NDArray[np.float64]
-LAG_MS: Final = 100.0
-"""A loop that is late by so much was blocked."""
 OF_THE_LOOP: Final = frozenset({"tokenizer", "image", "audio", "grammar", "detokenizer"})
 ALONG: Final = 0.6
 """Correlation of the lag with what is being prepared from which on it is named."""
@@ -47,7 +45,7 @@ def blocked_in_series(cause: Cause, observed: Observed) -> Finding | None:
     ]
     if lag is None and (gaps is None or not stacks):
         return None
-    if lag is not None and lag.at_stops is not None and lag.at_stops < LAG_MS:
+    if lag is not None and lag.at_stops is not None and lag.at_stops < LOOP_LATE_MS:
         return None  # the loop was on time while the streams stood still
     if gaps is not None and lag is None and beat_of(gaps.at) is not None:
         return None  # on a beat: a collector's signature, and nobody looked at the loop
@@ -65,7 +63,7 @@ def _lag(observed: Observed, gaps: SharedGaps | None) -> _Lag | None:
     for name in ("loop_lag", "health_rtt", "metrics_rtt"):
         for series in observed.of_series(name):
             values = np.nan_to_num(series.values, nan=0.0)
-            if not values.size or float(values.max()) <= LAG_MS or best is not None:
+            if not values.size or float(values.max()) <= LOOP_LATE_MS or best is not None:
                 continue
             row = int(np.argmax(values))
             stops = None
@@ -120,7 +118,7 @@ def _found(
                 unit="ms",
             )
         )
-        relation.append(f"{lag.worst:.0f} ms > {LAG_MS:.0f} ms")
+        relation.append(f"{lag.worst:.0f} ms > {LOOP_LATE_MS:.0f} ms")
         beside = _beside(observed, lag)
         if beside is not None:
             evidence.append(
@@ -150,7 +148,7 @@ def _found(
         for event in stacks[:3]
     ]
     named = next((str(event.attributes.get("class")) for event in stacks), "")
-    taken = observed.text("pyspy_taken_in_stall", "taken_in_stall").lower() in ("true", "1", "yes")
+    taken = taken_in_the_stall(observed)[0] is True
     level = Level.SUSPECTED if missing else Level.PROVEN if stacks and taken else Level.CONSISTENT
     return cause.finding(
         statement=f"The front end's event loop is blocked: {' and '.join(parts)}"

@@ -9,16 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.clock_fall import AT_CAP, SERIES_FALL
+from tailrace.diagnose.commands import CLOCK_OVER_TIME
 from tailrace.diagnose.observed import Arm, Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import at_times
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["clock_in_series"]
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-FALL: Final = 0.05
-AT_CAP: Final = 0.98
 IDLE: Final = 0.05
 LEAST: Final = 3
 _POWER: Final = ("sw_power_cap", "hw_power_brake")
@@ -140,7 +139,7 @@ def _fall(observed: Observed, clock: Series) -> _Fall | None:
     high = float(np.quantile(values[free], 0.9)) if free.any() else float(np.nanmax(values[loaded]))
     row = int(np.flatnonzero(loaded)[int(np.argmin(values[loaded]))])
     low = float(values[row])
-    if low > (1 - FALL) * high:
+    if low > (1 - SERIES_FALL) * high:
         return None
     return _Fall(clock.labels.get("gpu", ""), clock, high, low, at_power & loaded, by_heat, loaded, row)
 
@@ -274,11 +273,7 @@ def _found(cause: Cause, observed: Observed, fall: _Fall, *, heat: bool) -> Find
         price="A lower power limit costs speed at all times; cooling costs money."
         if heat
         else "More power and heat, or a longer queue for prefills.",
-        verify=(
-            "tailrace diagnose gpu.csv  # nvidia-smi "
-            "--query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,clocks_event_reasons.active "
-            "--format=csv -l 1 > gpu.csv, during the same load"
-        ),
+        verify=CLOCK_OVER_TIME,
         missing=missing,
         disproof_checked=[
             "the clock is not flat",

@@ -12,6 +12,7 @@ from tailrace.diagnose.observed import Observed, Rows
 from tailrace.diagnose.shorter_prompts import shorter_prompts
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.stats.quantiles import needed, supported
+from tailrace.stats.rank_correlation import spearman
 
 __all__ = ["Split", "hol_in_requests", "split_by_length"]
 
@@ -128,11 +129,10 @@ def _drain(rows: Rows, fine: Mask) -> tuple[float | None, tuple[float, float] | 
 
 
 def _rank(one: Floats, other: Floats) -> float | None:
-    """Spearman's correlation; `None` where one of them does not vary."""
+    """Spearman's correlation; `None` for too few requests, or where one of them does not vary."""
     if one.size < LEAST + 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    ranks = [np.argsort(np.argsort(values)).astype(float) for values in (one, other)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    return spearman(one, other)
 
 
 def _found(

@@ -7,6 +7,8 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.engine_settings import RUNNING_LIMIT
+from tailrace.diagnose.kv_cache import KV_FULL, KV_ROOM, thrown_out
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import at_times
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -18,7 +20,6 @@ LEAST: Final = 3
 MOST_OF: Final = 0.6
 """Of the readings must have a queue."""
 FLAT: Final = 0.15
-KV_FULL: Final = 0.95
 STANDS: Final = 0.1
 """Of the most that came out: less than this while requests wait, and nothing is served."""
 
@@ -41,13 +42,12 @@ def saturation_in_series(cause: Cause, observed: Observed) -> Finding | None:  #
         return None
     kv = max((float(np.nanmax(item.values)) for item in observed.of_series("kv_usage") if len(item)), default=None)
     preempted = observed.delta("preemptions")
-    thrown_out = preempted or observed.of_kind("preempted") or observed.of_kind("retracted")
     made = _total(observed, "output_tok_s")
     if made is not None:
         usual, then = float(np.nanmax(made.values)), np.nan_to_num(at_times(made, waiting)[queued])
         if float(np.median(then)) <= STANDS * usual:
             return None  # nothing is served meanwhile: it stands still
-    if thrown_out or (kv is not None and kv >= KV_FULL):
+    if preempted or thrown_out(observed) or (kv is not None and kv >= KV_FULL):
         return None  # memory limits it, not the rate
     depth = float(np.nanmedian(waiting.values[queued]))
     if depth < 0.1 * plateau and depth < 2:
@@ -88,7 +88,7 @@ def _found(
     *,
     several: bool,
 ) -> Finding:
-    limit = observed.number("max_num_seqs", "max_running_requests")
+    limit = observed.number(*RUNNING_LIMIT)
     growth = float(waiting.values[-1] - waiting.values[0]) if several else 0.0
     rising = _tpot_rises(observed)
     missing = []
@@ -128,12 +128,12 @@ def _found(
         evidence.append(
             Evidence(
                 text=f"at most {limit:.0f} may run at once (max_num_seqs)",
-                source=observed.source_of("max_num_seqs", "max_running_requests"),
+                source=observed.source_of(*RUNNING_LIMIT),
                 name="max_num_seqs",
                 value=limit,
             )
         )
-    tune = at_limit and kv is not None and kv < 0.8 and rising is not True
+    tune = at_limit and kv is not None and kv < KV_ROOM and rising is not True
     advice = (
         f"The limit of {limit:.0f} is reached while the KV cache has room: raise max_num_seqs and watch TPOT before "
         "anything "
@@ -153,7 +153,7 @@ def _found(
         explains_ms=None,
         relation=f"waiting {queue} > 0 at running {plateau:.0f}"
         + (f" of {limit:.0f}" if limit is not None else "")
-        + (f", KV {kv * 100:.0f} % < 95 %" if kv is not None else ""),
+        + (f", KV {kv * 100:.0f} % < {KV_FULL * 100:.0f} %" if kv is not None else ""),
         n=len(waiting),
         advice=advice,
         price="A higher cap raises ITL a little; shedding refuses requests; a replica costs money and takes minutes "

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.limits import LOOP_LATE_MS
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.series_evidence.jit_in_stacks import taken_in_the_stall
 from tailrace.diagnose.series_evidence.shared_gaps import at_times, beat_of, shared_gaps
@@ -35,7 +36,7 @@ def stall_in_series(cause: Cause, observed: Observed) -> Finding | None:
     for name in ("loop_lag", "health_rtt"):
         lag = next((item for item in observed.of_series(name) if len(item)), None)
         stops = Series(name="stops", axis=gaps.axis, at=gaps.at, values=gaps.length_ms)
-        if lag is not None and float(np.nanmedian(at_times(lag, stops))) > 100.0:
+        if lag is not None and float(np.nanmedian(at_times(lag, stops))) > LOOP_LATE_MS:
             return None  # the loop was blocked
     changed = running.at[1:][np.abs(np.diff(running.values)) > 0]
     inside = np.isin(gaps.at, changed)

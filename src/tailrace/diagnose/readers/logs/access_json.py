@@ -1,4 +1,6 @@
-"""Gateways that log one JSON object a request: Envoy and Higress, nginx, APISIX, LiteLLM, Traefik, Caddy, our own."""
+"""Gateways that log one JSON object a request: Envoy and Higress, nginx, APISIX, LiteLLM, Traefik, Caddy, Azure's
+Application Gateway, our own. The same keys and values between bars (`httpStatus|504|timeTaken|20.002`) are read alike.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +40,7 @@ MARKS: Final = (
     frozenset({"call_type", "response_time"}),
     frozenset({"DownstreamStatus", "Duration"}),
     frozenset({"ai_log"}),
+    frozenset({"httpStatus", "timeTaken"}),
 )
 """Keys of which one set is in every object of such a log."""
 
@@ -83,6 +86,8 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
         _millis(1.0),
     ),
     ("e2e", ("request_time", "response_time", "duration_s", "latency_s"), _millis(1e3)),
+    # Azure's second generation writes seconds; the first wrote whole milliseconds, and has no latency of the server.
+    ("upstream", ("serverResponseLatency",), _millis(1e3)),
     ("ttft", ("ttft_ms", "time_to_first_token_ms", "llm_first_token_duration"), _millis(1.0)),
     ("ttft", ("ttft", "time_to_first_token"), _millis(1e3)),
     ("overhead", ("litellm_overhead_time_ms", "overhead_ms", "gateway_overhead_ms"), _millis(1.0)),
@@ -92,18 +97,23 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
     ("upstream_connect", ("upstream_connect_time",), _millis(1e3)),
     (
         "status",
-        ("response_code", "status_code", "status", "http_status", "DownstreamStatus", "response_status"),
+        ("response_code", "status_code", "status", "http_status", "DownstreamStatus", "response_status", "httpStatus"),
         _number,
     ),
-    ("upstream_status", ("OriginStatus",), _number),
-    ("bytes", ("bytes_sent", "body_bytes_sent", "size", "DownstreamContentSize", "response_size"), _number),
+    ("upstream_status", ("OriginStatus", "serverStatus"), _number),
+    (
+        "bytes",
+        ("bytes_sent", "body_bytes_sent", "size", "DownstreamContentSize", "response_size", "sentBytes"),
+        _number,
+    ),
     ("attempts", ("attempts", "upstream_request_attempt_count", "request_attempt_count"), _number),
     ("prompt_tokens", ("prompt_tokens", "input_tokens", "input_token"), _number),
     ("output_tokens", ("completion_tokens", "output_tokens", "output_token"), _number),
 )
-_METHODS: Final = ("method", "request_method", "RequestMethod", "http_method")
-_PATHS: Final = ("path", "uri", "request_uri", "RequestPath", "url", "route", "call_type")
+_METHODS: Final = ("method", "request_method", "RequestMethod", "http_method", "httpMethod")
+_PATHS: Final = ("path", "uri", "request_uri", "RequestPath", "url", "route", "call_type", "requestUri")
 _STAMPS: Final = (
+    "timeStamp",
     "start_time",
     "startTime",
     "time_iso8601",
@@ -121,8 +131,9 @@ _ADDRESSES: Final = (
     "upstream_address",
     "api_base",
     "upstream_cluster",
+    "serverRouted",
 )
-_REASONS: Final = ("response_code_details", "exception", "error_str", "error", "reason", "end_reason")
+_REASONS: Final = ("error_info", "response_code_details", "exception", "error_str", "error", "reason", "end_reason")
 
 
 def _text(found: dict[str, Any], keys: tuple[str, ...]) -> str:
@@ -166,10 +177,35 @@ class AccessJson:
             found = _DECODER.decode(text)
         except UNREADABLE:
             return False
-        if not isinstance(found, dict) or not is_access_object(found.keys()):
+        if not isinstance(found, dict):
+            return False
+        inner = found.get("properties")
+        if isinstance(inner, dict):
+            found = {**inner, **found}  # Azure keeps what is of the request apart
+        if not is_access_object(found.keys()):
             return False
         self.context.accesses.add(*self._row(found))
         return self.context.understood("json gateway log")
+
+    def bars(self, text: bytes) -> bool:
+        """A line of keys and values between bars, `key=value|key=value` or `key|value|key|value`; a stamp may lead.
+        False where it is none of such a log.
+        """
+        parts = [part.strip() for part in text.decode("utf-8", "replace").split("|")]
+        pairs = [part.partition("=") for part in parts]
+        found: dict[str, Any] = {key.strip(): value.strip() for key, sign, value in pairs if sign}
+        if not is_access_object(found.keys()):
+            if stamp_in(parts[0].encode()) is not None:
+                parts = parts[1:]
+            found = dict(zip(parts[::2], parts[1::2], strict=False))
+            if not is_access_object(found.keys()):
+                return False
+        stamp = self.context.stamp(text)
+        row, clock = self._row(found)
+        if clock is Clock.NONE and stamp is not None:
+            row.at, clock = stamp
+        self.context.accesses.add(row, clock)
+        return self.context.understood("gateway log between bars")
 
     def _row(self, found: dict[str, Any]) -> tuple[Access, Clock]:
         inner = found.get("request")
@@ -218,6 +254,9 @@ class AccessJson:
 
     def _duration(self, row: Access, found: dict[str, Any]) -> None:
         """A key `duration` says no unit: milliseconds in Envoy, seconds in Caddy, nanoseconds in Traefik."""
+        if "timeTaken" in found and row.e2e != row.e2e:
+            taken = str(found["timeTaken"])
+            row.e2e = _number(taken) * (1e3 if "serverResponseLatency" in found or "." in taken else 1.0)
         if "Duration" in found and "DownstreamStatus" in found:
             row.e2e = _number(found["Duration"]) / 1e6
             row.upstream = _number(found.get("OriginDuration")) / 1e6

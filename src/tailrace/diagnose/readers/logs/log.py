@@ -110,6 +110,7 @@ class Log:
             (b"[GIN]", self.access_text.gin),
             (b"status=", self.access_text.pairs),
             (b"code=", self.access_text.pairs),
+            (b"timeTaken", self.access_json.bars),
         )
 
     # -- lines
