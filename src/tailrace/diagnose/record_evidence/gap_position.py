@@ -171,7 +171,8 @@ def _by_anchor(part: Part, tool: Floats | None, anchor: int) -> Floats:
         return since
     if anchor == 1:
         last = part.first + part.size - 1
-        return ((before + brought)[last][part.owner] - before).astype(np.float64)
+        until: Floats = ((before + brought)[last][part.owner] - before).astype(np.float64)
+        return until
     if tool is None:
         return np.full(part.ms.size, np.nan)
     after = part.begin_ns >= tool[part.row][part.owner]
