@@ -13,6 +13,7 @@ from tailrace.diagnose.bounds import bounded
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.readers.arm_series import series_of_arms
 from tailrace.diagnose.readers.gpu_series import series_of_gpus
 from tailrace.diagnose.readers.metric_observations import observations_of
 from tailrace.diagnose.readers.request_table import windows_of_requests
@@ -75,7 +76,9 @@ def gather(
             for series in series_of_gpus(source.hardware.gpus, source.name.rsplit("/", 1)[-1])
         ]
         observed = Observed.joined([observed, Observed(series=gpus)])
-    observed = bounded(observed.finite())
+    observed = observed.finite()
+    observed.series += series_of_arms(observed.arms)
+    observed = bounded(observed)
     observed.arms = _apart(observed.arms)
     if observed and hardware.gpus and not observed.of_series("sm_clock"):
         # Rules on tables and forms see the device's readings beside them.
@@ -115,6 +118,7 @@ def gather(
         hardware=hardware,
         observed=observed,
         events=[event for source in sources for event in source.events],
+        before_source="" if before is None else before.name,
     )
 
 

@@ -10,6 +10,7 @@ from tailrace.diagnose.readers.deploy_yaml import DEPLOY_YAML
 from tailrace.diagnose.readers.engine_settings import ENGINE_COMMAND, TRITON_MODEL
 from tailrace.diagnose.readers.facts import FACTS
 from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.http_load import HTTP_LOAD
 from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS
 from tailrace.diagnose.readers.logs.log import LOG
 from tailrace.diagnose.readers.nginx_conf import NGINX_CONF
@@ -51,6 +52,7 @@ FORMATS: Final[tuple[Format, ...]] = (
     DEPLOY_YAML,
     # -- logs before text: the container's name and a bar before each line make no table of them
     LOG,
+    HTTP_LOAD,
     # -- what any JSON and any text may hold, at last: requests, chunks, series and logs are told before
     JSON_NUMBERS,
     TEXT,

@@ -38,7 +38,8 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "end_timestamp",
     "ttft_ms": "ttft time_to_first_token first_token_latency ttfb ttft_latency",
     "e2e_ms": "e2e e2el latency duration e2e_latency total_time total_latency request_latency end_to_end "
-    "end_to_end_latency elapsed elapsed_time request_time response_time total",
+    "end_to_end_latency elapsed elapsed_time request_time response_time total age age_at_failure failure_age "
+    "age_at_end died_after failed_after lifetime",
     "tpot_ms": "tpot time_per_output_token",
     "itl_ms": "itl inter_token_latency mean_itl avg_itl",
     "late_ms": "dispatch_delay schedule_delay send_delay start_delay",

@@ -47,7 +47,7 @@ from tailrace.model.record import RequestRecord
 from tailrace.store.run_file import Run, is_run_file, read_run
 from tailrace.store.table import RecordTable
 
-__all__ = ["Kind", "Source", "kind_of", "read_source"]
+__all__ = ["Kind", "Source", "UnknownFormatError", "kind_of", "read_source"]
 
 _JSON_HEAD: Final = 4096
 _HOLE: Final = 1 << 22
@@ -155,6 +155,10 @@ def _look(path: Path) -> tuple[Kind, Foreign | Format | None]:
     return _other_kind(start, path.name) or _anything(head, start, place)
 
 
+class UnknownFormatError(InputError):
+    """Text that no reader knows: alone it is an error, beside other evidence it is listed as not understood."""
+
+
 def _anything(head: bytes, start: bytes, place: str) -> tuple[Kind, Format]:
     """Text that no reader knows; InputError where it is none."""
     binary = binary_words(head)
@@ -164,7 +168,7 @@ def _anything(head: bytes, start: bytes, place: str) -> tuple[Kind, Format]:
         return Kind.OBSERVED, TEXT
     # As a person would read it: the first line, and no b'…'.
     line = head[:40].split(b"\n", maxsplit=1)[0].decode("utf-8", "replace").rstrip("\r")
-    raise InputError(f"this is no evidence that is known; it begins with {line!r}", place=place, remedy=_REMEDY)
+    raise UnknownFormatError(f"this is no evidence that is known; it begins with {line!r}", place=place, remedy=_REMEDY)
 
 
 def _refuse_nuls(head: bytes, path: Path) -> None:

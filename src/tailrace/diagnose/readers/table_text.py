@@ -32,6 +32,7 @@ _SHOWN: Final = 80
 _FIELD_LIMIT: Final = 1 << 20
 _BRACES: Final = re.compile(r'\\.|["{}]', re.DOTALL)
 """Quotes and braces; a backslash takes what follows it along."""
+_RULE: Final = re.compile(r":?-{2,}:?$")
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -226,9 +227,11 @@ def _delimited(path: Path) -> TableText:
 
 
 def _row(out: TableText, names: list[str], row: list[str], line: int) -> None:
-    cells = [cell.strip() for cell in row]
+    cells = _inner([cell.strip() for cell in row], out.delimiter)
     if not any(cells) or cells[0].startswith("#") or cells == names:
         return  # blank, a comment, or the header again where files were joined
+    if out.delimiter == "|" and all(_RULE.match(cell) for cell in cells):
+        return  # the line below the headings of Markdown
     while len(cells) > len(names) and not cells[-1]:
         cells.pop()
     if len(cells) > len(names) or 2 * len(cells) < len(names):
@@ -262,7 +265,14 @@ def _cells(line: str, delimiter: str) -> list[str]:
         row = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
     except (csv.Error, StopIteration):
         return []
-    return [cell.strip().lstrip("#").strip() for cell in row]
+    return _inner([cell.strip().lstrip("#").strip() for cell in row], delimiter)
+
+
+def _inner(cells: list[str], delimiter: str) -> list[str]:
+    """The cells between the bars that a row of Markdown begins and ends with."""
+    if delimiter == "|" and len(cells) > 2 and not cells[0] and not cells[-1]:
+        return cells[1:-1]
+    return cells
 
 
 def _delimiter_of(line: str) -> str:
