@@ -24,7 +24,7 @@ def correlation(a: Floats, b: Floats) -> float:
         if float(np.ptp(side)) == 0.0:
             return 0.0
         scaled.append(side)
-    return float(np.corrcoef(*scaled)[0, 1])
+    return float(np.corrcoef(scaled[0], scaled[1])[0, 1])
 
 
 def straight_line(x: Floats, y: Floats) -> tuple[float, float]:
