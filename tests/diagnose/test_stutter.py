@@ -28,13 +28,13 @@ def streams(*, longest_ms: float | None, every: int = 20) -> RecordTable:
 
 
 def test_the_longest_gap_and_the_pace_are_enough():
-    found = diagnose(EvidenceSet.from_table(streams(longest_ms=800)))
+    found = diagnose(EvidenceSet(streams(longest_ms=800)))
     assert "50 of 1000 streams stop for more than 500 ms (usual gap 20 ms)" in found.summary
-    found = diagnose(EvidenceSet.from_table(streams(longest_ms=25)))
+    found = diagnose(EvidenceSet(streams(longest_ms=25)))
     assert "no stream stutters" in found.summary
 
 
 def test_without_any_gap_nothing_is_claimed_of_them():
-    found = diagnose(EvidenceSet.from_table(streams(longest_ms=None)))
+    found = diagnose(EvidenceSet(streams(longest_ms=None)))
     assert "no stream stutters" not in found.summary
     assert "whether streams stutter is not told" in found.summary
