@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from tailrace.diagnose.readers.headings import decimal_comma, number
+from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.measure.dialect import UNREADABLE
 
 __all__ = ["TableText", "first_headings", "read_table"]
@@ -26,7 +25,7 @@ _FIELD_LIMIT: Final = 1 << 20
 _BRACES: Final = re.compile(r'\\.|["{}]', re.DOTALL)
 """Quotes and braces; a backslash takes what follows it along."""
 _RULE: Final = re.compile(r":?-{2,}:?$")
-_decode: Final = msgspec.json.Decoder().decode
+_decode: Final = decode_json
 
 
 class TableText:
