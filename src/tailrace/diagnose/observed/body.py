@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Final
 
@@ -127,8 +126,9 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
         return [item for item in self.rows if item.kind == kind]
 
 
-_LARGEST: Final = sys.float_info.max
-"""What is larger is infinite. NaN, which is a hole, is not larger either."""
+_LARGEST: Final = 1e150
+"""A larger value has an infinite square, and a spread or a product of it is none: it is as good as infinite itself. NaN,
+which is a hole, is not larger either."""
 
 
 def _finite(body: Observed) -> Observed:
