@@ -127,8 +127,8 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
 
 
 _LARGEST: Final = 1e150
-"""A larger value has an infinite square, and a spread or a product of it is none: it is as good as infinite itself. NaN,
-which is a hole, is not larger either."""
+"""A larger value has an infinite square, and no spread nor product is known of it: it is as good as infinite itself.
+NaN, which is a hole, is not larger either."""
 
 
 def _finite(body: Observed) -> Observed:
