@@ -11,6 +11,7 @@ import msgspec
 
 from tailrace.diagnose.readers.grids import Line
 from tailrace.diagnose.readers.prose import is_sentence
+from tailrace.diagnose.readers.told_by_tools import is_told
 
 __all__ = ["Block", "BlockKind", "blocks_of", "is_mixed"]
 
@@ -69,6 +70,8 @@ def is_mixed(head: str) -> bool:
 def _says(block: Block) -> bool:
     """A text of its own beside a log: a table, or several sentences; not the lines of a traceback."""
     texts = [text for _, text in block.lines if text.strip()]
+    if any(map(is_told, texts[:400])):
+        return True
     return sum(text.lstrip().startswith("|") for text in texts) >= 3 or sum(map(is_sentence, texts)) >= 2
 
 

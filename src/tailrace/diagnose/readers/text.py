@@ -16,6 +16,7 @@ from tailrace.diagnose.readers.printed import is_printed_row, is_titled, runs_in
 from tailrace.diagnose.readers.prose import is_code, is_sentence
 from tailrace.diagnose.readers.table_arms import arms_of
 from tailrace.diagnose.readers.tables import arms_in, numbered_lines, requests_in
+from tailrace.diagnose.readers.told_by_tools import told_by_tools
 
 __all__ = ["MOST_LINES", "TEXT", "observed_text"]
 
@@ -46,6 +47,7 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
     commands, left = commands_in(lines, source)
     known = {item.name for item in commands}
     commands += [item for item in flags_in(left, source) if item.name not in known]
+    tools, left = told_by_tools(left, source)
     requests, left = requests_in(left, source)
     tables, left, left_out = arms_in(left, source)
     printed, settings, left = runs_in(left, source)
@@ -54,7 +56,12 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
     lost = [(number, text) for number, text in left if text.strip() and number not in spoken] + beyond
     what = [
         name
-        for name, found in (("tables", tables or requests.rows), ("printed results", printed), ("commands", commands))
+        for name, found in (
+            ("tables", tables or requests.rows),
+            ("output of tools", tools.events or tools.settings),
+            ("printed results", printed),
+            ("commands", commands),
+        )
         if found
     ]
     understood = []
@@ -80,7 +87,8 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
         )
     return Observed(
         arms=[*tables, *printed],
-        settings=[*commands, *settings],
+        settings=[*commands, *settings, *tools.settings],
+        events=tools.events,
         rows=requests.rows,
         understood=[*understood, *requests.understood],
         notes=[text[:_LONGEST_NOTE] for _, text in said[:_MOST_NOTES]],

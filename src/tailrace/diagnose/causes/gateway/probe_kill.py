@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.configured.probe_events import probe_kill_in_events
 from tailrace.diagnose.configured.probes import liveness_probes
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -48,7 +49,7 @@ class ProbeKill(Cause):
         """Restarts that coincide with load and a slow probe, and with no error."""
         found = _restarts(observed)
         if found is None:
-            return None
+            return probe_kill_in_events(self, observed)
         load = _load(observed, found)
         if load is None or load[2] < MOST:
             return None
