@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 from tailrace import __version__
 from tailrace.app.diagnose import is_url
+from tailrace.app.outputs import refuse_to_replace
 from tailrace.app.report import write_page
 from tailrace.app.report_markup import ABSENT, Cell, Section, card, cell, facts, ms, row, table, text
 from tailrace.app.report_page import document
 from tailrace.diagnose.told import answer_of, context_of
 from tailrace.diagnose.triage import RULES
-from tailrace.model.errors import InputError
 from tailrace.model.finding import Attribution, Diagnosis, Evidence, Finding, Level, Tail
 
 __all__ = ["diagnosis_page", "write_diagnosis"]
@@ -82,11 +82,7 @@ def write_diagnosis(found: Diagnosis, out: str | Path, sources: Sequence[str]) -
     first = sources[0] if sources else "diagnosis"
     title = f"Diagnosis of {first if is_url(first) else Path(first).name}"
     page = diagnosis_page(found, title=title, sources=sources)
-    for source in sources[1:]:
-        if not is_url(source) and Path(out).exists() and Path(source).exists() and Path(out).samefile(source):
-            raise InputError(
-                "the page would replace its own source", place=str(out), remedy="Give --html another name."
-            )
+    refuse_to_replace(out, sources, option="--html")
     return write_page(out, page, first, option="--html")
 
 

@@ -68,6 +68,7 @@ def diagnose(
     Example: tailrace diagnose after.run --before before.run --objective ttft_p99=500ms
     """
     from tailrace.app.diagnose import Given
+    from tailrace.app.outputs import refuse_to_replace
     from tailrace.cli.objectives import parse_objectives
     from tailrace.model.errors import InputError
     from tailrace.model.finding import Level
@@ -75,6 +76,10 @@ def diagnose(
     if fail_on not in (None, "found"):
         raise InputError(f"there is no answer {fail_on!r}", place="--fail-on", remedy="Use --fail-on found.")
     sources = sources or []
+    read = [*sources, *filter(None, (before, records))]
+    for option, out in (("--html", html), ("--facts-out", facts_out)):
+        if out is not None:
+            refuse_to_replace(out, read, option=option)
 
     given = Given(
         sources,

@@ -23,15 +23,15 @@ __all__ = ["Explained", "explained", "of_the_tail"]
 Floats = NDArray[np.float64]
 
 _LOST: Final = ("gateway_queue", "engine_queue", "first_token", "stall", "response", "postprocess")
-_PLACES: Final = (*_LOST, "pace")
-_WAIT: Final = ("engine_queue", "first_token", "gateway_queue")
+_PLACES: Final = (*_LOST, "pace", "shift")
+_WAIT: Final = ("engine_queue", "first_token", "gateway_queue", "shift")
 _OF_STAGE: Final[dict[str, tuple[str, ...]]] = {
-    "queue.gateway": ("gateway_queue",),
-    "queue.engine": ("engine_queue", "first_token"),
+    "queue.gateway": ("gateway_queue", "shift"),
+    "queue.engine": ("engine_queue", "first_token", "shift"),
     "queue": _WAIT,
-    "preprocess": ("first_token", "engine_queue"),
-    "encode": ("first_token", "engine_queue"),
-    "prefill": ("first_token", "engine_queue"),
+    "preprocess": ("first_token", "engine_queue", "shift"),
+    "encode": ("first_token", "engine_queue", "shift"),
+    "prefill": ("first_token", "engine_queue", "shift"),
     "decode": ("pace", "stall"),
     "postprocess": ("postprocess", "stall"),
     "response": ("response", "stall"),
@@ -49,10 +49,16 @@ class Explained:
 
 
 def explained(
-    window: Window, findings: list[Finding], missed: Sequence[Missed] = (), *, stutters: bool = False
+    window: Window,
+    findings: list[Finding],
+    missed: Sequence[Missed] = (),
+    *,
+    before: Window | None = None,
+    stutters: bool = False,
 ) -> Explained:
     """Join what ranked findings explain of the window's tail. `missed` are the objectives that it breaks, the worst
-    first, `stutters` whether its streams stop: the tail speaks of what is complained of.
+    first, `stutters` whether its streams stop: the tail speaks of what is complained of. With the window `before`, what
+    the typical request waits longer for its first token than it did then is lost by all of the tail.
     """
     rows = window.tail
     if not rows.size:
@@ -60,8 +66,9 @@ def explained(
     lost = window.lost
     places = {name: getattr(lost, name)[rows] for name in _LOST}
     places["pace"] = window.slowed[rows]
+    places["shift"] = np.full(rows.size, _shift(window, before))
     together = {name: np.zeros(rows.size) for name in _PLACES}
-    total = lost.total[rows] + places["pace"]
+    total = lost.total[rows] + places["pace"] + places["shift"]
     by_finding: dict[str, float] = {}
     requests: dict[str, list[str]] = {}
     names = window.done.column("request_id")[rows].astype(str)
@@ -81,10 +88,19 @@ def explained(
         by_finding[finding.code] = round(added, 1)
         order = np.lexsort((names, -total, -np.round(shown, 3)))
         requests[finding.code] = [str(names[row]) for row in order[:_MOST] if shown[row] >= _SHOWS_MS]
-    whole = window.tail_lost_ms + float(places["pace"].mean())
+    whole = window.tail_lost_ms + float((places["pace"] + places["shift"]).mean())
     joint = min(sum(by_finding.values()), whole)
     tail = _tail(window, whole, joint, by_finding, _felt(window, places, whole, missed, stutters=stutters))
     return Explained(findings, tail, requests)
+
+
+def _shift(window: Window, before: Window | None) -> float:
+    """How much longer the typical request waits for its first token than before (ms), 0 where it does not."""
+    if before is None:
+        return 0.0
+    now, then = (side.done.ms("ttft")[side.interactive] for side in (window, before))
+    now, then = now[~np.isnan(now)], then[~np.isnan(then)]
+    return max(0.0, float(np.median(now)) - float(np.median(then))) if now.size and then.size else 0.0
 
 
 def of_the_tail(window: Window, explains_ms: float, source: str, where: str = "so") -> Evidence:

@@ -120,6 +120,7 @@ def gather(
         hardware=hardware,
         observed=observed,
         events=[event for source in sources for event in source.events],
+        before_source="" if before is None else before.name,
     )
 
 

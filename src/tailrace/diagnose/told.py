@@ -56,7 +56,13 @@ def told(evidence: EvidenceSet, found: Diagnosis, broken: BrokenRules, *, forbid
         return msgspec.structs.replace(found, paragraph=paragraph, next_evidence=next_evidence(found))
     if not len(evidence.table) or not evidence.now.n:
         return msgspec.structs.replace(found, paragraph=_paragraph(found, None), next_evidence=next_evidence(found))
-    joint = explained(evidence.now, found.findings, missed_objectives(evidence), stutters=stutters(evidence.now))
+    joint = explained(
+        evidence.now,
+        found.findings,
+        missed_objectives(evidence),
+        before=evidence.before,
+        stutters=stutters(evidence.now),
+    )
     findings = [
         msgspec.structs.replace(one, requests=joint.requests.get(one.code) or one.requests) for one in found.findings
     ]

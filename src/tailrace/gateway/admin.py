@@ -33,6 +33,8 @@ MAX_RECORDS: Final = 10_000
 _OPEN_WITHOUT_TOKEN: Final = frozenset({"/healthz", "/readyz"})
 _KEEP_ALIVE_S: Final = 15.0
 _KNOBS_TIMEOUT_S: Final = 2.0
+_LATEST_NS: Final = 2**63 - 2
+"""What a column of whole numbers holds, and one less: `since` excludes its own instant."""
 
 _JSON_ONLY: Final = frozenset({"application/json"})
 _TAKEN: Final = {TRACES: _JSON_ONLY | {PROTOBUF}}
@@ -496,6 +498,8 @@ def _since(text: str) -> int | None:
         return None
     whole, _, fraction = text.partition(".")
     number = _number(whole, "since")
+    if number > _LATEST_NS:
+        raise InputError(f"{text!r} is no time of this age", place="since", remedy="Write seconds of the epoch, or ns.")
     if number < 10**11:
         return number * 10**9 + (int(f"{fraction[:9]:0<9}") if fraction.isdigit() else 0)
     if number < 10**14:

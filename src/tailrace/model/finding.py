@@ -133,7 +133,7 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     n: int
     """Requests of the tail: the 2.5 % that lost the most time, at least ten."""
     lost_ms: float
-    """What each of them lost on average: beyond what the typical request takes."""
+    """What each lost on average: beyond what the typical request takes (that of the window before, if there is one)."""
     explained_ms: float
     """Of it, what the findings explain together. Where two of them explain the same wait, it counts once."""
     unexplained_ms: float

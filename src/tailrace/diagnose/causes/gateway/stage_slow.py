@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 
 from tailrace.diagnose.applications import ApplicationWindow
+from tailrace.diagnose.arm_evidence.stage_on_arms import stage_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.stage_on_arms import stage_on_arms
 from tailrace.diagnose.symptoms import more_often_than
 from tailrace.diagnose.window import tail_of
 from tailrace.model.finding import Action, Evidence, Finding, Level

@@ -7,9 +7,9 @@ from typing import ClassVar, Final, NamedTuple
 from tailrace.diagnose.arms.as_written import seen
 from tailrace.diagnose.arms.asked import concurrency_of
 from tailrace.diagnose.arms.pairs import before_and_after, unlike
+from tailrace.diagnose.arms.unfinished import lost_share
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.diagnose.unfinished import lost_share
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.stats.quantiles import needed
 
