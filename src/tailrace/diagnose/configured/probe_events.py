@@ -59,7 +59,7 @@ def probe_kill_in_events(cause: Cause, observed: Observed) -> Finding | None:
         "engine answers it, a busy one does not. Until then a longer timeoutSeconds and more misses, and shed what the "
         "engine cannot queue.",
         price="A longer probe finds real hangs later.",
-        verify="kubectl get events --field-selector reason=Unhealthy  # none under the same load",
+        verify="tailrace bench http://localhost:8000 --rate 5 --duration 120  # kubectl get events: none is Unhealthy",
         missing=missing,
         disproof_checked=["no crash or out-of-memory kill is told"],
     )
