@@ -146,7 +146,9 @@ INFO 11-02 14:20:21 [loggers.py:127] Engine 000: Avg prompt throughput: 8890.0 t
 def test_a_clusters_events_tell_who_ended_a_container(tmp_path):
     found = asked(tmp_path, EVENTS).findings[0]
     assert found.code == "GW_PROBE_KILL"
-    assert "240 wait" in found.statement
+    assert "240 requests wait" in found.statement
+    told = EVENTS.replace("like a crash:", "like a crash.\nWe have seen it since the last release of the chart:")
+    assert asked(tmp_path, told).findings[0].code == "GW_PROBE_KILL"
     crashed = EVENTS.replace("3m52s", "3m55s  Warning  OOMKilling  node/a  Memory cgroup out of memory\n3m52s")
     assert of(asked(tmp_path, crashed), "GW_PROBE_KILL") is None
 

@@ -32,7 +32,7 @@ from tailrace.diagnose.readers.prose import is_code
 from tailrace.diagnose.readers.request_columns import looks_like_requests
 from tailrace.diagnose.readers.request_table import table_of_requests
 from tailrace.diagnose.readers.requests import has_columns, read_requests
-from tailrace.diagnose.readers.scrape import read_scrape
+from tailrace.diagnose.readers.scrape import state_of
 from tailrace.diagnose.readers.signals import MARK, read_signals
 from tailrace.diagnose.readers.speech_events import SPEECH_EVENTS
 from tailrace.diagnose.readers.table_text import first_headings
@@ -301,7 +301,7 @@ def _other(path: Path, name: str, kind: Kind, at_ns: int) -> Source:
     readings = read_readings(path.read_text(encoding="utf-8-sig", errors="replace"), path.name)
     if not readings:
         raise InputError("there is no sample in it", place=name, remedy="Save the whole answer of /metrics.")
-    read = [read_scrape(reading.text, at_ns) for reading in readings]
+    read = [state_of(reading.scrape, at_ns) for reading in readings]
     known = any(is_known(reading.scrape) for reading in readings)
     notes = {} if known else dict.fromkeys(f"{name}: {note}" for _, said in read for note in said)
     return Source(

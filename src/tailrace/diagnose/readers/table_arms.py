@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -254,8 +255,8 @@ def _of_rows(grid: Grid, columns: list[_Column], source: str, unit: str) -> list
 
 def _unique(arms: list[Arm]) -> list[Arm]:
     """Arms of one name get the conditions that tell them apart."""
-    names = [arm.name for arm in arms]
-    if len(set(names)) == len(names):
+    names = Counter(arm.name for arm in arms)
+    if len(names) == len(arms):
         return arms
     differing = [
         key
@@ -266,7 +267,7 @@ def _unique(arms: list[Arm]) -> list[Arm]:
     seen: dict[str, int] = {}
     for arm in arms:
         name = arm.name
-        if names.count(name) > 1:
+        if names[name] > 1:
             extra = [
                 _told(key, arm.keys[key]) for key in differing if key in arm.keys and str(arm.keys[key]) != arm.label
             ]

@@ -10,13 +10,13 @@ from typing import Final
 from tailrace.diagnose.observed import Observed, Understood
 from tailrace.diagnose.readers.bench_command import commands_in, flags_in, is_bench_command
 from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.gpu_processes import processes_in
 from tailrace.diagnose.readers.grids import Line, grids_in
 from tailrace.diagnose.readers.html_tables import with_pipes
 from tailrace.diagnose.readers.printed import is_printed_row, is_titled, runs_in
 from tailrace.diagnose.readers.prose import is_code, is_sentence
 from tailrace.diagnose.readers.table_arms import arms_of
 from tailrace.diagnose.readers.tables import arms_in, numbered_lines, requests_in
-from tailrace.diagnose.readers.told_by_tools import told_by_tools
 
 __all__ = ["MOST_LINES", "TEXT", "observed_text"]
 
@@ -47,7 +47,7 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
     commands, left = commands_in(lines, source)
     known = {item.name for item in commands}
     commands += [item for item in flags_in(left, source) if item.name not in known]
-    tools, left = told_by_tools(left, source)
+    processes, left = processes_in(left, source)
     requests, left = requests_in(left, source)
     tables, left, left_out = arms_in(left, source)
     printed, settings, left = runs_in(left, source)
@@ -58,7 +58,7 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
         name
         for name, found in (
             ("tables", tables or requests.rows),
-            ("output of tools", tools.events or tools.settings),
+            ("processes", processes),
             ("printed results", printed),
             ("commands", commands),
         )
@@ -87,8 +87,7 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
         )
     return Observed(
         arms=[*tables, *printed],
-        settings=[*commands, *settings, *tools.settings],
-        events=tools.events,
+        settings=[*commands, *settings, *processes],
         rows=requests.rows,
         understood=[*understood, *requests.understood],
         notes=[text[:_LONGEST_NOTE] for _, text in said[:_MOST_NOTES]],
