@@ -74,7 +74,9 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "engine_running": "engine_running running num_running running_reqs num_requests_running",
     "engine_waiting": "engine_waiting num_waiting waiting_reqs pending num_requests_waiting",
     "wall": "wall wall_time wall_clock datetime date_time",
-    "grammar": "grammar structured structured_output json_schema json_mode guided response_format has_schema schema",
+    "grammar": "grammar structured structured_output structured_outputs json_schema json_mode guided guided_json "
+    "guided_regex guided_choice guided_grammar guided_decoding constrained constrained_decoding response_format "
+    "has_schema has_grammar with_grammar use_grammar with_schema schema",
     "id": "id request_id req_id rid req request index idx uuid query_id name no seq n",
 }
 _BY_WORD: Final[dict[str, str]] = {

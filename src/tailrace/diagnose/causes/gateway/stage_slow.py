@@ -14,8 +14,9 @@ import numpy as np
 
 from tailrace.diagnose.applications import ApplicationWindow
 from tailrace.diagnose.arm_evidence.stage_on_arms import stage_on_arms
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.served import preprocess_in_served
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.symptoms import more_often_than
 from tailrace.diagnose.window import tail_of
@@ -366,6 +367,10 @@ class PreprocessSlow(StageSlow):
         "many run at once, keep what repeats. Where the answer can do without it, give it a short budget and go on. A "
         "longer budget only makes its users wait; tuning or adding engines changes nothing."
     )
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables that tell the stage, or a server's log that tells the stages of each request."""
+        return surest([super().observe(observed), preprocess_in_served(self, observed)])
 
 
 class PostprocessSlow(StageSlow):

@@ -19,6 +19,7 @@ from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.more_load import more_load
 from tailrace.diagnose.record_evidence.overload import Overload, overloaded_stretch, whole_window
 from tailrace.diagnose.record_evidence.turns import Turns, turns_of
+from tailrace.diagnose.series_evidence.queue_in_windows import queue_in_windows
 from tailrace.diagnose.series_evidence.saturation_in_series import saturation_in_series
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.diagnose.window import Window
@@ -187,6 +188,7 @@ class QueueSaturation(Cause):
             [
                 saturation_in_load(self, observed),
                 queue_in_served(self, observed),
+                queue_in_windows(self, observed),
                 queue_in_snapshot(self, observed),
                 saturation_in_series(self, observed),
                 saturation_on_arms(self, observed),

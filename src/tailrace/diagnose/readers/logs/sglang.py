@@ -170,5 +170,6 @@ class Sglang:
         return out
 
     def said(self) -> list[str]:
-        """What was thinned."""
-        return [*self._decode.said("decode", "rank"), *self._prefill.said("prefill", "rank")]
+        """What was thinned, and where the clock went back."""
+        thinned = [*self._decode.said("decode", "rank"), *self._prefill.said("prefill", "rank")]
+        return [*thinned, *dict.fromkeys([*self._decode.turned(), *self._prefill.turned()])]

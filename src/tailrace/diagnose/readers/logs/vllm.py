@@ -225,5 +225,6 @@ class Vllm:
         return out
 
     def said(self) -> list[str]:
-        """What was thinned."""
-        return [*self._load.said("load", "engine"), *self._steps.said("step", "engine")]
+        """What was thinned, and where the clock went back."""
+        thinned = [*self._load.said("load", "engine"), *self._steps.said("step", "engine")]
+        return [*thinned, *dict.fromkeys([*self._load.turned(), *self._steps.turned()])]
