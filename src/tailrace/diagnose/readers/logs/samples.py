@@ -91,7 +91,7 @@ class Samples:
     def keep(self, limit: int) -> None:
         """From here on, so many rows are kept."""
         self.limit = limit
-        self._piece = min(_PIECE, max(limit // 20, 1))
+        self._piece = min(_PIECE, max(limit // 200, 10))
 
     def _lay(self) -> None:
         if self._rows:
