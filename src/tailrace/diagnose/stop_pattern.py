@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.first_uses import first_uses
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.loop_work import loop_work
 from tailrace.diagnose.shared_stops import SharedStops, shared_stops
@@ -125,6 +126,9 @@ def _kind(window: Window, pattern: StopPattern) -> StopKind:  # noqa: PLR0911  (
     if not n:
         return StopKind.NONE
     triggers = pattern.triggers
+    uses = first_uses(window)
+    if uses is not None and uses.holds:
+        return StopKind.FIRST_USE
     work = loop_work(window)
     if work is not None and work.holds:
         return StopKind.TRIGGERED

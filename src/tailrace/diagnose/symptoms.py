@@ -35,6 +35,8 @@ class Symptom(NamedTuple):
     """`objective`, `stutter`, `failures`, `budget`, `worse`, or `moved`: noticed only beside a window from before, and
     nothing by itself."""
     text: str
+    metric: str = ""
+    """Of an objective: what it is about."""
 
 
 def more_often_than(count: int, n: int, share: float) -> bool:
@@ -141,6 +143,7 @@ def _objectives(evidence: EvidenceSet, window: Window) -> list[Symptom]:
                         "objective",
                         f"{_WORDS.get(name, name)}{whose} is over {bound:.0f} ms for {over} of {values.size} requests "
                         f"({over / values.size:.1%}; the objective at p{p * 100:g} allows {1 - p:.1%})",
+                        name,
                     )
                 )
     return out
