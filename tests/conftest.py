@@ -116,7 +116,9 @@ NEEDS: dict[str, Callable[[], str | None]] = {
 def pytest_configure(config: pytest.Config) -> None:
     if TIER not in TIERS:
         raise pytest.UsageError(f"TAILRACE_TIER={TIER!r}: choose one of {', '.join(TIERS)}")
-    os.environ[SESSION_MARK] = uuid.uuid4().hex
+    if not hasattr(config, "workerinput"):
+        # A worker of pytest-xdist inherits the mark, and leaves the look for what was left behind to its controller.
+        os.environ[SESSION_MARK] = uuid.uuid4().hex
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell without job control starts background commands that way, and children inherit it: they would hear no
         # Ctrl-C of ours.
@@ -226,7 +228,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _seconds[suite] = _seconds.get(suite, 0.0) + report.duration
 
 
+@pytest.hookimpl(trylast=True)  # pytest-xdist ends its workers first
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        return
     found = leftovers(os.environ[SESSION_MARK])
     session.config.stash[_LEFT] = found
     for pid, _ in found:

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from tailrace.diagnose.arm_numbers import shown
+from tailrace.diagnose.arms.as_written import shown
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.load import loads
 

@@ -285,7 +285,7 @@ def _since_before(evidence: EvidenceSet, findings: list[Finding], found: list[Sy
     rest = list(findings)
     while len(rest) > 1 and len(usual) < _MOST_USUAL and _as_before(evidence, rest[0]):
         usual.append(rest.pop(0))
-    return [*rest, *usual] if len(rest) and not _as_before(evidence, rest[0]) else findings
+    return [*rest, *usual] if rest and not _as_before(evidence, rest[0]) else findings
 
 
 def _healthy(evidence: EvidenceSet, checked: Checked, needs: list[str], differs: str = "") -> Diagnosis:

@@ -7,6 +7,8 @@ from functools import cached_property
 from shlex import quote
 from typing import Final
 
+import numpy as np
+
 from tailrace.analyze.timebase import in_order
 from tailrace.analyze.vantage import split_applications, without_cached
 from tailrace.diagnose.applications import ApplicationWindow
@@ -18,7 +20,7 @@ from tailrace.model.engine_state import EngineState
 from tailrace.model.measurement import ClientHealth
 from tailrace.model.thresholds import Objectives
 from tailrace.store.run_arrival import arrival_options
-from tailrace.store.run_file import Run, RunHeader
+from tailrace.store.run_file import RunHeader
 from tailrace.store.table import RecordTable
 
 __all__ = ["EvidenceSet"]
@@ -28,7 +30,7 @@ ENGINE_URL: Final = "http://localhost:8000"
 
 
 class EvidenceSet:
-    """Everything that the rules may look at. Build it with `from_run`, `from_table`, or a reader.
+    """Everything that the rules may look at. `gather` builds it from sources.
 
     `states` are scrapes of the engine in order of time; two of them give the counters' deltas. `dropped` is the share
     of records that were lost. `before` is the window to compare with, if there is one. Records that services before the
@@ -72,23 +74,6 @@ class EvidenceSet:
         self.left_out = left_out or {}
         self.left_out_rows = left_out_rows
 
-    @classmethod
-    def from_run(cls, run: Run, *, before: Run | None = None, objectives: Objectives | None = None) -> EvidenceSet:
-        """Evidence from a run file, with the run of before."""
-        return cls(
-            run.table(),
-            before=before.table() if before else None,
-            header=run.header,
-            client=run.trailer.client if run.trailer else None,
-            objectives=objectives,
-            sources=[run.path],
-        )
-
-    @classmethod
-    def from_table(cls, table: RecordTable, *, objectives: Objectives | None = None) -> EvidenceSet:
-        """Evidence from records alone."""
-        return cls(table, objectives=objectives)
-
     def with_table(
         self, table: RecordTable, *, left_out: dict[str, int] | None = None, left_out_rows: int = 0
     ) -> EvidenceSet:
@@ -119,6 +104,12 @@ class EvidenceSet:
     def meanwhile(self) -> Hardware:
         """What was seen of the machine while the window's requests lived."""
         return self.hardware.within(self.now)
+
+    @cached_property
+    def device_use(self) -> float | None:
+        """Use of the accelerators while the window's requests lived (0..1, median of the readings)."""
+        used = [state.utilisation for state in self.meanwhile.gpus if state.utilisation is not None]
+        return float(np.median(used)) if used else None
 
     @cached_property
     def now(self) -> Window:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.window import Window
-from tailrace.model.finding import Finding, Layer, Tail
+from tailrace.model.finding import Evidence, Finding, Layer, Tail
 from tailrace.stats.quantiles import quantile, supported
 
-__all__ = ["Explained", "explained"]
+__all__ = ["Explained", "explained", "of_the_tail"]
 
 Floats = NDArray[np.float64]
 
@@ -77,6 +77,17 @@ def explained(window: Window, findings: list[Finding]) -> Explained:
     joint = min(sum(by_finding.values()), whole)
     tail = _tail(window, places, whole, joint, by_finding)
     return Explained(findings, tail, requests)
+
+
+def of_the_tail(window: Window, explains_ms: float, source: str, where: str = "so") -> Evidence:
+    """What of the time that the slowest requests lost lies at one place, as evidence."""
+    return Evidence(
+        f"the slowest requests lost {explains_ms:.0f} of {window.tail_lost_ms:.0f} ms {where}",
+        source,
+        "explains_ms",
+        round(explains_ms, 1),
+        "ms",
+    )
 
 
 def _by_row(window: Window, finding: Finding, rows: NDArray[np.int64], there: Floats) -> Floats:

@@ -130,7 +130,9 @@ def _first_uses(window: Window) -> FirstUses | None:
     prefill = done.ms("prefill")
     computed = np.maximum(window.tokens - np.nan_to_num(done.column("cached_tokens"), nan=0.0), 1.0)
     # An answer that is not streamed has no first token; when its prefill ended follows from its decoding.
-    ended = np.where(np.isnan(window.first), window.start + done.column("e2e_ns") - done.ms("decode") * 1e6, window.first)
+    ended = np.where(
+        np.isnan(window.first), window.start + done.column("e2e_ns") - done.ms("decode") * 1e6, window.first
+    )
     of_row = replicas(window).of_row
     rows = np.flatnonzero(~np.isnan(prefill) & ~np.isnan(ended) & ~np.isnan(computed))
     rows = rows[np.lexsort((ended[rows], of_row[rows]))]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tailrace.diagnose.window import Window
 
 __all__ = ["PositionSlope", "position_slope"]
 
-Floats = NDArray[np.float64]
 STRETCH: Final = 16
 """Gaps that one point of the regression is the median of: a stall inside moves it not."""
 LEAST: Final = 30

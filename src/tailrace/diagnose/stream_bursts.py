@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["StreamBursts", "stream_bursts"]
 
@@ -54,15 +54,9 @@ class StreamBursts(NamedTuple):
         )
 
 
+@once_a_window
 def stream_bursts(window: Window) -> StreamBursts:
-    """The bursts of every stream; computed once a window."""
-    if StreamBursts not in window.found:
-        window.found[StreamBursts] = _bursts(window)
-    found: StreamBursts = window.found[StreamBursts]
-    return found
-
-
-def _bursts(window: Window) -> StreamBursts:
+    """The bursts of every stream."""
     gaps = window.gaps
     if not gaps.row.size:
         nothing, none = np.empty(0), np.empty(0, dtype=bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -29,6 +30,8 @@ _DO: Final = {
     Action.NONE: "To do",
 }
 _MOST: Final = 6
+_CODE: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)+")
+"""A rival is named by its code, with words behind it where its reason is not plain."""
 _SHOWN_MS: Final = 1.0
 
 
@@ -64,9 +67,10 @@ def next_evidence(found: Diagnosis) -> list[str]:
         if finding.level in (Level.SUSPECTED, Level.INSUFFICIENT):
             out += [f"{item} (for {finding.code})" for item in finding.missing]
         out += [
-            f"what tells {finding.code} from {rival}: {known[rival].disproof.rstrip('.')}"
+            f"what tells {finding.code} from {code}: {known[code].disproof.rstrip('.')}"
             for rival in finding.rivals
-            if rival in known
+            for code in _CODE.findall(rival)
+            if code in known
         ]
     if not found.findings and found.action is Action.COLLECT:
         out += [item for finding in found.validity for item in finding.missing]

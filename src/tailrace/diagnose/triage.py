@@ -81,11 +81,10 @@ def triage(evidence: EvidenceSet) -> list[str]:
 
 def _busy_or_idle(evidence: EvidenceSet, queue: tuple[float, float] | None, *, slow: bool) -> list[str]:
     """The accelerator's use beside the requests': by itself it says nothing."""
-    used = [state.utilisation for state in evidence.meanwhile.gpus if state.utilisation is not None]
-    if not used:
+    used = evidence.device_use
+    if used is None:
         return []
-    median = float(np.median(used))
-    fires = (median > BUSY and queue is not None and queue[0] > 0.5) or (median < IDLE and slow)
+    fires = (used > BUSY and queue is not None and queue[0] > 0.5) or (used < IDLE and slow)
     return ["R12"] if fires else []
 
 
@@ -121,8 +120,7 @@ def _against_before(evidence: EvidenceSet, window: Window, e2e: Floats) -> list[
         out.append("R4")
     if _doubled(before, window) and abs(tail) < 0.1:
         out.append("R8")
-    used = [state.utilisation for state in evidence.meanwhile.gpus if state.utilisation is not None]
-    near = max(evidence.kv_usage or 0.0, float(np.median(used)) if used else 0.0)
+    near = max(evidence.kv_usage or 0.0, evidence.device_use or 0.0)
     if middle > 0.2 and tail > 0.2 and near > BUSY:
         out.append("R6")
     failed = [1.0 - side.n / max(len(side.every), 1) for side in (before, window)]
@@ -134,7 +132,7 @@ def _against_before(evidence: EvidenceSet, window: Window, e2e: Floats) -> list[
 def _doubled(before: Window, window: Window) -> bool:
     """Twice the replicas at an equal offered load."""
     counts = [replicas(side).n for side in (before, window)]
-    rates = [len(side.every) / max(side.span_s, 1e-9) for side in (before, window)]
+    rates = [side.rate for side in (before, window)]
     return counts[0] >= 1 and counts[1] >= 2 * counts[0] and abs(rates[1] / rates[0] - 1.0) < 0.15
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.arms.asked import figure
+from tailrace.diagnose.arms.asked import GAUGE_FIRST, figure
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Series
 from tailrace.model.finding import Evidence, Finding
@@ -24,7 +24,6 @@ _TIME: Final = re.compile(
     r"^(?:t|t_?s|time|elapsed|minutes?|seconds?|step|window|run|iteration)(?:_\w+)?$", re.IGNORECASE
 )
 _SPEEDS: Final = ("tflops", "prompt_tok_s", "output_tok_s", "decode_tok_s", "req_s")
-_ANY: Final = ("", "mean", "p50", "max")
 
 
 def clock_beside(cause: Cause, observed: Observed, *, heat: bool) -> Finding | None:
@@ -121,7 +120,7 @@ def _slower(observed: Observed) -> tuple[str, list[Evidence]] | None:
     """A speed that falls from its best to the last row of a table over time."""
     rows: list[tuple[Arm, Quoted]] = []
     for arm in observed.arms:
-        speed = figure(arm, *_SPEEDS, stats=_ANY)
+        speed = figure(arm, *_SPEEDS, stats=GAUGE_FIRST)
         if speed is not None and any(_TIME.match(name) for name in arm.keys):
             rows.append((arm, speed))
     rows = [row for row in rows if row[1].key == rows[0][1].key]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.clock_beside import clock_beside
-from tailrace.diagnose.arms.asked import figure, number_stated, worded
+from tailrace.diagnose.arms.asked import GAUGE_FIRST, figure, number_stated, worded
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Finding, Level
@@ -67,7 +67,7 @@ def clock_table(observed: Observed) -> ClockTable | None:
 
     def both(*names: str) -> tuple[Quoted, Quoted] | None:
         for name in names:
-            one, two = figure(top, name, stats=_ANY), figure(bottom, name, stats=_ANY)
+            one, two = figure(top, name, stats=GAUGE_FIRST), figure(bottom, name, stats=GAUGE_FIRST)
             if one is not None and two is not None and one.key == two.key:
                 return one, two
         return None
@@ -75,9 +75,6 @@ def clock_table(observed: Observed) -> ClockTable | None:
     prefill = both("prompt_tok_s", "tflops", "req_s")
     decode = both("decode_tok_s", "output_tok_s")
     return ClockTable(rows, prefill, decode, both("power"), both("temperature")) if prefill or decode else None
-
-
-_ANY: Final = ("", "mean", "p50", "max")
 
 
 def thermal_on_arms(cause: Cause, observed: Observed) -> Finding | None:

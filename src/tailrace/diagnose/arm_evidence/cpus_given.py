@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, told
+from tailrace.diagnose.arms.asked import USUAL_FIRST, figure, told
 from tailrace.diagnose.arms.pairs import Point, changed, stated_same, sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
@@ -42,7 +42,7 @@ def cpus_given(cause: Cause, observed: Observed) -> Finding | None:
 
 def _pace(arm: Arm) -> Quoted | None:
     """What tells the speed of decoding: time a token, else tokens a second."""
-    return figure(arm, *_PACES, *_SPEEDS, stats=("p50", "mean", "", "p95", "p99"))
+    return figure(arm, *_PACES, *_SPEEDS, stats=USUAL_FIRST)
 
 
 def _sweep(cause: Cause, observed: Observed) -> Finding | None:

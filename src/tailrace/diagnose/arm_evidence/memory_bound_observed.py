@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tailrace.diagnose.arms.asked import figure, told, worded
+from tailrace.diagnose.arms.asked import TAIL_FIRST, as_share, figure, told, worded
 from tailrace.diagnose.arms.shown import number, quantity
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Evidence, Finding
@@ -34,11 +34,7 @@ def memory_bound_observed(cause: Cause, observed: Observed) -> Finding | None:
     if dram is None or sm is None or dram[0] < DRAM or sm[0] > SM or dram[0] < 1.5 * sm[0]:
         return None
     pace = next(
-        (
-            (arm, value)
-            for arm in observed.arms
-            if (value := figure(arm, "tpot", "itl", stats=("p99", "p95", "p50", "mean", ""))) is not None
-        ),
+        ((arm, value) for arm in observed.arms if (value := figure(arm, "tpot", "itl", stats=TAIL_FIRST)) is not None),
         None,
     )
     if pace is not None and pace[1].value <= TPOT_MS and pace[1].stat in ("p99", "p95"):
@@ -83,13 +79,7 @@ def _share(observed: Observed, words: re.Pattern[str]) -> tuple[float, Evidence]
     for arm in observed.arms:
         found = worded(arm, words.pattern)
         if found is not None:
-            share = (
-                found.value
-                if found.unit == "share"
-                else found.value / 100.0
-                if found.value > 1.0 or found.unit == "%"
-                else found.value
-            )
+            share = as_share(found.value, found.unit)
             return share, Evidence(
                 f"{arm.name}: {found.label} {number(share, 'share')}",
                 str(found.place) or "form",
@@ -99,7 +89,7 @@ def _share(observed: Observed, words: re.Pattern[str]) -> tuple[float, Evidence]
             )
     for item in told(observed):
         if item.number is not None and words.search(item.name.replace("_", " ")):
-            share = item.number / 100.0 if item.unit == "%" or item.number > 1.0 else item.number
+            share = as_share(item.number, item.unit)
             return share, Evidence(
                 f"{item.name.replace('_', ' ')}: {number(share, 'share')}",
                 str(item.place) or "form",

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, said
+from tailrace.diagnose.arms.asked import TAIL_FIRST, figure, said
 from tailrace.diagnose.arms.pairs import changed, pairs
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -123,7 +123,7 @@ def _worse(one: Arm, two: Arm) -> tuple[Arm, Quoted, Arm, Quoted, float] | None:
         ("output_tok_s", True),
         ("req_s", True),
     ):
-        for stat in ("p99", "p95", "p50", "mean", ""):
+        for stat in TAIL_FIRST:
             first, second = figure(one, name, stats=(stat,)), figure(two, name, stats=(stat,))
             if first is None or second is None or min(first.value, second.value) <= 0:
                 continue

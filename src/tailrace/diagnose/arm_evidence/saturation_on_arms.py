@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.diagnose.arm_evidence.at_once import all_at_once
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import ANY, CENTRAL, condition, figure, number_stated, per_request
+from tailrace.diagnose.arms.asked import ANY, CENTRAL, TAIL_FIRST, condition, figure, number_stated, per_request
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
@@ -251,7 +251,7 @@ def _itl_split(arm: Arm) -> tuple[Quoted, Quoted] | None:
 
 def _queued(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> Finding | None:
     """The engine's own queue time against TTFT of the same statistic."""
-    for stat in ("p99", "p95", "p50", "mean", ""):
+    for stat in TAIL_FIRST:
         queue = figure(arm, "queue", stats=(stat,))
         # Where an answer comes in one piece (a classifier, an encoder) its whole time is the time to its first byte.
         ttft = figure(arm, "ttft", stats=(stat,)) or (

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, said, worded
+from tailrace.diagnose.arms.asked import USUAL_FIRST, figure, said, worded
 from tailrace.diagnose.arms.pairs import Pair, changed, pairs, stated_same
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -142,7 +142,7 @@ def _differs(pair: Pair) -> bool:
 def _slower(pair: Pair) -> tuple[float, Arm, Quoted, Arm, Quoted] | None:
     """(loss, slow arm, its number, fast arm, its number). The later arm must be the slow one where roles say which."""
     for name, rate in _PACES:
-        for stat in ("p50", "mean", "", "p95", "p99"):
+        for stat in USUAL_FIRST:
             one, two = figure(pair.first, name, stats=(stat,)), figure(pair.second, name, stats=(stat,))
             if one is None or two is None or min(one.value, two.value) <= 0:
                 continue

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, said
+from tailrace.diagnose.arms.asked import TAIL_FIRST, USUAL_FIRST, figure, said
 from tailrace.diagnose.arms.pairs import pairs
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Role
@@ -84,7 +84,7 @@ def _stages(first: Arm, second: Arm) -> tuple[list[str], list[Evidence], bool]:
     """(what was checked, as evidence, whether a stage of the engine moved)."""
     checked, out, moved = [], [], False
     for name in _STAGES:
-        one, two = figure(first, name, stats=_ANY), figure(second, name, stats=_ANY)
+        one, two = figure(first, name, stats=USUAL_FIRST), figure(second, name, stats=USUAL_FIRST)
         if one is None or two is None or one.key != two.key or not one.value:
             continue
         ratio = two.value / one.value
@@ -92,9 +92,6 @@ def _stages(first: Arm, second: Arm) -> tuple[list[str], list[Evidence], bool]:
         checked.append(f"the engine's {quantity(one)} {number(one.value, one.unit)} -> {number(two.value, two.unit)}")
         out += [evidence_of(first, one), evidence_of(second, two)]
     return checked, out, moved
-
-
-_ANY: Final = ("p50", "mean", "", "p95", "p99")
 
 
 def _of_gap(cause: Cause, first: Arm, second: Arm) -> Finding | None:
@@ -151,7 +148,7 @@ def _of_way(cause: Cause, first: Arm, second: Arm) -> Finding | None:
     checked, evidence, moved = _stages(first, second)
     if moved:
         return None
-    slower = [figure(arm, "ttft", "e2e", stats=("p99", "p95", "p50", "mean", "")) for arm in (first, second)]
+    slower = [figure(arm, "ttft", "e2e", stats=TAIL_FIRST) for arm in (first, second)]
     if slower[0] is None or slower[1] is None or slower[1].value <= (1 + UNMOVED) * slower[0].value:
         return None
     return _finding(

@@ -9,6 +9,7 @@ import numpy as np
 from tailrace.diagnose.configured.failure_ages import Pile, failure_ages, pile_of
 from tailrace.diagnose.configured.timers import Timer, alike, timers
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.timer_ends import GAVE_UP
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 if TYPE_CHECKING:
@@ -46,8 +47,11 @@ def upstream_timeout_in_requests(cause: Cause, observed: Observed) -> Finding | 
 
 def _is_answered(pile: Pile) -> bool:
     """Whether most of them got a proxy's own word for a timeout."""
-    status = pile.ages.rows.numbers("http_status")[pile.ages.at[pile.members]]
-    return bool(float(np.isin(status, (504.0, 524.0, 408.0)).mean()) > OWN)
+    return bool(float(np.isin(_status(pile), GAVE_UP).mean()) > OWN)
+
+
+def _status(pile: Pile) -> np.ndarray:
+    return pile.ages.rows.numbers("http_status")[pile.ages.at[pile.members]]
 
 
 def _is_empty(pile: Pile) -> bool | None:
@@ -90,7 +94,8 @@ def _found(cause: Cause, observed: Observed, pile: Pile) -> Finding:
     cuts = "cuts streams whose first token takes longer"
     if answered:
         cuts = "ends requests that the engine still works on"
-        evidence.append(Evidence("a proxy answered with its own timeout status (504)", pile.place))
+        words = ", ".join(f"{status:.0f}" for status in np.intersect1d(_status(pile), GAVE_UP))
+        evidence.append(Evidence(f"a proxy answered with its own timeout status ({words})", pile.place))
     words = "a timer of a hop"
     if near:
         evidence.append(_of_timer(near[0]))

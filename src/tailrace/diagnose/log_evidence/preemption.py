@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Event, Observed
 from tailrace.diagnose.observed.load import Load, loads
 from tailrace.model.finding import Evidence, Finding, Level
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["preemption_in_log"]
 
-KV_FULL: Final = 0.98
 ONE_STREAM: Final = 300.0
 """Tokens a second that one sequence hardly makes: more says that a request is several sequences."""
 LOST: Final = 0.5
@@ -262,7 +263,7 @@ def _state(load: Load, events: list[Event], facts: list[Evidence], relation: lis
             unit="tok/s",
         )
     )
-    if usage == usage:  # noqa: PLR0124  (not NaN)
+    if not math.isnan(usage):
         facts.append(
             Evidence(
                 f"KV usage is at most {usage:.0%} after it: there is room", load.where(found.first), "kv_after", usage

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.observed.load import Load, loads
 from tailrace.diagnose.shorter_prompts import shorter_prompts
@@ -19,7 +20,6 @@ __all__ = ["BUDGETS", "ends", "prefill_advice", "prefill_in_load", "prefill_in_s
 
 FALL: Final = 0.3
 """Of the rate without a prompt: a stream that falls below it waits for prompts."""
-KV_FULL: Final = 0.98
 TWICE: Final = 2
 GOOD_STEP_S: Final = 0.25
 """A step as long as this is felt as a pause only by few; the advised budget makes steps of about this length."""
@@ -245,7 +245,7 @@ def prefill_in_steps(cause: Cause, observed: Observed) -> Finding | None:
             continue
         top = int(hit[np.argmax(steps.values[hit])])
         took, tokens, streams = float(steps.values[top]), float(carried[top]), float(beside[top])
-        named = hit.size >= TWICE and usual == usual  # noqa: PLR0124
+        named = hit.size >= TWICE and not math.isnan(usual)
         finding = cause.finding(
             statement=f"One step computed {tokens:,.0f} prompt tokens in {took:,.0f} ms and {streams:g} streams waited "
             f"for it ({hit.size} such steps).",
@@ -264,7 +264,7 @@ def prefill_in_steps(cause: Cause, observed: Observed) -> Finding | None:
                             f"steps without a prompt take {usual:.1f} ms", steps.place.source, "usual_step", usual, "ms"
                         )
                     ]
-                    if usual == usual  # noqa: PLR0124
+                    if not math.isnan(usual)
                     else []
                 ),
             ],
@@ -276,7 +276,7 @@ def prefill_in_steps(cause: Cause, observed: Observed) -> Finding | None:
             advice=prefill_advice(None, tokens / took * 1e3, tokens),
             price="The first token of long prompts comes later.",
             verify="tailrace diagnose vllm.log",
-            missing=[] if usual == usual else ["steps without a prompt, to compare with"],  # noqa: PLR0124
+            missing=[] if not math.isnan(usual) else ["steps without a prompt, to compare with"],
             disproof_checked=[
                 f"steps without a prompt take {usual:.1f} ms" if plain.size else "no step without a prompt"
             ],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tailrace.diagnose.kv_cache import KV_FULL, KV_ROOM
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.load import Load, loads
 from tailrace.model.finding import Action, Evidence, Finding
@@ -23,8 +24,6 @@ GROWS: Final = 0.6
 """Rank correlation of waiting with time."""
 STEADY: Final = 0.5
 """Share of the lines in which requests wait, for a queue that does not grow but never ends."""
-KV_FULL: Final = 0.98
-KV_ROOM: Final = 0.8
 
 
 def saturation_in_load(cause: Cause, observed: Observed) -> Finding | None:

@@ -28,10 +28,6 @@ def _tables(observed: Observed) -> list[Rows]:
     return [rows for rows in observed.table("requests") if rows.has("queue") and rows.has("e2e")]
 
 
-def _place(rows: Rows, index: int) -> str:
-    return rows.place.source if rows.lines is None else f"{rows.place.source}:{int(rows.lines[index])}"
-
-
 def queue_in_served(cause: Cause, observed: Observed) -> Finding | None:
     """More than half of the slow requests' time is queue, for requests of every kind."""
     for rows in _tables(observed):
@@ -52,7 +48,7 @@ def queue_in_served(cause: Cause, observed: Observed) -> Finding | None:
             evidence=[
                 Evidence(
                     f"queue {queue[top]:,.0f} ms of {whole[top]:,.0f} ms",
-                    _place(rows, top),
+                    str(rows.line_of(top)),
                     "queue",
                     float(queue[top]),
                     "ms",
@@ -104,7 +100,7 @@ def grammar_in_served(cause: Cause, observed: Observed) -> Finding | None:
         facts = [
             Evidence(
                 f"queue {slow:,.0f} ms with a grammar (median, n = {int(with_.sum())})",
-                _place(rows, top),
+                str(rows.line_of(top)),
                 "queue",
                 slow,
                 "ms",

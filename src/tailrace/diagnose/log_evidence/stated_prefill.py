@@ -92,7 +92,7 @@ def prefill_beside_requests(cause: Cause, observed: Observed) -> Finding | None:
         for level in np.unique(beside[shared])
     )
     speed = observed.number("prefill_tok_s")
-    place = f"{rows.place.source}:{int(rows.lines[worst])}" if rows.lines is not None else rows.place.source
+    place = str(rows.line_of(worst))
     return cause.finding(
         statement=f"Streams stop while others' prompts are computed in pieces of {piece.number:g} tokens: the "
         "longest pause "

@@ -11,10 +11,12 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.model.finding import Evidence, Finding
 
-__all__ = ["event_tokens"]
+__all__ = ["HIGH", "LOW", "PRICE_OF_A_UNIT", "event_tokens"]
 
 LEAST: Final = 20
 LOW, HIGH = 0.9, 1.1
+"""Tokens that a client counts over those that the engine counts, where both count tokens."""
+PRICE_OF_A_UNIT: Final = "Numbers per token and per chunk of older runs cannot be compared."
 
 
 def event_tokens(cause: Cause, evidence: EvidenceSet) -> Finding | None:
@@ -53,6 +55,6 @@ def event_tokens(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         relation=f"event tokens / usage = {ratio:.2f}, not 1.00",
         n=int(ratios.size),
         advice="Use gaps per chunk, or TPOT, which counts by usage.",
-        price="Numbers per token and per chunk of older runs cannot be compared.",
+        price=PRICE_OF_A_UNIT,
         verify=evidence.verify_command,
     )

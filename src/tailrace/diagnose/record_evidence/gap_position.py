@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.age_cluster import densest
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.shared_stops import shared_stops
@@ -101,7 +102,7 @@ def gap_position_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | 
 
 
 def _place(window: Window) -> _Place | None:
-    gaps, stalls = window.gaps, window.stalls
+    gaps = window.gaps
     alone = ~_shared(window)
     if alone.sum() < LEAST:
         return None
@@ -114,7 +115,6 @@ def _place(window: Window) -> _Place | None:
     ends = np.concatenate([begins[1:], [gaps.row.size]]) - 1
     to_end = total[ends][owner] - (total - brought)
     tool = _since_tool(window, begins, owner)
-    del stalls
     found = []
     for anchor, position in (
         ("after the first", from_start),
@@ -125,18 +125,16 @@ def _place(window: Window) -> _Place | None:
         known = ~np.isnan(here)
         if known.sum() < LEAST:
             continue
-        values = np.sort(here[known])
-        last = np.searchsorted(values, values + WITHIN, side="right")
-        count = last - np.arange(values.size)
-        i = int(np.argmax(count))
-        low, high = values[i], values[last[i] - 1]
+        values = here[known]
+        group = values[densest(values, apart=WITHIN)]
+        low, high = group[0], group[-1]
         everywhere = position[~np.isnan(position)]
         chance = float(((everywhere >= low) & (everywhere <= high)).mean())
         mine = known & (here >= low) & (here <= high)
         rows = np.unique(gaps.row[long][mine])
-        if count[i] >= max(LEAST, SHARE * alone.sum()) and chance <= CHANCE and rows.size >= LEAST:
+        if group.size >= max(LEAST, SHARE * alone.sum()) and chance <= CHANCE and rows.size >= LEAST:
             found.append(
-                _Place(anchor, float(np.median(here[mine])), int(count[i]), int(alone.sum()), rows.size, chance, rows)
+                _Place(anchor, float(np.median(here[mine])), int(group.size), int(alone.sum()), rows.size, chance, rows)
             )
     return max(found, key=lambda item: item.hits, default=None)
 

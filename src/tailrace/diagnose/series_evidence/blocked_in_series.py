@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Event, Observed, Series
@@ -14,7 +13,6 @@ from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 __all__ = ["blocked_in_series"]
 
-Floats = NDArray[np.float64]
 LAG_MS: Final = 100.0
 """A loop that is late by so much was blocked."""
 OF_THE_LOOP: Final = frozenset({"tokenizer", "image", "audio", "grammar", "detokenizer"})

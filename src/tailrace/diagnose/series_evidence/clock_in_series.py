@@ -15,7 +15,6 @@ from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["clock_in_series"]
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 FALL: Final = 0.05
 AT_CAP: Final = 0.98

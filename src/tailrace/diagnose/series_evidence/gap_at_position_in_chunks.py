@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed, Rows
@@ -13,7 +12,6 @@ from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["gap_at_position_in_chunks"]
 
-Floats = NDArray[np.float64]
 LONG_MS: Final = 500.0
 TIMES: Final = 10.0
 LEAST: Final = 3
@@ -83,7 +81,7 @@ def _found(cause: Cause, rows: Rows, place: str, streams: int, group: list[_Stop
     low, high = min(stop.gap_ms for stop in group) / 1e3, max(stop.gap_ms for stop in group) / 1e3
     spot = f"{float(np.median([stop.place for stop in group])):.0f}"
     words = {"text_offset": "character", "output_position": "token", "chunk": "chunk"}[place]
-    line = f"{rows.place.source}:{int(rows.lines[group[0].row])}" if rows.lines is not None else str(rows.place)
+    line = str(rows.line_of(group[0].row))
     text = next((stop.text for stop in group if stop.text), "")
     missing = [] if place != "chunk" else ["the text offset of each chunk: chunks are not characters"]
     if not text:

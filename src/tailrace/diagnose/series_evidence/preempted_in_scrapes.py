@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.kv_cache import KV_CLEAR, KV_FULL
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["preempted_in_scrapes"]
-
-FULL: Final = 0.98
-ROOM: Final = 0.90
 
 
 class _Gauge(NamedTuple):
@@ -51,9 +49,9 @@ def preempted_in_scrapes(cause: Cause, observed: Observed) -> Finding | None:
     )
     if known and not delta:
         return None
-    full = kv is not None and kv.value >= FULL
+    full = kv is not None and kv.value >= KV_FULL
     stuck = full and waiting is not None and waiting.value > 0
-    if not known and not stuck and not (lifetime and kv is not None and kv.value >= ROOM):
+    if not known and not stuck and not (lifetime and kv is not None and kv.value >= KV_CLEAR):
         return None
     return _found(cause, observed, float(delta or 0.0) if known else None, lifetime, (kv, running, waiting))
 
@@ -104,7 +102,9 @@ def _found(
     limit = observed.number("max_num_seqs", "max_concurrency", "concurrency")
     head = f"{delta:.0f} preemptions" if delta is not None else f"the KV cache at {usage}"
     stuck = (
-        f" Running stays at {running.value:.0f}" if running is not None and kv is not None and kv.value >= ROOM else ""
+        f" Running stays at {running.value:.0f}"
+        if running is not None and kv is not None and kv.value >= KV_CLEAR
+        else ""
     )
     if stuck and limit and limit > (running.value if running else 0):
         stuck += f" of the {limit:.0f} that may run"
@@ -128,7 +128,7 @@ def _found(
         relation="; ".join(
             [
                 *([relation] if relation else []),
-                f"preemptions {delta:.0f} > 0" if delta is not None else f"KV {usage} >= 98 %",
+                f"preemptions {delta:.0f} > 0" if delta is not None else f"KV {usage} >= {KV_FULL * 100:.0f} %",
             ]
         ),
         n=int(observed.delta("finished") or 0),
@@ -175,7 +175,7 @@ def _fits(
             value=capacity,
         )
     )
-    if running is None or not running.value or kv is None or kv.value < ROOM:
+    if running is None or not running.value or kv is None or kv.value < KV_CLEAR:
         return None, ""
     each = f"{capacity * kv.value / running.value:.0f}"
     words = f"{capacity:.0f} tokens x {kv.value:.3g} / {running.value:.0f} = {each} tokens a request; "

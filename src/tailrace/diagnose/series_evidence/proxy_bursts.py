@@ -13,7 +13,6 @@ from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["Path", "paths_in", "proxy_bursts"]
 
-Floats = NDArray[np.float64]
 BUFFERS: Final = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
 """Sizes that proxies and libraries have (nginx' buffers are a page or two, 4 or 8 KiB, times their number)."""
 TOGETHER_MS: Final = 20.0
@@ -113,8 +112,7 @@ def _path(rows: Rows, arm: str, streams: list[NDArray[np.int64]]) -> Path | None
         at_once.append(counts.size == 1 and (not known or bool(read[0] >= went[-1])))
         if not line and counts.max() >= LEAST_IN_BURST:
             place = int(starts[int(np.argmax(counts))])
-            row = int(mine[place])
-            line = f"{rows.place.source}:{int(rows.lines[row])}" if rows.lines is not None else rows.place.source
+            line = str(rows.line_of(int(mine[place])))
     if not spans:
         return None
     period = float(np.median(periods)) if periods else float("nan")

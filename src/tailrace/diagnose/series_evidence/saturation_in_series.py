@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.kv_cache import KV_FULL, KV_ROOM
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import at_times
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -18,7 +19,6 @@ LEAST: Final = 3
 MOST_OF: Final = 0.6
 """Of the readings must have a queue."""
 FLAT: Final = 0.15
-KV_FULL: Final = 0.95
 STANDS: Final = 0.1
 """Of the most that came out: less than this while requests wait, and nothing is served."""
 
@@ -133,7 +133,7 @@ def _found(
                 value=limit,
             )
         )
-    tune = at_limit and kv is not None and kv < 0.8 and rising is not True
+    tune = at_limit and kv is not None and kv < KV_ROOM and rising is not True
     advice = (
         f"The limit of {limit:.0f} is reached while the KV cache has room: raise max_num_seqs and watch TPOT before "
         "anything "
@@ -153,7 +153,7 @@ def _found(
         explains_ms=None,
         relation=f"waiting {queue} > 0 at running {plateau:.0f}"
         + (f" of {limit:.0f}" if limit is not None else "")
-        + (f", KV {kv * 100:.0f} % < 95 %" if kv is not None else ""),
+        + (f", KV {kv * 100:.0f} % < {KV_FULL * 100:.0f} %" if kv is not None else ""),
         n=len(waiting),
         advice=advice,
         price="A higher cap raises ITL a little; shedding refuses requests; a replica costs money and takes minutes "

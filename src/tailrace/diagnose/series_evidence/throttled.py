@@ -12,7 +12,7 @@ from tailrace.diagnose.observed import Counter, Observed
 from tailrace.diagnose.readers.cpu_stat import deltas_of
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
-__all__ = ["throttled", "throttling_words"]
+__all__ = ["throttled"]
 
 SHARE: Final = 0.10
 LEAST_PERIODS: Final = 20
@@ -25,20 +25,6 @@ MOSTLY: Final = 0.5
 def _counted(observed: Observed, name: str) -> Counter | None:
     found = deltas_of(observed.of_counter(name))
     return found[-1] if found else None
-
-
-def throttling_words(observed: Observed) -> Evidence | None:
-    """What `cpu.stat` says, as evidence; `None` where nobody gave it. All zero clears nothing."""
-    periods, stopped = _counted(observed, "nr_periods"), _counted(observed, "nr_throttled")
-    if stopped is None:
-        return None
-    count = stopped.last - stopped.first
-    if periods is None or not periods.last - periods.first:
-        text = f"nr_throttled {count:.0f} with nr_periods 0: no CPU quota is set, which does not clear the CPU"
-    else:
-        whole = periods.last - periods.first
-        text = f"throttled in {count:.0f} of {whole:.0f} periods"
-    return Evidence(text=text, source=str(stopped.place), name="nr_throttled", value=count)
 
 
 def _with_and_without(observed: Observed) -> bool:

@@ -7,7 +7,7 @@ Blocks keep apart what must not meet: rules are made while looking at `tune`, th
 from __future__ import annotations
 
 import zlib
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -20,12 +20,11 @@ from tailrace.model.thresholds import S
 from tailrace.simulate.incidents.fault import Fault
 from tailrace.simulate.incidents.faults import BY_KIND
 from tailrace.simulate.incidents.machine import ENGINE_PID, gpu_states, host_states
-from tailrace.simulate.incidents.measures import Bounds, breaks, differs, keeps, measure, objectives
+from tailrace.simulate.incidents.measures import Bounds, breaks, differs, held, keeps, measure, objectives
 from tailrace.simulate.incidents.setting import Setting, chance, draw_setting, pick, settled
 from tailrace.simulate.incidents.world import Seen, World
 from tailrace.simulate.incidents.writer import RecordWriter
 
-Block = Literal["tune", "publish", "test"]
 BLOCKS: Final[dict[str, int]] = {"tune": 11, "publish": 23, "test": 37}
 CONTROL: Final = "control"
 LONGEST: Final = 5000
@@ -135,8 +134,9 @@ def _attempt(
 
 def _noticed(earlier: Seen | None, bounds: Bounds, seen: Seen) -> bool:
     """Whoever has only what production has would see it: it breaks a promise, or differs from the window before."""
-    return breaks(bounds, seen.flows) or (
-        earlier is not None and differs(measure(earlier.flows), measure(seen.flows))
+    faulty = measure(seen.flows)
+    return breaks(bounds, faulty, measure(held(seen.flows))) or (
+        earlier is not None and differs(measure(earlier.flows), faulty)
     )
 
 

@@ -44,7 +44,7 @@ class Measures(NamedTuple):
     n: int
 
 
-def bound(flows: list[Flow]) -> list[Flow]:
+def held(flows: list[Flow]) -> list[Flow]:
     """Those whom an objective binds: a prompt of four times the usual length is not held to it (`analyze.classes`)."""
     if not flows:
         return flows
@@ -110,11 +110,12 @@ def differs(healthy: Measures, faulty: Measures) -> bool:
     )
 
 
-def breaks(bounds: Bounds, flows: list[Flow]) -> bool:
-    """Whether the window breaks an objective, stalls or fails more often than chance allows."""
-    seen, held = measure(flows), measure(bound(flows))
+def breaks(bounds: Bounds, seen: Measures, bound: Measures | None = None) -> bool:
+    """Whether the window breaks an objective, stalls or fails more often than chance allows. `bound`: those of its
+    requests that an objective binds, where these are not all.
+    """
     for name, wanted in bounds.items():
-        values: Floats = getattr(held, name)
+        values: Floats = getattr(seen if bound is None else bound, name)
         for p, bound in wanted.items():
             if _more(int((values > bound / MS).sum()), values.size, 1 - p):
                 return True

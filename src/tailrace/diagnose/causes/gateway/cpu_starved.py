@@ -126,7 +126,9 @@ class CpuStarved(Cause):
             f"withheld / lost = {explains:.0f} / {window.tail_lost_ms:.0f} ms = "
             f"{explains / max(window.tail_lost_ms, 1e-9):.0%} in the tail"
         )
-        if explains > window.tail_lost_ms:  # it is in everybody's usual time, and not in what the slowest lost beyond it
+        if (
+            explains > window.tail_lost_ms
+        ):  # it is in everybody's usual time, and not in what the slowest lost beyond it
             lasts = float(np.median(window.end - window.start)) / 1e6
             felt = f"{explains:.0f} of the {lasts:.0f} ms that a request takes (medians)"
             relation = f"withheld / taken = {explains:.0f} / {lasts:.0f} ms = {explains / max(lasts, 1e-9):.0%}"
@@ -193,7 +195,9 @@ class CpuStarved(Cause):
 def _clock_fell(evidence: EvidenceSet) -> bool:
     """Whether an accelerator's clock fell as well, by more than the usual play of a device that touches its limit."""
     devices = evidence.meanwhile.devices().items()
-    return any(clock_fall(device, states, heat=heat) is not None for device, states in devices for heat in (True, False))
+    return any(
+        clock_fall(device, states, heat=heat) is not None for device, states in devices for heat in (True, False)
+    )
 
 
 def _where_it_was_lost(window: Window, shares: Shares) -> tuple[Floats, Floats]:

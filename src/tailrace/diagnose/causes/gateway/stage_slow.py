@@ -16,6 +16,7 @@ from tailrace.diagnose.applications import ApplicationWindow
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.symptoms import more_often_than
+from tailrace.diagnose.window import tail_of
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.store.table import RecordTable
 
@@ -290,8 +291,7 @@ class StageSlow(Cause):
         window = evidence.now
         usual, usual_e2e = float(np.median(times)), float(np.median(e2e))
         # A long answer is slow by itself: those that are slow for the stage and no more than usual besides.
-        slow = np.argsort(times + np.maximum(e2e - times - usual_e2e, 0.0), kind="stable")
-        slow = slow[-max(10, round(0.025 * times.size)) :]
+        slow = tail_of(times + np.maximum(e2e - times - usual_e2e, 0.0))
         of_tail = np.maximum(times[slow] - usual, 0.0)
         explains = float(of_tail.mean())
         low = explains - 1.96 * float(of_tail.std()) / max(of_tail.size, 1) ** 0.5

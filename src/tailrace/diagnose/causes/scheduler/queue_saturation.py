@@ -11,6 +11,7 @@ from tailrace.diagnose.caps import counted_cap
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.kv_cache import KV_ROOM
 from tailrace.diagnose.log_evidence.queue_snapshot import queue_in_snapshot
 from tailrace.diagnose.log_evidence.saturation import saturation_in_load
 from tailrace.diagnose.log_evidence.served import queue_in_served
@@ -122,7 +123,9 @@ class QueueSaturation(Cause):
         tpot = tpot[~np.isnan(tpot)]
         bound = evidence.objectives.bounds.get("tpot", {})
         slow_decode = bool(bound) and tpot.size > 0 and float(np.median(tpot)) > 0.5 * min(bound.values()) / 1e6
-        room = evidence.kv_usage is not None and evidence.kv_usage < 0.9 and signs.cap is not None and not slow_decode
+        room = (
+            evidence.kv_usage is not None and evidence.kv_usage < KV_ROOM and signs.cap is not None and not slow_decode
+        )
         return self.finding(
             statement=f"Requests wait for the scheduler: {share:.0%} of the slow requests' time to first token is "
             f"queue, and the engine is at its limit ({self._limit(signs)}).",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import ClassVar, Final
 
-from tailrace.diagnose.arm_numbers import pairs_of, seen, shown
+from tailrace.diagnose.arms.as_written import called, seen, shown
+from tailrace.diagnose.arms.pairs import before_and_after
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Histogram, Observed
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -51,7 +52,7 @@ class MeanDilution(Cause):
         if not risen:
             return None
         place, unit = str(after.place) or after.raw, before.unit or "ms"
-        name = before.name.upper() if len(before.name) < 5 else before.name
+        name = called(before.name)
         words = "; ".join(
             f"{key} {_edge(pair[0], before)} -> {_edge(pair[1], after)} {unit}" for key, pair in held.items()
         )
@@ -86,7 +87,7 @@ class MeanDilution(Cause):
         )  # fmt: skip
 
     def _arms(self, observed: Observed) -> Finding | None:
-        for before, after in pairs_of(observed.arms):
+        for before, after in before_and_after(observed.arms):
             for name in _LATENCIES:
                 old, new = before.quoted(name, "mean"), after.quoted(name, "mean")
                 mid = (before.quoted(name, "p50", "p90"), after.quoted(name, "p50", "p90"))

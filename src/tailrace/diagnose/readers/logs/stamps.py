@@ -11,7 +11,7 @@ from typing import Final
 
 from tailrace.diagnose.observed import Clock
 
-__all__ = ["Yearless", "leading_rfc3339", "nginx_stamp", "stamp_in", "wall_text"]
+__all__ = ["Yearless", "leading_rfc3339", "nginx_stamp", "stamp_in"]
 
 _DAY: Final = 86400.0
 _YEAR: Final = 365 * _DAY
@@ -122,11 +122,6 @@ def leading_rfc3339(text: bytes) -> tuple[float, int] | None:
         return None
     stamp = _of_full(found)
     return None if stamp is None else (stamp[0], found.end())
-
-
-def wall_text(text: str) -> tuple[float, Clock] | None:
-    """A stamp that a form or a table holds as text."""
-    return stamp_in(text.encode())
 
 
 class Yearless:
