@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.replicas import replicas
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["FirstUses", "by_chance", "early_by_chance", "first_uses"]
 
@@ -26,7 +26,7 @@ LEAST_STEPS: Final = 40
 LEAST: Final = 3
 """Of one or two slow steps nobody can say that they do not come again."""
 TIMES: Final = 5.0
-"""Of what a step of this size usually takes. A slower clock or a neighbour makes it some three to four times at most."""
+"""Of what a step of this size usually takes. A slower clock or a neighbour makes it three to four times at most."""
 EXCESS_MS: Final = 150.0
 AMONG_SLOW: Final = 0.4
 """Of the slow steps, those that are the first of their size: a size is seen through chunks, and is not the engine's own
@@ -87,8 +87,9 @@ class FirstUses(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether they are first uses: several, not again, what streams stop for, and either the first of their sizes or
-        so early that they stopped coming. A prompt in many chunks hides the size of its steps, a short window their end.
+        """Whether they are first uses: several, not again, what streams stop for, and either the first of their sizes
+        or so early that they stopped coming. A prompt in many chunks hides the size of its steps, a short window that
+        they end.
         """
         felt = bool(np.isnan(self.covered)) or self.covered >= COVERED
         sizes = self.n >= LEAST and self.n >= AMONG_SLOW * self.first.size and self.chance < CHANCE
@@ -96,18 +97,11 @@ class FirstUses(NamedTuple):
         return felt and self.later >= LATER and (sizes or over)
 
 
-def first_uses(window: Window) -> FirstUses | None:
-    """`None` where the engine does not report prefills, or no step with one is slow; computed once a window."""
-    if FirstUses not in window.found:
-        window.found[FirstUses] = _first_uses(window)
-    found: FirstUses | None = window.found[FirstUses]
-    return found
-
-
 def by_chance(steps: int, sizes: int, slow: int, hits: int) -> float:
     """P(at least `hits` of `slow` steps, drawn from `steps`, are among `sizes` marked ones): hypergeometric, exact."""
     ways = sum(comb(sizes, x) * comb(steps - sizes, slow - x) for x in range(hits, min(sizes, slow) + 1))
-    return ways / comb(steps, slow)
+    chance: float = ways / comb(steps, slow)
+    return chance
 
 
 def early_by_chance(places: Floats) -> float:
@@ -118,17 +112,21 @@ def early_by_chance(places: Floats) -> float:
     if n >= 16:
         from scipy.special import ndtr  # noqa: PLC0415  (loaded only where it is used)
 
-        return float(ndtr((total - n / 2.0) / (n / 12.0) ** 0.5))
+        deviation: float = (n / 12.0) ** 0.5
+        return float(ndtr((total - n / 2.0) / deviation))
     ways = sum((-1) ** k * comb(n, k) * (total - k) ** n for k in range(min(int(total), n) + 1))
-    return min(max(ways / factorial(n), 0.0), 1.0)
+    chance: float = ways / factorial(n)
+    return min(max(chance, 0.0), 1.0)
 
 
-def _first_uses(window: Window) -> FirstUses | None:
+@once_a_window
+def first_uses(window: Window) -> FirstUses | None:
+    """`None` where the engine does not report prefills, or no step with one is slow."""
     if not window.reported:
         return None
     done = window.done
     prefill = done.ms("prefill")
-    computed = np.maximum(window.tokens - np.nan_to_num(done.column("cached_tokens"), nan=0.0), 1.0)
+    computed = np.maximum(window.computed_tokens, 1.0)
     # An answer that is not streamed has no first token; when its prefill ended follows from its decoding.
     ended = np.where(
         np.isnan(window.first), window.start + done.column("e2e_ns") - done.ms("decode") * 1e6, window.first

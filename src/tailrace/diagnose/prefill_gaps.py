@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.loop_work import longest_within
 from tailrace.diagnose.replicas import replicas
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["PrefillGaps", "prefill_gaps"]
 
 Floats = NDArray[np.float64]
 
 LEAST: Final = 50
+FEW: Final = 0.2
+"""Timelines of a larger share of the streams tell more by themselves."""
 FELT: Final = 10
 """Streams that decoded through a prefill that is long enough to stop them."""
 ALIKE: Final = 0.25
@@ -60,19 +62,13 @@ class PrefillGaps(NamedTuple):
         return enough and WHOLE <= self.fill <= MOST and self.agree >= AGREE and self.explained >= EXPLAINED
 
 
+@once_a_window
 def prefill_gaps(window: Window) -> PrefillGaps | None:
-    """`None` where the engine does not report prefills or too few streams have a gap; computed once a window."""
-    if PrefillGaps not in window.found:
-        window.found[PrefillGaps] = _lay(window)
-    found: PrefillGaps | None = window.found[PrefillGaps]
-    return found
-
-
-def _lay(window: Window) -> PrefillGaps | None:
+    """`None` where the timelines tell more, the engine does not report prefills, or too few streams have a gap."""
     gap, usual = window.done.ms("chunk_gap_max"), np.nan_to_num(window.done.ms("chunk_gap_p50"), nan=0.0)
     known = np.flatnonzero(~np.isnan(gap) & ~np.isnan(window.first) & (window.end > window.first))
     prefills, of_row = window.prefills, replicas(window).of_row
-    if not window.reported or known.size < LEAST or not prefills.row.size:
+    if not window.reported or known.size < LEAST or not prefills.row.size or window.gaps.rows > FEW * window.n:
         return None
     longest = np.zeros(window.n)
     for place in np.unique(of_row[prefills.row]).tolist():
@@ -92,8 +88,8 @@ def _lay(window: Window) -> PrefillGaps | None:
     fill = float(np.median(ratio))
     near = np.abs(ratio / fill - 1.0) <= ALIKE
     with np.errstate(divide="ignore"):
-        theirs = np.abs(gap[stopped] / (fill * longest[stopped]) - 1.0) <= ALIKE
-    told = stopped[theirs]
+        fits = np.abs(gap[stopped] / (fill * longest[stopped]) - 1.0) <= ALIKE
+    told = stopped[fits]
     lost = np.zeros(window.n)
     lost[told] = gap[told] - usual[told]
     return PrefillGaps(
@@ -101,7 +97,7 @@ def _lay(window: Window) -> PrefillGaps | None:
         fill,
         float(near.mean()),
         int(stopped.size),
-        float(theirs.mean()),
+        float(fits.mean()),
         float(np.median(gap[told])) if told.size else 0.0,
         float(np.median(longest[told])) if told.size else 0.0,
         float(np.median(prefills.tokens)),

@@ -82,7 +82,7 @@ def _level(item: Finding) -> Level:
 
 
 def answering(findings: list[Finding], found: Sequence[Symptom]) -> list[Finding]:
-    """Ranked findings, those first that can make what is wrong: where nothing but failures is, causes that end requests;
+    """Ranked findings, those first that can make what is wrong: where that is failures alone, causes that end requests;
     where tokens are late and first tokens in time, or the other way round, not those of the other part.
     """
     kinds, metrics = {symptom.kind for symptom in found}, {symptom.metric for symptom in found if symptom.metric}

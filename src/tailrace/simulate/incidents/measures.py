@@ -110,12 +110,12 @@ def differs(healthy: Measures, faulty: Measures) -> bool:
     )
 
 
-def breaks(bounds: Bounds, seen: Measures, bound: Measures | None = None) -> bool:
-    """Whether the window breaks an objective, stalls or fails more often than chance allows. `bound`: those of its
+def breaks(bounds: Bounds, seen: Measures, binding: Measures | None = None) -> bool:
+    """Whether the window breaks an objective, stalls or fails more often than chance allows. `binding`: those of its
     requests that an objective binds, where these are not all.
     """
     for name, wanted in bounds.items():
-        values: Floats = getattr(seen if bound is None else bound, name)
+        values: Floats = getattr(seen if binding is None else binding, name)
         for p, bound in wanted.items():
             if _more(int((values > bound / MS).sum()), values.size, 1 - p):
                 return True
