@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tailrace.diagnose.broken_rules import BrokenRules
 from tests.children import SESSION_MARK, Child, leftovers, tailrace_command
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +39,10 @@ settings.register_profile("test", deadline=None, suppress_health_check=_QUIET)
 settings.register_profile("ci", deadline=None, suppress_health_check=_QUIET, print_blob=True)
 settings.register_profile("all", deadline=None, suppress_health_check=_QUIET, print_blob=True, max_examples=1000)
 settings.load_profile(TIER if TIER in TIERS else "test")
+
+
+# A rule that fails is left out of a diagnosis, and named: here it fails the test that met it.
+BrokenRules.strict = True
 
 
 # -- what tests may need

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import count
 from shlex import quote
 from typing import Final
 
@@ -57,6 +58,7 @@ class EvidenceSet:
         events: Sequence[tuple[float, str]] = (),
         left_out: dict[str, int] | None = None,
         left_out_rows: int = 0,
+        before_source: str = "",
     ) -> None:
         ours, self.applications = (in_order(one) for one in split_applications(table))
         self.table = without_cached(ours)
@@ -73,6 +75,8 @@ class EvidenceSet:
         self.events = sorted(events)
         self.left_out = left_out or {}
         self.left_out_rows = left_out_rows
+        self.before_source = before_source
+        """What the window to compare with was read from, where it was named."""
 
     def with_table(
         self, table: RecordTable, *, left_out: dict[str, int] | None = None, left_out_rows: int = 0
@@ -93,6 +97,7 @@ class EvidenceSet:
             events=self.events,
             left_out=left_out,
             left_out_rows=left_out_rows,
+            before_source=self.before_source,
         )
 
     @cached_property
@@ -141,11 +146,14 @@ class EvidenceSet:
         """The command that repeats this measurement after a change and judges it."""
         header = self.header
         before = self.sources[0] if header and self.sources else "before.run"
+        # Never the name of what was given: the command would write over the evidence and compare it with itself.
+        given = {name.rsplit("/", maxsplit=1)[-1] for name in (*self.sources, self.before_source)}
+        after = next(name for number in count(1) if (name := f"after{f'-{number}' * (number > 1)}.run") not in given)
         if header is None or not header.target.startswith("http"):
             rate = len(self.now.every) / self.now.span_s if self.now.span_s > 0 else 5.0
             return (
-                f"tailrace bench {ENGINE_URL} --rate {max(rate, 0.01):.3g} --duration 60 --out after.run && tailrace "
-                f"compare {quote(before)} after.run"
+                f"tailrace bench {ENGINE_URL} --rate {max(rate, 0.01):.3g} --duration 60 --out {after} && tailrace "
+                f"compare {quote(before)} {after}"
             )
         arrival = header.arrival
         load = arrival_options(arrival)
@@ -155,7 +163,7 @@ class EvidenceSet:
             parts.append(f"--mix '{header.mix}'")
         if arrival.seed is not None:
             parts.append(f"--seed {arrival.seed}")
-        return " ".join(parts) + f" --out after.run && tailrace compare {quote(before)} after.run"
+        return " ".join(parts) + f" --out {after} && tailrace compare {quote(before)} {after}"
 
     # -- engine state, from scrapes or from what the records saw
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.limits import IDLE
 from tailrace.diagnose.stop_pattern import StopPattern
 from tailrace.model.finding import Evidence
 
 __all__ = ["device_idle", "disproofs", "head", "stop_facts"]
-
-_IDLE = 0.3
 
 
 def head(pattern: StopPattern) -> str:
@@ -85,4 +84,4 @@ def device_idle(evidence: EvidenceSet, pattern: StopPattern) -> bool | None:
         at = float(state.at_unix_ns - origin)
         if bool(((begin <= at) & (at <= end)).any()):
             seen.append(state.utilisation)
-    return float(np.median(seen)) < _IDLE if seen else None
+    return float(np.median(seen)) < IDLE if seen else None

@@ -7,7 +7,7 @@ from typing import Final
 
 from tailrace.diagnose.precedence import behind, by_chance
 from tailrace.diagnose.symptoms import Symptom
-from tailrace.model.finding import Finding, Level, Proof
+from tailrace.model.finding import Finding, Level, Part, Proof
 
 __all__ = ["ENDS_REQUESTS", "answering", "merged", "rank", "wording"]
 
@@ -64,7 +64,7 @@ _WORDING: Final = {
 
 def rank(findings: list[Finding]) -> list[Finding]:
     """Surest first; among equally sure ones, roots before what they bring about (`precedence`), then the one that
-    explains the most milliseconds of the tail.
+    explains the most milliseconds of the tail. What only a warm-up shows stands behind what stays.
     """
     levels: dict[Level, list[Finding]] = {}
     for item in findings:
@@ -72,7 +72,12 @@ def rank(findings: list[Finding]) -> list[Finding]:
     roots = {level: behind(items) for level, items in levels.items()}
     return sorted(
         findings,
-        key=lambda item: (_ORDER[_level(item)], roots[_level(item)][item.code] > 0, -(item.explains_ms or 0.0)),
+        key=lambda item: (
+            item.part is Part.START,
+            _ORDER[_level(item)],
+            roots[_level(item)][item.code] > 0,
+            -(item.explains_ms or 0.0),
+        ),
     )
 
 
@@ -85,7 +90,8 @@ def answering(findings: list[Finding], found: Sequence[Symptom]) -> list[Finding
     """Ranked findings, those first that can make what is wrong: where that is failures alone, causes that end requests;
     where tokens are late and first tokens in time, or the other way round, not those of the other part.
     """
-    kinds, metrics = {symptom.kind for symptom in found}, {symptom.metric for symptom in found if symptom.metric}
+    kinds = {symptom.kind for symptom in found}
+    metrics = {symptom.objective.metric for symptom in found if symptom.objective is not None}
     if kinds == {"failures"}:
         return sorted(findings, key=lambda item: item.code not in ENDS_REQUESTS)
     if "failures" in kinds or not metrics:

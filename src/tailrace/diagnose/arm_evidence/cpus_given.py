@@ -10,6 +10,8 @@ from tailrace.diagnose.arms.asked import USUAL_FIRST, figure, told
 from tailrace.diagnose.arms.pairs import Point, changed, stated_same, sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
+from tailrace.diagnose.commands import CPU_STAT_TWICE
+from tailrace.diagnose.limits import THROTTLED
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.model.finding import Evidence, Finding, Level
 
@@ -24,7 +26,6 @@ CPUS: Final = (
 )
 SLOWER: Final = 1.5
 """So many times slower with few CPUs than with many; two times is the page's own case."""
-THROTTLED: Final = 0.10
 PINNED: Final = 95.0
 _SPEEDS: Final = ("decode_tok_s", "output_tok_s", "req_s")
 _PACES: Final = ("itl", "tpot", "chunk_gap")
@@ -174,10 +175,7 @@ def _throttled(cause: Cause, observed: Observed) -> Finding | None:
         n=int(periods),
         advice="Raise the CPU limit, or remove it and keep the request; run no more threads than the quota has cores.",
         price="Cores that other work cannot use.",
-        verify=(
-            "tailrace diagnose before.stat after.stat  # cat /sys/fs/cgroup/cpu.stat before and after "
-            "the same load: nr_throttled stands still"
-        ),
+        verify=CPU_STAT_TWICE,
         missing=[],
         disproof_checked=[_of_throttle(stopped, periods)],
     )

@@ -10,6 +10,7 @@ from tailrace.diagnose.arms.asked import CENTRAL, USUAL_FIRST, as_share, figure,
 from tailrace.diagnose.arms.pairs import changed, pairs
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
+from tailrace.diagnose.limits import IDLE
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding, Level, Proof
 
@@ -32,7 +33,6 @@ _PLAIN: Final = re.compile(
 LATER: Final = 2.0
 EQUAL: Final = 0.2
 SLOWER: Final = 1.5
-IDLE: Final = 0.3
 ADVICE: Final = (
     "Cache compiled grammars (the same schema again and again should cost once), compile them off the request's path, "
     "try another backend (vLLM: --structured-outputs-config backend xgrammar or guidance; SGLang: "

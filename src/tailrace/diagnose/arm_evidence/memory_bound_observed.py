@@ -6,7 +6,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.asked import TAIL_FIRST, as_share, figure, told, worded
+from tailrace.diagnose.arms.moments import middle
 from tailrace.diagnose.arms.shown import number, quantity
+from tailrace.diagnose.limits import TPOT_MS
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -17,7 +19,6 @@ __all__ = ["memory_bound_observed"]
 
 DRAM: Final = 0.6
 SM: Final = 0.5
-TPOT_MS: Final = 80.0
 _DRAM: Final = re.compile(
     r"dram|memory (?:active|bandwidth|bw|throughput)|hbm|mem(?:ory)?[ _](?:util|copy|bandwidth)", re.IGNORECASE
 )
@@ -34,7 +35,11 @@ def memory_bound_observed(cause: Cause, observed: Observed) -> Finding | None:
     if dram is None or sm is None or dram[0] < DRAM or sm[0] > SM or dram[0] < 1.5 * sm[0]:
         return None
     pace = next(
-        ((arm, value) for arm in observed.arms if (value := figure(arm, "tpot", "itl", stats=TAIL_FIRST)) is not None),
+        (
+            (arm, value)
+            for arm in (*observed.arms, *middle(observed))
+            if (value := figure(arm, "tpot", "itl", stats=TAIL_FIRST)) is not None
+        ),
         None,
     )
     if pace is not None and pace[1].value <= TPOT_MS and pace[1].stat in ("p99", "p95"):
@@ -76,7 +81,7 @@ def memory_bound_observed(cause: Cause, observed: Observed) -> Finding | None:
 
 
 def _share(observed: Observed, words: re.Pattern[str]) -> tuple[float, Evidence] | None:
-    for arm in observed.arms:
+    for arm in (*observed.arms, *middle(observed)):
         found = worded(arm, words.pattern)
         if found is not None:
             share = as_share(found.value, found.unit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.misses_by_turn import turns_in_arms
 from tailrace.diagnose.arm_evidence.routing_words import of_routing
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import as_share, figure, number_stated, told, worded
@@ -167,7 +168,8 @@ def _seen(observed: Observed) -> list[_Hits]:
                 None,
             )
         )  # fmt: skip
-    for arm in observed.arms:
+    # Turns of one conversation are no arms of a comparison: the first has nothing to find.
+    for arm in [] if turns_in_arms(observed) else observed.arms:
         found = _of_arm(arm)
         if found is not None:
             out.append(found)

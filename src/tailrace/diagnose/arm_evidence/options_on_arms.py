@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
@@ -98,8 +99,13 @@ def _differs(one: Arm, two: Arm) -> str:
 
 
 def _in_names(one: Arm, two: Arm) -> str:
-    first, second = (bool(_OPTION.search(said(arm))) for arm in (one, two))
-    return f"{one.name}, {two.name}" if first or second else ""
+    return f"{one.name}, {two.name}" if _names_option(said(one)) or _names_option(said(two)) else ""
+
+
+@lru_cache(maxsize=512)
+def _names_option(text: str) -> bool:
+    """Remembered: an arm stands in a hundred pairs."""
+    return _OPTION.search(text) is not None
 
 
 def _numbers(arm: Arm) -> float | None:

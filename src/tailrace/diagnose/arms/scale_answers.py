@@ -14,6 +14,7 @@ from tailrace.diagnose.arms.checks import Answer, Check
 from tailrace.diagnose.arms.pairs import stated_same
 from tailrace.diagnose.arms.replicas import spreads
 from tailrace.diagnose.arms.shown import number
+from tailrace.diagnose.limits import TPOT_MS
 from tailrace.diagnose.observed import Observed
 
 __all__ = ["answers", "preconditions"]
@@ -21,8 +22,6 @@ __all__ = ["answers", "preconditions"]
 SKEWED: Final = 2.0
 HIT: Final = 0.1
 CLOCK: Final = 0.03
-TPOT_MS: Final = 80.0
-"""The objective of design, where none is stated."""
 
 
 def answers(observed: Observed) -> tuple[Check, Check]:

@@ -74,7 +74,7 @@ def failure_ages(observed: Observed) -> list[Ages]:
             Ages(
                 ages[known],
                 came,
-                np.asarray(status[index] == "timeout", dtype=bool),
+                np.asarray((status[index] == "timeout") & ~_answered(rows)[index], dtype=bool),
                 np.asarray(status[index] == "cancelled", dtype=bool),
                 len(rows),
                 rows,
@@ -82,6 +82,11 @@ def failure_ages(observed: Observed) -> list[Ages]:
             )
         )
     return out
+
+
+def _answered(rows: Rows) -> NDArray[np.bool_]:
+    """A hop's own word ended them, and not the client's patience."""
+    return np.isin(rows.numbers("http_status"), (408.0, 502.0, 503.0, 504.0, 524.0))
 
 
 def _age(rows: Rows) -> Floats:

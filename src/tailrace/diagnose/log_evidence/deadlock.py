@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tailrace.diagnose.engine_settings import KV_CAPACITY
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.load import loads
 from tailrace.model.finding import Evidence, Finding
@@ -43,7 +44,7 @@ def deadlock_in_load(cause: Cause, observed: Observed) -> Finding | None:
     swapped = float(np.nanmax(load.get("swapped")[stretch.rows])) if load.has("swapped") else 0.0
     kv = float(np.nanmax(load.get("kv_usage")[stretch.rows])) if load.has("kv_usage") else None
     longest = observed.number("max_model_len")
-    capacity = observed.number("kv_capacity_tokens", "kv_tokens")
+    capacity = observed.number(*KV_CAPACITY)
     lasted = f" for {seconds:.0f} s" if not math.isnan(seconds) else ""
     facts = [
         Evidence(
@@ -62,7 +63,7 @@ def deadlock_in_load(cause: Cause, observed: Observed) -> Finding | None:
         facts.append(
             Evidence(
                 text=f"max_model_len {longest:,.0f} tokens, the KV cache holds {capacity:,.0f}",
-                source="configuration",
+                source=observed.source_of("max_model_len"),
                 name="max_model_len",
                 value=longest,
                 unit="tokens",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.engine_settings import RUNNING_LIMIT
 from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Event, Observed
 from tailrace.diagnose.observed.load import Load, loads
@@ -80,7 +81,7 @@ def preemption_in_log(cause: Cause, observed: Observed) -> Finding | None:
         sequences = _sequences(load, facts, relation)
         state = _state(load, events, facts, relation)
     # The cache was seen to be short; that users felt it is not in a log.
-    limit = observed.number("max_num_seqs", "max_running_requests")
+    limit = observed.number(*RUNNING_LIMIT)
     if full and limit is not None:
         relation.append(_of_limit(full[0], limit, facts))
     missing = _missing(cumulative, state, seen=bool(events or swapped or counted or limit is not None))

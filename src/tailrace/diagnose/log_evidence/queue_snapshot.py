@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tailrace.diagnose.kv_cache import KV_FULL
+from tailrace.diagnose.kv_cache import KV_FULL, thrown_out
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.load import Load, loads
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -32,7 +32,7 @@ ONE_SPEED: Final = 3
 
 def queue_in_snapshot(cause: Cause, observed: Observed) -> Finding | None:
     """The line with the deepest queue, while tokens come out and the cache has room; never more than a suspicion."""
-    if observed.of_kind("preempted") or observed.of_kind("retracted"):
+    if thrown_out(observed):
         return None
     found = [(load, at) for load in loads(observed) if (at := _deepest(load)) is not None]
     if not found:

@@ -18,6 +18,9 @@ LEAST: Final = 3
 NEAR: Final = 0.02
 MOST_STOPS: Final = 1000
 """The longest ones are compared with each other, pair by pair."""
+MOMENT_MS: Final = 30.0
+MOMENT: Final = 0.1
+NEARLY_ALL: Final = 0.8
 PLACES: Final = ("text_offset", "output_position", "chunk")
 
 
@@ -37,6 +40,8 @@ def gap_at_position_in_chunks(cause: Cause, observed: Observed) -> Finding | Non
             continue
         streams, stops = _stops(rows, place)
         group = _together(stops)
+        if _at_one_moment(rows, streams, group):
+            continue  # they stop at one moment: what is generated at that place need not be why
         if len(group) < LEAST or len(group) < 0.5 * len({stop.stream for stop in stops}):
             continue
         return _found(cause, rows, place, streams, group)
@@ -61,6 +66,21 @@ def _stops(rows: Rows, place: str) -> tuple[int, list[_Stop]]:
             row = int(mine[index + 1])
             out.append(_Stop(name, float(where[row]), float(gaps[index]), row, texts[row] if texts else ""))
     return streams, sorted(out, key=lambda stop: -stop.gap_ms)[:MOST_STOPS]
+
+
+def _at_one_moment(rows: Rows, streams: int, group: list[_Stop]) -> bool:
+    """Whether the stops end within a fraction of their length: then time binds them, not the text. Where the streams
+    began together too (or each counts from its own beginning), only a stop of nearly all of them is one in time.
+    """
+    if len(group) < LEAST:
+        return False
+    at = rows.numbers("t_upstream_ms") if rows.has("t_upstream_ms") else rows.numbers("t_client_ms")
+    within = max(MOMENT_MS, MOMENT * min(stop.gap_ms for stop in group))
+    members = rows.members("req")
+    begun = np.array([np.nanmin(at[members[stop.stream]]) for stop in group])
+    apart = float(np.ptp(begun)) > within
+    alike = float(np.ptp(at[[stop.row for stop in group]])) <= within
+    return alike and (apart or len(group) >= NEARLY_ALL * streams)
 
 
 def _together(stops: list[_Stop]) -> list[_Stop]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.engine_settings import KV_CAPACITY, RUNNING_LIMIT
 from tailrace.diagnose.kv_cache import KV_CLEAR, KV_FULL
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -99,7 +100,7 @@ def _found(
                 Evidence(text=f"{name} {found.value:.0f}", source=found.place, name=name, value=found.value)
             )
     fits, relation = _fits(observed, kv, running, evidence, missing)
-    limit = observed.number("max_num_seqs", "max_concurrency", "concurrency")
+    limit = observed.number(*RUNNING_LIMIT, "max_concurrency", "concurrency")
     head = f"{delta:.0f} preemptions" if delta is not None else f"the KV cache at {usage}"
     stuck = (
         f" Running stays at {running.value:.0f}"
@@ -111,7 +112,7 @@ def _found(
         evidence.append(
             Evidence(
                 text=f"{limit:.0f} may run or are sent at once",
-                source=observed.source_of("max_num_seqs", "max_concurrency", "concurrency"),
+                source=observed.source_of(*RUNNING_LIMIT, "max_concurrency", "concurrency"),
                 name="limit",
                 value=limit,
             )
@@ -160,7 +161,7 @@ def _fits(
     observed: Observed, kv: _Gauge | None, running: _Gauge | None, evidence: list[Evidence], missing: list[str]
 ) -> tuple[float | None, str]:
     """How many requests the cache holds, from its size and what those that run hold; and the arithmetic."""
-    capacity = observed.number("kv_capacity_tokens", "kv_tokens", "num_gpu_blocks_tokens")
+    capacity = observed.number(*KV_CAPACITY, "num_gpu_blocks_tokens")
     if capacity is None:
         blocks, size = observed.number("num_gpu_blocks"), observed.number("kv_block_tokens", "block_size")
         capacity = blocks * size if blocks and size else None
@@ -170,7 +171,7 @@ def _fits(
     evidence.append(
         Evidence(
             text=f"the KV cache holds {capacity:.0f} tokens",
-            source=observed.source_of("kv_capacity_tokens", "kv_tokens", "num_gpu_blocks"),
+            source=observed.source_of(*KV_CAPACITY, "num_gpu_blocks"),
             name="kv_capacity_tokens",
             value=capacity,
         )

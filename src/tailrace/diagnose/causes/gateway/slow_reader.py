@@ -7,8 +7,10 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.reader_on_arms import reader_on_arms
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.proxy_stages import client_in_access
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.series_evidence.slow_reader_in_chunks import slow_reader_in_chunks
 from tailrace.diagnose.window import Window
@@ -39,8 +41,9 @@ class SlowReader(Cause):
         return "" if known.any() else "records of the gateway (time in which the client held it up)"
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From a table of chunks with stamps on both sides."""
-        return slow_reader_in_chunks(self, observed)
+        """From a table of chunks with stamps on both sides, or of stages; from nginx's access log."""
+        chunks, arms = slow_reader_in_chunks(self, observed), reader_on_arms(self, observed)
+        return surest([chunks, arms, client_in_access(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Response time above 30 % of what the tail lost, with normal upstream gaps."""

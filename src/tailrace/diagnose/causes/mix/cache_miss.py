@@ -6,11 +6,13 @@ import math
 import re
 from typing import ClassVar, Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.misses_by_turn import misses_by_turn
 from tailrace.diagnose.arm_evidence.misses_observed import misses_observed
 from tailrace.diagnose.arms.asked import as_share
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.kv_cache import KV_CLEAR
+from tailrace.diagnose.log_evidence.lost_prompt_cache import lost_prompt_cache
 from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.record_evidence.missed_cache import counted_hits, missed_in_records
 from tailrace.diagnose.reuse import reuse
@@ -72,8 +74,9 @@ class CacheMiss(Cause):
         return missed_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From counters, tables and forms."""
-        return surest([self._observed(observed), misses_observed(self, observed)])
+        """From counters, tables and forms; from an engine that logs it."""
+        observing = (misses_observed, misses_by_turn, lost_prompt_cache)
+        return surest([self._observed(observed), *(look(self, observed) for look in observing)])
 
     def _observed(self, observed: Observed) -> Finding | None:
         """Counter deltas, against what was offered."""

@@ -7,9 +7,9 @@ from typing import ClassVar, Final, NamedTuple
 from tailrace.diagnose.arms.as_written import seen
 from tailrace.diagnose.arms.asked import concurrency_of
 from tailrace.diagnose.arms.pairs import before_and_after, unlike
+from tailrace.diagnose.arms.unfinished import lost_share
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.diagnose.unfinished import lost_share
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.stats.quantiles import needed
 
@@ -168,6 +168,8 @@ class AbTailRegressed(_AbTail):
             for change in sides.changes:
                 if change.tail < WORSE or (change.middle is not None and change.middle > NOT_WORSE):
                     continue
+                if change.middle is None and sides.differs:
+                    continue  # more work, and no middle to tell a worse tail from a slower whole
                 if worst is None or change.tail > worst[0]:
                     worst = (change.tail, sides, change)
         if worst is None:

@@ -10,10 +10,10 @@ import numpy as np
 from tailrace.diagnose.arms.again import MEASURE
 from tailrace.diagnose.arms.as_written import called, name_of, seen, shown
 from tailrace.diagnose.arms.pairs import before_and_after
+from tailrace.diagnose.arms.unfinished import lost_share, unfinished_of
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Histogram, Observed
-from tailrace.diagnose.unfinished import lost_share, unfinished_of
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.stats.quantiles import quantile, supported
 from tailrace.stats.tests import two_proportion_p_value

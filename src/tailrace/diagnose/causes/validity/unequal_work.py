@@ -8,10 +8,10 @@ import numpy as np
 
 from tailrace.diagnose.arms.asked import given
 from tailrace.diagnose.arms.pairs import before_and_after
+from tailrace.diagnose.arms.unfinished import lost_share
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed
-from tailrace.diagnose.unfinished import lost_share
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding, Level
 

@@ -24,6 +24,8 @@ _FULL: Final = re.compile(
     rb"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\d*( ?Z|[+-]\d\d:?\d\d)?"
 )
 _SHORT: Final = re.compile(rb"(?<![\d-])(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
+_AMERICAN: Final = re.compile(rb"(?<!\d)(\d\d)/(\d\d)/(\d{4})[- ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
+"""TensorRT-LLM: month, day, year."""
 _SYSLOG: Final = re.compile(rb"(?<!\w)([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 _NGINX: Final = re.compile(rb"\[(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-]\d{4})\]")
 
@@ -79,6 +81,11 @@ def stamp_in(text: bytes, end: int = 300) -> tuple[float, Clock] | None:
         # 1970 had no 29 February: that day is counted as 1 March.
         date = (1970, 3, 1) if (month, day) == (b"02", b"29") else (1970, int(month), int(day))
         at = _seconds(date, hour, minute, second, fraction)
+        return None if at is None else (at, Clock.LOCAL)
+    found = _AMERICAN.search(text, 0, end)
+    if found is not None:
+        month, day, year, hour, minute, second, fraction = found.groups()
+        at = _seconds((int(year), int(month), int(day)), hour, minute, second, fraction)
         return None if at is None else (at, Clock.LOCAL)
     found = _SYSLOG.search(text, 0, end)
     if found is not None and found[1] in _MONTHS:
