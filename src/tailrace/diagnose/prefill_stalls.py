@@ -71,10 +71,8 @@ def prefill_stalls(window: Window) -> PrefillStalls:
     lost = stalls.excess_ms[inside]
     excess = np.bincount(stalls.row[inside], weights=lost, minlength=window.n).astype(np.float64)
     total = float(stalls.excess_ms.sum())
-    decoding = window.gaps.rows > 0
     seen = np.zeros(window.n, dtype=bool)
-    if decoding:
-        seen[np.unique(window.gaps.row)] = True
+    seen[window.streams] = True
     decode_ms = float(((window.end - window.first)[seen & ~np.isnan(window.first)]).sum() / 1e6)
     chance = 0.0
     if decode_ms > 0:

@@ -68,8 +68,7 @@ def shared_stops(window: Window) -> SharedStops:
     stalls = window.stalls
     tolerance = max(ALIGNED_NS, 2.0 * (0.0 if np.isnan(window.median_gap_ms) else window.median_gap_ms) * 1e6)
     seen = np.zeros(window.n, dtype=bool)
-    if window.gaps.row.size:
-        seen[np.unique(window.gaps.row)] = True
+    seen[window.streams] = True
     # Whose timeline was not kept is known to have gone on if its longest gap is no stall.
     longest = window.done.ms("chunk_gap_max")
     with np.errstate(invalid="ignore"):

@@ -184,7 +184,7 @@ class Window:
     def median_gap_ms(self) -> float:
         """Median chunk gap; from the records' own summaries where no timeline was kept; NaN if there is neither."""
         if self.gaps.row.size:
-            return float(np.median(self.gaps.ms))
+            return _median_ms(self.gaps.length_ns)
         known = self.done.ms("chunk_gap_p50")
         known = known[~np.isnan(known)]
         return float(np.median(known)) if known.size else float("nan")
@@ -196,14 +196,28 @@ class Window:
         return STALL_MS if np.isnan(median) else max(STALL_MS, STALL_FACTOR * median)
 
     @cached_property
+    def streams(self) -> Ints:
+        """Rows of `done` of which a gap is known, in order."""
+        seen = np.zeros(self.n, dtype=bool)
+        seen[self.gaps.row] = True
+        rows: Ints = np.flatnonzero(seen)
+        return rows
+
+    @cached_property
+    def stall_places(self) -> Ints:
+        """Which of `gaps` are stalls, in order."""
+        return np.concatenate(
+            [np.empty(0, np.int64), *(part.at + np.flatnonzero(part.ms >= self.stall_ms) for part in self.gaps.parts())]
+        )
+
+    @cached_property
     def stalls(self) -> Stalls:
         """The stalls of all streams with a timeline."""
-        gaps = self.gaps
-        long = gaps.ms >= self.stall_ms
-        row = gaps.row[long]
+        gaps, long = self.gaps, self.stall_places
+        row, begin, length = gaps.row[long].astype(np.int64), gaps.begin_ns[long], gaps.length_ns[long]
         start = self.start[row]
-        excess = gaps.ms[long] - (self.median_gap_ms if gaps.row.size else 0.0)
-        return Stalls(row, start + gaps.begin_ns[long], start + gaps.end_ns[long], excess)
+        excess = length / 1e6 - (self.median_gap_ms if gaps.row.size else 0.0)
+        return Stalls(row, start + begin, start + (begin + length), excess)
 
     @cached_property
     def has_prefill(self) -> Mask:
@@ -346,6 +360,13 @@ class Window:
         """Preemptions of each row, `None` when no record knows."""
         counts = self.done.column("preemptions")
         return None if np.isnan(counts).all() else np.nan_to_num(counts, nan=0.0)
+
+
+def _median_ms(length_ns: NDArray[Any]) -> float:
+    """Median of durations in ns, in ms; as of the durations in ms, without an array of them."""
+    half = length_ns.size // 2
+    middle = np.partition(length_ns, [half - 1, half])[half - 1 : half + 1] if half else length_ns
+    return float(np.median(middle[-1 if length_ns.size % 2 else 0 :] / 1e6))
 
 
 def tail_of(values: Floats) -> Ints:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import TAIL_FIRST, figure, said
@@ -43,7 +46,7 @@ _HEADING: Final = re.compile(
 def options_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """An option that differs, and latency that follows it."""
     what = changed(observed)
-    for pair in pairs(observed.arms):
+    for pair in (*pairs(observed.arms), *pairs([_without_output(arm) for arm in observed.arms])):
         option = (
             _differs(pair.first, pair.second)
             or (what if _OPTION.search(what) else "")
@@ -84,12 +87,30 @@ def options_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     return None
 
 
+def _without_output(arm: Arm) -> Arm:
+    """More answers a request are more tokens a request: that is what the option does, no other work."""
+    keys = {name: value for name, value in arm.keys.items() if name != "output_tokens"}
+    values = {
+        name: item
+        for name, item in arm.values.items()
+        if item.quantity not in {"output_tokens", "n"} or _HEADING.search(item.label)
+    }
+    return msgspec.structs.replace(
+        arm,
+        keys=keys,
+        values={
+            name: msgspec.structs.replace(item, quantity="mean_n") if item.quantity == "n" else item
+            for name, item in values.items()
+        },
+    )
+
+
 def _differs(one: Arm, two: Arm) -> str:
     for name in one.keys.keys() & two.keys.keys():
         if _KEYS.match(name) and one.keys[name] != two.keys[name]:
             return f"{name} {one.keys[name]} and {two.keys[name]}"
     for value in one.values.values():
-        other = two.values.get(value.key)
+        other = next((item for item in two.values.values() if item.key == value.key), None)
         if other is None or other.value == value.value:
             continue
         if _KEYS.match(value.quantity) or _HEADING.search(value.label.replace("_", " ")):
@@ -98,8 +119,13 @@ def _differs(one: Arm, two: Arm) -> str:
 
 
 def _in_names(one: Arm, two: Arm) -> str:
-    first, second = (bool(_OPTION.search(said(arm))) for arm in (one, two))
-    return f"{one.name}, {two.name}" if first or second else ""
+    return f"{one.name}, {two.name}" if _names_option(said(one)) or _names_option(said(two)) else ""
+
+
+@lru_cache(maxsize=512)
+def _names_option(text: str) -> bool:
+    """Remembered: an arm stands in a hundred pairs."""
+    return _OPTION.search(text) is not None
 
 
 def _numbers(arm: Arm) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
@@ -128,11 +129,13 @@ def _of_version(pair: Pair, what: str) -> bool:
         not what and _OTHERS.search(" ".join([*headings, pair.first.label, pair.second.label]))
     ):
         return False
-    return bool(what) or (
-        _VERSION.search(said(pair.first)) is not None
-        and _VERSION.search(said(pair.second)) is not None
-        and _differs(pair)
-    )
+    return bool(what) or (_names_version(said(pair.first)) and _names_version(said(pair.second)) and _differs(pair))
+
+
+@lru_cache(maxsize=512)
+def _names_version(text: str) -> bool:
+    """Remembered: an arm stands in a hundred pairs."""
+    return _VERSION.search(text) is not None
 
 
 def _differs(pair: Pair) -> bool:

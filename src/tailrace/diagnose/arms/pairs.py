@@ -49,7 +49,12 @@ def loads(arm: Arm) -> dict[str, float]:
 
 def same_load(first: Arm, second: Arm) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(what is equal, what is not) of the loads that both arms name."""
-    here, there = loads(first), loads(second)
+    return _compared(loads(first), loads(second))
+
+
+def _compared(here: dict[str, float], there: dict[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if not here or not there:
+        return (), ()
     same: list[str] = []
     other: list[str] = []
     for name in here.keys() & there.keys():
@@ -61,16 +66,21 @@ def same_load(first: Arm, second: Arm) -> tuple[tuple[str, ...], tuple[str, ...]
 
 def unlike(first: Arm, second: Arm) -> list[str]:
     """The loads that both arms name and that differ, but for how many requests came: `output tokens 128 and 512`."""
-    return [item for item in same_load(first, second)[1] if not item.startswith("n ")]
+    return _more_than_n(same_load(first, second)[1])
+
+
+def _more_than_n(differs: tuple[str, ...]) -> list[str]:
+    return [item for item in differs if not item.startswith("n ")]
 
 
 def pairs(arms: Sequence[Arm]) -> Iterator[Pair]:
     """Every two arms of one table, form or run of benchmarks that were given the same work, in the order of roles, or
     of the rows.
     """
-    for first, second in combinations(arms, 2):
-        same, differs = same_load(first, second)
-        if unlike(first, second):
+    # Each arm is asked once: a hundred of them are five thousand pairs, and a dozen rules go through all.
+    for (first, here), (second, there) in combinations([(arm, loads(arm)) for arm in arms], 2):
+        same, differs = _compared(here, there)
+        if _more_than_n(differs):
             continue
         before = second.role is Role.BEFORE or first.role is Role.AFTER
         yield Pair(second, first, same, differs) if before else Pair(first, second, same, differs)

@@ -24,6 +24,8 @@ _TOOLS: Final = (
     ("genai-bench", re.compile(r"\bgenai-bench\s+benchmark\b")),
     ("tailrace bench", re.compile(r"\btailrace\s+bench\b")),
 )
+_ANY: Final = re.compile(r"bench|guidellm|genai-perf|aiperf|perf_analyzer", re.IGNORECASE)
+"""A word of each of them: asked of every line before the others are."""
 _ONE_VALUE: Final = {
     # their flag -> the name that rules ask for
     "request_rate": "request_rate", "rate": "request_rate", "qps": "request_rate",
@@ -51,6 +53,8 @@ def is_bench_command(text: str) -> bool:
 
 
 def _tool(text: str) -> str:
+    if _ANY.search(text) is None:
+        return ""
     found = next((name for name, mark in _TOOLS if mark.search(text)), "")
     # A sentence that mentions the tool is no command of it.
     return found if found and re.search(r"\s-{1,2}[a-zA-Z]|\\\s*$|\s(?:serve|run)\s*$", text) else ""

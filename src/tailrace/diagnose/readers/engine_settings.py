@@ -32,6 +32,7 @@ _PROGRAMS: Final = re.compile(
 _LOG: Final = re.compile(
     r"\b(?:INFO|WARNING|DEBUG|ERROR)\b.{0,40}\[\w+\.py:\d+\]|^\[?\d{4}-\d\d-\d\d[ T]\d\d:", re.MULTILINE
 )
+_CAPACITY: Final = re.compile(r"KV cache size:\s*([\d,]{1,20})\s*tokens")
 _TRITON: Final = re.compile(
     r"^[^\S\n]*(?:max_batch_size\s*:|dynamic_batching\s*\{|instance_group\s*[\[{:]|platform\s*:\s*\"|backend\s*:\s*\")",
     re.MULTILINE,
@@ -115,6 +116,11 @@ def _read_command(path: Path, name: str) -> Observed:
     settings = settings_of_words(words, source=name, line=first, lines=number)
     if not settings:
         raise InputError("no engine is started in it", place=str(path), remedy="Give the line that starts the engine.")
+    printed = _CAPACITY.search(text)
+    if printed is not None:
+        at = text.count("\n", 0, printed.start()) + 1
+        value = float(printed[1].replace(",", ""))
+        settings.append(Setting(name="kv_capacity_tokens", value=value, unit="tokens", place=Place(name, at)))
     return Observed(
         settings=settings,
         events=advice_on(read_words(words), source=name, line=first, lines=number),

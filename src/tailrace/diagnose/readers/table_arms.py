@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -71,7 +72,26 @@ def arms_of(grid: Grid, source: str, *, named: str = "", context: str = "") -> l
         arms = _of_tidy(grid, columns, tidy, source, named, default)
     else:
         arms = _of_rows(grid, columns, source, default)
-    return with_roles(arms)
+    return with_roles([_by_test(arm) for arm in arms])
+
+
+_TEST: Final = re.compile(r"(?:pp(\d+))?\s?\+?\s?(?:tg(\d+))?(?:\s?@\s?d\d+)?")
+
+
+def _by_test(arm: Arm) -> Arm:
+    """llama-bench tells in a column which of two things its rate is of: `pp512` reads a prompt, `tg128` decodes."""
+    found = _TEST.fullmatch(str(arm.keys.get("test", "")))
+    rate = arm.values.get("output_tok_s")
+    if found is None or rate is None or bool(found[1]) == bool(found[2]):
+        return arm
+    name = "prompt_tok_s" if found[1] else "decode_tok_s"
+    values = {key: item for key, item in arm.values.items() if key != "output_tok_s"}
+    length = ("prompt_tokens", float(found[1])) if found[1] else ("output_tokens", float(found[2]))
+    return msgspec.structs.replace(
+        arm,
+        keys={**arm.keys, length[0]: length[1]},
+        values={name: msgspec.structs.replace(rate, quantity=name), **values},
+    )
 
 
 def _column(grid: Grid, place: int) -> _Column:
@@ -235,8 +255,8 @@ def _of_rows(grid: Grid, columns: list[_Column], source: str, unit: str) -> list
 
 def _unique(arms: list[Arm]) -> list[Arm]:
     """Arms of one name get the conditions that tell them apart."""
-    names = [arm.name for arm in arms]
-    if len(set(names)) == len(names):
+    names = Counter(arm.name for arm in arms)
+    if len(names) == len(arms):
         return arms
     differing = [
         key
@@ -247,7 +267,7 @@ def _unique(arms: list[Arm]) -> list[Arm]:
     seen: dict[str, int] = {}
     for arm in arms:
         name = arm.name
-        if names.count(name) > 1:
+        if names[name] > 1:
             extra = [
                 _told(key, arm.keys[key]) for key in differing if key in arm.keys and str(arm.keys[key]) != arm.label
             ]
@@ -301,9 +321,12 @@ def _of_metrics(grid: Grid, columns: list[_Column], source: str, named: str, uni
                 keys, values, head, cell, Place(source, line), unit=unit, stat=stat, relative=relative, percent=percent
             )
     label, key = _from_caption(grid.caption)
+    corner = columns[0].head.label
     arms = []
     for name, (keys, values) in made.items():
         own = name or label or named or "table"
+        if name and len(corner.split()) > 1:
+            keys.setdefault(snake(corner), name)  # `after the client closed` above `1 s | 5 s`
         if key and label and not name:
             keys.setdefault(key, label)
         if values or keys:

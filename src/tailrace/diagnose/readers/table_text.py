@@ -12,21 +12,27 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
+from tailrace.diagnose.observed import Understood
 from tailrace.diagnose.readers.headings import decimal_comma, number
+from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.measure.dialect import UNREADABLE
 
-__all__ = ["TableText", "first_headings", "read_table"]
+__all__ = ["MOST_COLUMNS", "TableText", "first_headings", "read_table"]
 
 _DELIMITERS: Final = ",;\t|"
+MOST_COLUMNS: Final = 1_000
+"""Headings; cells under further ones are not kept. A table whose rows have each a key of their own has as many columns
+as rows, and cells by the square of them.
+"""
+MOST_CELLS: Final = 10_000_000
+"""With so many no heading is added any more: its cells above are holes, each a word of memory."""
 _MOST_EXAMPLES: Final = 5
 _SHOWN: Final = 80
 _FIELD_LIMIT: Final = 1 << 20
 _BRACES: Final = re.compile(r'\\.|["{}]', re.DOTALL)
 """Quotes and braces; a backslash takes what follows it along."""
 _RULE: Final = re.compile(r":?-{2,}:?$")
-_decode: Final = msgspec.json.Decoder().decode
+_decode: Final = decode_json
 
 
 class TableText:
@@ -43,6 +49,8 @@ class TableText:
         """The first few that were not, with their line."""
         self.delimiter = ""
         """Of the cells; empty for JSON."""
+        self.left: dict[str, int] = {}
+        """Headings beyond what is kept, with the line of their first cell; so many again at most."""
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -77,12 +85,32 @@ class TableText:
         for name, cell in row:
             column = self.columns.get(name)
             if column is None:
+                if len(self.columns) >= MOST_COLUMNS or at * len(self.columns) >= MOST_CELLS:
+                    if len(self.left) < MOST_COLUMNS:
+                        self.left.setdefault(name, line)
+                    continue
                 column = self.columns[name] = []
             if len(column) > at:
                 continue  # a heading that stands twice: the first cell is taken
             if len(column) < at:
                 column.extend([None] * (at - len(column)))
             column.append(cell)
+
+    def cut(self, source: str, form: str) -> list[Understood]:
+        """What is to be said of columns that were left out; nothing where none was."""
+        if not self.left:
+            return []
+        more = " or more" if len(self.left) >= MOST_COLUMNS else ""
+        return [
+            Understood(
+                source=source,
+                format=f"{form}: too many columns{more}, give those that matter",
+                understood=len(self.columns),
+                total=len(self.columns) + len(self.left),
+                what="columns",
+                examples=[f"{line}: {name[:_SHOWN]}" for name, line in list(self.left.items())[:3]],
+            )
+        ]
 
     def filled(self) -> TableText:
         """All columns brought to one length."""
