@@ -1,4 +1,3 @@
-# ruff: noqa: E501  (lines of logs are as long as they are)
 """Engines' lines inside JSON, inside cells of a table, in fences of an issue; requests with objects inside."""
 
 from __future__ import annotations
