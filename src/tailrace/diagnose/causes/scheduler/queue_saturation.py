@@ -30,8 +30,6 @@ __all__ = ["QueueSaturation"]
 QUEUE_SHARE: Final = 0.5
 AT_CAP: Final = 0.8
 LONG_SHARE: Final = 0.25
-COVERED: Final = 0.9
-"""Of the short requests' wait: the rest is chance."""
 
 
 class _Signs(NamedTuple):
@@ -137,13 +135,10 @@ class QueueSaturation(Cause):
         lost = window.lost
         wait = lost.engine_queue + (0.0 if window.reported else lost.first_token)
         signs = _signs(evidence, wait)
-        behind = waits_behind_prefill(window)
-        always = signs.overloaded and signs.load.begin_s == 0.0
-        if (not always or behind.covered_share >= COVERED) and HolLongPrefill().judge(evidence) is not None:
+        if not (signs.overloaded and signs.load.begin_s == 0.0) and HolLongPrefill().judge(evidence) is not None:
             # What short requests wait inside a long prefill is another cause's, unless more arrives than is served all
-            # the time: then they would wait behind short ones as well. Where nearly all of the wait lies inside one
-            # they do not, and a short window whose end is busy only looks like too little service.
-            wait = np.maximum(wait - behind.behind_ms, 0.0)
+            # the time: then they would wait behind short ones as well.
+            wait = np.maximum(wait - waits_behind_prefill(window).behind_ms, 0.0)
         explains = window.explain(self.code, wait)
         ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0) - lost.gateway_queue
         share = window.in_tail(wait) / max(window.in_tail(ttft), 1e-9)
