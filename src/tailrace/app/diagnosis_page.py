@@ -93,7 +93,9 @@ def _verdict(found: Diagnosis) -> Cell:
     banner += f"<p>{text(said, _LONG)}</p></div>" if said else "</div>"
     first = found.findings[0] if found.findings else None
     name = first.code if first is not None else "No cause found" if found.action != "none" else "Nothing is wrong"
-    pairs: list[tuple[str, object]] = [("To do", f"{found.action}: {first.advice}" if first else found.action)]
+    pairs: list[tuple[str, object]] = [
+        ("To do", f"{found.action}: {first.advice}" if first and first.advice else found.action)
+    ]
     if first is not None:
         pairs += [("Layer", first.layer), ("Stage", first.stage or ABSENT), ("How sure", _LEVELS[first.level])]
     inside = banner + facts(pairs, limit=_LONG)
