@@ -46,7 +46,9 @@ def test_the_page_holds_the_paragraph_the_evidence_and_the_requests():
     for part in (first.code, first.evidence[0].source, first.requests[0], "not explained", "Where the tail, or its"):
         assert part in page
     loads = re.findall(r"(?:src|href|url|action)\s*[=(]\s*[\"']?(https?:[^\"' )>]*)", page)
-    assert loads == [], "it opens offline: addresses stand in commands only"
+    assert loads == [], "it opens offline"
+    outside = re.sub(r"<code>.*?</code>", "", page, flags=re.DOTALL).replace("http://www.w3.org", "")
+    assert "http" not in outside.replace("http-equiv", ""), "addresses stand in commands to type, and nowhere else"
     assert page.count("<script") == 1  # the data of no picture: an empty object
 
 

@@ -35,7 +35,10 @@ def what_to_collect(observed: Observed) -> list[str]:
     out += _of_turns(observed)
     out += _of_arms(observed.arms)
     if not observed.table("requests"):
-        out.append("the requests one by one, as CSV or JSONL: send, first token, last token, tokens")
+        out.append(
+            "the requests one by one, as CSV or JSONL: send, first token, last token, tokens (vLLM's benchmark: "
+            "--save-result --save-detailed, SGLang's: --output-details, GuideLLM: its JSON)"
+        )
     if not (observed.series or observed.counters or observed.events):
         out.append(
             "the engine's log of the slow window, or two scrapes of its /metrics (preemptions, running, waiting, "

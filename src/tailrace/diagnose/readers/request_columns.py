@@ -89,6 +89,7 @@ _NOT_OURS: Final = frozenset(
     {
         *("method", "uri", "path", "url", "user_agent", "response_flags", "upstream_status"),
         *("t_recv", "utt_id", "speech_id", "level", "logger", "msg"),
+        *("span", "span_name", "span_id", "operation"),
     }
 )
 """Columns of access logs and of speech events: tables of their own."""
