@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.app.diagnosis_page import diagnosis_page, write_diagnosis
 from tailrace.model.errors import InputError
-from tailrace.model.finding import Diagnosis, Evidence, Finding, Layer, Level
+from tailrace.model.finding import Action, Diagnosis, Evidence, Finding, Layer, Level
 from tests.diagnose.simulated import UNCHUNKED, answer, as_client, as_gateway, served
 from tests.web.browser import Browser
 
@@ -64,6 +64,19 @@ def test_nothing_wrong_and_nothing_at_all_are_pages_too():
     page = diagnosis_page(few, title="t")
     assert "No cause found" in page
     assert "To collect next" in page
+
+
+def test_an_action_without_advice_ends_without_a_colon():
+    one = Finding(
+        code="INSUFFICIENT_EVIDENCE",
+        layer=Layer.VALIDITY,
+        stage="",
+        level=Level.INSUFFICIENT,
+        statement="",
+        evidence=[],
+    )
+    page = diagnosis_page(Diagnosis(findings=[one], summary="Cannot tell.", action=Action.COLLECT), title="t")
+    assert "<dd>collect</dd>" in page
 
 
 def test_foreign_text_is_escaped():
