@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tailrace.diagnose.observed import Observed, Rows
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.retries import AMPLIFIED, RISING
 from tailrace.model.finding import Evidence, Finding
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["retries_in_access"]
 
+MOST_ATTEMPTS: Final = 1e6
+"""Nobody tries one request more often: what says so is no count of attempts."""
 LEAST: Final = 10
 
 
@@ -28,7 +30,8 @@ def retries_in_access(cause: Cause, observed: Observed) -> Finding | None:
     if not tables:
         return None
     rows = max(tables, key=len)
-    attempts, count = np.nan_to_num(rows.numbers("attempts"), nan=1.0), _count(rows)
+    attempts, count = np.nan_to_num(rows.numbers("attempts"), nan=1.0), rows.counts()
+    attempts = np.where(attempts > MOST_ATTEMPTS, 1.0, attempts)
     status = rows.numbers("status")
     requests, tries = float(count.sum()), float((attempts * count).sum())
     ratio = tries / requests if requests else 0.0
@@ -102,7 +105,3 @@ def retries_in_access(cause: Cause, observed: Observed) -> Finding | None:
         rivals=rivals,
         disproof_checked=[f"second half {late:.2f} against {early:.2f} attempts a request"],
     )
-
-
-def _count(rows: Rows) -> np.ndarray:
-    return np.nan_to_num(rows.numbers("count"), nan=1.0) if rows.has("count") else np.ones(len(rows))
