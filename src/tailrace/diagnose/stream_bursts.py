@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.window import Window
 
-__all__ = ["StreamBursts", "stream_bursts"]
+__all__ = ["StreamBursts", "stream_bursts", "summary_bursts"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -20,6 +20,7 @@ INSTANT_SHARE: Final = 0.1
 """A gap is none if it is at most this much of the stream's mean gap (or `INSTANT_MS`, if that is more)."""
 LEAST_EVENTS: Final = 12
 MOST_INSTANT: Final = 0.5
+SUMMED: Final = "record:chunk_gap_p50_ns, record:chunk_gap_max_ns"
 
 
 class StreamBursts(NamedTuple):
@@ -39,6 +40,8 @@ class StreamBursts(NamedTuple):
     """Time between two bursts (median of the stream), NaN where there is one burst only."""
     spread: Floats
     """Its quartile distance over its median, NaN for fewer than four bursts."""
+    source: str = "timeline"
+    """Where that was read."""
 
     def of(self, rows: Mask) -> StreamBursts:
         """Those among `rows`, a mask over `Window.done`."""
@@ -51,6 +54,7 @@ class StreamBursts(NamedTuple):
             self.first[keep],
             self.gap_ms[keep],
             self.spread[keep],
+            self.source,
         )
 
 
@@ -60,6 +64,23 @@ def stream_bursts(window: Window) -> StreamBursts:
         window.found[StreamBursts] = _bursts(window)
     found: StreamBursts = window.found[StreamBursts]
     return found
+
+
+def summary_bursts(window: Window) -> StreamBursts:
+    """The same from what every record has, its gaps' median and maximum: where the median gap is none, at least half of
+    the events came with the one before; the longest gap is the time between two bursts.
+    """
+    done = window.done
+    count, middle, longest = done.column("chunk_gap_count"), done.ms("chunk_gap_p50"), done.ms("chunk_gap_max")
+    whole = done.ms("e2e_last_token") - done.ms("ttft")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = whole / count
+        rows = np.flatnonzero((count + 1 >= LEAST_EVENTS) & ~np.isnan(middle) & ~np.isnan(mean))
+        none = (middle <= np.maximum(INSTANT_MS, INSTANT_SHARE * mean))[rows]
+        at_once = (longest <= INSTANT_MS)[rows]
+        events = np.where(at_once, count[rows] + 1.0, np.clip(longest[rows] / mean[rows], 1.0, count[rows] + 1.0))
+    gap = np.where(at_once, np.nan, longest[rows])
+    return StreamBursts(rows, none, at_once, events, events, gap, np.full(rows.size, np.nan), SUMMED)
 
 
 def _bursts(window: Window) -> StreamBursts:

@@ -54,7 +54,7 @@ def _level(item: Finding) -> Level:
 
 def answering(findings: list[Finding], kinds: set[str]) -> list[Finding]:
     """Ranked findings; where requests fail and nothing else is wrong, those that end requests stand first."""
-    if kinds != {"failures"}:
+    if not kinds & {"failures", "fails_more"} or kinds - {"failures", "fails_more", "moved"}:
         return findings
     return sorted(findings, key=lambda item: item.code not in ENDS_REQUESTS)
 

@@ -111,7 +111,7 @@ def _attempt(
         changed = fault.change(setting, strength, _generator(seeds[2]))
         seen = _run(changed, seeds[1])
         faulty = measure(seen.flows)
-        if differs(healthy, faulty) and _noticed(earlier, bounds, faulty):
+        if differs(healthy, faulty) and _noticed(earlier, bounds, faulty, healthy):
             shown = {"gpu": setting.gpu_signals, "host": setting.host_signals}.get(fault.signals, True)
             return _told(
                 kind=fault.kind,
@@ -133,9 +133,9 @@ def _attempt(
     return None
 
 
-def _noticed(earlier: Seen | None, bounds: Bounds, faulty: Measures) -> bool:
+def _noticed(earlier: Seen | None, bounds: Bounds, faulty: Measures, healthy: Measures) -> bool:
     """Whoever has only what production has would see it: it breaks a promise, or differs from the window before."""
-    return breaks(bounds, faulty) or (earlier is not None and differs(measure(earlier.flows), faulty))
+    return breaks(bounds, faulty, healthy) or (earlier is not None and differs(measure(earlier.flows), faulty))
 
 
 def _generator(seed: np.random.SeedSequence) -> np.random.Generator:
