@@ -15,7 +15,7 @@ from tailrace.diagnose.window import Window
 from tailrace.model.finding import Finding
 from tailrace.stats.student import t_quantile
 
-__all__ = ["ThanBefore"]
+__all__ = ["ThanBefore", "grown"]
 
 Floats = NDArray[np.float64]
 
@@ -71,16 +71,7 @@ class ThanBefore:
             return None
         self._judged(code)
         old = earlier.now.explained.get(code, np.zeros(earlier.now.n))
-        a, b = _blocks(earlier.now, old), _blocks(self._evidence.now, now)
-        if min(a.size, b.size) < BLOCKS:
-            return None
-        variances = [float(side.var(ddof=1)) / side.size for side in (a, b)]
-        error = float(np.sqrt(sum(variances)))
-        difference = float(b.mean() - a.mean())
-        if error <= 0.0:
-            return difference > 0.0
-        freedom = sum(variances) ** 2 / sum(value**2 / (BLOCKS - 1) for value in variances)
-        return difference > t_quantile(1.0 - ERRORS, freedom) * error
+        return grown(_in_order(earlier.now, old), _in_order(self._evidence.now, now))
 
     def _judged(self, code: str) -> Finding | None:
         earlier = self.earlier
@@ -92,10 +83,22 @@ class ThanBefore:
         return self._found[code]
 
 
-def _blocks(window: Window, values: Floats) -> Floats:
-    """Means over blocks of equally many requests in the order of their start."""
-    if values.size < 2 * BLOCKS:
-        return np.empty(0)
-    ordered = values[np.argsort(window.start, kind="stable")]
-    means: Floats = np.array([part.mean() for part in np.array_split(ordered, BLOCKS)])
-    return means
+def grown(before: Floats, now: Floats) -> bool | None:
+    """Whether the mean of `now` is above that of `before` beyond chance (one-sided, `ERRORS`), both in order of time.
+
+    Welch's test of block means; `None` where there are too few for blocks.
+    """
+    if min(before.size, now.size) < 2 * BLOCKS:
+        return None
+    a, b = (np.array([part.mean() for part in np.array_split(side, BLOCKS)]) for side in (before, now))
+    variances = [float(side.var(ddof=1)) / BLOCKS for side in (a, b)]
+    difference = float(b.mean() - a.mean())
+    if not any(variances):
+        return difference > 0.0
+    freedom = sum(variances) ** 2 / sum(value**2 / (BLOCKS - 1) for value in variances)
+    return difference > t_quantile(1.0 - ERRORS, freedom) * float(np.sqrt(sum(variances)))
+
+
+def _in_order(window: Window, values: Floats) -> Floats:
+    ordered: Floats = values[np.argsort(window.start, kind="stable")]
+    return ordered
