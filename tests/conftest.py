@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tailrace.diagnose.broken_rules import BrokenRules
 from tests.children import SESSION_MARK, Child, leftovers, tailrace_command
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +39,10 @@ settings.register_profile("test", deadline=None, suppress_health_check=_QUIET)
 settings.register_profile("ci", deadline=None, suppress_health_check=_QUIET, print_blob=True)
 settings.register_profile("all", deadline=None, suppress_health_check=_QUIET, print_blob=True, max_examples=1000)
 settings.load_profile(TIER if TIER in TIERS else "test")
+
+
+# A rule that fails is left out of a diagnosis, and named: here it fails the test that met it.
+BrokenRules.strict = True
 
 
 # -- what tests may need
@@ -116,7 +121,9 @@ NEEDS: dict[str, Callable[[], str | None]] = {
 def pytest_configure(config: pytest.Config) -> None:
     if TIER not in TIERS:
         raise pytest.UsageError(f"TAILRACE_TIER={TIER!r}: choose one of {', '.join(TIERS)}")
-    os.environ[SESSION_MARK] = uuid.uuid4().hex
+    if not hasattr(config, "workerinput"):
+        # A worker of pytest-xdist inherits the mark, and leaves the look for what was left behind to its controller.
+        os.environ[SESSION_MARK] = uuid.uuid4().hex
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell without job control starts background commands that way, and children inherit it: they would hear no
         # Ctrl-C of ours.
@@ -226,7 +233,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _seconds[suite] = _seconds.get(suite, 0.0) + report.duration
 
 
+@pytest.hookimpl(trylast=True)  # pytest-xdist ends its workers first
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        return
     found = leftovers(os.environ[SESSION_MARK])
     session.config.stash[_LEFT] = found
     for pid, _ in found:

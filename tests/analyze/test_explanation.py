@@ -146,3 +146,54 @@ def test_the_order_of_rows_does_not_matter():
     shuffled = table.where(order)
     assert worst_row(shuffled) == int(np.flatnonzero(order == row)[0])
     assert explain(shuffled, worst_row(shuffled)) == explain(table, row)
+
+
+def queued(name: str, start_ms: float, *, in_lane: float, engine: float, **more: object) -> RequestRecord:
+    """One that waited `in_lane` ms at the gateway; the engine's first token came `engine` ms after it was sent."""
+    plain = {
+        "ttft_upstream_ns": round(engine * MS), "queue_gateway_ns": round(in_lane * MS), "slow": ("ttft",),
+        "queue_ns": round(in_lane * MS), "prefill_ns": round(engine * MS),
+    }  # fmt: skip
+    return streamed(name, start_ms, ttft=in_lane + engine, **{**plain, **more})
+
+
+def test_what_it_waited_in_its_lane_counts_and_is_told():
+    """The engine's own first token is counted from when it had the request: not from when the client sent it."""
+    table = RecordTable.from_records(
+        [
+            queued("victim", 0, in_lane=1700, engine=1200, prompt=10_000),
+            queued("long ago", -2000, in_lane=1000, engine=500, prompt=10_000),
+            queued("neighbour", -300, in_lane=1500, engine=600, prompt=9_000),
+            streamed("normal", 5000, ttft=50),
+        ]
+    )
+    told = explain(table, 0)
+    wait = told.waits[0]
+    assert (wait.begin_ms, wait.length_ms, wait.in_lane_ms) == (0.0, 2900.0, 1700.0)
+    # Sent to the engine at 1,200 ms, first token at 1,800: not 1,500 ms before that.
+    assert [(one.request_id, one.begin_ms, one.end_ms) for one in wait.neighbours] == [("neighbour", 1200.0, 1800.0)]
+    assert "took 2,900 ms" in told.sentences[0]
+    assert "1,700 ms of that it waited for its turn in lane chat" in told.sentences[0]
+
+
+def test_a_neighbour_that_does_not_stream_has_its_prompt_computed_too():
+    stalled = streamed("victim", 0, gaps=(20.0,) * 10 + (1000.0,) + (20.0,) * 20, slow=("gap",))
+    whole = RequestRecord(
+        request_id="whole", start_unix_ns=10**18 + 250 * MS, e2e_ns=3000 * MS, outcome=OutcomeKind.COMPLETED,
+        stream=False, prompt_tokens=8000, output_tokens=100, queue_ns=50 * MS, prefill_ns=990 * MS,
+        decode_ns=1960 * MS, lane="docs",
+    )  # fmt: skip
+    told = explain(RecordTable.from_records([stalled, whole]), 0)
+    assert [one.request_id for one in told.waits[0].neighbours] == ["whole"]
+    assert told.waits[0].neighbours[0].inside_ms == pytest.approx(990.0)
+
+
+def test_a_longer_answer_is_no_slower_one():
+    """Twice the tokens at the same pace: the time that they take is no finding."""
+    records = [streamed("long", 0, gaps=(20.0,) * 58, slow=("e2e",)), streamed("normal", 9000, gaps=(20.0,) * 29)]
+    told = explain(RecordTable.from_records(records), 0)
+    assert told.sentences == ["Nothing in it waited noticeably."]
+    slower = streamed("slower", 0, gaps=(40.0,) * 58, slow=("tpot",))
+    told = explain(RecordTable.from_records([slower, records[1]]), 0)
+    said = "decode took 1,179 ms more than 2.0 times the tokens account for (2,320 against 580 ms)"
+    assert told.sentences == [f"Beside normal, a normal request much like it, {said}."]

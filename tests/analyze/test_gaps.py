@@ -1,3 +1,5 @@
+import tracemalloc
+
 import msgspec
 import numpy as np
 from hypothesis import given
@@ -5,6 +7,8 @@ from hypothesis import strategies as st
 
 from tailrace.analyze.gaps import longest_wait_ms, pooled_gaps, token_stamps
 from tailrace.model.timeline import EventKind, Timeline
+from tailrace.store.table import RecordTable
+from tailrace.store.timelines import Packed, Timelines
 from tests.analyze.tables import request, table
 
 
@@ -63,3 +67,58 @@ def test_nothing_is_no_gap():
     gaps = pooled_gaps(table([request(0)]), np.arange(1))
     assert gaps.row.size == 0
     assert gaps.ms.tolist() == []
+
+
+def test_blocks_are_the_same_events_whatever_their_size_and_whatever_was_chosen():
+    records = [request(n, gaps_ms=[10 + n] * (n % 7), timeline=n % 5 != 4) for n in range(60)]
+    timelines = table(records).timelines
+    for chosen in (np.arange(60), np.arange(0, 60, 3), np.array([50, 3, 7])):
+        whole = timelines.events(chosen)
+        for most in (1, 9, 10_000):
+            blocks = list(timelines.blocks(chosen, most))
+            for name in whole._fields:
+                parts = [getattr(block, name) for block in blocks]
+                assert np.concatenate(parts).tolist() == getattr(whole, name).tolist(), name
+    assert list(timelines.blocks(np.empty(0, dtype=np.int64))) == []
+
+
+def test_parts_are_all_gaps_in_order_and_cut_no_request_in_two():
+    records = [request(n, gaps_ms=[10 + n, 5] * (n % 7)) for n in range(40)]
+    gaps = pooled_gaps(table(records), rows(records))
+    for most in (1, 5, 10_000):
+        parts = list(gaps.parts(most))
+        assert np.concatenate([part.row[part.owner] for part in parts]).tolist() == gaps.row.tolist()
+        assert np.concatenate([part.ms for part in parts]).tolist() == gaps.ms.tolist()
+        assert [part.at for part in parts] == np.cumsum([0, *(part.ms.size for part in parts[:-1])]).tolist()
+        seen = np.concatenate([part.row for part in parts])
+        assert np.unique(seen).size == seen.size
+        assert sum(int(part.size.sum()) for part in parts) == gaps.row.size
+
+
+def test_a_gap_of_hours_is_as_long_as_it_was():
+    record = request(0, gaps_ms=[10, 7_200_000])
+    gaps = pooled_gaps(table([record, request(1, gaps_ms=[3])]), np.arange(2))
+    assert gaps.ms.tolist() == [10.0, 7_200_000.0, 3.0]
+    assert gaps.end_ns.tolist() == (gaps.begin_ns + gaps.length_ns).tolist()
+
+
+def test_a_million_gaps_are_laid_out_in_twenty_bytes_each():
+    streams, events = 2_000, 500
+    at = np.tile(np.arange(events) * 20_000_000, streams)
+    held = Packed(
+        np.arange(streams + 1) * events,
+        at,
+        np.zeros(at.size, np.int8),
+        np.ones(at.size, np.int32),
+        np.zeros(streams, np.int64),
+        {},
+    )
+    records = RecordTable(table([request(0)] * streams).columns, Timelines(np.arange(streams), held))
+    tracemalloc.start()
+    gaps = pooled_gaps(records, np.arange(streams))
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert gaps.row.size == streams * (events - 1)
+    assert kept < 22 * gaps.row.size
+    # Wide arrays of all gaps at once, and what is masked of them, were five times that.
+    assert peak < 60 * gaps.row.size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from tailrace.app.alert_delivery import Delivery
@@ -85,6 +86,40 @@ def test_a_token_that_no_header_carries_does_not_end_the_sending() -> None:
     assert asyncio.run(error_of(lambda writer: None, token="a\nb"))
 
 
+def of(key: str, state: State = State.FIRING, text: str = "") -> Said:
+    plain = said()
+    return msgspec.structs.replace(plain, alert=msgspec.structs.replace(plain.alert, key=key, state=state, text=text))
+
+
+def waiting(delivery: Delivery) -> list[tuple[str, str, str]]:
+    async def all_of_them() -> list[Said]:
+        return [await delivery._next() for _ in range(delivery.view()["waiting"])]
+
+    return [(one.alert.key, one.alert.state.value, one.alert.text) for one in asyncio.run(all_of_them())]
+
+
+def test_alarms_of_many_lanes_at_once_all_find_room() -> None:
+    delivery = Delivery(ReceiverConfig(url="http://127.0.0.1:1/x"))
+    for lane in range(400):
+        delivery.offer(of(f"lane{lane}/ttft_p99/quantile 5m"))
+    assert (delivery.view()["waiting"], delivery.counts["dropped"]) == (400, 0)
+    for lane in range(2000):
+        delivery.offer(of(f"more{lane}"))
+    assert (delivery.view()["waiting"], delivery.counts["dropped"]) == (1000, 1400)
+
+
+def test_what_is_said_again_takes_no_second_place_and_the_last_word_is_how_it_is() -> None:
+    delivery = Delivery(ReceiverConfig(url="http://127.0.0.1:1/x"))
+    for text in ("first", "again"):
+        delivery.offer(of("a", text=text))
+    delivery.offer(of("b"))
+    delivery.offer(of("a", State.RESOLVED))
+    assert waiting(delivery) == [("a", "firing", "again"), ("b", "firing", ""), ("a", "resolved", "")]
+    for state in (State.FIRING, State.RESOLVED, State.FIRING):
+        delivery.offer(of("a", state))
+    assert waiting(delivery) == [("a", "firing", "")]
+
+
 def burn(**keys: object) -> BurnConfig:
     return BurnConfig(**{"rate": 14.4, "long": Duration(3600 * 10**9), "short": Duration(300 * 10**9), **keys})  # type: ignore[arg-type]
 
@@ -120,3 +155,14 @@ def test_every_severity_that_a_rule_has_is_taken() -> None:
 def test_a_diagnosis_of_nothing_is_refused(keys: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(keys))):
         check_diagnosis(DiagnosisConfig(**keys), place="diagnosis")  # type: ignore[arg-type]
+
+
+def test_a_rule_that_is_there_twice_is_refused() -> None:
+    section = AlertsConfig(burn=[burn(), burn(severity="ticket")])
+    with pytest.raises(ConfigError, match=r"burn\[1\].*same rule"):
+        check_alerts(section, {"default": {"ttft_p99": 1}}, place="alerts")
+
+
+def test_a_window_that_reaches_beyond_what_is_kept_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"quantile_window.*7d"):
+        check_alerts(AlertsConfig(quantile_window=Duration(8 * 86_400 * 10**9)), {}, place="alerts")

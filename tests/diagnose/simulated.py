@@ -31,11 +31,14 @@ def served(
     output=(60, 300),
     preset="a100-llama3-8b",
     speed=1.0,
+    at=None,
     **knobs,
 ):
-    """Poisson arrivals of chat with some documents, served to the end; one record a request, in order of arrival."""
+    """Poisson arrivals (or those of `at`) of chat with some documents, served to the end; one record a request, in
+    order of arrival.
+    """
     rng = np.random.default_rng(seed)
-    at = np.cumsum(rng.exponential(1e12 / rate, n)).astype(np.int64)
+    at = np.cumsum(rng.exponential(1e12 / rate, n)).astype(np.int64) if at is None else at
     requests = []
     for i in range(n):
         long = rng.random() < long_share
@@ -47,6 +50,14 @@ def served(
     start = {name: getattr(chosen.knobs, name) for name in EngineKnobs.__struct_fields__}
     run = VirtualRun(EngineKnobs(**{**start, **knobs}), chosen.cost(speed=speed), unix_ns=WALL, keep_timelines="all")
     return tuple(sorted(run.records(requests), key=lambda record: record.start_unix_ns))
+
+
+def traffic(*counts_and_rates, seed=1):
+    """Arrivals (ps) of `count, rate, count, rate, ...`: Poisson at one rate after the other."""
+    rng = np.random.default_rng(seed)
+    pairs = zip(counts_and_rates[::2], counts_and_rates[1::2], strict=True)
+    gaps = [rng.exponential(1e12 / rate, count) for count, rate in pairs]
+    return tuple(np.cumsum(np.concatenate(gaps)).astype(np.int64).tolist())
 
 
 def as_gateway(records, **extra):

@@ -261,7 +261,7 @@ FOUND = [
     ),
     pytest.param(
         "FE_CPU_STARVED",
-        ("suspected", "consistent"),
+        ("suspected",),
         ["nr_periods 3000\nnr_throttled 1800\nthrottled_usec 90000000\n"],
         id="cpu throttle",
     ),

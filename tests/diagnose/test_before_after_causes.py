@@ -75,6 +75,12 @@ def test_every_token_slower_at_an_equal_batch():
     assert finding is not None
     assert (finding.layer, finding.level, finding.action) == (Layer.COMPUTE, Level.CONSISTENT, Action.FIX)
     assert "tokens" in finding.relation
+    # Excess a token x its tokens, of the very requests of the tail: they are what it explains.
+    assert result.tail.by_finding[SLOW] > 0.8 * result.tail.lost_ms
+    tokens = evidence(steady(0.7)).now
+    pace = next(item.value for item in finding.evidence if item.name == "pace_ms")
+    mean = float(tokens.done.column("output_tokens")[tokens.tail].mean())
+    assert result.tail.by_finding[SLOW] == pytest.approx(0.3 * pace * mean, rel=0.35)
 
 
 def test_a_new_version_says_roll_back():

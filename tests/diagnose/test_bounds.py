@@ -7,17 +7,18 @@ import pytest
 from tailrace.analyze.attribution.mix_split import NAMED_SHARE
 from tailrace.cli.objectives import parse_objectives
 from tailrace.diagnose.causes.mix.mix_shift import MixShift
-from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, Waits, waits_behind_prefill
+from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
 from tailrace.diagnose.causes.scheduler.prefill_steals_decode import PrefillStealsDecode
-from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
+from tailrace.diagnose.prefill_stalls import prefill_stalls
 from tests.diagnose.simulated import UNCHUNKED, answer, as_client, as_gateway, codes, evidence, served
 from tests.diagnose.test_before_after_causes import MIX, before, one_lane
 from tests.diagnose.test_gateway_causes import LANE, READER, held, slow_readers
 
 
-def judged(cause, kind, compute, view, changes, **load):
+def judged(cause, compute, view, changes, **load):
     seen = evidence(view(served(**load)))
-    seen.now.found[kind] = compute(seen.now)._replace(**changes(compute(seen.now)))
+    # The window remembers an answer by the function that computes it: every rule that asks gets the moved one.
+    seen.now.answers[compute.__wrapped__] = compute(seen.now)._replace(**changes(compute(seen.now)))
     return cause.judge(seen)
 
 
@@ -36,7 +37,7 @@ STOLEN = {
 
 @pytest.mark.parametrize(("changes", "fires"), STOLEN.values(), ids=STOLEN)
 def test_prefill_steals_decode(changes, fires):
-    finding = judged(PrefillStealsDecode(), PrefillStalls, prefill_stalls, as_gateway, changes, **UNCHUNKED)
+    finding = judged(PrefillStealsDecode(), prefill_stalls, as_gateway, changes, **UNCHUNKED)
     assert (finding is not None) == fires
 
 
@@ -46,7 +47,7 @@ def test_prefill_steals_decode_from_a_client_needs_the_proportion():
         return {"relation": found.relation._replace(error=0.5)}
 
     def judge(changes):
-        return judged(PrefillStealsDecode(), PrefillStalls, prefill_stalls, as_client, changes, **UNCHUNKED)
+        return judged(PrefillStealsDecode(), prefill_stalls, as_client, changes, **UNCHUNKED)
 
     assert judge(lambda _: {}) is not None
     assert judge(loose) is None
@@ -65,7 +66,7 @@ BEHIND = {
 @pytest.mark.parametrize(("changes", "fires"), BEHIND.values(), ids=BEHIND)
 def test_hol_long_prefill(changes, fires):
     load = {"rate": 6.0, "max_num_batched_tokens": 512}
-    finding = judged(HolLongPrefill(), Waits, waits_behind_prefill, as_gateway, changes, **load)
+    finding = judged(HolLongPrefill(), waits_behind_prefill, as_gateway, changes, **load)
     assert (finding is not None) == fires
 
 

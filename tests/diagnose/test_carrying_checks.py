@@ -7,8 +7,11 @@ import pytest
 from tailrace.app.diagnose import diagnose_sources
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.causes.validity.warm_up import WarmUp
-from tailrace.model.finding import Action, Level
+from tailrace.diagnose.readers.source import read_source
+from tailrace.diagnose.steady_part import steady_observed
+from tailrace.model.finding import Action, Level, Part
 from tailrace.model.outcome import OutcomeKind, Reason
+from tests.diagnose.machines import delayed
 from tests.diagnose.simulated import MS, answer, as_gateway, served
 from tests.diagnose.test_metric_observations import AFTER, BEFORE, histogram, seen
 from tests.diagnose.test_validity_causes import diagnosed, found, table, told
@@ -178,6 +181,45 @@ def test_a_slow_first_minute_is_told_with_the_tail_without_it():
     assert warm_ups(answer(warm(records, 10_000, 8))) == []
 
 
+def slow_start(records):
+    begin = min(record.start_unix_ns for record in records)
+    return delayed(records, [(begin, begin + 50 * 10**9)], 20_000)
+
+
+def test_the_answer_is_that_of_the_steady_part_and_both_are_told():
+    # Short requests wait behind documents all the time; the first minute is slow besides.
+    records = as_gateway(served(rate=6.0, n=1500, max_num_batched_tokens=512))
+    cold = slow_start(records)
+    result = answer(cold)
+    assert warm_ups(result)
+    first = result.findings[0]
+    assert (first.code, first.part) == ("SCHED_HOL_LONG_PREFILL", Part.STEADY)
+    assert result.tail.lost_ms < 0.5 * answer(cold[:500]).tail.lost_ms, "the tail is that of the steady part"
+    assert "came once it was warm; with the start in it, it was " in result.steady
+    assert result.steady in result.paragraph
+    assert answer(records).steady == ""
+
+
+def test_a_start_that_alone_is_slow_says_what_holds_once_it_is_warm():
+    result = answer(slow_start(as_gateway(served(rate=4.0, n=900, long_share=0.0))))
+    assert warm_ups(result)
+    assert result.steady.startswith("That holds for the start alone. Once warm (n = ")
+    assert "Nothing is wrong: TTFT p99" in result.steady
+    assert {finding.part for finding in result.findings} <= {Part.START}
+
+
+def test_a_log_with_a_warm_up_is_judged_again_without_its_first_minute(tmp_path):
+    waits = "Waiting: 0 reqs"
+    slow = log([20] * 6 + [200] * 30).splitlines()
+    (tmp_path / "vllm.log").write_text(
+        "\n".join(line.replace(waits, "Waiting: 9 reqs") if i < 5 else line for i, line in enumerate(slow)) + "\n"
+    )
+    late = steady_observed(read_source(str(tmp_path / "vllm.log"), None).observed)
+    assert {len(item) for item in late.series} == {30}
+    result = diagnose_sources([str(tmp_path / "vllm.log")])
+    assert all(item.part is not Part.STEADY for item in result.findings), "nothing is wrong once it is warm"
+
+
 def log(rates, extra=""):
     lines = [
         f"INFO 05-11 17:{i // 6:02d}:{i % 6}0 [loggers.py:271] Engine 000: Avg prompt throughput: 100.0 tokens/s, Avg "
@@ -196,8 +238,6 @@ JIT = (
 
 @pytest.mark.parametrize(("extra", "level"), [("", Level.SUSPECTED), (JIT, Level.CONSISTENT)])
 def test_a_log_that_begins_slow(tmp_path, extra, level):
-    from tailrace.diagnose.readers.source import read_source
-
     path = tmp_path / "vllm.log"
     path.write_text(log([20] * 6 + [200] * 30, extra))
     finding = WarmUp().observe(read_source(str(path), None).observed)

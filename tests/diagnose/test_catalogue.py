@@ -67,10 +67,13 @@ def test_a_code_fires_and_not_on_a_near_miss_and_less_surely_with_less(scene, tm
 
 
 def literals():
-    """Place -> the text of each `verify` that stands as such in a rule."""
+    """Place -> the text of each `verify` that stands as such in a rule, or of a constant that holds a command."""
     for path in sorted(Path(diagnose.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.keyword) and node.arg == "verify":
+            named = (
+                isinstance(node, (ast.Assign, ast.AnnAssign)) and "tailrace " in ast.unparse(node.value or node)[:12]
+            )
+            if named or (isinstance(node, ast.keyword) and node.arg == "verify"):
                 text = node.value
                 while isinstance(text, ast.BinOp):
                     text = text.left

@@ -6,10 +6,12 @@ import pytest
 
 from tailrace.cli.objectives import parse_objectives
 from tailrace.diagnose import causes
+from tailrace.diagnose.broken_rules import BrokenRules
 from tailrace.diagnose.cause import layer_of
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.engine import diagnose, rank
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Arm, Observed
 from tailrace.diagnose.symptoms import more_often_than, symptoms
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
 from tailrace.model.measurement import ClientHealth
@@ -26,6 +28,79 @@ def test_with_nothing_wrong_it_says_so(seed, view):
     assert result.summary.startswith("Nothing is wrong: TTFT p99")
     assert "n = 600" in result.summary
     assert "objective p99 <= 500 ms" in result.summary
+
+
+def test_of_few_requests_it_says_what_cannot_be_told_and_how_many_more_are_needed():
+    calm = as_gateway(served(rate=4.0, long_share=0.0))
+    result = answer(calm[:60])
+    assert (result.findings, result.action) == ([], Action.COLLECT)
+    assert result.summary.startswith(
+        "Nothing is wrong that these requests can show, but the p99 of TTFT and TPOT cannot be told from 60 requests: "
+        "440 more are needed. Seen: TTFT p90 "
+    )
+    assert result.next_evidence == ["440 more completed requests: the p99 of TTFT and TPOT cannot be told from these"]
+    assert result.paragraph == result.summary
+    # An objective that so many can test is told; with enough requests nothing is left open.
+    p90 = answer(calm[:60], objectives=parse_objectives(["ttft_p90=500ms"]))
+    assert p90.summary.startswith("Nothing is wrong: TTFT p90 ")
+    mixed = answer(calm[:60], objectives=parse_objectives(["ttft_p90=500ms", "tpot_p99=80ms"])).summary
+    assert "but the p99 of TPOT cannot be told from 60 requests" in mixed
+    assert answer(calm).summary.startswith("Nothing is wrong: ")
+
+
+def test_the_paragraph_speaks_of_the_objective_that_is_broken():
+    # Most of what the slowest lose is decoding; what was promised and not kept is the first token.
+    records = as_gateway(served(rate=3.0, n=800, long_share=0.0, short_tokens=(300, 6000), output=(40, 160)))
+    result = answer(records, objectives=parse_objectives(["ttft_p95=300ms"]))
+    assert (result.tail.metric, result.tail.quantile, result.tail.objective_ms) == ("ttft", 0.95, 300.0)
+    assert result.paragraph.startswith(f"The p95 of the time to first token is {result.tail.p_ms:,.0f} ms (objective ")
+    result = answer(records, objectives=parse_objectives(["tpot_p99=20ms"]))
+    assert (result.tail.metric, result.tail.objective_ms) == ("tpot", 20.0)
+
+
+class HoleError(Exception):
+    """What a defect of a rule may raise."""
+
+
+def test_a_rule_that_fails_is_named_and_the_others_answer(monkeypatch):
+    monkeypatch.setattr(BrokenRules, "strict", False)
+    records = as_gateway(served(**UNCHUNKED))
+    whole = answer(records)
+    for code, where in (("SCHED_HOL_LONG_PREFILL", "judge"), ("METRIC_GAP", "judge"), ("LB_SKEW", "cannot_run")):
+        cause = next(one for one in CAUSES if one.code == code)
+
+        def fails(*_):
+            raise HoleError("a hole in the table")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(cause), where, fails)
+            result = answer(records)
+        (said,) = [one for one in result.not_understood if code in one]
+        assert said.startswith(f"{code}: this rule failed on this evidence and was left out (HoleError: a hole in the ")
+        assert result.findings[0].code == whole.findings[0].code
+        assert result.paragraph
+
+
+def test_a_rule_on_foreign_evidence_that_fails_is_named_too(monkeypatch):
+    monkeypatch.setattr(BrokenRules, "strict", False)
+    seen = Observed(arms=[Arm(name="a"), Arm(name="b")])
+
+    def fails(*_):
+        raise KeyError("batch")
+
+    monkeypatch.setattr(type(next(one for one in CAUSES if one.code == "LB_SKEW")), "observe", fails)
+    result = diagnose(EvidenceSet(RecordTable.empty(), observed=seen))
+    assert any(one.startswith("LB_SKEW: this rule failed") for one in result.not_understood)
+    assert result.findings[0].code == "INSUFFICIENT_EVIDENCE"
+
+
+def test_in_tests_a_rule_that_fails_is_raised(monkeypatch):
+    def fails(*_):
+        raise HoleError
+
+    monkeypatch.setattr(type(next(one for one in CAUSES if one.code == "LB_SKEW")), "cannot_run", fails)
+    with pytest.raises(HoleError):
+        answer(as_gateway(served(**UNCHUNKED)))
 
 
 def test_a_quantile_over_its_objective_that_may_be_chance_says_so():
@@ -59,7 +134,7 @@ def test_documents_are_judged_by_their_own_objective_only():
 def test_small_samples_name_what_they_lack():
     result = answer(as_gateway(served(**UNCHUNKED))[:150])
     assert result.findings[0].code == "SCHED_PREFILL_STEALS_DECODE"
-    assert "500 completed requests for a p99 (n = 150)" in result.needs
+    assert "350 more completed requests: 500 support a p99 (n = 150)" in result.needs
 
 
 def test_too_few_requests_are_an_honest_answer():
@@ -165,6 +240,7 @@ def test_a_slow_tail_without_a_known_cause_is_not_forced_into_one():
     assert result.findings == []
     assert result.action is Action.COLLECT
     assert "prefill makes the tail" in result.summary
+    assert "at p99 of ttft" in result.summary, "of the objective that is broken"
     assert "R2" in result.triage
 
 

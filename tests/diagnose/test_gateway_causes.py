@@ -133,6 +133,26 @@ def test_an_engine_that_was_slow_for_them_too_is_not_the_readers_fault():
     assert READER not in codes(answer(slow_readers(calm(), 9000, factor=3.0), objectives=objectives()))
 
 
+def test_readers_who_came_while_the_engine_was_full_are_compared_with_those_beside_them():
+    """More streams in a step make every token slower; the rest of the window, with few, is no measure for them."""
+    records = calm()
+    third = len(records) // 3
+    full = slow_readers(records[:third], 9000, share=0.1)
+    full = [
+        msgspec.structs.replace(
+            r,
+            decode_ns=3 * r.decode_ns,
+            e2e_ns=r.e2e_ns + 2 * r.decode_ns,
+            e2e_last_token_ns=r.e2e_last_token_ns + 2 * r.decode_ns,
+            chunk_gap_p50_ns=3 * r.chunk_gap_p50_ns,
+        )
+        for r in full
+    ]
+    finding = found(answer([*full, *slow_readers(records[third:], 0)], objectives=objectives()), READER)
+    assert finding is not None
+    assert any("ran beside them" in item.text for item in finding.evidence)
+
+
 def test_without_the_engines_gaps_the_reader_is_suspected():
     records = [msgspec.structs.replace(r, chunk_gap_p50_ns=None, timeline=None) for r in slow_readers(calm(), 9000)]
     finding = found(answer(records, objectives=objectives()), READER)

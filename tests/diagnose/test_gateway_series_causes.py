@@ -327,14 +327,21 @@ def test_a_limit_that_stops_the_engine(tmp_path, v1):
     assert finding.level == "consistent"
     assert "1800/3000 = 60%" in finding.relation
     assert "50 ms each time" in finding.relation
-    assert found(tmp_path, "FE_CPU_STARVED", **two).level == "consistent"
+    finding = found(tmp_path, "FE_CPU_STARVED", **two)
+    assert finding.level == "suspected"
+    assert "ITL" in finding.missing[0]
 
 
-def test_most_of_all_periods_need_no_second_copy(tmp_path):
-    finding = found(tmp_path, "FE_CPU_STARVED", b_stat=stat(3000, 1800, 90_000))
-    assert finding.level == "consistent"
-    assert "since the container's start" in finding.disproof_checked[1]
-    assert "no ITL or TPOT" in finding.disproof_checked[2]
+def test_one_copy_counts_since_the_start(tmp_path):
+    finding = found(tmp_path, "FE_CPU_STARVED", b_stat=stat(3000, 1800, 90_000), t_json=ITL)
+    assert finding.level == "suspected"
+    assert "second cpu.stat" in finding.missing[0]
+
+
+def test_one_copy_alone_lacks_the_window_and_the_tokens(tmp_path):
+    finding = found(tmp_path, "FE_CPU_STARVED", b_stat=stat(3000, 2900, 90_000))
+    assert finding.level == "suspected"
+    assert ["second cpu.stat" in finding.missing[0], "ITL" in finding.missing[1]] == [True, True]
 
 
 def test_some_of_the_periods_need_the_window_and_the_tokens(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from tailrace.app.diagnose import diagnose_sources
 from tailrace.app.explain import find_request
-from tailrace.diagnose.arm_numbers import shown
+from tailrace.diagnose.arms.as_written import shown
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.readers.foreign import HEAD_BYTES, foreign_of

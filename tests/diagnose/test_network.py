@@ -3,10 +3,32 @@
 import msgspec
 import numpy as np
 
+from tailrace.app.diagnose import diagnose_sources
 from tailrace.model.finding import Action, Layer, Level
 from tests.diagnose.simulated import answer, as_client, as_gateway, codes, found, served
 
 CODE = "GW_NETWORK"
+
+
+# -- what a proxy says of its own time
+
+SIDES = "| | client TTFT p50 (ms) | server TTFT p50 (ms) |\n|---|---|---|\n| now | 300 | 105 |\n"
+
+
+def proxied(folder, *headers):
+    (folder / "sides.md").write_text(SIDES)
+    (folder / "h.txt").write_text("HTTP/1.1 200 OK\n" + "\n".join(headers) + "\n")
+    return found(diagnose_sources([str(folder / "sides.md"), str(folder / "h.txt")]), CODE)
+
+
+def test_the_overhead_that_litellm_tells_is_no_part_of_the_way(tmp_path):
+    own = ("x-litellm-overhead-duration-ms: 30.5", "x-litellm-callback-duration-ms: 4.5")
+    finding = proxied(tmp_path, *own)
+    assert finding.explains_ms == 160.0
+    assert finding.relation == "300 - 105 - 35 (the proxy's own) = 160 ms"
+    assert any("35 ms are its own" in item.text for item in finding.evidence)
+    # What remains is little: the proxy took it, not the way.
+    assert proxied(tmp_path, "x-litellm-overhead-duration-ms: 150") is None
 
 
 def far(records, ms, share=0.03, *, rtt=False, prefill=1.0, usual_ms=0.4, retransmits=1):

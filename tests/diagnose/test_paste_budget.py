@@ -3,7 +3,8 @@
 import time
 
 from tailrace.app import diagnose as app
-from tailrace.diagnose.gather import MOST_ARMS, gather
+from tailrace.diagnose.bounds import MOST_ARMS
+from tailrace.diagnose.gather import gather
 from tailrace.diagnose.readers.paste import read_paste
 
 

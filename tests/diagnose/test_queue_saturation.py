@@ -1,8 +1,25 @@
+import numpy as np
 import pytest
 
+from tailrace.analyze.inferred_waits import with_inferred
+from tailrace.diagnose.engine import diagnose
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.record_evidence.overload import overloaded_stretch
+from tailrace.diagnose.record_evidence.turns import turns_of
 from tailrace.model.finding import Action, Level
 from tailrace.store.run_file import Arrival, RunHeader
-from tests.diagnose.simulated import answer, as_client, as_gateway, codes, found, served
+from tailrace.store.table import RecordTable
+from tests.diagnose.simulated import (
+    answer,
+    as_client,
+    as_gateway,
+    codes,
+    evidence,
+    found,
+    served,
+    traffic,
+    without_state,
+)
 
 CODE = "SCHED_QUEUE_SATURATION"
 
@@ -50,3 +67,64 @@ def test_a_closed_loop_is_told_by_littles_law():
     finding = found(answer(records, header=header), CODE)
     assert finding is not None
     assert finding.relation.startswith("Little's law")
+
+
+# -- from the records alone: no gauge of running and waiting requests, no cap that is reached
+
+VARIED = {"rate": 3.0, "n": 800, "long_share": 0.0, "short_tokens": (300, 6000), "output": (40, 160)}
+"""Prompts of any length at about 60 % of what the engine can compute: each waits for those before it."""
+
+
+def test_steps_that_are_full_of_other_prompts_are_a_queue_without_a_cap():
+    result = answer(without_state(as_gateway(served(**VARIED))))
+    first = result.findings[0]
+    assert (first.code, first.level) == (CODE, Level.CONSISTENT)
+    assert "while it computes other prompts" in first.statement
+    assert "of the time" in first.relation
+    assert "max_num_seqs" not in first.advice
+    assert result.tail.metric == "ttft"
+    assert first.explains_ms > 0.7 * result.tail.lost_ms
+
+
+def test_prompts_that_leave_room_in_the_steps_make_it_a_suspicion():
+    finding = found(answer(without_state(as_gateway(served(**{**VARIED, "rate": 2.0})))), CODE)
+    assert finding is None or (finding.level is Level.SUSPECTED and "half the rate" in finding.missing[0])
+
+
+def test_an_inferred_queue_is_a_suspicion():
+    records = as_client(served(rate=10.0, long_share=0.0, short_tokens=(600, 2400), output=(40, 160)))
+    body = EvidenceSet(with_inferred(RecordTable.from_records(records)))
+    assert body.now.inferred
+    finding = found(diagnose(body), CODE)
+    assert finding.level is Level.SUSPECTED
+    assert "inferred" in finding.missing[0]
+
+
+def test_a_peak_that_the_rest_of_the_window_hides():
+    at = traffic(200, 4.0, 200, 14.0, 300, 4.0)
+    records = as_gateway(served(at=at, n=700, long_share=0.0, max_num_seqs=24))
+    finding = found(answer(without_state(records)), CODE)
+    assert finding.level is Level.CONSISTENT
+    assert "s into the window" in finding.statement
+    begin, end = at[200] / 1e12, at[399] / 1e12
+    stretch = overloaded_stretch(evidence(records).now, evidence(records).now.lost.engine_queue)
+    assert stretch.begin_s == pytest.approx(begin, abs=5)
+    assert stretch.end_s == pytest.approx(end, abs=10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_backlog_that_wanders_by_chance_is_no_peak(seed):
+    body = evidence(as_gateway(served(seed, rate=6.0, long_share=0.0)))
+    assert overloaded_stretch(body.now, body.now.lost.engine_queue) is None
+    # A wait that grows with nothing but time, at a steady rate, is none either.
+    assert overloaded_stretch(body.now, np.linspace(1.0, 900.0, body.now.n)) is None
+
+
+def test_who_does_not_wait_has_no_turns():
+    assert turns_of(evidence(as_gateway(served(rate=6.0, long_share=0.0))).now) is None
+    assert turns_of(evidence(as_client(served(**VARIED))).now) is None
+
+
+def test_a_cap_that_is_not_reached_is_no_reason_to_tune_it():
+    result = answer(as_gateway(served(**VARIED)))
+    assert "the cap leaves room" not in result.findings[0].advice

@@ -96,3 +96,35 @@ def test_a_cache_that_forgets():
     assert CacheMiss().judge(evidence(lost)).level is Level.SUSPECTED, "nothing to compare with"
     assert CacheMiss().judge(evidence(sessions(), before=sessions(seed=1))) is None
     assert CacheMiss().cannot_run(evidence(as_client(served(rate=4.0, long_share=0.0, n=100))))
+
+
+def one_prompt(n, *, every, seed=0):
+    """The same long prompt again and again; the cache finds it but for the given share of the requests."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for record in calm(n=max(n, 60))[:n]:
+        found = 990 if rng.random() < every else 0
+        late = int((1000 - found) * 2 * MS)
+        made = restamped(record, stamps(record) + late)
+        out.append(
+            msgspec.structs.replace(
+                made, prompt_tokens=1000, cached_tokens=found, prefill_ns=record.prefill_ns + late, session_id=""
+            )
+        )
+    return out
+
+
+def test_two_dozen_requests_show_a_cache_that_is_off():
+    """It takes no fifty requests to see that none of them finds anything."""
+    finding = CacheMiss().judge(evidence(one_prompt(24, every=0.0), before=one_prompt(30, every=0.97)))
+    assert (finding.code, finding.level) == ("MIX_CACHE_MISS", Level.SUSPECTED)
+    assert any("repeat" in item for item in finding.missing)
+
+
+def test_two_dozen_requests_with_a_cache_that_finds_half_show_nothing():
+    """Shares of single requests that differ this much differ by chance."""
+    now, before = one_prompt(20, every=0.45, seed=4), one_prompt(20, every=0.55, seed=2)
+    shares = [np.mean([record.cached_tokens for record in side]) / 1000 for side in (before, now)]
+    assert shares[0] - shares[1] > 0.15
+    assert CacheMiss().judge(evidence(now, before=before)) is None
+    assert CacheMiss().judge(evidence(one_prompt(15, every=0.0), before=one_prompt(15, every=1.0))) is None

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tailrace.diagnose.broken_rules import BrokenRules
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.than_before import ThanBefore, grown
 from tailrace.diagnose.verdict import answering
@@ -45,7 +46,7 @@ def asked(now, before, code="SCHED_HOL_LONG_PREFILL"):
     given = evidence(calm(), before=calm(2))
     cause = Scripted(now, before, code)
     finding = cause.judge(given)
-    return ThanBefore(given, [cause]), finding
+    return ThanBefore(given, [cause], BrokenRules()), finding
 
 
 def test_a_cause_that_takes_more_than_before_has_grown():
@@ -86,7 +87,7 @@ def test_without_a_window_before_nothing_is_compared():
     given = evidence(calm())
     cause = Scripted(waits(0.2, seed=1), waits(0.2, seed=2))
     finding = cause.judge(given)
-    than = ThanBefore(given, [cause])
+    than = ThanBefore(given, [cause], BrokenRules())
     assert than.grew(finding) is None
     assert not than.as_before(finding)
     assert not than.was_well
@@ -105,6 +106,6 @@ def test_failures_alone_ask_for_the_causes_that_end_requests():
         for code in ("SCHED_HOL_LONG_PREFILL", "CANCEL_STORM")
     )
     for kinds in ({"failures"}, {"failures", "fails_more"}, {"fails_more", "moved"}):
-        assert [item.code for item in answering([slow, left], kinds)][0] == "CANCEL_STORM"
+        assert answering([slow, left], kinds)[0].code == "CANCEL_STORM"
     for kinds in ({"failures", "worse"}, {"moved"}, {"objective", "failures"}):
-        assert [item.code for item in answering([slow, left], kinds)][0] == "SCHED_HOL_LONG_PREFILL"
+        assert answering([slow, left], kinds)[0].code == "SCHED_HOL_LONG_PREFILL"

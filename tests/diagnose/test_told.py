@@ -58,6 +58,20 @@ def test_what_a_cause_knows_by_request_is_used_by_request():
     assert set(joint.requests["SCHED_B"]) == {f"r{i:06}" for i in range(35, 40)}
 
 
+def test_what_the_typical_request_waits_longer_than_before_is_lost_too():
+    """A cause that hits all alike leaves no tail within its window: only the window before shows what it costs."""
+    then = Window(table([request(i, at_ms=i * 100, gaps_ms=[20] * 11) for i in range(40)]))
+    late = Window(table([request(i, at_ms=i * 100, queue_ms=1500, gaps_ms=[20] * 11) for i in range(40)]))
+    late.explain("MIX_A", np.full(40, 1400.0))
+    found = [finding("MIX_A", "prefill", 1400.0)]
+    joint = explained(late, found, before=then).tail
+    alone = explained(late, found).tail
+    assert joint.lost_ms - alone.lost_ms == pytest.approx(1500, abs=20)
+    assert joint.by_finding["MIX_A"] >= 1400 - 1
+    faster = explained(then, [finding("MIX_A", "prefill", 1400.0)], before=late).tail
+    assert faster.lost_ms == pytest.approx(explained(then, []).tail.lost_ms)
+
+
 def test_a_check_of_the_numbers_explains_nothing():
     joint = explained(window(), [finding("METRIC_GAP", "", 500.0, layer=Layer.VALIDITY)])
     assert (joint.tail.explained_ms, joint.requests) == (0.0, {})

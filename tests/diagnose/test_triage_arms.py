@@ -24,6 +24,7 @@ FIRES = [
     ("R8", table("GPUs | req/s offered | TTFT p99 (s)", "2 | 8 | 9.1", "4 | 8 | 9.0")),
     ("R11", facts({"now": {"ttft_p95_s": 3.1}})),
     ("R12", facts({"now": {"gpu_util_pct": 4, "ttft_p99_ms": 4000}})),
+    ("R12", facts({"now": {"gpu_util_pct": 22, "ttft_p99_ms": 4000}})),
     ("R12", facts({"now": {"gpu_util_pct": 98, "queue_p99_ms": 3000, "ttft_p99_ms": 4000}})),
 ]
 SILENT = [
@@ -38,7 +39,9 @@ SILENT = [
     ),
     ("R7", table("build | E2E p50 (s) | errors (%)", "before | 2.0 | 0.1", "after | 2.02 | 0.1")),
     ("R8", table("GPUs | req/s offered | TTFT p99 (s)", "2 | 8 | 9.1", "4 | 16 | 9.0")),
+    ("R8", table("GPUs | req/s offered | TTFT p99 (s)", "2 | 8 | 9.1", "3 | 8 | 9.0")),
     ("R12", facts({"now": {"gpu_util_pct": 98, "ttft_p99_ms": 300}})),
+    ("R12", facts({"now": {"gpu_util_pct": 45, "ttft_p99_ms": 4000}})),
 ]
 
 

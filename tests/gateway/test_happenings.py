@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tailrace.diagnose.readers.happenings import events_of, read_happenings
+from tailrace.engines.facts import EngineFacts, Fact
 from tailrace.gateway.config import config_from, to_plain
 from tailrace.gateway.happenings import KEPT, HappeningKind, Happenings, changed_keys, ordered
 from tailrace.model.errors import InputError
@@ -67,6 +70,41 @@ def test_they_are_events_of_a_diagnosis():
     assert read_happenings(b'{"happenings": [{"at_unix_ms": 1500.0, "kind": "drain", "text": "x"}]}', "n") == [
         (1.5, "x")
     ]
+
+
+def test_who_did_it_is_told():
+    desk = Happenings()
+    desk.note(HappeningKind.CONFIGURATION, "the configuration changed: a 1 -> 2", "SIGHUP")
+    desk.note(HappeningKind.ENGINE, "the engine has restarted")
+    first, second = desk.view()
+    assert first["by"] == "SIGHUP"
+    assert "by" not in second
+    assert [text for _, text in events_of([first])] == ["the configuration changed: a 1 -> 2 (by SIGHUP)"]
+
+
+def link(**facts):
+    """What the desk looks at of an engine's link."""
+    known = EngineFacts({key: Fact(value, "/get_server_info") for key, value in facts.items()})
+    return SimpleNamespace(
+        watch=SimpleNamespace(reachable=True),
+        restarts=0,
+        name="vllm",
+        version="0.33.0",
+        identity=SimpleNamespace(foreign=""),
+        draining=False,
+        profile=SimpleNamespace(facts=known),
+    )
+
+
+def test_other_settings_of_an_engine_are_told_and_what_it_forgets_is_no_change():
+    desk = Happenings()
+    desk.look_at_engines([("a", link(max_num_seqs=256, prefix_caching=True))])
+    assert desk.view() == [], "what is seen for the first time is no change"
+    desk.look_at_engines([("a", link())])  # it is away, or starts: it says nothing
+    desk.look_at_engines([("a", link(max_num_seqs=128, prefix_caching=True, block_size=16))])
+    (said,) = desk.view()
+    assert said["kind"] == "engine"
+    assert said["text"] == "backend a: the engine runs with other settings: max_num_seqs 256 -> 128"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -88,3 +89,21 @@ def test_windows_are_what_counting_one_by_one_gives() -> None:
                 assert said[name] == {"requests": len(inside), "missed": sum(inside)}, (name, number)
     assert len(seen._fine) <= 2 * 720
     assert len(seen._coarse) <= 2 * 336
+
+
+def test_no_window_holds_more_misses_than_requests() -> None:
+    """A request that passed one bound long ago and another just now is judged by each in its own window."""
+    seen = Attainment(Objectives(bounds={"ttft": {0.99: 500 * MS}, "e2e": {0.99: 60 * S}}))
+    for number in range(20):
+        seen.passed(f"r{number}", "ttft", S, S)
+    for number in range(20):
+        seen.passed(f"r{number}", "e2e", 61 * S, 400 * S)
+    said = seen.view(400 * S)["missed"]
+    assert said["ttft_p99"]["5m"] == {"requests": 0, "missed": 0}
+    assert said["e2e_p99"]["5m"] == {"requests": 20, "missed": 20}
+    assert said["ttft_p99"]["1h"] == said["e2e_p99"]["1h"] == {"requests": 20, "missed": 20}
+    assert seen.view(400 * S)["burn_rate"]["e2e_p99"]["5m"] == pytest.approx(100.0)
+    for number in range(20):  # they end: nobody is judged twice
+        seen.heard(msgspec.structs.replace(row(ttft_ns=S), request_id=f"r{number}", e2e_ns=500 * S), 500 * S)
+    assert seen.view(500 * S)["missed"]["ttft_p99"]["1h"] == {"requests": 20, "missed": 20}
+    assert seen.view(500 * S)["attainment"]["1h"] == {"requests": 20, "met": 0}

@@ -177,3 +177,16 @@ def test_the_tail_of_the_binomial_is_exact():
 )
 def test_windows_have_names(ns, name):
     assert window_name(ns) == name
+
+
+def test_what_fires_while_nobody_asks_says_so():
+    alarms = Alarms(AlarmPolicy(burn=()))
+
+    def counts(n: int, missed: int) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+        return {"chat": {"ttft_p99": {"5m": {"requests": n, "missed": missed}}}}
+
+    begun = alarms.judge(counts(100, 50), {"chat": {"ttft_p99": 1_500_000}}, 10**15)
+    assert "50 of 100 requests (50.0%) of the last 5m passed 1.5 ms" in begun[0].text
+    assert alarms.judge(counts(0, 0), {"chat": {"ttft_p99": 1_500_000}}, 10**15 + 300 * S) == []
+    said = alarms.firing[0].text
+    assert said == "ttft_p99 of lane chat: no request was judged in the last 5m, nothing burns."

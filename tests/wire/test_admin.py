@@ -93,7 +93,7 @@ def test_records_by_time_limit_and_id() -> None:
             assert one["outcome"] == "completed"
             assert (await admin.get("/records/mine-3"))[1]["request_id"] == found[3]["request_id"]
             assert (await admin.get("/records/nobody"))[0] == 404
-            for query in ("?limit=x", "?since=yesterday", "?limit=-1"):
+            for query in ("?limit=x", "?since=yesterday", "?limit=-1", f"?since={2**63}", f"?since={10**20 - 1}"):
                 status, body = await admin.get("/records" + query)
                 assert status == 400
                 assert body["error"]["remedy"]

@@ -540,6 +540,10 @@ def test_an_engine_much_slower_than_its_peers_is_ejected_and_admitted_again() ->
             load = asyncio.ensure_future(_many(s, 4000, at_once=12, body=chat_body()))
             await s.until(lambda: slow.ejected_until > time.monotonic_ns(), within=12)
             assert s.gateway.backends.balancing.ejected[-1].backend == "a"
+            s.gateway.look_around(time.monotonic_ns())
+            (said,) = [one for one in s.gateway.happenings.view() if one["kind"] == "ejection"]
+            assert said["text"].startswith("backend a is out: its ")
+            assert abs(said["at_unix_ms"] / 1e3 - time.time()) < 60
             await asyncio.sleep(0.35)
             before = len(engines[0].requests)
             await asyncio.sleep(0.3)

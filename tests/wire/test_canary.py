@@ -129,6 +129,8 @@ def test_a_failing_canary_is_rolled_back_in_seconds_and_streams_in_flight_are_no
                 assert time.monotonic() - began < 10
             other.close()
             assert _routing(s).canary.state is CanaryState.ROLLED_BACK
+            said = [one["text"] for one in s.gateway.happenings.view() if one["kind"] == "canary"]
+            assert "rolled_back" in said[-1]
             assert "failed" in _routing(s).canary.decision
             assert not long.done()
             reply = await long
@@ -175,6 +177,9 @@ def test_the_admin_port_shows_and_steers_it_and_a_reload_keeps_its_place() -> No
             assert view["foresight"]["uniform_30_pct_s"] > 0
             _, said = await admin.post("/canary", {"action": "pin", "share": 0.4})
             assert (said["canary"]["state"], said["canary"]["share"]) == ("pinned", 0.4)
+            _, known = await admin.get("/happenings")
+            steps = [one["text"] for one in known["happenings"] if one["kind"] == "canary"]
+            assert steps[-1].endswith("pinned: at 40% by an operator")
             _, config = await admin.get("/config")
             changed = {"canary": {**config["canary"], "min_requests": 7}}
             status, _ = await admin.post("/config", changed)

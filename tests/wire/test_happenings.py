@@ -45,6 +45,9 @@ def test_configuration_and_drains_of_one_process(tmp_path: Path) -> None:
             first, *_, last = (await served.get("/happenings"))["happenings"]
             assert first["kind"] == "configuration"
             assert first["text"] == "the configuration changed: lanes.chat.running 8 -> 2"
+            assert first["by"] == "the admin port, POST /lanes from 127.0.0.1"
+            second = (await served.get("/happenings"))["happenings"][1]
+            assert (second["text"][-6:], second["by"]) == ("2 -> 3", "SIGHUP")
             assert last["kind"] == "drain"
             assert 0 <= last["at_monotonic_ms"] - first["at_monotonic_ms"] < 60_000
             assert abs(first["at_unix_ms"] / 1e3 - time()) < 60
@@ -61,6 +64,12 @@ def test_a_fleet_tells_a_change_once_and_which_worker_died(tmp_path: Path) -> No
             await served.until(_seen(served, f"worker {served.workers[1]} was ended by SIGKILL"))
             kinds = [one["kind"] for one in (await served.get("/happenings"))["happenings"]]
             assert kinds == ["configuration", "worker"]
+            served.signal(signal.SIGUSR2)
+            await served.heard("the workers were replaced")
+            replaced = [
+                one for one in (await served.get("/happenings"))["happenings"] if "is replaced by" in one["text"]
+            ]
+            assert [one["by"] for one in replaced] == ["SIGUSR2"] * len(served.workers)
 
     run(scenario())
 

@@ -151,9 +151,9 @@ def pool(arms: Sequence[ArmData], name: str, spans_s: Sequence[float]) -> ArmDat
     dones = np.cumsum([0, *(len(arm.done) for arm in arms)])
     limited = [arm.client for arm in arms if arm.client.limited]
     gaps = Gaps(
-        row=np.concatenate([arm.gaps.row + first for arm, first in zip(arms, dones, strict=False)]),
+        row=np.concatenate([arm.gaps.row + np.int32(first) for arm, first in zip(arms, dones, strict=False)]),
         begin_ns=np.concatenate([arm.gaps.begin_ns for arm in arms]),
-        end_ns=np.concatenate([arm.gaps.end_ns for arm in arms]),
+        length_ns=np.concatenate([arm.gaps.length_ns for arm in arms]),
         tokens=np.concatenate([arm.gaps.tokens for arm in arms]),
         rows=sum(arm.gaps.rows for arm in arms),
         thinned=sum(arm.gaps.thinned for arm in arms),

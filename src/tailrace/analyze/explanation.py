@@ -27,6 +27,8 @@ NAMED_SHARE: Final = 0.2
 """A neighbour is named if its prefill covers at least so much of a wait."""
 STOOD_SHARE: Final = 0.5
 """A stream stood still during a wait if one gap of its own covers so much of it."""
+NOTICED_SHARE: Final = 0.05
+"""A stage that took longer than beside it is told from this share of the request's time on."""
 LIKE: Final = 2.0
 """Prompt and answer of a request that is alike are within this factor, where one is that near."""
 
@@ -59,6 +61,8 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
     """The stream's median gap; for a first token, what the request that is alike took."""
     covered_ms: float
     """How much of it lies in prefills of others."""
+    in_lane_ms: float = 0.0
+    """How much of a first token's wait passed in its lane, before the engine had the request."""
     neighbours: list[Neighbour] = []
     """The largest, at most three."""
     prefills: int = 0
@@ -131,6 +135,40 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[str] = []
     """What would say more, and is not there."""
 
+    def work_ratio(self, stage: str) -> float:
+        """How many times the tokens of the request that is alike a stage had to go through; 1 where it had fewer."""
+        if self.alike is None or stage not in ("prefill", "decode"):
+            return 1.0
+        own, other = (
+            (self.output_tokens, self.alike.output_tokens)
+            if stage == "decode"
+            else tuple(
+                None if one.prompt_tokens is None else one.prompt_tokens - (one.cached_tokens or 0)
+                for one in (self, self.alike)
+            )
+        )
+        return max(1.0, own / other) if own and other and other > 0 else 1.0
+
+    def more_than_its_work(self, line: StageLine) -> float:
+        """How much longer (ms) a stage took than beside it, where a longer prompt or answer accounts for its part."""
+        return line.ms - (line.alike_ms or 0.0) * self.work_ratio(line.stage)
+
+
+def _first_tokens(table: RecordTable, prefill: Floats) -> Floats:
+    """When each request's first token came (ms from its start); NaN where nothing tells.
+
+    The wait for the engine's answer counts from when the request was sent to it, so what it waited in its lane comes
+    before. One that does not stream has no first token, but its prompt was computed all the same: its stages tell when.
+    """
+    own = table.ms("ttft")
+    sent = np.nan_to_num(table.ms("queue_gateway"), nan=0.0) + table.ms("ttft_upstream")
+    before = sum(
+        (np.nan_to_num(table.ms(stage), nan=0.0) for stage in ("ingress", "queue", "preprocess", "encode")),
+        np.zeros(len(table)),
+    )
+    first = np.where(np.isnan(own), sent, own)
+    return np.where(np.isnan(first), before + prefill, first)
+
 
 class _Others:
     """All requests of the table on the axis of the one that is explained (ms from its start)."""
@@ -139,12 +177,10 @@ class _Others:
         self.table, self.row = table, row
         start = starts_ns(table).astype(np.float64)
         self.start: Floats = (start - start[row]) / 1e6
-        first = table.ms("ttft_upstream")
-        own = table.ms("ttft")
-        self.first: Floats = self.start + np.where(np.isnan(first), own, first)
-        self.end: Floats = self.start + table.ms("e2e")
         prefill = table.ms("prefill")
         waited = np.nan_to_num(table.ms("queue"), nan=0.0)
+        self.first: Floats = self.start + _first_tokens(table, prefill)
+        self.end: Floats = self.start + table.ms("e2e")
         self.known = ~np.isnan(prefill)
         self.prefill_begin: Floats = np.where(self.known, self.first - prefill, self.start + waited)
         tokens = table.column("prompt_tokens") - np.nan_to_num(table.column("cached_tokens"), nan=0.0)
@@ -262,7 +298,9 @@ def explain(table: RecordTable, row: int) -> Explanation:
 
 def _waits(record: RequestRecord, others: _Others, alike: Alike | None) -> list[Wait]:
     found: list[tuple[str, float, float, float | None]] = []
-    first = _ms(record.ttft_upstream_ns) or _ms(record.ttft_ns)
+    first = _ms(record.ttft_ns)
+    if first is None and record.ttft_upstream_ns is not None:
+        first = ((record.queue_gateway_ns or 0) + record.ttft_upstream_ns) / 1e6
     if first is not None:
         found.append(("first token", 0.0, first, None if alike is None else alike.ttft_ms))
     elif record.outcome is not OutcomeKind.COMPLETED and record.stream:
@@ -278,10 +316,11 @@ def _waits(record: RequestRecord, others: _Others, alike: Alike | None) -> list[
                 for at in np.flatnonzero(gaps >= max(STALL_MS, STALL_FACTOR * usual))
             ]
     found.sort(key=lambda one: (-(one[2] - (one[3] or 0.0)), one[1]))
-    return [_wait(others, *one) for one in found[:MOST_WAITS]]
+    in_lane = (record.queue_gateway_ns or 0) / 1e6
+    return [_wait(others, *one, in_lane if one[0] == "first token" else 0.0) for one in found[:MOST_WAITS]]
 
 
-def _wait(others: _Others, kind: str, begin: float, length: float, usual: float | None) -> Wait:
+def _wait(others: _Others, kind: str, begin: float, length: float, usual: float | None, in_lane: float) -> Wait:
     neighbours, count, covered = others.prefills(begin, begin + length)
     streams, still = others.stood_still(begin, begin + length) if kind == "gap" else (0, 0)
     return Wait(
@@ -290,6 +329,7 @@ def _wait(others: _Others, kind: str, begin: float, length: float, usual: float 
         length_ms=round(length, 3),
         usual_ms=None if usual is None else round(usual, 3),
         covered_ms=round(covered, 3),
+        in_lane_ms=round(min(in_lane, length), 3),
         neighbours=neighbours,
         prefills=count,
         streams=streams,
@@ -382,19 +422,18 @@ def _sentences(told: Explanation) -> list[str]:
     for wait in told.waits:
         if wait.kind == "first token" and not _long_wait(wait):
             continue
-        out.append(_of_wait(wait))
+        out.append(_of_wait(wait, told.lane))
     if told.alike is not None:
-        worse = [
-            (line, line.ms - line.alike_ms)
-            for line in told.stages
-            if line.alike_ms is not None and line.ms - line.alike_ms > 0.0
-        ]
-        if worse:
-            line, more = max(worse, key=lambda one: one[1])
+        worse = [(line, told.more_than_its_work(line)) for line in told.stages if line.alike_ms is not None]
+        line, more = max(worse, key=lambda one: one[1], default=(None, 0.0))
+        if line is not None and more > NOTICED_SHARE * told.e2e_ms:
+            longer = told.work_ratio(line.stage)
             out.append(
                 f"Beside {told.alike.request_id}, a normal request "
                 f"{'much like it' if told.alike.near else 'that is the nearest there is'}, {line.stage} took "
-                f"{more:,.0f} ms more ({line.ms:,.0f} against {line.alike_ms:,.0f} ms)."
+                f"{more:,.0f} ms more"
+                + (f" than {longer:.1f} times the tokens account for" if longer > 1.05 else "")
+                + f" ({line.ms:,.0f} against {line.alike_ms or 0.0:,.0f} ms)."
             )
     return out or ["Nothing in it waited noticeably."]
 
@@ -403,28 +442,36 @@ def _long_wait(wait: Wait) -> bool:
     return wait.length_ms > max(STALL_MS, 1.5 * (wait.usual_ms or 0.0))
 
 
-def _of_wait(wait: Wait) -> str:
-    word = "usual" if wait.kind == "gap" else "the one alike:"
-    usual = "" if wait.usual_ms is None else f" ({word} {wait.usual_ms:,.0f} ms)"
+def _of_wait(wait: Wait, lane: str) -> str:
     if wait.kind == "gap":
+        usual = "" if wait.usual_ms is None else f" (usual {wait.usual_ms:,.0f} ms)"
         text = f"At {wait.begin_ms:,.0f} ms the stream stood still for {wait.length_ms:,.0f} ms{usual}"
         if wait.streams:
             text += f", and {wait.stood_still} of {wait.streams} other streams with it"
     else:
+        usual = "" if wait.usual_ms is None else f" (a normal request like it: {wait.usual_ms:,.0f} ms)"
         text = f"The first token took {wait.length_ms:,.0f} ms{usual}"
+    parts = []
+    if wait.in_lane_ms >= NAMED_SHARE * wait.length_ms > 0.0:
+        parts.append(f"{wait.in_lane_ms:,.0f} ms of that it waited for its turn in lane {lane}")
     if wait.neighbours:
         one = wait.neighbours[0]
         tokens = "" if one.prompt_tokens is None else f" of {one.prompt_tokens:,.0f} tokens"
-        more = f", and {wait.prefills - 1} others" if wait.prefills > 1 else ""
-        text += (
-            f": {wait.covered_ms:,.0f} ms of that the prompt{tokens} of {one.request_id} (lane {one.lane}) was being "
+        others = wait.prefills - 1
+        more = f", and {'that' if others == 1 else 'those'} of {_count(others)}" if others else ""
+        parts.append(
+            f"{wait.covered_ms:,.0f} ms of that the prompt{tokens} of {one.request_id} (lane {one.lane}) was being "
             f"computed{more}"
         )
     elif wait.streams and wait.stood_still >= 0.5 * wait.streams:
-        text += ": nobody's prompt was being computed, so the engine or its host paused"
+        parts.append("nobody's prompt was being computed, so the engine or its host paused")
     elif wait.streams:
-        text += ": the others went on, so look at its own hop and reader"
-    return f"{text}."
+        parts.append("the others went on, so look at its own hop and reader")
+    return f"{text}{': ' if parts else ''}{'; '.join(parts)}."
+
+
+def _count(others: int) -> str:
+    return "one other" if others == 1 else f"{others} others"
 
 
 def _union(begin: Floats, end: Floats) -> float:

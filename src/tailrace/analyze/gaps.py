@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import itertools
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.model.timeline import EventKind, Timeline
 from tailrace.store.table import RecordTable
+from tailrace.store.timelines import BLOCK, Events
 
-__all__ = ["Gaps", "longest_gap_ms", "longest_wait_ms", "pooled_gaps", "token_stamps"]
+__all__ = ["Gaps", "Part", "longest_gap_ms", "longest_wait_ms", "pooled_gaps", "token_stamps"]
+
+
+_NARROW: Final = 2**32 - 1
 
 
 class Gaps(NamedTuple):
-    """One entry a chunk gap: the time between two token-carrying events of one request."""
+    """One entry a chunk gap: the time between two token-carrying events of one request.
 
-    row: NDArray[np.int64]
-    """The request's row in the table."""
+    Those of a request stand together, in order. A million long answers have sixteen million gaps: each takes twenty
+    bytes, and what is computed by request is computed in `parts`.
+    """
+
+    row: NDArray[Any]
+    """The request's row in the table, as integers of 32 bits."""
     begin_ns: NDArray[np.int64]
     """Offset of the earlier event from its request's start."""
-    end_ns: NDArray[np.int64]
-    """Offset of the later event."""
-    tokens: NDArray[np.int64]
+    length_ns: NDArray[Any]
+    """From the earlier event to the later one; unsigned of 32 bits where none is longer than 4.29 s."""
+    tokens: NDArray[Any]
     """Tokens that the later event brought, -1 where nobody said."""
     rows: int
     """Requests whose timeline was there."""
@@ -30,9 +40,53 @@ class Gaps(NamedTuple):
     """Token events that were merged away in those timelines; their gaps are counted by their mean."""
 
     @property
+    def end_ns(self) -> NDArray[np.int64]:
+        """Offset of the later event."""
+        end: NDArray[np.int64] = self.begin_ns + self.length_ns
+        return end
+
+    @property
     def ms(self) -> NDArray[np.float64]:
         """The gaps' lengths (ms)."""
-        return (self.end_ns - self.begin_ns) / 1e6
+        return self.length_ns / 1e6
+
+    def parts(self, most: int = BLOCK) -> Iterator[Part]:
+        """The same in parts of whole requests, about `most` gaps each."""
+        size = self.row.size
+        cuts = np.searchsorted(self.row, self.row[most:size:most], side="left")
+        edges = np.unique(np.concatenate([[0], cuts, [size]])).tolist()
+        for begin, end in itertools.pairwise(edges):
+            row = self.row[begin:end]
+            first = np.flatnonzero(np.diff(row, prepend=-1))
+            size_of = np.diff(np.append(first, row.size))
+            yield Part(
+                begin,
+                row[first].astype(np.int64),
+                first,
+                size_of,
+                np.repeat(np.arange(first.size), size_of),
+                self.begin_ns[begin:end],
+                self.length_ns[begin:end] / 1e6,
+                self.tokens[begin:end],
+            )
+
+
+class Part(NamedTuple):
+    """Gaps of some requests, all of each, one request after the other."""
+
+    at: int
+    """Place of the first gap among all."""
+    row: NDArray[np.int64]
+    """Row of each request."""
+    first: NDArray[np.int64]
+    """Place of its first gap in this part."""
+    size: NDArray[np.int64]
+    """How many gaps it has."""
+    owner: NDArray[np.int64]
+    """Place in `row` of each gap's request."""
+    begin_ns: NDArray[np.int64]
+    ms: NDArray[np.float64]
+    tokens: NDArray[Any]
 
 
 def token_stamps(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -42,6 +96,9 @@ def token_stamps(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int6
     return at[carries], np.asarray(timeline.tokens, dtype=np.int64)[carries]
 
 
+_Flat = tuple[NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[Any]]
+
+
 def pooled_gaps(table: RecordTable, rows: NDArray[np.int64]) -> Gaps:
     """The chunk gaps of the given rows. Rows without a timeline contribute none.
 
@@ -49,36 +106,66 @@ def pooled_gaps(table: RecordTable, rows: NDArray[np.int64]) -> Gaps:
     events: then nothing else is possible. An entry that swallowed m events when the timeline was thinned stands for
     m + 1 gaps of their mean length; the longest gaps survive thinning as they were.
     """
-    kept, sizes, at, kind, tokens, thinned, says_merged = table.timelines.events(rows)
+    row: list[NDArray[Any]] = []
+    begin: list[NDArray[Any]] = []
+    length: list[NDArray[Any]] = []
+    tokens: list[NDArray[Any]] = []
+    seen = thinned = 0
+    for block in table.timelines.blocks(rows):
+        for found, column in zip(_of_events(block, table), (row, begin, length, tokens), strict=True):
+            column.append(found)
+        seen, thinned = seen + block.rows.size, thinned + int(block.thinned.sum())
+    return Gaps(
+        _stacked(row, np.int32),
+        _stacked(begin, np.int64),
+        _stacked(length, np.uint32),
+        _stacked(tokens, np.int32),
+        seen,
+        thinned,
+    )
+
+
+def _stacked(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    """One array of all, of the type that holds them; the parts go."""
+    out = np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
+    parts.clear()
+    return out
+
+
+def _of_events(events: Events, table: RecordTable) -> _Flat:
+    """(row, begin, length, tokens) of each gap in one block."""
+    kept, sizes, at, kind, tokens, _, says_merged = events
+    which = np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
     carries = kind <= EventKind.REFUSAL
-    which = np.repeat(np.arange(sizes.size), sizes)[carries]
-    at, tokens = at[carries], tokens[carries]
-    events = np.bincount(which, minlength=sizes.size)
+    if not carries.all():
+        which, at, tokens = which[carries], at[carries], tokens[carries]
+    counted = np.bincount(which, minlength=sizes.size)
     # Nothing else is possible where the total equals the number of events.
-    output = table.column("output_tokens")[kept]
-    tokens = np.where((output == events)[which] & _any_unsaid(tokens, which, sizes.size)[which], 1, tokens)
+    certain = (table.column("output_tokens")[kept] == counted) & _any_unsaid(tokens, which, sizes.size)
+    if certain.any():
+        tokens = np.where(certain[which], tokens.dtype.type(1), tokens)
     same = which[1:] == which[:-1]
     which, begin, end, brought = which[1:][same], at[:-1][same], at[1:][same], tokens[1:][same]
     if says_merged.any():
         merged = {place: table.timelines[int(kept[place])] for place in np.flatnonzero(says_merged).tolist()}
         which, begin, end, brought = _with_unthinned(merged, which, begin, end, brought)
-    return Gaps(kept[which], begin, end, brought, kept.size, int(thinned.sum()))
+    length = end - begin
+    if length.size == 0 or (int(length.min()) >= 0 and int(length.max()) <= _NARROW):
+        length = length.astype(np.uint32)
+    return kept[which].astype(np.int32), begin, length, brought
 
 
-def _any_unsaid(tokens: NDArray[np.int64], which: NDArray[np.int64], lines: int) -> NDArray[np.bool_]:
+def _any_unsaid(tokens: NDArray[Any], which: NDArray[Any], lines: int) -> NDArray[np.bool_]:
     unsaid: NDArray[np.bool_] = np.bincount(which[tokens < 0], minlength=lines) > 0
     return unsaid
 
 
-_Flat = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-
-
 def _with_unthinned(
     merged: dict[int, Timeline | None],
-    which: NDArray[np.int64],
+    which: NDArray[Any],
     begin: NDArray[np.int64],
     end: NDArray[np.int64],
-    brought: NDArray[np.int64],
+    brought: NDArray[Any],
 ) -> _Flat:
     """The gaps with those of thinned timelines taken apart again, in the same order."""
     out: list[_Flat] = []

@@ -11,11 +11,13 @@ import msgspec
 
 from tailrace.export.alert_payloads import Said, alertmanager, slack, tailrace_form
 from tailrace.gateway.alert_keys import ReceiverConfig
+from tailrace.govern.burn_rate import State
 
 __all__ = ["Delivery"]
 
-_LINE: Final = 100
-"""Messages that wait for one receiver; then the oldest makes room and is counted as dropped."""
+_LINE: Final = 1000
+"""Messages that wait for one receiver; then the oldest makes room and is counted as dropped. Alarms of many lanes begin
+in the same look: all of them must find room before the first is sent."""
 _PAUSES_S: Final = (1.0, 5.0, 25.0)
 """Between the tries: a receiver that restarts is back within half a minute."""
 _LONGEST_ERROR: Final = 200
@@ -31,24 +33,36 @@ class Delivery:
         """`delivered`, `failed`, `dropped` -> messages."""
         self.error = ""
         """Why the last try failed; empty when it did not."""
-        self._line: asyncio.Queue[Said] = asyncio.Queue(_LINE)
+        self._line: dict[tuple[str, State], Said] = {}
+        """What waits, oldest first: of each alert its newest word, and what came before only where that is the other
+        one (it fired, it is over)."""
+        self._some = asyncio.Event()
 
     def offer(self, said: Said) -> None:
         """Take a message, if it is for this receiver."""
         wanted = self.receiver.severities
         if wanted is not None and said.alert.severity not in wanted:
             return
-        if self._line.full():
-            self._line.get_nowait()
+        key, state = said.alert.key, said.alert.state
+        other = State.FIRING if state is State.RESOLVED else State.RESOLVED
+        if (key, state) in self._line:
+            if (key, other) not in self._line:
+                self._line[key, state] = said  # said again, while nobody has heard it: in the same place
+                return
+            # It came and went and came again while nobody listened: what counts is how it is now.
+            del self._line[key, state], self._line[key, other]
+        elif len(self._line) >= _LINE:
+            del self._line[next(iter(self._line))]
             self.counts["dropped"] += 1
-        self._line.put_nowait(said)
+        self._line[key, state] = said
+        self._some.set()
 
     async def run(self) -> None:
         """Send what comes, one after the other, until cancelled."""
         timeout = aiohttp.ClientTimeout(total=int(self.receiver.timeout) / 1e9)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
-                said = await self._line.get()
+                said = await self._next()
                 for pause_s in (*_PAUSES_S, None):
                     self.error = await self._try(session, said)
                     if not self.error:
@@ -58,6 +72,13 @@ class Delivery:
                         self.counts["failed"] += 1
                         break
                     await asyncio.sleep(pause_s)
+
+    async def _next(self) -> Said:
+        await self._some.wait()
+        said = self._line.pop(next(iter(self._line)))
+        if not self._line:
+            self._some.clear()
+        return said
 
     async def _try(self, session: aiohttp.ClientSession, said: Said) -> str:
         headers = {"Content-Type": "application/json"}
@@ -88,7 +109,7 @@ class Delivery:
         return {
             "receiver": self._address,
             "form": self.receiver.form,
-            "waiting": self._line.qsize(),
+            "waiting": len(self._line),
             **{name: self.counts[name] for name in ("delivered", "failed", "dropped")},
             "error": self.error,
         }

@@ -21,7 +21,7 @@ from tailrace.diagnose.readers.json_lines import parse_lines
 from tailrace.diagnose.readers.paste import MOST_BYTES, is_paste, read_paste
 from tailrace.diagnose.readers.scrape import read_scrape
 from tailrace.diagnose.readers.signals import read_signals
-from tailrace.diagnose.readers.source import Kind, Source, read_source
+from tailrace.diagnose.readers.source import Kind, Source, UnknownFormatError, read_source
 from tailrace.export.jsonl import from_public_json
 from tailrace.model.errors import InputError
 from tailrace.model.finding import Diagnosis
@@ -87,13 +87,21 @@ class Given:
     ) -> None:
         """`before` is the window to compare with; `columns` as of `read_source`. InputError as of `read_any`."""
         once, again = _each_once(sources)
-        self._read = [
-            one
-            for order, source in enumerate(once)
-            for one in read_any(
-                source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
-            )
-        ]
+        self._read: list[Source] = []
+        unknown: list[UnknownFormatError] = []
+        for order, source in enumerate(once):
+            try:
+                self._read += read_any(
+                    source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
+                )
+            except UnknownFormatError as error:
+                unknown.append(error)
+        if unknown and not self._read:
+            raise unknown[0]
+        if unknown:
+            # Beside evidence that is known it must not end the diagnosis, nor be dropped in silence.
+            said = [f"{error.place}: {error.message}" for error in unknown]
+            self._read[0] = msgspec.structs.replace(self._read[0], notes=[*self._read[0].notes, *said])
         if again and self._read:
             said = [f"{name} was given twice: it is read once" for name in again]
             self._read[0] = msgspec.structs.replace(self._read[0], notes=[*self._read[0].notes, *said])

@@ -12,11 +12,12 @@ from urllib.parse import quote
 
 from tailrace import __version__
 from tailrace.app.diagnose import is_url
+from tailrace.app.outputs import refuse_to_replace
 from tailrace.app.report import write_page
 from tailrace.app.report_markup import ABSENT, Cell, Section, card, cell, facts, ms, row, table, text
 from tailrace.app.report_page import document
+from tailrace.diagnose.told import answer_of, context_of
 from tailrace.diagnose.triage import RULES
-from tailrace.model.errors import InputError
 from tailrace.model.finding import Attribution, Diagnosis, Evidence, Finding, Level, Tail
 
 __all__ = ["diagnosis_page", "write_diagnosis"]
@@ -31,7 +32,12 @@ _LEVELS: Final = {
     Level.SUSPECTED: "suspected: it could be; something is missing, or a rival fits as well",
     Level.INSUFFICIENT: "insufficient: what is needed to tell is missing",
 }
-_METRICS: Final = {"ttft": "time to first token", "chunk_gap": "longest chunk gap", "e2e": "end-to-end time"}
+_METRICS: Final = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "chunk_gap": "longest chunk gap",
+    "e2e": "end-to-end time",
+}
 _KINDS: Final = {
     "stage_at_tail": "stage at the tail",
     "stage_shift": "stage shift",
@@ -76,25 +82,21 @@ def write_diagnosis(found: Diagnosis, out: str | Path, sources: Sequence[str]) -
     first = sources[0] if sources else "diagnosis"
     title = f"Diagnosis of {first if is_url(first) else Path(first).name}"
     page = diagnosis_page(found, title=title, sources=sources)
-    for source in sources[1:]:
-        if not is_url(source) and Path(out).exists() and Path(source).exists() and Path(out).samefile(source):
-            raise InputError(
-                "the page would replace its own source", place=str(out), remedy="Give --html another name."
-            )
+    refuse_to_replace(out, sources, option="--html")
     return write_page(out, page, first, option="--html")
 
 
 def _verdict(found: Diagnosis) -> Cell:
     doubt = not found.findings or found.findings[0].level in (Level.SUSPECTED, Level.INSUFFICIENT)
-    banner = (
-        f'<div class="banner{" doubt" if doubt else ""}"><p>{text(found.paragraph or found.summary, _LONG)}</p></div>'
-    )
+    said = context_of(found)
+    banner = f'<div class="banner{" doubt" if doubt else ""}"><p><strong>{text(answer_of(found), _LONG)}</strong></p>'
+    banner += f"<p>{text(said, _LONG)}</p></div>" if said else "</div>"
     first = found.findings[0] if found.findings else None
     name = first.code if first is not None else "No cause found" if found.action != "none" else "Nothing is wrong"
-    pairs: list[tuple[str, object]] = [("To do", found.action)]
+    pairs: list[tuple[str, object]] = [("To do", f"{found.action}: {first.advice}" if first else found.action)]
     if first is not None:
         pairs += [("Layer", first.layer), ("Stage", first.stage or ABSENT), ("How sure", _LEVELS[first.level])]
-    inside = banner + facts(pairs)
+    inside = banner + facts(pairs, limit=_LONG)
     if found.next_evidence:
         inside += f"<h3>To collect next</h3>{_list(found.next_evidence)}"
     return card("Verdict", name, inside, name="verdict")
@@ -111,9 +113,11 @@ def _tail(tail: Tail) -> Cell:
             [cell(ms(tail.unexplained_ms), "number"), cell(_share(tail.unexplained_ms, tail.lost_ms), "number")],
         )
     )
+    bound = "" if tail.objective_ms is None else f" (objective {ms(tail.objective_ms)} ms)"
     note = (
-        f"p{tail.quantile * 100:g} of the {_METRICS[tail.metric]}: {ms(tail.p_ms)} ms. The {tail.n} slowest requests "
-        f"lost {ms(tail.lost_ms)} ms each on average, beyond what the typical request takes."
+        f"p{tail.quantile * 100:g} of the {_METRICS.get(tail.metric, tail.metric)}: {ms(tail.p_ms)} ms{bound}. "
+        f"The {tail.n} slowest requests lost {ms(tail.lost_ms)} ms each on average, beyond what the typical request "
+        "takes."
     )
     title = f"{_share(tail.explained_ms, tail.lost_ms)} of what the slowest requests lost is explained"
     inside = table(["finding", "adds, ms", "share"], rows, caption="What the findings explain of the tail")
@@ -128,15 +132,17 @@ def _finding(number: int, one: Finding, found: Diagnosis, admin: str, sources: S
     explains = (
         "" if one.explains_ms is None else f"; by itself it explains {ms(one.explains_ms)} ms of the slow requests"
     )
-    inside = f"<p>{text(one.statement, _LONG)}</p>" if one.statement else ""
-    if one.evidence:
-        inside += _evidence(one.evidence)
+    # The first one's statement and advice are the verdict's: they stand there.
+    inside = f"<p>{text(one.statement, _LONG)}</p>" if one.statement and number > 1 else ""
+    evidence = [item for item in one.evidence if item.text != f"computed: {one.relation}"]
+    if evidence:
+        inside += _evidence(evidence)
     pairs = [
         ("Relation", one.relation),
-        ("Advice", one.advice),
+        ("Advice", one.advice if number > 1 else ""),
         ("Price", one.price),
         ("Would disprove it", one.disproof),
-        ("Checked", "; ".join(one.disproof_checked)),
+        ("Checked", "; ".join(dict.fromkeys(one.disproof_checked))),
         ("Could also be", ", ".join(one.rivals)),
         ("Missing", "; ".join(one.missing)),
         ("Verify", Cell(f"<code>{text(one.verify, _LONG)}</code>") if one.verify else ""),
@@ -189,9 +195,10 @@ def _seen(items: Sequence[Evidence]) -> Cell | str:
 
 
 def _open(found: Diagnosis) -> Cell | str:
+    lacking = {f"{one.code}: {item}" for one in found.findings for item in one.missing} | set(found.next_evidence)
     parts = [
         ("First questions that fire", [f"{rule}: {RULES.get(rule, '')}" for rule in found.triage]),
-        ("Not answered, for want of", found.needs),
+        ("Not answered, for want of", [need for need in found.needs if need not in lacking]),
         ("Not understood", found.not_understood),
     ]
     inside = "".join(f"<h3>{text(name)}</h3>{_list(lines)}" for name, lines in parts if lines)

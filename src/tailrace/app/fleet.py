@@ -179,22 +179,22 @@ class Fleet:
 
     # -- changes
 
-    async def reconfigure(self, config: Config) -> None:
-        """Apply a configuration to every worker without dropping a stream, or to none.
+    async def reconfigure(self, config: Config, by: str = "") -> None:
+        """Apply a configuration to every worker without dropping a stream, or to none. `by`: who wants it.
 
         InputError where it changes what is fixed at the start, or a worker does not answer.
         """
         async with self._changing:
-            await self._reconfigure(config)
+            await self._reconfigure(config, by)
 
-    async def _reconfigure(self, config: Config) -> None:
+    async def _reconfigure(self, config: Config, by: str) -> None:
         if not self._up or self.closing:
             raise InputError("the gateway does not serve at the moment", remedy="Try again when it does.")
         check_change(self.config, config)
         self.engines.check_tls()
         serving = self.serving()
         await asyncio.gather(*(worker.ask("check", None, config=config) for worker in serving))
-        self.happenings.note(HappeningKind.CONFIGURATION, changed_keys(to_plain(self.config), to_plain(config)))
+        self.happenings.note(HappeningKind.CONFIGURATION, changed_keys(to_plain(self.config), to_plain(config)), by)
         self.config = config
         self.engines.renew_tls()
         self._tell(self.book.replace(config.lane_policies(), config.total_running, monotonic_ns()))
@@ -208,7 +208,7 @@ class Fleet:
             if error is not None and not isinstance(error, NoAnswerError):
                 raise error
 
-    async def replace(self, config: Config) -> None:
+    async def replace(self, config: Config, by: str = "") -> None:
         """Put a new worker in the place of each, one after the other; the old ones serve their requests to the end.
 
         So new code and keys that are fixed for the life of a process take effect without a dropped stream. InputError
@@ -216,14 +216,14 @@ class Fleet:
         ones stay.
         """
         async with self._changing:
-            await self._reconfigure(_as_far_as_possible(self.config, config))
+            await self._reconfigure(_as_far_as_possible(self.config, config), by)
             for old in sorted(self.serving(), key=lambda worker: worker.slot):
                 new = await self._begin(old.slot, config, on_trial=True)
                 await self._serves(new)
                 new.on_trial = False
                 old.state = State.RETIRING
                 old.send(Retire(_longest(config)))
-                self.happenings.note(HappeningKind.WORKER, f"worker {old.pid} is replaced by worker {new.pid}")
+                self.happenings.note(HappeningKind.WORKER, f"worker {old.pid} is replaced by worker {new.pid}", by)
                 if self.config is not config:
                     await self._take_over(config)
 

@@ -306,9 +306,9 @@ class FleetViews:
         """There is none to steer."""
         command(None, action, share)
 
-    async def reconfigure(self, config: Config) -> None:
+    async def reconfigure(self, config: Config, by: str = "") -> None:
         """Apply a configuration to all workers, or to none."""
-        await self._fleet.reconfigure(config)
+        await self._fleet.reconfigure(config, by)
 
     def store_counters(self) -> dict[str, int]:
         """What all writers have counted, as of the last time they said so."""

@@ -74,9 +74,17 @@ class LiveDiagnosis:
             self._states.append(state)
 
     def latest(self) -> dict[str, Any] | None:
-        """The last one that was made by itself, with its history; `None` where it is older than two periods."""
-        every = int(self._config.diagnosis.every) / 1e9
-        if self._latest is None or not every or monotonic() - self._made_at > 2 * every:
+        """The last one that was made by itself, with its history.
+
+        `None` where it is older than two periods and requests have ended since, or older than its window.
+        """
+        keys = self._config.diagnosis
+        every = int(keys.every) / 1e9
+        if self._latest is None or not every:
+            return None
+        age = monotonic() - self._made_at
+        nothing_new = self._store_counters().get("acknowledged", 0) == self._seen and age <= int(keys.window) / 1e9
+        if age > 2 * every and not nothing_new:
             return None
         return {**self._latest, "age_s": round(monotonic() - self._made_at, 1), "history": list(self._history)}
 

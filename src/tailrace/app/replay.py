@@ -11,6 +11,7 @@ import numpy as np
 from tailrace.analyze.timebase import starts_ns
 from tailrace.app.bench import bench
 from tailrace.app.explain import find_request
+from tailrace.app.outputs import refuse_to_replace
 from tailrace.model.errors import InputError
 from tailrace.model.record import RequestRecord
 from tailrace.model.thresholds import Objectives, S
@@ -29,6 +30,8 @@ NEIGHBOUR: Final = "neighbour"
 _BYTES_A_TOKEN: Final = 4
 """Of a prompt whose tokens nobody counted; English text has about as many."""
 _MOST_ROUNDS: Final = 1000
+_SAME_LENGTH: Final = 0.05
+"""An answer within so much of the recorded length is as long."""
 
 
 class ReplayOptions(msgspec.Struct, kw_only=True):
@@ -78,6 +81,7 @@ def replay(options: ReplayOptions) -> Replay:
     """Play it. InputError where the record does not tell its lengths; else as `app.bench.bench` raises."""
     if not 1 <= options.times <= _MOST_ROUNDS:
         raise InputError(f"must be between 1 and {_MOST_ROUNDS}, got {options.times}", place="--times")
+    refuse_to_replace(options.out, [options.source], option="--out")
     table, row = find_request(options.request_id, options.source, token=options.token, partial=options.partial)
     record = next(iter(table.where([row]).records()))
     rows, notes = _rows(table, row, with_neighbours=options.with_neighbours)
@@ -165,6 +169,7 @@ def _compared(
 ) -> Replay:
     mine = table.where((table.column("lane") == REPLAYED).astype(bool))
     done = mine.where((mine.column("outcome") == "completed").astype(bool))
+    notes = [*notes, *_other_lengths(record, done)]
     seen = []
     for metric, recorded in (
         ("ttft", record.ttft_ns),
@@ -189,3 +194,15 @@ def _compared(
         seen=seen,
         notes=notes,
     )
+
+
+def _other_lengths(record: RequestRecord, done: RecordTable) -> list[str]:
+    """What is to be said where the server gave answers of another length: their times are those of other work."""
+    given = done.column("output_tokens").astype(np.float64)
+    given = given[~np.isnan(given)]
+    asked = record.output_tokens
+    if not given.size or not asked or bool((np.abs(given - asked) <= _SAME_LENGTH * asked).all()):
+        return []
+    low, high = int(given.min()), int(given.max())
+    said = f"{low}" if low == high else f"{low} to {high}"
+    return [f"its answers had {said} tokens, the recorded one {asked}: their end-to-end times are of other work"]

@@ -13,6 +13,7 @@ from tailrace.analyze.aggregate import Aggregate
 from tailrace.analyze.counted import measured
 from tailrace.analyze.steady import Trim
 from tailrace.app.diagnose import is_url, read_any
+from tailrace.app.outputs import refuse_to_replace
 from tailrace.app.report_aggregate import aggregate_sections
 from tailrace.app.report_conditions import load_words
 from tailrace.app.report_joined import joined_section
@@ -111,10 +112,7 @@ def _join(run: Run, source: str, token: str) -> Section:
 def write_page(out: str | Path, page: str, source: str, *, option: str = "--out") -> int:
     """Write the page; how many bytes it has. InputError when it would replace its own source or cannot be written."""
     path = Path(out)
-    if not is_url(source) and path.exists() and Path(source).exists() and path.samefile(source):
-        raise InputError(
-            "the page would replace its own source", place=str(path), remedy=f"Give {option} another name."
-        )
+    refuse_to_replace(path, [source], option=option)
     try:
         return path.write_bytes(page.encode("utf-8", "replace"))
     except OSError as error:

@@ -228,7 +228,7 @@ async def _serve(options: ServeOptions) -> None:
 
 def _reload(gateway: Gateway, read: Callable[[], Config]) -> None:
     try:
-        gateway.reconfigure(read())
+        gateway.reconfigure(read(), "SIGHUP")
     except InputError as error:
         sys.stderr.write(f"tailrace serve: the configuration was not reloaded: {error}\n")
     else:

@@ -124,10 +124,10 @@ class Supervisor:
 
     async def _reconfigure(self) -> None:
         assert self._reload is not None
-        await self.fleet.reconfigure(self._reload())
+        await self.fleet.reconfigure(self._reload(), "SIGHUP")
 
     async def _replace(self) -> None:
-        await self.fleet.replace(self.fleet.config if self._reload is None else self._reload())
+        await self.fleet.replace(self.fleet.config if self._reload is None else self._reload(), "SIGUSR2")
 
     # -- what is said
 

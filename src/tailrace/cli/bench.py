@@ -263,8 +263,11 @@ def bench(
     Example: tailrace bench http://localhost:8000 --rate 5 --duration 60 --out before.run
     """
     with interruptible():
+        from tailrace.app.outputs import refuse_to_replace
         from tailrace.cli.bench_spec import spec_of
 
+        if out is not None:
+            refuse_to_replace(out, [trace, workload, records], option="--out")
         if records is not None and rate is None and concurrency is None and trace is None:
             from tailrace.cli.bench_records import suggested_concurrency
 

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace.analyze.joined import Joined
-    from tailrace.cli.console import Console
-    from tailrace.model.finding import Diagnosis, Finding
+    from tailrace.model.finding import Diagnosis
 
 app = CommandApp()
 
@@ -69,6 +68,7 @@ def diagnose(
     Example: tailrace diagnose after.run --before before.run --objective ttft_p99=500ms
     """
     from tailrace.app.diagnose import Given
+    from tailrace.app.outputs import refuse_to_replace
     from tailrace.cli.objectives import parse_objectives
     from tailrace.model.errors import InputError
     from tailrace.model.finding import Level
@@ -76,6 +76,10 @@ def diagnose(
     if fail_on not in (None, "found"):
         raise InputError(f"there is no answer {fail_on!r}", place="--fail-on", remedy="Use --fail-on found.")
     sources = sources or []
+    read = [*sources, *filter(None, (before, records))]
+    for option, out in (("--html", html), ("--facts-out", facts_out)):
+        if out is not None:
+            refuse_to_replace(out, read, option=option)
 
     given = Given(
         sources,
@@ -120,9 +124,11 @@ def _known(facts: list[str], sources: list[str], answer: Callable[[list[str]], D
 
 def _put(result: Diagnosis, both: Joined | None, *, as_json: bool) -> None:
     if not as_json:
+        from tailrace.cli.diagnose_print import print_diagnosis, print_joined
+
         print_diagnosis(result)
         if both is not None:
-            _print_joined(both)
+            print_joined(both)
         return
     import msgspec
 
@@ -159,69 +165,3 @@ def _columns(given: list[str]) -> dict[str, str]:
             )
         out[ours.strip()] = theirs.strip()
     return out
-
-
-def print_diagnosis(result: Diagnosis) -> None:
-    """Print a diagnosis for people."""
-    from tailrace.cli.console import Console
-    from tailrace.diagnose.triage import RULES
-
-    console = Console(soft_wrap=True, highlight=False)
-    console.put(result.paragraph or result.summary, style="bold")
-    for finding in result.validity:
-        if finding.statement and finding not in result.findings:
-            console.put(f"\n! {finding.code}: {finding.statement} {finding.advice}")
-    for number, finding in enumerate(result.findings, start=1):
-        _finding(console, number, finding)
-    _list(console, "First questions that fire", [f"{rule}: {RULES.get(rule, '')}" for rule in result.triage])
-    _list(console, "Where the tail lies", [f"{one.text}  [{one.source}]" for one in result.attribution])
-    seen = [f"{item.text}  [{item.source}]" for item in result.observations]
-    _list(console, "Seen beside the requests (no verdict by itself)", seen)
-    _list(console, "To collect next", result.next_evidence)
-    said = {item for finding in result.findings if not finding.statement for item in finding.missing}
-    said |= set(result.next_evidence)
-    _list(console, "Not answered, for want of", [item for item in result.needs if item not in said])
-    for note in result.not_understood:
-        console.put(f"not understood: {note}")
-    _list(console, "About the evidence", result.remarks)
-    console.put(f"\nAction: {result.action}")
-
-
-def _print_joined(both: Joined) -> None:
-    from tailrace.cli.console import Console
-
-    _list(Console(soft_wrap=True, highlight=False), "Joined with the gateway's records", both.lines())
-
-
-def _list(console: Console, title: str, lines: list[str]) -> None:
-    if lines:
-        console.print(f"\n{title}:")
-        for line in lines:
-            console.put(f"  {line}")
-
-
-def _finding(console: Console, number: int, finding: Finding) -> None:
-    explains = "" if finding.explains_ms is None else f", explains {finding.explains_ms:,.0f} ms of the slow requests"
-    console.put(
-        f"\n{number}. {finding.code} ({', '.join(filter(None, (f'{finding.layer} layer', finding.stage)))}): "
-        f"{finding.level}{explains}{f', n = {finding.n}' if finding.n else ''}",
-        style="bold",
-    )
-    if finding.statement:
-        console.put(f"   {finding.statement}")
-    for item in finding.evidence:
-        console.put(f"   - {item.text}  [{item.source}]")
-    rows = (
-        ("relation", finding.relation),
-        ("advice", finding.advice),
-        ("price", finding.price),
-        ("would disprove it", finding.disproof),
-        ("checked", "; ".join(finding.disproof_checked)),
-        ("could also be", ", ".join(finding.rivals)),
-        ("missing", "; ".join(finding.missing)),
-        ("verify", finding.verify),
-        ("requests", ", ".join(finding.requests)),
-    )
-    for name, text in rows:
-        if text:
-            console.put(f"   {name}: {text}")

@@ -34,7 +34,7 @@ def replay(
     model: Annotated[str | None, typer.Option(help="Model name (default: the first that the server lists).")] = None,
     api_key: Annotated[str, typer.Option(help="Bearer token of the server.", envvar="TAILRACE_API_KEY")] = "",
     timeout: Annotated[str, typer.Option(help="The longest that one request may take.")] = "300s",
-    out: Annotated[str | None, typer.Option(help="The run file (default: replay-ID.run).")] = None,
+    out: Annotated[str | None, typer.Option(help="The run file (default: replay-ID.run, replay-ID-among.run).")] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Use what a cut run file still holds.")] = False,
     token: Annotated[str, typer.Option(help="Bearer token of the admin port.", envvar="TAILRACE_ADMIN_TOKEN")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -51,12 +51,14 @@ def replay(
     from tailrace.app.replay import replay as play
     from tailrace.cli.durations import parse_span
 
+    # Alone and in company are two runs to compare: one must not replace the other.
+    among = "-among" if with_neighbours else ""
     played = play(
         ReplayOptions(
             request_id=request_id,
             source=records,
             url=url,
-            out=out or f"replay-{re.sub(r'[^A-Za-z0-9._-]', '_', request_id)[:80]}.run",
+            out=out or f"replay-{re.sub(r'[^A-Za-z0-9._-]', '_', request_id)[:80]}{among}.run",
             with_neighbours=with_neighbours,
             times=times,
             pause_ns=parse_span(pause, place="--pause"),

@@ -200,6 +200,7 @@ def simulate(
 
     import msgspec
 
+    from tailrace.app.outputs import refuse_to_replace
     from tailrace.app.simulate import SimulationSpec
     from tailrace.cli.traffic import trace_file
     from tailrace.simulate.knobs import knobs_from
@@ -212,6 +213,9 @@ def simulate(
         counts={"--requests": requests, "--duration": duration},
         overheads={"--step-overhead-ms": step_overhead_ms, "--prefill-overhead-ms": prefill_overhead_ms},
     )
+    for option, written in (("--out", out), ("--decisions", decisions)):
+        if written is not None:
+            refuse_to_replace(written, [trace, config], option=option)
     workload = _workload(
         rate=rate,
         arrival=arrival,

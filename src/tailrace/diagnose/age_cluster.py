@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["AgeCluster", "age_cluster"]
+__all__ = ["WIDTH", "WIDTH_MS", "AgeCluster", "age_cluster", "densest"]
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 WIDTH: Final = 0.02
 """A cluster is no wider than this share of its age ..."""
 WIDTH_MS: Final = 60.0
@@ -39,18 +40,26 @@ class AgeCluster(NamedTuple):
         return mask
 
 
+def densest(values: Floats, *, apart: float, share: float = 0.0) -> Ints:
+    """Places of the largest group of values (in any unit, no NaN) that lie no further apart than `apart`, or than
+    `share` of the lowest of them, where that is more; ascending. Of equally large groups the lowest.
+    """
+    order = np.argsort(values, kind="stable")
+    if not order.size:
+        return order
+    ordered = values[order]
+    ends = np.searchsorted(ordered, ordered + np.maximum(apart, share * ordered), side="right")
+    begin = int(np.argmax(ends - np.arange(ordered.size)))
+    return order[begin : int(ends[begin])]
+
+
 def age_cluster(ages: Floats, *, least: int = LEAST, share: float = SHARE) -> AgeCluster | None:
     """The densest cluster, if it holds at least `least` ages and `share` of them; ages in ms, NaN left out.
 
     Ages that spread (a crash ends whatever runs) have none.
     """
-    known = np.sort(ages[~np.isnan(ages)])
-    if known.size < least:
+    known = ages[~np.isnan(ages)]
+    inside = known[densest(known, apart=WIDTH_MS, share=WIDTH)]
+    if inside.size < max(least, share * known.size):
         return None
-    last = np.searchsorted(known, known + np.maximum(WIDTH_MS, WIDTH * known), side="right")
-    count = last - np.arange(known.size)
-    at = int(np.argmax(count))
-    if count[at] < max(least, share * known.size):
-        return None
-    inside = known[at : last[at]]
-    return AgeCluster(float(np.median(inside)), float(inside[0]), float(inside[-1]), int(count[at]), int(known.size))
+    return AgeCluster(float(np.median(inside)), float(inside[0]), float(inside[-1]), int(inside.size), int(known.size))

@@ -86,7 +86,7 @@ class Attributed:
     def _streams(self) -> tuple[Streams, Stops] | None:
         window = self.evidence.now
         stalls = window.stalls
-        rows = np.unique(window.gaps.row)
+        rows = window.streams
         rows = rows[~np.isnan(window.first[rows])]
         if not rows.size or not stalls.row.size:
             return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from tailrace.analyze.attribution.mix_split import MixSplit
 from tailrace.analyze.decompose import shift_words
 from tailrace.diagnose.attribution import SPIKES, Attributed
+from tailrace.diagnose.broken_rules import BrokenRules
 from tailrace.model.finding import Attribution
 
 __all__ = ["attribution_words"]
@@ -25,11 +27,20 @@ _MOST: Final = 5
 _MIN_N: Final = 20
 
 
-def attribution_words(found: Attributed) -> list[Attribution]:
+def attribution_words(found: Attributed, broken: BrokenRules | None = None) -> list[Attribution]:
     """Everything that can be said of the evidence; empty with fewer than 20 completed requests."""
     if found.evidence.now.n < _MIN_N:
         return []
-    return [*_stages(found), *_shifts(found), *_splits(found), *_slower(found), *_gaps(found), *_where(found)]
+    broken = broken or BrokenRules()
+    out: list[Attribution] = []
+    for kinds in (_stages, _shifts, _splits, _slower, _gaps, _where):
+        # What was said before one of them failed is lost with it: each kind is computed as a whole.
+        out += broken.ask(f"attribution ({kinds.__name__.strip('_')})", partial(_listed, kinds, found)) or []
+    return out
+
+
+def _listed(kinds: Callable[[Attributed], Iterator[Attribution]], found: Attributed) -> list[Attribution]:
+    return list(kinds(found))
 
 
 def _stages(found: Attributed) -> Iterator[Attribution]:

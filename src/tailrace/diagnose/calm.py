@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from tailrace.diagnose.arm_numbers import shown
+from tailrace.diagnose.arms.as_written import shown
+from tailrace.diagnose.limits import LATE_MS
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.load import loads
 
@@ -15,8 +16,6 @@ __all__ = ["calm_words"]
 _TROUBLE: Final = (
     "preempted", "retracted", "jit", "error", "died", "aborted", "restart", "deadlock", "stack", "clock_event",
 )  # fmt: skip
-_FIRST_MS: Final = 2000.0
-"""A first token later than this is slow whatever was promised."""
 _QUEUE_MS: Final = 500.0
 _FULL: Final = 0.95
 _LEAST: Final = 10
@@ -60,7 +59,7 @@ def _of_loads(observed: Observed) -> list[str] | None:
 
 def _of_histograms(observed: Observed) -> list[str] | None:
     out = []
-    for name, limit in (("ttft", _FIRST_MS), ("queue", _QUEUE_MS), ("itl", _QUEUE_MS)):
+    for name, limit in (("ttft", LATE_MS), ("queue", _QUEUE_MS), ("itl", _QUEUE_MS)):
         for item in observed.windows(name)[-1:]:
             if item.n < _LEAST:
                 continue

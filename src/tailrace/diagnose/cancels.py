@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tailrace.analyze.classes import prompt_tokens
 from tailrace.analyze.labels import among
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 from tailrace.model.outcome import Reason
 
 __all__ = ["Cancels", "cancels"]
@@ -32,15 +32,9 @@ class Cancels(NamedTuple):
     """Of all tokens (prompts that were begun, and outputs), those of cancelled requests."""
 
 
+@once_a_window
 def cancels(window: Window) -> Cancels:
-    """Who left; computed once a window."""
-    if Cancels not in window.found:
-        window.found[Cancels] = _cancels(window)
-    found: Cancels = window.found[Cancels]
-    return found
-
-
-def _cancels(window: Window) -> Cancels:
+    """Who left."""
     every = window.every
     gone = among(every.column("outcome"), {"cancelled"}) & among(every.column("reason"), BY_CLIENT)
     rows = np.flatnonzero(gone)

@@ -133,11 +133,14 @@ class Cause:
             return "a window from before (--before FILE)"
         return ""
 
-    def carries(self, evidence: EvidenceSet, explains_ms: float) -> bool:
-        """Whether so many milliseconds matter to the tail of this window, by what its users were promised."""
+    def least_ms(self, evidence: EvidenceSet) -> float:
+        """The delay of a request from which it matters at all (ms), by what its users were promised."""
         bound = min(evidence.objectives.bounds.get("ttft", {}).values(), default=0) / 1e6
-        floor = min(CARRIES_MS, CARRIES_OF_BOUND * bound) if bound else CARRIES_MS
-        return explains_ms >= max(floor, CARRIES_SHARE * evidence.now.tail_lost_ms)
+        return min(CARRIES_MS, CARRIES_OF_BOUND * bound) if bound else CARRIES_MS
+
+    def carries(self, evidence: EvidenceSet, explains_ms: float) -> bool:
+        """Whether so many milliseconds matter to the tail of this window."""
+        return explains_ms >= max(self.least_ms(evidence), CARRIES_SHARE * evidence.now.tail_lost_ms)
 
     def insufficient(self, *missing: str) -> Finding:
         """The answer where the evidence has the shape of this cause, and lacks what would decide it."""

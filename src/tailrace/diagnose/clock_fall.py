@@ -9,11 +9,25 @@ import numpy as np
 
 from tailrace.model.gpu_state import POWER_REASONS, THERMAL_REASONS, GpuState
 
-__all__ = ["FALL", "ClockFall", "clock_fall", "limited_by_heat", "limited_by_power"]
+__all__ = [
+    "AT_CAP",
+    "FALL",
+    "SERIES_FALL",
+    "STATED_FALL",
+    "ClockFall",
+    "clock_fall",
+    "limited_by_heat",
+    "limited_by_power",
+]
 
 FALL: Final = 0.10
-"""A clock that falls by less than this is the usual play of a device's boost."""
-AT_CAP: Final = 0.98
+"""Of one reading against another: a clock that falls by less is the usual play of a device's boost."""
+SERIES_FALL: Final = 0.05
+"""Of usual readings under a limit against usual ones without it: the play of a boost is mostly averaged out."""
+STATED_FALL: Final = 0.03
+"""Of rows of a table, which are means of whole runs (`COMPUTE_THERMAL`'s own case falls by 15 % over minutes)."""
+AT_CAP: Final = 0.97
+"""Of its power limit: a device that is held there draws a few per cent under it in one reading and over in the next."""
 LEAST: Final = 2
 """Readings on either side."""
 BUSY: Final = 0.05

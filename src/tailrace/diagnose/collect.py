@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
+
 from tailrace.diagnose.observed import Arm, Observed, Role
 from tailrace.diagnose.observed.vocabulary import QUANTITIES
+from tailrace.diagnose.speech_evidence.turns import turns_of
 from tailrace.stats.quantiles import needed, supported
 
 __all__ = ["sample_notes", "what_to_collect"]
@@ -14,6 +17,10 @@ __all__ = ["sample_notes", "what_to_collect"]
 _FIRST: Final = ("ttft", "queue", "prefill")
 _PACE: Final = ("tpot", "itl", "chunk_gap", "decode_tok_s")
 _MOST: Final = 6
+_PARTS: Final = {"llm_ttft": "the LLM's first token", "tts_ttfb": "the voice's first audio",
+                 "transcription_delay": "the transcription"}  # fmt: skip
+MOST_OF: Final = 0.5
+LATE_MS: Final = 1000.0
 
 
 def what_to_collect(observed: Observed) -> list[str]:
@@ -25,6 +32,7 @@ def what_to_collect(observed: Observed) -> list[str]:
             "(--facts ttft_p99_ms=850 --facts n=1000, or --ask)"
         )
     out += _of_scrapes(observed)
+    out += _of_turns(observed)
     out += _of_arms(observed.arms)
     if not observed.table("requests"):
         out.append("the requests one by one, as CSV or JSONL: send, first token, last token, tokens")
@@ -48,6 +56,32 @@ def _of_scrapes(observed: Observed) -> list[str]:
             "a second scrape of /metrics, from the other end of the slow window: one holds everything since the start"
         ]
     return []
+
+
+def _of_turns(observed: Observed) -> list[str]:
+    """Of turns of a voice agent, whose own evidence is wanted: the part that takes most of them."""
+    out = []
+    for turns in turns_of(observed):
+        parts = {words: turns.get(name) for name, words in _PARTS.items() if turns.has(name)}
+        whole = turns.get("total") if turns.has("total") else np.nansum(list(parts.values()), axis=0) if parts else None
+        for words, values in parts.items():
+            known = np.isfinite(values)
+            share = float(values[known].sum() / max(float(np.nansum(np.asarray(whole)[known])), 1e-9))
+            if share > MOST_OF and float(np.median(values[known])) > LATE_MS:
+                low, high = float(values[known].min()) / 1e3, float(values[known].max()) / 1e3
+                out.append(
+                    f"what {words} waits for: it takes {low:.2f} to {high:.2f} s in {int(known.sum())} turns, "
+                    f"{share:.0%} of their delay (its queue and prefill: the engine's records, log or /metrics, or the "
+                    "provider's own timing)"
+                )
+    for item in observed.settings:
+        part = item.name.removeprefix("speech.").removesuffix(".time_to_connect")
+        if item.name.endswith(".time_to_connect") and (item.number or 0.0) > LATE_MS:
+            out.append(
+                f"why connecting the {part} takes {(item.number or 0.0) / 1e3:.2f} s (its network way, its TLS, a cold "
+                "start): the first turn waits for it; open it when the call begins"
+            )
+    return out
 
 
 def _numbers(observed: Observed) -> bool:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from tailrace.analyze.decompose import tail_stages
+from tailrace.diagnose.broken_rules import BrokenRules
 from tailrace.diagnose.calm import calm_words
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.causes.validity import CHECKS
 from tailrace.diagnose.collect import sample_notes, what_to_collect
 from tailrace.diagnose.configured.lint import lint
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.hardware import Hardware
+from tailrace.diagnose.healthy import healthy
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.align import align
 from tailrace.diagnose.precedence import heavier
 from tailrace.diagnose.scale import disciplined, rule_on
 from tailrace.diagnose.scale_records import rule_on_records
 from tailrace.diagnose.seen_beside import seen_beside
-from tailrace.diagnose.symptoms import Symptom, application_symptoms, healthy_words, symptoms
+from tailrace.diagnose.steady_part import WARM_UP, of_both, parted, steady_observed, steady_part
+from tailrace.diagnose.symptoms import Symptom, application_symptoms, missed_objectives, symptoms
 from tailrace.diagnose.than_before import ThanBefore
 from tailrace.diagnose.told import CALM, told
 from tailrace.diagnose.triage import triage
@@ -36,50 +42,70 @@ _COMPARING: Final = frozenset(cause.code for cause in CAUSES if cause.only_with_
 
 def diagnose(evidence: EvidenceSet) -> Diagnosis:
     """Why is the tail slow? Findings are ranked; with nothing wrong there is none, and the summary says so."""
-    observed, beyond = _observed(evidence)
-    if beyond:
-        evidence.not_understood = [*evidence.not_understood, *beyond]
+    broken = BrokenRules()
+    found = _of_everything(evidence, broken)
+    return msgspec.structs.replace(found, not_understood=[*found.not_understood, *broken.said])
+
+
+def _of_everything(evidence: EvidenceSet, broken: BrokenRules) -> Diagnosis:
+    observed = _observed(evidence, broken)
     if not len(evidence.table) and not len(evidence.applications):
-        found = _of_observed(evidence, observed) if evidence.observed else _without_requests(evidence)
-        return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.hardware)))
-    checked = check(evidence)
+        found = _of_observed(evidence, observed, broken) if evidence.observed else _without_requests(evidence, broken)
+        return told(evidence, msgspec.structs.replace(found, observations=seen_beside(evidence.hardware)), broken)
+    checked = check(evidence, broken)
     evidence = checked.sound
-    found = _with_observed(_of_requests(evidence, checked), observed, triage_arms(evidence.observed))
+    rules = broken.ask("triage", partial(triage_arms, evidence.observed)) or []
+    found = _of_requests(evidence, checked, broken)
+    late = None if checked.forbidding else steady_part(evidence)
+    if late is not None:
+        steady = _of_requests(late, checked, broken)
+        found = of_both(found, steady, late)
+        evidence = late if steady.findings else evidence
+    found = _with_observed(found, observed, rules)
     found = msgspec.structs.replace(
         found,
         observations=seen_beside(evidence.meanwhile),
         not_understood=[*found.not_understood, *_not_understood(evidence)],
         remarks=_remarks(evidence),
     )
-    return told(evidence, found, forbidden=bool(checked.forbidding))
+    return told(evidence, found, broken, forbidden=bool(checked.forbidding))
 
 
-def _observed(evidence: EvidenceSet) -> tuple[list[Finding], list[str]]:
-    """What foreign evidence leads to, where a number cannot be right that and nothing else; and which causes could not
-    be computed, because a number of somebody's lies at the edge of what a float holds.
-    """
-    if not evidence.observed:
-        return [], []
+def _observed(evidence: EvidenceSet, broken: BrokenRules) -> list[Finding]:
+    """What foreign evidence leads to; where a number cannot be right, that and nothing else."""
+    observed = evidence.observed
+    if not observed:
+        return []
+    found = _asked(observed, broken)
+    if any(finding.code == WARM_UP for finding in found) and (late := steady_observed(observed)) is not None:
+        found = parted(found, _asked(late, broken))
+    return disciplined(rank(found), lambda: rule_on(observed))
+
+
+def _asked(observed: Observed, broken: BrokenRules) -> list[Finding]:
+    """What every rule finds; where a number cannot be right, that and nothing else."""
     found: list[Finding] = []
-    beyond: list[str] = []
     for cause in CAUSES:
-        try:
-            finding = cause.observe(evidence.observed)
-        except ArithmeticError as error:  # one number that is none must not take the answer of all other causes
-            beyond.append(f"{cause.code}: its arithmetic is impossible with these numbers ({error})")
-            continue
+        finding = broken.ask(cause.code, partial(cause.observe, observed))
         if finding is not None:
             if cause.ends and finding.level is not Level.SUSPECTED:
-                return [finding], beyond
+                return [finding]
             found.append(finding)
-    found += lint(CAUSES, evidence.observed, [finding.code for finding in found])
-    return disciplined(rank(found), lambda: rule_on(evidence.observed)), beyond
+    found += (
+        broken.ask("the check of configurations", lambda: lint(CAUSES, observed, [one.code for one in found])) or []
+    )
+    return disciplined(rank(found), lambda: rule_on(observed))
 
 
-def _of_observed(evidence: EvidenceSet, findings: list[Finding]) -> Diagnosis:
+def _of_hardware(hardware: Hardware, broken: BrokenRules) -> list[Finding]:
+    """What readings of the machine alone show."""
+    asked = [broken.ask(cause.code, partial(cause.without_requests, hardware)) for cause in CAUSES]
+    return rank([finding for finding in asked if finding is not None])
+
+
+def _of_observed(evidence: EvidenceSet, findings: list[Finding], broken: BrokenRules) -> Diagnosis:
     """Foreign evidence alone: the findings, or what is missing for one."""
-    if not findings:
-        findings = rank([found for cause in CAUSES if (found := cause.without_requests(evidence.hardware))])
+    findings = findings or _of_hardware(evidence.hardware, broken)
     # A cause may see its own shape in the evidence and lack what decides: that is a need, not a finding.
     lacks = [want for item in evidence.observed.understood for want in item.wants]
     lacks += [missing for item in findings if item.level is Level.INSUFFICIENT for missing in item.missing]
@@ -181,10 +207,9 @@ def _remarks(evidence: EvidenceSet) -> list[str]:
     return said + align(evidence.observed).said
 
 
-def _without_requests(evidence: EvidenceSet) -> Diagnosis:
+def _without_requests(evidence: EvidenceSet, broken: BrokenRules) -> Diagnosis:
     """Readings of a machine alone: what they show, and that nobody is known to have felt it."""
-    found = (cause.without_requests(evidence.hardware) for cause in CAUSES)
-    findings = rank([finding for finding in found if finding is not None])
+    findings = _of_hardware(evidence.hardware, broken)
     return Diagnosis(
         findings=findings,
         action=findings[0].action if findings else Action.COLLECT,
@@ -197,7 +222,7 @@ def _without_requests(evidence: EvidenceSet) -> Diagnosis:
     )
 
 
-def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
+def _of_requests(evidence: EvidenceSet, checked: Checked, broken: BrokenRules) -> Diagnosis:
     if checked.forbidding:
         return Diagnosis(
             validity=checked.findings,
@@ -222,36 +247,36 @@ def _of_requests(evidence: EvidenceSet, checked: Checked) -> Diagnosis:
         )
     needs = _needs_of_n(evidence)
     if not found:
-        return _healthy(evidence, checked, needs)
+        return healthy(evidence, checked.findings, needs)
     findings = []
     for cause in CAUSES:
         if cause in CHECKS or (few and not cause.of_applications):
             continue
-        why = cause.cannot_run(evidence)
+        why = broken.ask(cause.code, partial(cause.cannot_run, evidence))
         if why:
             needs.append(f"{cause.code}: {why}")
             continue
-        finding = cause.judge(evidence)
+        finding = broken.ask(cause.code, partial(cause.judge, evidence))
         if finding is not None:
             findings.append(finding)
             needs += [f"{cause.code}: {item}" for item in finding.missing]
     kinds = {symptom.kind for symptom in found}
     kept = bool(evidence.objectives.bounds)
-    than = ThanBefore(evidence, CAUSES)
+    than = ThanBefore(evidence, CAUSES, broken)
     if kinds <= ({"moved", "worse", "fails_more"} if kept else {"moved"}):
         # Windows of one healthy system differ too, and whatever was promised is kept: only a cause that fits, and takes
         # more than before, makes it a complaint.
         findings = [finding for finding in findings if _tells_them_apart(finding, than, kinds)]
         if not findings:
             differs = next((symptom.text for symptom in found if symptom.kind != "moved"), "")
-            return _healthy(evidence, checked, _needs_of_n(evidence), differs)
+            return healthy(evidence, checked.findings, _needs_of_n(evidence), differs)
     findings = answering(_new_first(rank(findings), than), kinds)
-    findings = disciplined(findings, lambda: rule_on_records(evidence, findings, CAUSES))
+    findings = disciplined(findings, partial(rule_on_records, evidence, findings, CAUSES))
     return Diagnosis(
         validity=checked.findings,
         findings=findings,
         action=findings[0].action if findings else Action.COLLECT,
-        triage=[] if few else triage(evidence),
+        triage=[] if few else broken.ask("triage", partial(triage, evidence)) or [],
         needs=needs,
         not_understood=evidence.not_understood,
         summary=_summary(evidence, findings, found, few=few),
@@ -283,27 +308,16 @@ def _new_first(findings: list[Finding], than: ThanBefore) -> list[Finding]:
     return sorted(findings, key=lambda item: item.code not in _COMPARING and than.as_before(item))
 
 
-def _healthy(evidence: EvidenceSet, checked: Checked, needs: list[str], differs: str = "") -> Diagnosis:
-    window = evidence.now
-    beside = f" It differs from the window before, within what was promised ({differs})." if differs else ""
-    return Diagnosis(
-        validity=checked.findings,
-        action=Action.NONE,
-        needs=needs,
-        not_understood=evidence.not_understood,
-        summary=f"Nothing is wrong: {healthy_words(evidence)}; no stream stutters, "
-        f"{len(window.every) - window.n} of {len(window.every)} requests did not complete.{beside}",
-    )
-
-
 def _needs_of_n(evidence: EvidenceSet) -> list[str]:
     n = evidence.now.n
-    return [] if supported(0.99, n) else [f"{needed(0.99)} completed requests for a p99 (n = {n})"]
+    lacking = needed(0.99) - n
+    return [] if supported(0.99, n) else [f"{lacking} more completed requests: {needed(0.99)} support a p99 (n = {n})"]
 
 
 def _summary(evidence: EvidenceSet, findings: list[Finding], found: list[Symptom], *, few: bool) -> str:
     if findings:
         return f"{findings[0].statement} {wording(findings[0])}"
-    where = None if few else tail_stages(evidence.now.done)
+    broken = next((one.metric for one in missed_objectives(evidence) if one.metric in ("ttft", "e2e")), "e2e")
+    where = None if few else tail_stages(evidence.now.done, broken)
     place = f" {where.sentence}" if where else ""
     return f"Something is wrong ({found[0].text}), but no cause that this evidence can test explains it.{place}"

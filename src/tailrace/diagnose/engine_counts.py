@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tailrace.model.engine_state import EngineState
 
-__all__ = ["Intervals", "intervals_of"]
+__all__ = ["Intervals", "intervals_of", "longest_run"]
 
 Floats = NDArray[np.float64]
 
@@ -34,6 +34,19 @@ class Intervals(NamedTuple):
     queried: Floats
     hit: Floats
     """Of the prompt tokens asked of the prefix cache, those it had."""
+
+
+def longest_run(holds: NDArray[np.bool_], seconds: Floats, *, least: int) -> tuple[float, int, int]:
+    """(seconds, first, behind the last) of the longest run of at least `least` intervals for which something holds;
+    (0, 0, 0) without one.
+    """
+    best = (0.0, 0, 0)
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], holds, [False]]).astype(np.int8)))
+    for low, high in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        lasted = float(seconds[low:high].sum())
+        if high - low >= least and lasted > best[0]:
+            best = (lasted, low, high)
+    return best
 
 
 def intervals_of(states: Sequence[EngineState]) -> Intervals:

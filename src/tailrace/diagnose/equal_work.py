@@ -113,8 +113,7 @@ def equal_pace(before: Window, window: Window, what: str) -> EqualPace | None:
         )
     level = float(np.exp((weight * np.log([a for _, a, _, _, _ in cells])).sum() / weight.sum()))
     tokens = np.nan_to_num(window.done.column("output_tokens") if what == "decode" else window.tokens, nan=0.0)
-    slow = np.argsort(np.nan_to_num(window.done.ms("e2e"), nan=0.0), kind="stable")[-max(10, round(0.025 * window.n)) :]
-    mean = float(tokens[slow].mean())
+    mean = float(tokens[window.slowest].mean())
     return EqualPace(
         what,
         level,
@@ -207,10 +206,9 @@ def _prefill(window: Window) -> Floats:
     """Prefill a computed token (ms), of those that no other prefill shared their steps with: whoever shares a step
     waits for all of it.
     """
-    cached = np.nan_to_num(window.done.column("cached_tokens"), nan=0.0)
     length = window.done.ms("prefill")
     with np.errstate(invalid="ignore", divide="ignore"):
-        out: Floats = length / np.maximum(window.tokens - cached, 1.0)
+        out: Floats = length / np.maximum(window.computed_tokens, 1.0)
     begin, end = window.first - length * 1e6, window.first
     served = replicas(window)
     for place in np.unique(served.of_row).tolist():

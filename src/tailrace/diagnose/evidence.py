@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import count
 from shlex import quote
 from typing import Final
+
+import numpy as np
 
 from tailrace.analyze.timebase import in_order
 from tailrace.analyze.vantage import split_applications, without_cached
@@ -18,7 +21,7 @@ from tailrace.model.engine_state import EngineState
 from tailrace.model.measurement import ClientHealth
 from tailrace.model.thresholds import Objectives
 from tailrace.store.run_arrival import arrival_options
-from tailrace.store.run_file import Run, RunHeader
+from tailrace.store.run_file import RunHeader
 from tailrace.store.table import RecordTable
 
 __all__ = ["EvidenceSet"]
@@ -28,7 +31,7 @@ ENGINE_URL: Final = "http://localhost:8000"
 
 
 class EvidenceSet:
-    """Everything that the rules may look at. Build it with `from_run`, `from_table`, or a reader.
+    """Everything that the rules may look at. `gather` builds it from sources.
 
     `states` are scrapes of the engine in order of time; two of them give the counters' deltas. `dropped` is the share
     of records that were lost. `before` is the window to compare with, if there is one. Records that services before the
@@ -55,6 +58,7 @@ class EvidenceSet:
         events: Sequence[tuple[float, str]] = (),
         left_out: dict[str, int] | None = None,
         left_out_rows: int = 0,
+        before_source: str = "",
     ) -> None:
         ours, self.applications = (in_order(one) for one in split_applications(table))
         self.table = without_cached(ours)
@@ -71,23 +75,8 @@ class EvidenceSet:
         self.events = sorted(events)
         self.left_out = left_out or {}
         self.left_out_rows = left_out_rows
-
-    @classmethod
-    def from_run(cls, run: Run, *, before: Run | None = None, objectives: Objectives | None = None) -> EvidenceSet:
-        """Evidence from a run file, with the run of before."""
-        return cls(
-            run.table(),
-            before=before.table() if before else None,
-            header=run.header,
-            client=run.trailer.client if run.trailer else None,
-            objectives=objectives,
-            sources=[run.path],
-        )
-
-    @classmethod
-    def from_table(cls, table: RecordTable, *, objectives: Objectives | None = None) -> EvidenceSet:
-        """Evidence from records alone."""
-        return cls(table, objectives=objectives)
+        self.before_source = before_source
+        """What the window to compare with was read from, where it was named."""
 
     def with_table(
         self, table: RecordTable, *, left_out: dict[str, int] | None = None, left_out_rows: int = 0
@@ -108,6 +97,7 @@ class EvidenceSet:
             events=self.events,
             left_out=left_out,
             left_out_rows=left_out_rows,
+            before_source=self.before_source,
         )
 
     @cached_property
@@ -119,6 +109,12 @@ class EvidenceSet:
     def meanwhile(self) -> Hardware:
         """What was seen of the machine while the window's requests lived."""
         return self.hardware.within(self.now)
+
+    @cached_property
+    def device_use(self) -> float | None:
+        """Use of the accelerators while the window's requests lived (0..1, median of the readings)."""
+        used = [state.utilisation for state in self.meanwhile.gpus if state.utilisation is not None]
+        return float(np.median(used)) if used else None
 
     @cached_property
     def now(self) -> Window:
@@ -150,11 +146,14 @@ class EvidenceSet:
         """The command that repeats this measurement after a change and judges it."""
         header = self.header
         before = self.sources[0] if header and self.sources else "before.run"
+        # Never the name of what was given: the command would write over the evidence and compare it with itself.
+        given = {name.rsplit("/", maxsplit=1)[-1] for name in (*self.sources, self.before_source)}
+        after = next(name for number in count(1) if (name := f"after{f'-{number}' * (number > 1)}.run") not in given)
         if header is None or not header.target.startswith("http"):
             rate = len(self.now.every) / self.now.span_s if self.now.span_s > 0 else 5.0
             return (
-                f"tailrace bench {ENGINE_URL} --rate {max(rate, 0.01):.3g} --duration 60 --out after.run && tailrace "
-                f"compare {quote(before)} after.run"
+                f"tailrace bench {ENGINE_URL} --rate {max(rate, 0.01):.3g} --duration 60 --out {after} && tailrace "
+                f"compare {quote(before)} {after}"
             )
         arrival = header.arrival
         load = arrival_options(arrival)
@@ -164,7 +163,7 @@ class EvidenceSet:
             parts.append(f"--mix '{header.mix}'")
         if arrival.seed is not None:
             parts.append(f"--seed {arrival.seed}")
-        return " ".join(parts) + f" --out after.run && tailrace compare {quote(before)} after.run"
+        return " ".join(parts) + f" --out {after} && tailrace compare {quote(before)} {after}"
 
     # -- engine state, from scrapes or from what the records saw
 

@@ -63,7 +63,7 @@ class Episodes(NamedTuple):
 
 def equal_demand(before: Window, window: Window) -> bool:
     """Whether about as much is asked of the engine as before: rate, tokens a request (those computed), sequences."""
-    rates = [len(side.every) / max(side.span_s, 1e-9) for side in (before, window)]
+    rates = [side.rate for side in (before, window)]
     if rates[1] > DEMAND * rates[0]:
         return False
     for measure in (_computed, _output, sequences):
@@ -93,7 +93,6 @@ def grown_pace(before: Window, window: Window) -> Grown | None:
         return None
     middle = float(np.median(ratio))
     tokens = np.nan_to_num(window.done.column("output_tokens"), nan=0.0)
-    slow = np.argsort(np.nan_to_num(window.done.ms("e2e"), nan=0.0), kind="stable")[-max(10, window.n // 40) :]
     seen = float(np.median(pace[known]))
     return Grown(
         seen / middle,
@@ -102,7 +101,7 @@ def grown_pace(before: Window, window: Window) -> Grown | None:
         float(np.nanmedian(old)),
         float(np.nanmedian(company)),
         int(known.sum()),
-        (seen - seen / middle) * float(tokens[slow].mean()),
+        (seen - seen / middle) * float(tokens[window.slowest].mean()),
     )
 
 
@@ -228,8 +227,7 @@ def _line(window: Window) -> _Line | None:
 
 
 def _computed(window: Window) -> Floats:
-    out: Floats = np.maximum(window.tokens - np.nan_to_num(window.done.column("cached_tokens"), nan=0.0), 0.0)
-    return out
+    return np.maximum(window.computed_tokens, 0.0)
 
 
 def _output(window: Window) -> Floats:

@@ -7,29 +7,32 @@ never claims more than was lost, nor the same millisecond twice.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.symptoms import Missed
 from tailrace.diagnose.window import Window
-from tailrace.model.finding import Finding, Layer, Tail
+from tailrace.model.finding import Evidence, Finding, Layer, Tail
 from tailrace.stats.quantiles import quantile, supported
 
-__all__ = ["Explained", "explained"]
+__all__ = ["Explained", "explained", "of_the_tail"]
 
 Floats = NDArray[np.float64]
 
-_PLACES: Final = ("gateway_queue", "engine_queue", "first_token", "stall", "response", "postprocess")
-_WAIT: Final = ("engine_queue", "first_token", "gateway_queue")
+_LOST: Final = ("gateway_queue", "engine_queue", "first_token", "stall", "response", "postprocess")
+_PLACES: Final = (*_LOST, "pace", "shift")
+_WAIT: Final = ("engine_queue", "first_token", "gateway_queue", "shift")
 _OF_STAGE: Final[dict[str, tuple[str, ...]]] = {
-    "queue.gateway": ("gateway_queue",),
-    "queue.engine": ("engine_queue", "first_token"),
+    "queue.gateway": ("gateway_queue", "shift"),
+    "queue.engine": ("engine_queue", "first_token", "shift"),
     "queue": _WAIT,
-    "preprocess": ("first_token", "engine_queue"),
-    "encode": ("first_token", "engine_queue"),
-    "prefill": ("first_token", "engine_queue"),
-    "decode": ("stall",),
+    "preprocess": ("first_token", "engine_queue", "shift"),
+    "encode": ("first_token", "engine_queue", "shift"),
+    "prefill": ("first_token", "engine_queue", "shift"),
+    "decode": ("pace", "stall"),
     "postprocess": ("postprocess", "stall"),
     "response": ("response", "stall"),
 }
@@ -45,15 +48,27 @@ class Explained:
         self.findings, self.tail, self.requests = findings, tail, requests
 
 
-def explained(window: Window, findings: list[Finding]) -> Explained:
-    """Join what ranked findings explain of the window's tail."""
+def explained(
+    window: Window,
+    findings: list[Finding],
+    missed: Sequence[Missed] = (),
+    *,
+    before: Window | None = None,
+    stutters: bool = False,
+) -> Explained:
+    """Join what ranked findings explain of the window's tail. `missed` are the objectives that it breaks, the worst
+    first, `stutters` whether its streams stop: the tail speaks of what is complained of. With the window `before`, what
+    the typical request waits longer for its first token than it did then is lost by all of the tail.
+    """
     rows = window.tail
     if not rows.size:
         return Explained(findings, None, {})
     lost = window.lost
-    places = {name: getattr(lost, name)[rows] for name in _PLACES}
+    places = {name: getattr(lost, name)[rows] for name in _LOST}
+    places["pace"] = window.slowed[rows]
+    places["shift"] = np.full(rows.size, _shift(window, before))
     together = {name: np.zeros(rows.size) for name in _PLACES}
-    total = lost.total[rows]
+    total = lost.total[rows] + places["pace"] + places["shift"]
     by_finding: dict[str, float] = {}
     requests: dict[str, list[str]] = {}
     names = window.done.column("request_id")[rows].astype(str)
@@ -73,10 +88,30 @@ def explained(window: Window, findings: list[Finding]) -> Explained:
         by_finding[finding.code] = round(added, 1)
         order = np.lexsort((names, -total, -np.round(shown, 3)))
         requests[finding.code] = [str(names[row]) for row in order[:_MOST] if shown[row] >= _SHOWS_MS]
-    whole = window.tail_lost_ms
+    whole = window.tail_lost_ms + float((places["pace"] + places["shift"]).mean())
     joint = min(sum(by_finding.values()), whole)
-    tail = _tail(window, places, whole, joint, by_finding)
+    tail = _tail(window, whole, joint, by_finding, _felt(window, places, whole, missed, stutters=stutters))
     return Explained(findings, tail, requests)
+
+
+def _shift(window: Window, before: Window | None) -> float:
+    """How much longer the typical request waits for its first token than before (ms), 0 where it does not."""
+    if before is None:
+        return 0.0
+    now, then = (side.done.ms("ttft")[side.interactive] for side in (window, before))
+    now, then = now[~np.isnan(now)], then[~np.isnan(then)]
+    return max(0.0, float(np.median(now)) - float(np.median(then))) if now.size and then.size else 0.0
+
+
+def of_the_tail(window: Window, explains_ms: float, source: str, where: str = "so") -> Evidence:
+    """What of the time that the slowest requests lost lies at one place, as evidence."""
+    return Evidence(
+        f"the slowest requests lost {explains_ms:.0f} of {window.tail_lost_ms:.0f} ms {where}",
+        source,
+        "explains_ms",
+        round(explains_ms, 1),
+        "ms",
+    )
 
 
 def _by_row(window: Window, finding: Finding, rows: NDArray[np.int64], there: Floats) -> Floats:
@@ -92,20 +127,39 @@ def _by_row(window: Window, finding: Finding, rows: NDArray[np.int64], there: Fl
     return there * min(1.0, finding.explains_ms / mean)
 
 
-def _tail(window: Window, places: dict[str, Floats], lost: float, joint: float, by_finding: dict[str, float]) -> Tail:
-    first = sum(float(places[name].mean()) for name in _WAIT)
-    stall = float(places["stall"].mean())
-    metric = "ttft" if first >= 0.5 * lost else "chunk_gap" if stall >= 0.5 * lost else "e2e"
-    values = window.done.ms("chunk_gap_max" if metric == "chunk_gap" else metric)
-    values = values[window.interactive & ~np.isnan(values)]
-    p = next((one for one in (0.99, 0.95) if supported(one, int(values.size))), 0.5)
+def _tail(window: Window, lost: float, joint: float, by_finding: dict[str, float], felt: _Felt) -> Tail:
+    metric, p, p_ms, bound = felt
     return Tail(
         metric=metric,
         quantile=p,
-        p_ms=round(quantile(values, p), 1) if values.size else 0.0,
+        p_ms=round(p_ms, 1),
         n=int(window.tail.size),
         lost_ms=round(lost, 1),
         explained_ms=round(joint, 1),
         unexplained_ms=round(max(0.0, round(lost, 1) - round(joint, 1)), 1),
         by_finding=by_finding,
+        objective_ms=bound,
     )
+
+
+class _Felt(NamedTuple):
+    metric: str
+    p: float
+    p_ms: float
+    objective_ms: float | None
+
+
+def _felt(window: Window, places: dict[str, Floats], lost: float, missed: Sequence[Missed], *, stutters: bool) -> _Felt:
+    """What its users complain of: where the tail lost most, if that is complained of; else the objective that is
+    broken the most; without any, where the tail lost most.
+    """
+    first = sum(float(places[name].mean()) for name in _WAIT)
+    stall = float(places["stall"].mean())
+    metric = "ttft" if first >= 0.5 * lost else "chunk_gap" if stall >= 0.5 * lost else "e2e"
+    one = next((one for one in missed if one.metric == metric), missed[0] if missed else None)
+    if one is not None and not (metric == "chunk_gap" and stutters and one.metric != metric):
+        return _Felt(one.metric, one.p, one.seen_ms, one.bound_ms)
+    values = window.done.ms("chunk_gap_max" if metric == "chunk_gap" else metric)
+    values = values[window.interactive & ~np.isnan(values)]
+    p = next((q for q in (0.99, 0.95) if supported(q, int(values.size))), 0.5)
+    return _Felt(metric, p, quantile(values, p) if values.size else 0.0, None)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 import numpy as np
 
 from tailrace.analyze.inferred_waits import with_inferred
 from tailrace.analyze.vantage import split_applications
+from tailrace.diagnose.bounds import bounded
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
-from tailrace.diagnose.observed import Arm, Observed, Role, Understood
+from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.readers.arm_series import series_of_arms
 from tailrace.diagnose.readers.gpu_series import series_of_gpus
 from tailrace.diagnose.readers.metric_observations import observations_of
 from tailrace.diagnose.readers.request_table import windows_of_requests
@@ -23,10 +24,7 @@ from tailrace.model.errors import InputError
 from tailrace.model.thresholds import Objectives
 from tailrace.store.table import RecordTable
 
-__all__ = ["MOST_ARMS", "gather"]
-
-MOST_ARMS: Final = 100
-"""Rules compare arms with each other, so their cost grows with the square: more is no comparison that a person made."""
+__all__ = ["gather"]
 
 
 def _joined(tables: Sequence[RecordTable]) -> tuple[RecordTable, int]:
@@ -79,7 +77,9 @@ def gather(
         ]
         observed = Observed.joined([observed, Observed(series=gpus)])
     observed = observed.finite()
-    observed.arms = _apart(_bounded(observed))
+    observed.series += series_of_arms(observed.arms)
+    observed = bounded(observed)
+    observed.arms = _apart(observed.arms)
     if observed and hardware.gpus and not observed.of_series("sm_clock"):
         # Rules on tables and forms see the device's readings beside them.
         observed.series += series_of_gpus(hardware.gpus, ", ".join(hardware.sources))
@@ -118,6 +118,7 @@ def gather(
         hardware=hardware,
         observed=observed,
         events=[event for source in sources for event in source.events],
+        before_source="" if before is None else before.name,
     )
 
 
@@ -130,27 +131,6 @@ def _windows(
         if windows is not None:
             return windows[0], [windows[1]]
     return (None if before is None else before.table), tables
-
-
-def _bounded(observed: Observed) -> list[Arm]:
-    """At most `MOST_ARMS`: those whose side of a comparison is told, then the first ones; the rest is said."""
-    arms = observed.arms
-    if len(arms) <= MOST_ARMS:
-        return arms
-    order = sorted(range(len(arms)), key=lambda place: (arms[place].role is Role.NONE, place))
-    kept = [arms[place] for place in sorted(order[:MOST_ARMS])]
-    left = arms[order[MOST_ARMS]]
-    observed.understood.append(
-        Understood(
-            source=left.place.source or "facts",
-            format="too many to compare with each other: give the table that matters",
-            understood=len(kept),
-            total=len(arms),
-            what="arms",
-            examples=[f"{left.place.line}: {left.name[:80]}"],
-        )
-    )
-    return kept
 
 
 def _apart(arms: list[Arm]) -> list[Arm]:

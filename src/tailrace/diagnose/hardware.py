@@ -52,7 +52,7 @@ class Hardware(msgspec.Struct, kw_only=True):
         """What lies in the time of the window's requests. Readings without a wall clock cannot be placed, and stay."""
         if not window.n:
             return self
-        begin, end = _origin(window), _origin(window) + float(window.end.max())
+        begin, end = window.origin_unix_ns, window.origin_unix_ns + float(window.end.max())
         return msgspec.structs.replace(
             self,
             host=[
@@ -107,7 +107,7 @@ def of_engine(states: Sequence[HostState]) -> list[tuple[HostState, ProcessState
 
 def host_shares(window: Window, intervals: Sequence[tuple[HostState, float]]) -> Shares:
     """A share of each interval of the host, on the window's axis."""
-    origin = _origin(window)
+    origin = window.origin_unix_ns
     end = np.array([state.at_unix_ns - origin for state, _ in intervals], dtype=np.float64)
     length = np.array([state.interval_ns for state, _ in intervals], dtype=np.float64)
     return Shares(*_ordered(end - length, end, np.array([share for _, share in intervals], dtype=np.float64)))
@@ -118,7 +118,7 @@ def shares_of_gpu(window: Window, readings: Sequence[tuple[GpuState, float]]) ->
     placed = [(state.at_unix_ns, share) for state, share in readings if state.at_unix_ns is not None]
     if len(placed) < 2:
         return None
-    origin = _origin(window)
+    origin = window.origin_unix_ns
     end = np.array([at - origin for at, _ in placed], dtype=np.float64)
     between = np.minimum(np.diff(end, prepend=end[0] - float(np.median(np.diff(end)))), _BETWEEN_NS)
     return Shares(*_ordered(end - between, end, np.array([share for _, share in placed], dtype=np.float64)))
@@ -130,8 +130,3 @@ def _ordered(begin: Floats, end: Floats, share: Floats) -> tuple[Floats, Floats,
     if end.size > 1:
         begin[1:] = np.maximum(begin[1:], end[:-1])
     return np.minimum(begin, end), end, share
-
-
-def _origin(window: Window) -> int:
-    """Wall clock of the axis' 0 (ns)."""
-    return int(window.every.column("start_unix_ns").min())

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tailrace.analyze.labels import among
 from tailrace.analyze.timebase import starts_ns
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["Account", "InFlight", "account"]
 
@@ -55,16 +55,14 @@ class Account(NamedTuple):
         return InFlight.of(self.sent[chosen], self.end[chosen])
 
 
+@once_a_window
 def account(window: Window) -> Account:
-    """Begin, send and end of every request of the window; computed once."""
-    if Account not in window.found:
-        every = window.every
-        start = starts_ns(every).astype(np.float64)
-        held = np.nan_to_num(every.column("queue_gateway_ns"), nan=0.0)
-        ingress = np.nan_to_num(every.column("ingress_ns"), nan=0.0)
-        end = start + every.column("e2e_ns")
-        sent = np.minimum(start + ingress + held, end)
-        refused = among(every.column("outcome"), {"rejected"})
-        window.found[Account] = Account(start, sent, end, ~refused & (sent < end))
-    found: Account = window.found[Account]
-    return found
+    """Begin, send and end of every request of the window."""
+    every = window.every
+    start = starts_ns(every).astype(np.float64)
+    held = np.nan_to_num(every.column("queue_gateway_ns"), nan=0.0)
+    ingress = np.nan_to_num(every.column("ingress_ns"), nan=0.0)
+    end = start + every.column("e2e_ns")
+    sent = np.minimum(start + ingress + held, end)
+    refused = among(every.column("outcome"), {"rejected"})
+    return Account(start, sent, end, ~refused & (sent < end))

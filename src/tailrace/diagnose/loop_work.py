@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tailrace.analyze.classes import prompt_tokens
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.replicas import replicas
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["LoopWork", "loop_work"]
 
@@ -87,15 +87,9 @@ class _Loop(NamedTuple):
         return out
 
 
+@once_a_window
 def loop_work(window: Window) -> LoopWork | None:
-    """`None` where the engine does not report prefills, nobody waits, or no work by the token fits; computed once."""
-    if LoopWork not in window.found:
-        window.found[LoopWork] = _loop_work(window)
-    found: LoopWork | None = window.found[LoopWork]
-    return found
-
-
-def _loop_work(window: Window) -> LoopWork | None:
+    """`None` where the engine does not report prefills, nobody waits, or no work by the token fits."""
     if not window.reported or window.n < LEAST:
         return None
     done = window.done

@@ -59,9 +59,8 @@ def compare_pace(window: Window, shares: Shares) -> Pace:
     gap = window.done.ms("chunk_gap_p50")
     gap = np.where(np.isnan(gap), window.done.ms("tpot"), gap)
     prefill = window.done.ms("prefill")
-    cached = np.nan_to_num(window.done.column("cached_tokens"), nan=0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        a_token = prefill / np.maximum(window.tokens - cached, 1.0)
+        a_token = prefill / np.maximum(window.computed_tokens, 1.0)
     decode, fill = _ratio(gap, inside, outside), _ratio(a_token, inside, outside)
     explains = np.zeros(window.n)
     for ratio, spent in ((decode, window.done.ms("decode")), (fill, prefill)):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.replicas import replicas
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["PositionLoad", "position_load"]
 
@@ -43,15 +43,9 @@ class PositionLoad(NamedTuple):
     n: int
 
 
+@once_a_window
 def position_load(window: Window) -> PositionLoad | None:
-    """`None` where there are too few streams; computed once a window."""
-    if PositionLoad not in window.found:
-        window.found[PositionLoad] = _load(window)
-    found: PositionLoad | None = window.found[PositionLoad]
-    return found
-
-
-def _load(window: Window) -> PositionLoad | None:
+    """`None` where there are too few streams."""
     pace = window.done.ms("tpot")
     tokens = np.nan_to_num(window.done.column("output_tokens"), nan=0.0)
     served = replicas(window)

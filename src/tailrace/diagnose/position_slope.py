@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.gaps import Part
 from tailrace.diagnose.window import Window
 
 __all__ = ["PositionSlope", "position_slope"]
@@ -38,26 +39,11 @@ class PositionSlope(NamedTuple):
 
 def position_slope(window: Window) -> PositionSlope | None:
     """`None` where there are too few long streams."""
-    gaps = window.gaps
-    if not gaps.row.size:
+    parts = [_stretches(part) for part in window.gaps.parts()]
+    if sum(part[0].size for part in parts) < LEAST:
         return None
-    begins = np.concatenate([[0], np.flatnonzero(np.diff(gaps.row)) + 1])
-    owner = np.searchsorted(begins, np.arange(gaps.row.size), side="right") - 1
-    brought = np.where(gaps.tokens > 0, gaps.tokens, 1)
-    total = np.cumsum(brought)
-    place = total - (total[begins] - brought[begins])[owner]
-    stretch = (np.arange(gaps.row.size) - begins[owner]) // STRETCH
-    key = owner * (int(stretch.max()) + 1) + stretch
-    edges = np.concatenate([np.flatnonzero(np.diff(key, prepend=-1)), [key.size]])
-    length = gaps.ms / brought
-    whole = np.diff(edges) == STRETCH
-    points = edges[:-1][whole]
-    if points.size < LEAST:
-        return None
-    cube = points[:, None] + np.arange(STRETCH)
-    value, position = np.median(length[cube], axis=1), np.mean(place[cube], axis=1)
-    row = gaps.row[points]
-    at = window.start[row] + gaps.begin_ns[points]
+    value, position, row, begin = (np.concatenate(column) for column in zip(*parts, strict=True))
+    at = window.start[row] + begin
     first, last = (np.sort(side[~np.isnan(side)]) for side in (window.first, window.end))
     batch = np.searchsorted(first, at, side="right") - np.searchsorted(last, at, side="left")
     prompt = np.nan_to_num(window.tokens[row], nan=0.0)
@@ -94,3 +80,18 @@ def position_slope(window: Window) -> PositionSlope | None:
         n=int(keep.sum()),
         streams=streams,
     )
+
+
+def _stretches(part: Part) -> tuple[Floats, Floats, NDArray[np.int64], NDArray[np.int64]]:
+    """(median gap a token, mean position in the answer, row, begin) of each whole stretch of gaps of one stream."""
+    brought = np.where(part.tokens > 0, part.tokens, 1)
+    total = np.cumsum(brought)
+    place = total - (total[part.first] - brought[part.first])[part.owner]
+    many = part.size // STRETCH
+    owner = np.repeat(np.arange(many.size), many)
+    nth = np.arange(owner.size) - np.repeat(np.cumsum(many) - many, many)
+    points = part.first[owner] + STRETCH * nth
+    cube = points[:, None] + np.arange(STRETCH)
+    ordered = np.sort((part.ms / brought)[cube], axis=1)
+    middle = (ordered[:, STRETCH // 2 - 1] + ordered[:, STRETCH // 2]) / 2.0
+    return middle, place[cube].mean(axis=1), part.row[owner], part.begin_ns[points]

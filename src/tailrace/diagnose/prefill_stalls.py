@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.runs import medians_of_runs
 
 __all__ = ["PrefillStalls", "Relation", "prefill_stalls"]
 
@@ -59,15 +60,9 @@ class PrefillStalls(NamedTuple):
     relation: Relation | None
 
 
+@once_a_window
 def prefill_stalls(window: Window) -> PrefillStalls:
-    """Lay the stalls of a window beside the prefills of its long prompts; computed once a window."""
-    if PrefillStalls not in window.found:
-        window.found[PrefillStalls] = _lay(window)
-    found: PrefillStalls = window.found[PrefillStalls]
-    return found
-
-
-def _lay(window: Window) -> PrefillStalls:
+    """Lay the stalls of a window beside the prefills of its long prompts."""
     stalls, prefills = window.stalls, window.prefills
     length = (stalls.end - stalls.begin) / 1e6
     # A prefill ends with its step; the streams' next token may come one decode step later.
@@ -76,10 +71,8 @@ def _lay(window: Window) -> PrefillStalls:
     lost = stalls.excess_ms[inside]
     excess = np.bincount(stalls.row[inside], weights=lost, minlength=window.n).astype(np.float64)
     total = float(stalls.excess_ms.sum())
-    decoding = window.gaps.rows > 0
     seen = np.zeros(window.n, dtype=bool)
-    if decoding:
-        seen[np.unique(window.gaps.row)] = True
+    seen[window.streams] = True
     decode_ms = float(((window.end - window.first)[seen & ~np.isnan(window.first)]).sum() / 1e6)
     chance = 0.0
     if decode_ms > 0:
@@ -131,13 +124,13 @@ def _by_prefill(
     pairs = pairs[np.diff(pairs, prepend=-1) > 0] // max(window.n, 1)
     stalled = np.bincount(np.searchsorted(hit, pairs), minlength=hit.size)
     length = ends[near] - begins[near]
-    fills = _medians(length, owner, first) / np.maximum(end[hit] - begin[hit], 1.0)
+    fills = medians_of_runs(length, owner, first) / np.maximum(end[hit] - begin[hit], 1.0)
     arranged = np.sort(end)
     neighbours = np.searchsorted(arranged, end + slack, "left") - np.searchsorted(arranged, end - slack, "right")
     aligned = np.flatnonzero((neighbours[owner] == 1) & (np.abs(ends[near] - end[owner]) < slack))
     start = np.flatnonzero(np.diff(owner[aligned], prepend=-1))
     alone = owner[aligned][start]
-    seen_ms = _medians(length[aligned], owner[aligned], start) / 1e6
+    seen_ms = medians_of_runs(length[aligned], owner[aligned], start) / 1e6
     return (
         int(counted.size),
         int(hit.size),
@@ -175,14 +168,6 @@ def _ragged(low: Ints, high: Ints, most: int = 4_000_000) -> Iterator[tuple[Ints
         which = np.repeat(np.arange(begin, stop), some)
         yield which, np.arange(which.size) - np.repeat(np.cumsum(some) - some, some) + low[which]
         begin = stop
-
-
-def _medians(values: Floats, owner: Ints, first: Ints) -> Floats:
-    """The median of each owner's values; `owner` is ascending and `first` says where each begins."""
-    ordered = values[np.lexsort((values, owner))]
-    sizes = np.diff(np.append(first, owner.size))
-    out: Floats = (ordered[first + (sizes - 1) // 2] + ordered[first + sizes // 2]) / 2.0
-    return out
 
 
 def _relation(points: list[tuple[float, float]]) -> Relation | None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tailrace.analyze.labels import codes_of
 from tailrace.diagnose.in_flight import account
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["Replicas", "replicas"]
 
@@ -59,15 +59,9 @@ class Replicas(NamedTuple):
         return ", ".join(f"{self.names[i]} {self.in_flight[i]:.1f}" for i in order.tolist())
 
 
+@once_a_window
 def replicas(window: Window) -> Replicas:
-    """Which replica served whom; computed once a window. Requests that reached none are left out."""
-    if Replicas not in window.found:
-        window.found[Replicas] = _replicas(window)
-    found: Replicas = window.found[Replicas]
-    return found
-
-
-def _replicas(window: Window) -> Replicas:
+    """Which replica served whom. Requests that reached none are left out."""
     index, names = codes_of(window.every.column("backend"))
     keep = np.array([i for i, name in enumerate(names) if name], dtype=np.int64)
     place = np.full(len(names), -1, dtype=np.int64)

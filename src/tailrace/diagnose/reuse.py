@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.analyze.labels import among, codes_of
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["Reuse", "groups", "reuse"]
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 LEAST: Final = 20
@@ -38,15 +37,9 @@ class Reuse(NamedTuple):
     """Repeated tokens / prompt tokens of all."""
 
 
+@once_a_window
 def reuse(window: Window) -> Reuse:
-    """Computed once a window."""
-    if Reuse not in window.found:
-        window.found[Reuse] = _reuse(window)
-    found: Reuse = window.found[Reuse]
-    return found
-
-
-def _reuse(window: Window) -> Reuse:
+    """What of each prompt was cached, and what a turn repeats of the one before."""
     done = window.done
     said = done.column("cached_tokens")
     tokens = np.nan_to_num(window.tokens, nan=0.0)

@@ -19,7 +19,10 @@ from tailrace.diagnose.arms.scale_answers import answers, preconditions
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Finding
 
-__all__ = ["SLOW_TO_START", "Ruling", "disciplined", "rule_on"]
+__all__ = ["SLOW_TO_START", "TAKES_MINUTES", "Ruling", "disciplined", "rule_on"]
+
+TAKES_MINUTES: Final = "; a new replica takes minutes to load"
+"""In the advice of a cause that offers a replica among other things."""
 
 SLOW_TO_START: Final = (
     "A new replica needs minutes to load its weights and warm up: it ends no incident; shed, roll back or shorten "
@@ -109,6 +112,7 @@ def _ruled(finding: Finding, ruled: Ruling) -> Finding:
     return msgspec.structs.replace(
         finding,
         action=ruled.action,
-        advice=f"{finding.advice} {ruled.advice}".strip(),
+        # The ruling says itself how long a replica takes.
+        advice=f"{finding.advice.replace(TAKES_MINUTES, '')} {ruled.advice}".strip(),
         disproof_checked=[*finding.disproof_checked, *ruled.words],
     )

@@ -21,6 +21,8 @@ __all__ = ["rule_on_records"]
 
 ROOM: Final = 0.5
 """KV usage below which the cap of running requests leaves room in the cache."""
+NEAR_CAP: Final = 0.9
+"""A cap that is not reached holds nobody back: to raise it changes nothing."""
 _PRECONDITIONS: Final = (
     ("cap", ("TUNE_NOT_SCALE",)),
     ("skew", ("LB_SKEW", "LB_HOTSPOT")),
@@ -29,6 +31,8 @@ _PRECONDITIONS: Final = (
     ("grammar share", ("MIX_STRUCTURED_OUTPUT",)),
     ("clock", ("COMPUTE_POWER_CAP", "COMPUTE_THERMAL")),
 )
+_SEE_OPTIONS: Final = frozenset({"gateway", "simulated"})
+"""Vantages whose records say what each request asked for; elsewhere that nothing is said means nothing."""
 
 
 def rule_on_records(evidence: EvidenceSet, findings: Iterable[Finding], causes: Sequence[Cause]) -> Ruling:
@@ -70,6 +74,8 @@ def _limits(evidence: EvidenceSet) -> Check:
     most = None if np.isnan(running).all() else float(np.nanmax(running))
     if kv is None or (cap is None and most is None):
         return Check(name, Answer.UNKNOWN, "KV usage and max_num_seqs (do the batch limits fit the lengths?)")
+    if isinstance(cap, int) and most is not None and most < NEAR_CAP * cap:
+        return Check(name, Answer.HOLDS, f"max_num_seqs {cap} is not reached: {most:.0f} running at most")
     words = f"KV usage {kv:.0%} with " + (f"max_num_seqs {cap}" if cap is not None else f"{most:.0f} running at most")
     return Check(
         name, Answer.FAILS if kv < ROOM else Answer.HOLDS, words + (": the cap leaves room" if kv < ROOM else "")
@@ -82,8 +88,14 @@ def _precondition(
     found = next((code for code in codes if code in fired), None)
     if found is not None:
         return Check(name, Answer.FAILS, f"{found} fires: {fired[found].statement.rstrip('.')}")
-    if name == "skew" and replicas(evidence.now).n < 2:
-        return Check(name, Answer.HOLDS, "one replica")
+    if replicas(evidence.now).n < 2:
+        codes = tuple(code for code in codes if not code.startswith("LB_"))  # there is nothing to balance between
+        if not codes:
+            return Check(name, Answer.HOLDS, "one replica")
+    if name == "grammar share" and evidence.vantage in _SEE_OPTIONS:
+        asked = evidence.now.done.column("grammar").astype(bool)
+        if not asked.any():
+            return Check(name, Answer.HOLDS, "no request asks for a grammar")
     lacks = [why for code in codes if code in causes and (why := causes[code].cannot_run(evidence))]
     if lacks:
         return Check(name, Answer.UNKNOWN, lacks[0])

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.replicas import replicas
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.runs import medians_of_runs
 
 __all__ = ["SharedStops", "shared_stops"]
 
@@ -61,20 +62,13 @@ class SharedStops(NamedTuple):
         return (self.end - self.begin) / 1e6
 
 
+@once_a_window
 def shared_stops(window: Window) -> SharedStops:
-    """All stops that at least two streams and most of those that decoded share; computed once a window."""
-    if SharedStops not in window.found:
-        window.found[SharedStops] = _stops(window)
-    found: SharedStops = window.found[SharedStops]
-    return found
-
-
-def _stops(window: Window) -> SharedStops:
+    """All stops that at least two streams and most of those that decoded share."""
     stalls = window.stalls
     tolerance = max(ALIGNED_NS, 2.0 * (0.0 if np.isnan(window.median_gap_ms) else window.median_gap_ms) * 1e6)
     seen = np.zeros(window.n, dtype=bool)
-    if window.gaps.row.size:
-        seen[np.unique(window.gaps.row)] = True
+    seen[window.streams] = True
     # Whose timeline was not kept is known to have gone on if its longest gap is no stall.
     longest = window.done.ms("chunk_gap_max")
     with np.errstate(invalid="ignore"):
@@ -116,7 +110,7 @@ def _of_replica(
     # Most groups are one stream alone: only the others are looked at.
     pairs = np.sort(group * max(window.n, 1) + stalls.row[order])
     several = np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] // max(window.n, 1), minlength=edges.size - 1)
-    begins, stops = (_medians(values[order], group, edges) for values in (stalls.begin, stalls.end))
+    begins, stops = (medians_of_runs(values[order], group, edges[:-1]) for values in (stalls.begin, stalls.end))
     for at in np.flatnonzero(several >= 2).tolist():
         members = order[edges[at] : edges[at + 1]]
         streams = int(several[at])
@@ -131,14 +125,6 @@ def _of_replica(
     return out, lost
 
 
-def _medians(values: Floats, group: Ints, edges: Ints) -> Floats:
-    """The median of each group; its members stand together."""
-    ordered = values[np.lexsort((values, group))]
-    first, size = edges[:-1], np.diff(edges)
-    middle: Floats = (ordered[first + (size - 1) // 2] + ordered[first + size // 2]) / 2.0
-    return middle
-
-
 def _computed(window: Window, begin: Floats, end: Floats, place: Ints, of_row: Ints) -> Floats:
     """How long (ns) the engine needs for the prompts whose first tokens come at the end of each stop: several prompts
     of an ordinary length in one step stop the streams as a long one does. 0 where the engine does not report prefills.
@@ -146,8 +132,7 @@ def _computed(window: Window, begin: Floats, end: Floats, place: Ints, of_row: I
     out = np.zeros(begin.size)
     if not window.reported or not begin.size:
         return out
-    cached = np.nan_to_num(window.done.column("cached_tokens"), nan=0.0)
-    tokens = np.maximum(window.tokens - cached, 1.0)
+    tokens = np.maximum(window.computed_tokens, 1.0)
     usable = np.flatnonzero(~np.isnan(tokens) & window.has_prefill & ~np.isnan(window.first))
     large = usable[tokens[usable] >= np.median(tokens[usable])] if usable.size else usable
     if large.size < LEAST_PREFILLS:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.loop_work import loop_work
 from tailrace.diagnose.shared_stops import SharedStops, shared_stops
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 from tailrace.stats.rank_correlation import spearman
 
 __all__ = ["MIN_PERIODIC", "StopKind", "StopPattern", "Triggers", "beat_of", "enough_on_beat", "stop_pattern"]
@@ -100,15 +100,9 @@ class StopPattern(NamedTuple):
         return self.stops.ms[self.chosen]
 
 
+@once_a_window
 def stop_pattern(window: Window) -> StopPattern:
-    """The pattern of the unexplained shared stops; computed once a window."""
-    if StopPattern not in window.found:
-        window.found[StopPattern] = _pattern(window)
-    found: StopPattern = window.found[StopPattern]
-    return found
-
-
-def _pattern(window: Window) -> StopPattern:
+    """The pattern of the unexplained shared stops."""
     stops = shared_stops(window)
     chosen = stops.unexplained
     begin, length = stops.begin[chosen] / 1e9, stops.ms[chosen]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.limits import IDLE
 from tailrace.diagnose.stop_pattern import StopPattern
 from tailrace.model.finding import Evidence
 
-__all__ = ["KV_FULL", "device_idle", "disproofs", "head", "stop_facts"]
-
-KV_FULL = 0.98
-_IDLE = 0.3
+__all__ = ["device_idle", "disproofs", "head", "stop_facts"]
 
 
 def head(pattern: StopPattern) -> str:
@@ -77,7 +75,7 @@ def disproofs(evidence: EvidenceSet, pattern: StopPattern) -> list[str]:
 def device_idle(evidence: EvidenceSet, pattern: StopPattern) -> bool | None:
     """Whether the accelerator idled in the stops, by readings inside them; `None` where none falls into one."""
     window = evidence.now
-    origin = int(window.every.column("start_unix_ns").min())
+    origin = window.origin_unix_ns
     begin, end = pattern.stops.begin[pattern.chosen], pattern.stops.end[pattern.chosen]
     seen = []
     for state in evidence.meanwhile.gpus:
@@ -86,4 +84,4 @@ def device_idle(evidence: EvidenceSet, pattern: StopPattern) -> bool | None:
         at = float(state.at_unix_ns - origin)
         if bool(((begin <= at) & (at <= end)).any()):
             seen.append(state.utilisation)
-    return float(np.median(seen)) < _IDLE if seen else None
+    return float(np.median(seen)) < IDLE if seen else None

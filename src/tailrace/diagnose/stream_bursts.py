@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.window import Window
+from tailrace.analyze.gaps import Part
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["StreamBursts", "stream_bursts", "summary_bursts"]
 
@@ -37,9 +38,9 @@ class StreamBursts(NamedTuple):
     first: Floats
     """Events that came with the first one."""
     gap_ms: Floats
-    """Time between two bursts (median of the stream), NaN where there is one burst only."""
+    """Time between two bursts (median of the stream), NaN where it is not bursty or there is one burst only."""
     spread: Floats
-    """Its quartile distance over its median, NaN for fewer than four bursts."""
+    """Its quartile distance over its median, NaN where it is not bursty or for fewer than four bursts."""
     source: str = "timeline"
     """Where that was read."""
 
@@ -58,14 +59,18 @@ class StreamBursts(NamedTuple):
         )
 
 
+@once_a_window
 def stream_bursts(window: Window) -> StreamBursts:
-    """The bursts of every stream; computed once a window."""
-    if StreamBursts not in window.found:
-        window.found[StreamBursts] = _bursts(window)
-    found: StreamBursts = window.found[StreamBursts]
-    return found
+    """The bursts of every stream."""
+    parts = [_of_part(part) for part in window.gaps.parts()]
+    if not parts:
+        nothing, none = np.empty(0), np.empty(0, dtype=bool)
+        return StreamBursts(np.empty(0, dtype=np.int64), none, none, nothing, nothing, nothing, nothing)
+    columns = zip(*(part[:-1] for part in parts), strict=True)
+    return StreamBursts._make([*(np.concatenate(column) for column in columns), "timeline"])
 
 
+@once_a_window
 def summary_bursts(window: Window) -> StreamBursts:
     """The same from what every record has, its gaps' median and maximum: where the median gap is none, at least half of
     the events came with the one before; the longest gap is the time between two bursts.
@@ -83,44 +88,38 @@ def summary_bursts(window: Window) -> StreamBursts:
     return StreamBursts(rows, none, at_once, events, events, gap, np.full(rows.size, np.nan), SUMMED)
 
 
-def _bursts(window: Window) -> StreamBursts:
-    gaps = window.gaps
-    if not gaps.row.size:
-        nothing, none = np.empty(0), np.empty(0, dtype=bool)
-        return StreamBursts(np.empty(0, dtype=np.int64), none, none, nothing, nothing, nothing, nothing)
-    count = np.bincount(gaps.row, minlength=window.n)
-    total = np.bincount(gaps.row, weights=gaps.ms, minlength=window.n)
-    mean = total / np.maximum(count, 1)
-    instant = gaps.ms <= np.maximum(INSTANT_MS, INSTANT_SHARE * mean[gaps.row])
-    none_at_all = np.bincount(gaps.row, weights=instant, minlength=window.n)
-    longs = count - none_at_all
-    rows = np.flatnonzero(count + 1 >= LEAST_EVENTS)
-    bursty = none_at_all >= MOST_INSTANT * count
-    between, spread = _between(window, instant)
+def _of_part(part: Part) -> StreamBursts:
+    total = np.bincount(part.owner, weights=part.ms)
+    instant = part.ms <= np.maximum(INSTANT_MS, INSTANT_SHARE * total / part.size)[part.owner]
+    none_at_all = np.add.reduceat(instant, part.first, dtype=np.int64)
+    longs = part.size - none_at_all
+    bursty = none_at_all >= MOST_INSTANT * part.size
+    between, spread = _between(part, ~instant & bursty[part.owner])
+    enough = part.size + 1 >= LEAST_EVENTS
     return StreamBursts(
-        rows,
-        bursty[rows],
-        (longs == 0)[rows],
-        ((count + 1) / (longs + 1))[rows],
-        _first_burst(window, instant)[rows],
-        between[rows],
-        spread[rows],
+        part.row[enough],
+        bursty[enough],
+        (longs == 0)[enough],
+        ((part.size + 1) / (longs + 1))[enough],
+        _first_burst(part, instant)[enough],
+        between[enough],
+        spread[enough],
     )
 
 
-def _between(window: Window, instant: Mask) -> tuple[Floats, Floats]:
-    gaps = window.gaps
-    length, owner = gaps.ms[~instant], gaps.row[~instant]
-    middle, spread = np.full(window.n, np.nan), np.full(window.n, np.nan)
+def _between(part: Part, chosen: Mask) -> tuple[Floats, Floats]:
+    """Median and spread of the chosen gaps of each stream."""
+    length, owner = part.ms[chosen], part.owner[chosen]
+    middle, spread = np.full(part.row.size, np.nan), np.full(part.row.size, np.nan)
     if owner.size:
         # All streams at once: sorted within each stream, the quantiles are places in one array.
         length = length[np.lexsort((length, owner))]
         first = np.flatnonzero(np.diff(owner, prepend=-1))
         size = np.diff(np.append(first, owner.size))
         quarter, half, upper = (_at(length, first, size, p) for p in (0.25, 0.5, 0.75))
-        row = owner[first]
-        middle[row] = half
-        spread[row] = np.where(size >= 4, (upper - quarter) / np.maximum(half, 1e-9), np.nan)
+        place = owner[first]
+        middle[place] = half
+        spread[place] = np.where(size >= 4, (upper - quarter) / np.maximum(half, 1e-9), np.nan)
     return middle, spread
 
 
@@ -133,10 +132,9 @@ def _at(ordered: Floats, first: Ints, size: Ints, p: float) -> Floats:
     return out
 
 
-def _first_burst(window: Window, instant: Mask) -> Floats:
+def _first_burst(part: Part, instant: Mask) -> Floats:
     """1 + the leading gaps of each stream that are none."""
-    row = window.gaps.row
-    begins = np.concatenate([[0], np.flatnonzero(np.diff(row)) + 1])
-    upto = np.concatenate([[0], np.cumsum(~instant)])
-    leading = instant & (upto[1:] - upto[begins][np.searchsorted(begins, np.arange(row.size), side="right") - 1] == 0)
-    return 1.0 + np.bincount(row, weights=leading, minlength=window.n).astype(np.float64)
+    longs = np.append(np.flatnonzero(~instant), instant.size)
+    end = np.minimum(longs[np.searchsorted(longs, part.first)], part.first + part.size)
+    found: Floats = 1.0 + (end - part.first)
+    return found

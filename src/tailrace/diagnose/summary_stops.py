@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 
 __all__ = ["SummaryStops", "summary_stops"]
 
@@ -20,7 +20,6 @@ LEAST_STREAMS: Final = 2
 LONGEST: Final = 4.0
 """A place that is wider than so many of its gaps is not known well enough."""
 SHORTEST: Final = 0.7
-EXPLAINED: Final = 0.7
 FEW: Final = 0.2
 """Timelines of a larger share of the streams tell more by themselves."""
 
@@ -41,15 +40,9 @@ class SummaryStops(NamedTuple):
     """By row of `done`: its longest gap beyond the usual one, and its wait for the first token inside a place (ms)."""
 
 
+@once_a_window
 def summary_stops(window: Window) -> SummaryStops | None:
-    """`None` where the timelines tell more, or no places are left; computed once a window."""
-    if SummaryStops not in window.found:
-        window.found[SummaryStops] = _stops(window)
-    found: SummaryStops | None = window.found[SummaryStops]
-    return found
-
-
-def _stops(window: Window) -> SummaryStops | None:
+    """`None` where the timelines tell more, or no places are left."""
     gap = window.done.ms("chunk_gap_max")
     usual = window.done.ms("chunk_gap_p50")
     known = np.flatnonzero(~np.isnan(gap) & ~np.isnan(window.first) & (window.end > window.first))

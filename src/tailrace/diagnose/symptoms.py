@@ -16,7 +16,17 @@ from tailrace.model.measurement import Verdict
 from tailrace.stats.quantiles import quantile, quantile_interval, supported
 from tailrace.stats.tests import binomial_tail
 
-__all__ = ["Symptom", "application_symptoms", "healthy_words", "more_often_than", "symptoms"]
+__all__ = [
+    "Missed",
+    "Symptom",
+    "application_symptoms",
+    "metric_name",
+    "missed_objectives",
+    "more_often_than",
+    "rows_of",
+    "stutters",
+    "symptoms",
+]
 
 _WORDS: Final = {"ttft": "TTFT", "tpot": "TPOT", "chunk_gap": "longest chunk gap", "e2e": "E2E"}
 STUTTER_MS: Final = 500.0
@@ -28,6 +38,26 @@ FAILED_SHARE: Final = 0.01
 MOVED: Final = 1.10
 
 
+class Missed(NamedTuple):
+    """An objective that is missed by more requests than it allows."""
+
+    metric: str
+    """`ttft`, `tpot`, ..., without the lane."""
+    lane: str
+    """Whose it is; empty for all interactive requests."""
+    p: float
+    bound_ms: float
+    over: int
+    n: int
+    seen_ms: float
+    """The metric at `p` as it was seen; below the support of `p`, the largest value."""
+
+    @property
+    def times(self) -> float:
+        """How many times as many requests are over it as it allows."""
+        return self.over / max(self.n * (1.0 - self.p), 1e-9)
+
+
 class Symptom(NamedTuple):
     """Something that a user would complain about."""
 
@@ -35,6 +65,8 @@ class Symptom(NamedTuple):
     """`objective`, `stutter`, `failures`, `budget`; beside a window from before `worse` or `fails_more`; or `moved`:
     noticed only beside that window, and nothing by itself."""
     text: str
+    objective: Missed | None = None
+    """Of the kind `objective`: which one."""
 
 
 def more_often_than(count: int, n: int, share: float) -> bool:
@@ -122,7 +154,19 @@ def _mix_made_it_worse(evidence: EvidenceSet) -> bool:
     return False
 
 
-def _rows(evidence: EvidenceSet, window: Window, metric: str) -> tuple[str, str, NDArray[np.bool_]]:
+def metric_name(metric: str) -> str:
+    """A metric as people write it: `TTFT`."""
+    return _WORDS.get(metric, metric)
+
+
+def missed_objectives(evidence: EvidenceSet) -> list[Missed]:
+    """The objectives that the window breaks, the one that most requests miss (for what it allows) first."""
+    missed = [one.objective for one in _objectives(evidence, evidence.now) if one.objective is not None]
+    return sorted(missed, key=lambda one: -one.times)
+
+
+def rows_of(evidence: EvidenceSet, window: Window, metric: str) -> tuple[str, str, NDArray[np.bool_]]:
+    """(metric, whose it is in words, rows of `done` that an objective on it binds)."""
     lane, _, name = metric.rpartition("/")
     if lane:
         return name, f" of lane {lane}", (window.done.column("lane") == lane).astype(bool)
@@ -133,7 +177,7 @@ def _rows(evidence: EvidenceSet, window: Window, metric: str) -> tuple[str, str,
 def _objectives(evidence: EvidenceSet, window: Window) -> list[Symptom]:
     out = []
     for metric, bounds in evidence.objectives.bounds.items():
-        name, whose, rows = _rows(evidence, window, metric)
+        name, whose, rows = rows_of(evidence, window, metric)
         values = objective_ms(window.done, name)
         values = values[rows & ~np.isnan(values)]
         for p, bound_ns in sorted(bounds.items()):
@@ -143,11 +187,25 @@ def _objectives(evidence: EvidenceSet, window: Window) -> list[Symptom]:
                 out.append(
                     Symptom(
                         "objective",
-                        f"{_WORDS.get(name, name)}{whose} is over {bound:.0f} ms for {over} of {values.size} requests "
+                        f"{metric_name(name)}{whose} is over {bound:.0f} ms for {over} of {values.size} requests "
                         f"({over / values.size:.1%}; the objective at p{p * 100:g} allows {1 - p:.1%})",
+                        Missed(
+                            name,
+                            metric.rpartition("/")[0],
+                            p,
+                            bound,
+                            over,
+                            int(values.size),
+                            float(quantile(values, p) if supported(p, int(values.size)) else values.max()),
+                        ),
                     )
                 )
     return out
+
+
+def stutters(window: Window) -> bool:
+    """Whether more streams stop than anybody would bear."""
+    return bool(_stutter(window))
 
 
 def _stutter(window: Window) -> list[Symptom]:
@@ -167,27 +225,3 @@ def _stutter(window: Window) -> list[Symptom]:
                 )
             ]
     return []
-
-
-def healthy_words(evidence: EvidenceSet) -> str:
-    """The numbers behind "nothing is wrong": each objective with what was seen, at a quantile that n supports."""
-    window = evidence.now
-    parts = []
-    for metric, bounds in evidence.objectives.bounds.items():
-        name, whose, rows = _rows(evidence, window, metric)
-        values = objective_ms(window.done, name)
-        values = values[rows & ~np.isnan(values)]
-        for p, bound_ns in sorted(bounds.items()):
-            if not values.size:
-                continue
-            shown = next((q for q in (p, 0.95, 0.9, 0.5) if q <= p and supported(q, values.size)), None)
-            seen = f"p{shown * 100:g} {quantile(values, shown):.0f} ms" if shown else f"at most {values.max():.0f} ms"
-            over = int((values > bound_ns / 1e6).sum())
-            # A quantile above its objective would read as a contradiction: say why it is not called wrong.
-            chance = over > (1.0 - p) * values.size
-            why = f"; {over} are over it, and the {1 - p:.1%} allowed give that many by chance" if chance else ""
-            parts.append(
-                f"{_WORDS.get(name, name)}{whose} {seen} (objective p{p * 100:g} <= {bound_ns / 1e6:.0f} ms, "
-                f"n = {values.size}{why})"
-            )
-    return ", ".join(parts)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.broken_rules import BrokenRules
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.symptoms import symptoms
@@ -35,8 +37,9 @@ shared out, whatever time is lost so."""
 class ThanBefore:
     """The window before, judged by the same rules; built when the first is asked for."""
 
-    def __init__(self, evidence: EvidenceSet, causes: Sequence[Cause]) -> None:
+    def __init__(self, evidence: EvidenceSet, causes: Sequence[Cause], broken: BrokenRules) -> None:
         self._evidence = evidence
+        self._broken = broken
         self._causes = {cause.code: cause for cause in causes}
         self._earlier: EvidenceSet | None = None
         self._found: dict[str, Finding | None] = {}
@@ -78,9 +81,12 @@ class ThanBefore:
         if earlier is None:
             return None
         if code not in self._found:
-            cause = self._causes[code]
-            self._found[code] = None if cause.cannot_run(earlier) else cause.judge(earlier)
+            self._found[code] = self._broken.ask(code, partial(_judge, self._causes[code], earlier))
         return self._found[code]
+
+
+def _judge(cause: Cause, evidence: EvidenceSet) -> Finding | None:
+    return None if cause.cannot_run(evidence) else cause.judge(evidence)
 
 
 def grown(before: Floats, now: Floats) -> bool | None:

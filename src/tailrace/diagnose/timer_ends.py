@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from tailrace.analyze.labels import among
 from tailrace.diagnose.age_cluster import AgeCluster, age_cluster
 from tailrace.diagnose.symptoms import more_often_than
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 from tailrace.model.finding import Evidence
 from tailrace.model.outcome import Reason
 
-__all__ = ["TimerEnds", "timer_ends"]
+__all__ = ["ENDED_BY_HOP", "GAVE_UP", "TimerEnds", "timer_ends"]
 
 Ints = NDArray[np.int64]
 
@@ -34,9 +34,11 @@ BY_TIMER: Final = frozenset(
 )
 """Reasons behind which a timer may stand, ours or another hop's."""
 LEAST_MS: Final = 200.0
-SHARP: Final = 0.01
 LEAST_SHARE: Final = 0.005
-IDLE_STATUS: Final = (408, 502, 504)
+GAVE_UP: Final = (408, 504, 524)
+"""A hop's own word for a timeout; 524 is Cloudflare's."""
+ENDED_BY_HOP: Final = (*GAVE_UP, 502)
+"""The same, or for an upstream that it lost."""
 OUTLIVED: Final = 1.1
 LEAST_OUTLIVED: Final = 5
 """Streams that began in time and lived longer than the timer: one for the whole request would have ended them."""
@@ -55,12 +57,6 @@ class TimerEnds(NamedTuple):
     """Rows of `Window.every` in the cluster."""
     failures: int
     reasons: str
-
-    @property
-    def sharp(self) -> bool:
-        """The ages differ by less than 1 %, or by 20 ms: chance does not do that."""
-        width = self.cluster.high_ms - self.cluster.low_ms
-        return width <= max(20.0, SHARP * self.cluster.age_ms) and self.cluster.hits >= 5
 
     def words(self, budgets: list[str]) -> str:
         """The timer's name, as far as it is known."""
@@ -92,20 +88,9 @@ class TimerEnds(NamedTuple):
         ]
 
 
+@once_a_window
 def timer_ends(window: Window) -> TimerEnds | None:
-    """The cluster of failures, if there is one and failures are more than a rarity; computed once a window."""
-    if TimerEnds not in window.found:
-        window.found[TimerEnds] = _timer_ends(window)
-    found: TimerEnds | None = window.found[TimerEnds]
-    return found
-
-
-def _outlived(window: Window, age_ms: float) -> int:
-    streamed = window.done.column("stream").astype(bool)
-    return int((streamed & (window.done.ms("e2e") > OUTLIVED * age_ms)).sum())
-
-
-def _timer_ends(window: Window) -> TimerEnds | None:
+    """The cluster of failures, if there is one and failures are more than a rarity."""
     every = window.every
     reason = every.column("reason")
     rows = np.flatnonzero(among(reason, BY_TIMER))
@@ -128,7 +113,7 @@ def _timer_ends(window: Window) -> TimerEnds | None:
     names, counts = np.unique(reason[inside].astype(str), return_counts=True)
     most = str(names[int(np.argmax(counts))])
     status = every.column("http_status")[inside]
-    refused = bool(np.isin(status, IDLE_STATUS).mean() > 0.5)
+    refused = bool(np.isin(status, ENDED_BY_HOP).mean() > 0.5)
     silent = bool(np.isnan(every.ms("ttft")[inside]).mean() > 0.5)
     streamed = bool(every.column("stream")[inside].astype(bool).mean() > 0.5)
     budgets = set(every.column("budget")[inside].astype(str)) - {""}
@@ -144,3 +129,8 @@ def _timer_ends(window: Window) -> TimerEnds | None:
         int(rows.size),
         ", ".join(f"{n} {c}" for n, c in sorted(zip(names, counts, strict=True), key=lambda pair: -pair[1])) or most,
     )
+
+
+def _outlived(window: Window, age_ms: float) -> int:
+    streamed = window.done.column("stream").astype(bool)
+    return int((streamed & (window.done.ms("e2e") > OUTLIVED * age_ms)).sum())

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
 
 from tailrace.diagnose.attribution_words import attribution_words
+from tailrace.diagnose.broken_rules import BrokenRules
+from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.causes import CAUSES
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.explained import explained
+from tailrace.diagnose.healthy import NOTHING_WRONG
+from tailrace.diagnose.symptoms import missed_objectives, stutters
 from tailrace.diagnose.verdict import wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level, Tail
 
-__all__ = ["CALM", "told"]
+__all__ = ["CALM", "answer_of", "context_of", "told"]
 
 CALM: Final = "Nothing in this shows a slow tail"
 """How the summary begins where the evidence is calm and no request is in it."""
 
-_WORDS: Final = {"ttft": "time to first token", "chunk_gap": "longest chunk gap", "e2e": "end-to-end time"}
+_WORDS: Final = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "chunk_gap": "longest chunk gap",
+    "e2e": "end-to-end time",
+}
 _DO: Final = {
     Action.TUNE: "To do (tune)",
     Action.SCALE: "To do (scale)",
@@ -29,10 +39,12 @@ _DO: Final = {
     Action.NONE: "To do",
 }
 _MOST: Final = 6
+_CODE: Final = re.compile(r"[A-Z]+(?:_[A-Z]+)+")
+"""A rival is named by its code, with words behind it where its reason is not plain."""
 _SHOWN_MS: Final = 1.0
 
 
-def told(evidence: EvidenceSet, found: Diagnosis, *, forbidden: bool = False) -> Diagnosis:
+def told(evidence: EvidenceSet, found: Diagnosis, broken: BrokenRules, *, forbidden: bool = False) -> Diagnosis:
     """The diagnosis with its tail, its attributions, the requests that show each finding, and its paragraph.
 
     `evidence` holds the records that passed the checks. Without requests, or where the checks forbid a diagnosis
@@ -44,12 +56,18 @@ def told(evidence: EvidenceSet, found: Diagnosis, *, forbidden: bool = False) ->
         return msgspec.structs.replace(found, paragraph=paragraph, next_evidence=next_evidence(found))
     if not len(evidence.table) or not evidence.now.n:
         return msgspec.structs.replace(found, paragraph=_paragraph(found, None), next_evidence=next_evidence(found))
-    joint = explained(evidence.now, found.findings)
+    joint = explained(
+        evidence.now,
+        found.findings,
+        missed_objectives(evidence),
+        before=evidence.before,
+        stutters=stutters(evidence.now),
+    )
     findings = [
         msgspec.structs.replace(one, requests=joint.requests.get(one.code) or one.requests) for one in found.findings
     ]
     said = msgspec.structs.replace(
-        found, findings=findings, tail=joint.tail, attribution=attribution_words(evidence.attributed)
+        found, findings=findings, tail=joint.tail, attribution=attribution_words(evidence.attributed, broken)
     )
     return msgspec.structs.replace(said, paragraph=_paragraph(said, joint.tail), next_evidence=next_evidence(said))
 
@@ -60,24 +78,55 @@ def next_evidence(found: Diagnosis) -> list[str]:
     """
     out: list[str] = []
     known = {cause.code: cause for cause in CAUSES}
+    pairs: set[frozenset[str]] = set()
     for finding in found.findings:
         if finding.level in (Level.SUSPECTED, Level.INSUFFICIENT):
-            out += [f"{item} (for {finding.code})" for item in finding.missing]
-        out += [
-            f"what tells {finding.code} from {rival}: {known[rival].disproof.rstrip('.')}"
-            for rival in finding.rivals
-            if rival in known
-        ]
+            whose = f" (for {finding.code})" if finding.statement else ""
+            out += [f"{item}{whose}" for item in finding.missing]
+        for code in (code for rival in finding.rivals for code in _CODE.findall(rival)):
+            if code in known and frozenset((code, finding.code)) not in pairs:
+                pairs.add(frozenset((code, finding.code)))
+                out.append(f"what tells {finding.code} from {code}: {known[code].disproof.rstrip('.')}")
     if not found.findings and found.action is Action.COLLECT:
         out += [item for finding in found.validity for item in finding.missing]
-        out += found.needs
+        # What the causes lack that act on the stage of the tail decides more than what all others lack.
+        leader = next((one.about for one in found.attribution if one.kind == "stage_at_tail"), "")
+        out += sorted(found.needs, key=lambda need: not _acts_on(known.get(need.partition(":")[0]), leader))
     return list(dict.fromkeys(out))[:_MOST]
+
+
+def _acts_on(cause: Cause | None, stage: str) -> bool:
+    return cause is not None and bool(stage) and cause.stage.partition(".")[0] == stage
+
+
+def answer_of(found: Diagnosis) -> str:
+    """The answer in one sentence, for whoever reads no further."""
+    if not found.findings or found.summary.startswith(CALM):
+        return found.summary
+    first = found.findings[0]
+    return _sentence(first.statement) or f"Cannot tell ({first.code}): what would decide it is missing."
+
+
+def context_of(found: Diagnosis) -> str:
+    """What a reader asks next: how sure that is, what is slow, how much of it that explains, what else was found."""
+    if not found.findings or found.summary.startswith(CALM):
+        return found.steady
+    first, tail = found.findings[0], found.tail
+    parts = [
+        wording(first),
+        _slow(tail) if tail is not None and tail.lost_ms >= _SHOWN_MS else "",
+        _beside(found, first, tail),
+        found.steady,
+        *[one.text for one in found.attribution if one.kind == "mix_within"][:1],
+    ]
+    return " ".join(part for part in parts if part)
 
 
 def _paragraph(found: Diagnosis, tail: Tail | None) -> str:
     if not found.findings:
-        nexts = next_evidence(found)
-        return f"{found.summary} To collect next: {nexts[0]}." if nexts else found.summary
+        nexts = [] if found.summary.startswith(NOTHING_WRONG) else next_evidence(found)
+        said = f"{found.summary} {found.steady}".strip()
+        return f"{said} To collect next: {nexts[0]}." if nexts else said
     first = found.findings[0]
     if found.summary.startswith(CALM):
         return found.summary
@@ -85,6 +134,7 @@ def _paragraph(found: Diagnosis, tail: Tail | None) -> str:
         _slow(tail) if tail is not None and tail.lost_ms >= _SHOWN_MS else "",
         _sentence(first.statement) or f"Cannot tell: {'; '.join(first.missing)}.",
         wording(first),
+        found.steady,
         _beside(found, first, tail),
         _checked(first),
     ]
@@ -101,8 +151,9 @@ def _paragraph(found: Diagnosis, tail: Tail | None) -> str:
 
 def _slow(tail: Tail) -> str:
     return (
-        f"The p{tail.quantile * 100:g} of the {_WORDS[tail.metric]} is {tail.p_ms:,.0f} ms; the {tail.n} slowest "
-        f"requests lost {tail.lost_ms:,.0f} ms each on average."
+        f"The p{tail.quantile * 100:g} of the {_WORDS.get(tail.metric, tail.metric)} is {tail.p_ms:,.0f} ms"
+        + (f" (objective {tail.objective_ms:,.0f} ms)" if tail.objective_ms is not None else "")
+        + f"; the {tail.n} slowest requests lost {tail.lost_ms:,.0f} ms each on average."
     )
 
 

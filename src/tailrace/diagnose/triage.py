@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.limits import BUSY, IDLE, LATE_MS, SAME, TPOT_MS, TTFT_MS, UNMOVED, WORSE
 from tailrace.diagnose.prefill_stalls import prefill_stalls
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.symptoms import more_often_than
@@ -21,8 +22,6 @@ from tailrace.stats.quantiles import quantile, supported
 __all__ = ["RULES", "triage"]
 
 Floats = NDArray[np.float64]
-BUSY: Final = 0.9
-IDLE: Final = 0.3
 
 RULES: Final[dict[str, str]] = {
     "R1": "high queue wait: concurrency, limits, scheduling",
@@ -48,8 +47,8 @@ def triage(evidence: EvidenceSet) -> list[str]:
     if ttft.size < 20:
         return []
     bounds = evidence.objectives.bounds
-    target = _bound(bounds.get("ttft"), 500.0)
-    pace = _bound(bounds.get("tpot"), 80.0)
+    target = _bound(bounds.get("ttft"), TTFT_MS)
+    pace = _bound(bounds.get("tpot"), TPOT_MS)
     out = []
     queue = _queue_share(window)
     slow_ttft = more_often_than(int((ttft > target).sum()), ttft.size, 0.01)
@@ -73,7 +72,7 @@ def triage(evidence: EvidenceSet) -> list[str]:
             out.append("R9")
     if _lonely(window):
         out.append("R10")
-    if quantile(ttft, p) > 2000.0:
+    if quantile(ttft, p) > LATE_MS:
         out.append("R11")
     out += _busy_or_idle(evidence, queue, slow=slow_ttft)
     return sorted(out, key=lambda rule: int(rule[1:]))
@@ -81,11 +80,10 @@ def triage(evidence: EvidenceSet) -> list[str]:
 
 def _busy_or_idle(evidence: EvidenceSet, queue: tuple[float, float] | None, *, slow: bool) -> list[str]:
     """The accelerator's use beside the requests': by itself it says nothing."""
-    used = [state.utilisation for state in evidence.meanwhile.gpus if state.utilisation is not None]
-    if not used:
+    used = evidence.device_use
+    if used is None:
         return []
-    median = float(np.median(used))
-    fires = (median > BUSY and queue is not None and queue[0] > 0.5) or (median < IDLE and slow)
+    fires = (used > BUSY and queue is not None and queue[0] > 0.5) or (used < IDLE and slow)
     return ["R12"] if fires else []
 
 
@@ -117,16 +115,15 @@ def _against_before(evidence: EvidenceSet, window: Window, e2e: Floats) -> list[
     middle = quantile(e2e, 0.5) / max(quantile(old, 0.5), 1e-9) - 1.0
     tail = quantile(e2e, p) / max(quantile(old, p), 1e-9) - 1.0
     out = []
-    if abs(middle) < 0.05 and tail > 0.2:
+    if abs(middle) < SAME and tail > WORSE:
         out.append("R4")
-    if _doubled(before, window) and abs(tail) < 0.1:
+    if _doubled(before, window) and abs(tail) < UNMOVED:
         out.append("R8")
-    used = [state.utilisation for state in evidence.meanwhile.gpus if state.utilisation is not None]
-    near = max(evidence.kv_usage or 0.0, float(np.median(used)) if used else 0.0)
-    if middle > 0.2 and tail > 0.2 and near > BUSY:
+    near = max(evidence.kv_usage or 0.0, evidence.device_use or 0.0)
+    if middle > WORSE and tail > WORSE and near > BUSY:
         out.append("R6")
     failed = [1.0 - side.n / max(len(side.every), 1) for side in (before, window)]
-    if abs(middle) < 0.05 and more_often_than(len(window.every) - window.n, len(window.every), max(failed[0], 0.01)):
+    if abs(middle) < SAME and more_often_than(len(window.every) - window.n, len(window.every), max(failed[0], 0.01)):
         out.append("R7")
     return out
 
@@ -134,12 +131,12 @@ def _against_before(evidence: EvidenceSet, window: Window, e2e: Floats) -> list[
 def _doubled(before: Window, window: Window) -> bool:
     """Twice the replicas at an equal offered load."""
     counts = [replicas(side).n for side in (before, window)]
-    rates = [len(side.every) / max(side.span_s, 1e-9) for side in (before, window)]
+    rates = [side.rate for side in (before, window)]
     return counts[0] >= 1 and counts[1] >= 2 * counts[0] and abs(rates[1] / rates[0] - 1.0) < 0.15
 
 
 def _lonely(window: Window) -> bool:
-    """A few requests above three times the median of equally long ones that ran at the same time, which were fine."""
+    """A few requests at three times the usual time per token, and at three times that of those beside them."""
     if window.n < 100 or window.n > 20_000:
         return False
     pace = window.done.ms("tpot")

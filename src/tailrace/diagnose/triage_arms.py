@@ -1,6 +1,6 @@
 """Triage on arms: the first questions of anybody who looks at a slow system, where tables and forms can answer them.
 
-Conditions and defaults are those of `triage`; where two arms are compared, the first (or the one called before) is the
+Conditions and limits are those of `triage`; where two arms are compared, the first (or the one called before) is the
 old one.
 """
 
@@ -11,16 +11,11 @@ from typing import Final, NamedTuple
 from tailrace.diagnose.arm_evidence.replicas_doubled import doubled
 from tailrace.diagnose.arms.asked import ANY, condition, figure, number_stated, per_request
 from tailrace.diagnose.arms.pairs import Pair, pairs
+from tailrace.diagnose.limits import BUSY, IDLE, LATE_MS, SAME, TPOT_MS, TTFT_MS, WORSE
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Role
 
 __all__ = ["triage_arms"]
 
-TTFT_MS: Final = 500.0
-TPOT_MS: Final = 80.0
-WORSE: Final = 0.20
-SAME: Final = 0.05
-BUSY: Final = 0.9
-IDLE: Final = 0.1
 _TAIL: Final = ("p99", "p95", "p999", "p90", "max")
 _MIDDLE: Final = ("p50", "mean", "")
 
@@ -61,7 +56,7 @@ def triage_arms(observed: Observed) -> list[str]:
     for pair in pairs(observed.arms):
         if _ordered(pair):
             out |= _of_two(pair)
-    if doubled(observed) is not None:
+    if (found := doubled(observed)) is not None and found[2] >= 2 * found[1]:
         out.add("R8")
     return sorted(out, key=lambda rule: int(rule[1:]))
 
@@ -93,7 +88,7 @@ def _of_one(one: _Arm) -> set[str]:
     middle, tail = one.number("ttft", _MIDDLE[:1]), one.number("ttft", _TAIL[:2])
     if middle is not None and tail is not None and middle <= one.target and tail > 5.0 * middle and tail > one.target:
         out.add("R5")
-    if ttft is not None and ttft > 2000.0:
+    if ttft is not None and ttft > LATE_MS:
         out.add("R11")
     used = one.number("gpu_util", ANY)
     if used is not None and ((used > BUSY and share is not None and share > 0.5) or (used < IDLE and slow)):

@@ -6,10 +6,12 @@ records lead to.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.broken_rules import BrokenRules
 from tailrace.diagnose.causes.validity import CHECKS
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.record_evidence.impossible_records import impossible_rows
@@ -28,20 +30,20 @@ class Checked(NamedTuple):
     """The evidence without the records that cannot be."""
 
 
-def check(evidence: EvidenceSet) -> Checked:
+def check(evidence: EvidenceSet, broken: BrokenRules) -> Checked:
     """Every check. An impossible record is left out and counted."""
-    broken = impossible_rows(evidence.table)
+    impossible = impossible_rows(evidence.table)
     bad = np.zeros(len(evidence.table), dtype=bool)
-    for mask in broken.values():
+    for mask in impossible.values():
         bad |= mask
     if bad.any():
-        counts = {rule: int(mask.sum()) for rule, mask in broken.items() if mask.any()}
+        counts = {rule: int(mask.sum()) for rule, mask in impossible.items() if mask.any()}
         evidence = evidence.with_table(evidence.table.where(~bad), left_out=counts, left_out_rows=int(bad.sum()))
     findings, forbidding = [], []
     for cause in CHECKS:
-        finding = cause.judge(evidence)
+        finding = broken.ask(cause.code, partial(cause.judge, evidence))
         if finding is not None:
             findings.append(finding)
-            if cause.forbids(evidence):
+            if broken.ask(cause.code, partial(cause.forbids, evidence)):
                 forbidding.append(finding)
     return Checked(findings, forbidding, evidence)

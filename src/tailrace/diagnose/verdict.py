@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.precedence import behind, by_chance
-from tailrace.model.finding import Finding, Level, Proof
+from tailrace.model.finding import Finding, Level, Part, Proof
 
 __all__ = ["ENDS_REQUESTS", "answering", "merged", "rank", "wording"]
 
@@ -35,7 +35,7 @@ _WORDING: Final = {
 
 def rank(findings: list[Finding]) -> list[Finding]:
     """Surest first; among equally sure ones, roots before what they bring about (`precedence`), then the one that
-    explains the most milliseconds of the tail.
+    explains the most milliseconds of the tail. What only a warm-up shows stands behind what stays.
     """
     levels: dict[Level, list[Finding]] = {}
     for item in findings:
@@ -43,7 +43,12 @@ def rank(findings: list[Finding]) -> list[Finding]:
     roots = {level: behind(items) for level, items in levels.items()}
     return sorted(
         findings,
-        key=lambda item: (_ORDER[_level(item)], roots[_level(item)][item.code] > 0, -(item.explains_ms or 0.0)),
+        key=lambda item: (
+            item.part is Part.START,
+            _ORDER[_level(item)],
+            roots[_level(item)][item.code] > 0,
+            -(item.explains_ms or 0.0),
+        ),
     )
 
 

@@ -6,8 +6,9 @@ beyond the typical request: waiting for its first token, in stalls, and held up 
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from functools import cached_property, wraps
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,17 @@ from tailrace.analyze.gaps import Gaps, pooled_gaps
 from tailrace.analyze.timebase import starts_ns
 from tailrace.store.table import RecordTable
 
-__all__ = ["STALL_FACTOR", "STALL_MS", "Intervals", "Lost", "Stalls", "Window"]
+__all__ = [
+    "STALL_FACTOR",
+    "STALL_MS",
+    "Intervals",
+    "Lost",
+    "Stalls",
+    "Window",
+    "once_a_window",
+    "p95_of_both",
+    "tail_of",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,6 +40,10 @@ STALL_FACTOR: Final = 5.0
 """A gap is a stall above max(150 ms, 5 x the median gap of all streams)."""
 _TAIL_SHARE: Final = 0.025
 _TAIL_ROWS: Final = 10
+"""The tail of a window: so large a share of its requests, and so many where that is fewer: a mean over less is one
+request's story."""
+
+Answer = TypeVar("Answer")
 
 
 class Stalls(NamedTuple):
@@ -102,8 +117,11 @@ class Window:
         self.n = len(self.done)
         self.explained: dict[str, Floats] = {}
         """Code of a cause -> what it explains of each row of `done` (ms)."""
-        self.found: dict[type, Any] = {}
-        """What several rules ask for and is computed once, by the type of the answer."""
+        self.slowed: Floats = np.zeros(self.n)
+        """By row of `done`: what a slower pace than before costs it (ms). Against the typical request of this window it
+        lost nothing by that, since all are slower; whoever compares with before puts it here."""
+        self.answers: dict[Callable[[Window], Any], Any] = {}
+        """What several rules ask for and is computed once (`once_a_window`), by the function that computes it."""
 
     @cached_property
     def start(self) -> Floats:
@@ -122,9 +140,19 @@ class Window:
         return self.start + np.where(np.isnan(last), self.done.column("e2e_ns"), last)
 
     @property
+    def origin_unix_ns(self) -> int:
+        """Wall clock of the axis' 0 (ns since 1970)."""
+        return int(self.every.column("start_unix_ns").min())
+
+    @property
     def span_s(self) -> float:
         """From the first request's start to the last one's (s)."""
         return float(self.start.max() - self.start.min()) / 1e9 if self.n else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Requests that came by second, whatever became of them (1/s)."""
+        return len(self.every) / max(self.span_s, 1e-9)
 
     @cached_property
     def classes(self) -> Classes:
@@ -142,6 +170,12 @@ class Window:
         return prompt_tokens(self.done)
 
     @cached_property
+    def computed_tokens(self) -> Floats:
+        """Prompt tokens of `done` that no prefix cache held, NaN where the prompt's length is unknown."""
+        computed: Floats = self.tokens - np.nan_to_num(self.done.column("cached_tokens"), nan=0.0)
+        return computed
+
+    @cached_property
     def gaps(self) -> Gaps:
         """Chunk gaps of `done`, of those whose timeline was kept."""
         return pooled_gaps(self.done, np.arange(self.n))
@@ -150,7 +184,7 @@ class Window:
     def median_gap_ms(self) -> float:
         """Median chunk gap; from the records' own summaries where no timeline was kept; NaN if there is neither."""
         if self.gaps.row.size:
-            return float(np.median(self.gaps.ms))
+            return _median_ms(self.gaps.length_ns)
         known = self.done.ms("chunk_gap_p50")
         known = known[~np.isnan(known)]
         return float(np.median(known)) if known.size else float("nan")
@@ -162,14 +196,28 @@ class Window:
         return STALL_MS if np.isnan(median) else max(STALL_MS, STALL_FACTOR * median)
 
     @cached_property
+    def streams(self) -> Ints:
+        """Rows of `done` of which a gap is known, in order."""
+        seen = np.zeros(self.n, dtype=bool)
+        seen[self.gaps.row] = True
+        rows: Ints = np.flatnonzero(seen)
+        return rows
+
+    @cached_property
+    def stall_places(self) -> Ints:
+        """Which of `gaps` are stalls, in order."""
+        return np.concatenate(
+            [np.empty(0, np.int64), *(part.at + np.flatnonzero(part.ms >= self.stall_ms) for part in self.gaps.parts())]
+        )
+
+    @cached_property
     def stalls(self) -> Stalls:
         """The stalls of all streams with a timeline."""
-        gaps = self.gaps
-        long = gaps.ms >= self.stall_ms
-        row = gaps.row[long]
+        gaps, long = self.gaps, self.stall_places
+        row, begin, length = gaps.row[long].astype(np.int64), gaps.begin_ns[long], gaps.length_ns[long]
         start = self.start[row]
-        excess = gaps.ms[long] - (self.median_gap_ms if gaps.row.size else 0.0)
-        return Stalls(row, start + gaps.begin_ns[long], start + gaps.end_ns[long], excess)
+        excess = length / 1e6 - (self.median_gap_ms if gaps.row.size else 0.0)
+        return Stalls(row, start + begin, start + (begin + length), excess)
 
     @cached_property
     def has_prefill(self) -> Mask:
@@ -180,6 +228,13 @@ class Window:
     def reported(self) -> bool:
         """Whether the engine split the time to the first token for nearly all requests."""
         return self.n > 0 and float(self.has_prefill.mean()) >= 0.9
+
+    @cached_property
+    def inferred(self) -> bool:
+        """Whether most of the queue times that `reported` goes by are a model's, not the engine's."""
+        sources = self.done.column("stage_sources")
+        said = [source.get("queue.engine") or source.get("queue") or "" for source in sources if source]
+        return bool(said) and sum(one.startswith("inferred") for one in said) > 0.5 * len(said)
 
     @cached_property
     def outsized(self) -> Mask:
@@ -222,9 +277,8 @@ class Window:
             length = np.minimum(self.tokens * self.seconds_a_token * 1e9, first - self.start)
         with np.errstate(invalid="ignore"):
             keep = np.flatnonzero(self.long & (length >= 0.5 * STALL_MS * 1e6) & ~np.isnan(first))
-        cached = np.nan_to_num(self.done.column("cached_tokens"), nan=0.0)
         return Intervals(
-            keep, (first - length)[keep], first[keep], np.maximum(self.tokens - cached, 1.0)[keep], self.reported
+            keep, (first - length)[keep], first[keep], np.maximum(self.computed_tokens, 1.0)[keep], self.reported
         )
 
     @cached_property
@@ -264,15 +318,22 @@ class Window:
     def tail(self) -> Ints:
         """Rows of `done`: the interactive requests that lost the most time (2.5 %, at least ten)."""
         rows = np.flatnonzero(self.interactive)
-        size = min(rows.size, max(_TAIL_ROWS, round(_TAIL_SHARE * rows.size)))
-        order = np.argsort(self.lost.total[rows], kind="stable")
-        chosen: Ints = rows[order[rows.size - size :]]
-        return chosen
+        return rows[tail_of(self.lost.total[rows])]
+
+    @cached_property
+    def slowest(self) -> Ints:
+        """Rows of `done`: those that took the longest end to end, as large a share as the tail is."""
+        return tail_of(np.nan_to_num(self.done.ms("e2e"), nan=0.0))
 
     @cached_property
     def tail_lost_ms(self) -> float:
         """Mean time lost by the requests of the tail."""
         return float(self.lost.total[self.tail].mean()) if self.tail.size else 0.0
+
+    def known_ms(self, metric: str) -> Floats:
+        """A duration of the completed requests (ms), of those that have it."""
+        values: Floats = self.done.ms(metric)
+        return values[~np.isnan(values)]
 
     def in_tail(self, values: Floats) -> float:
         """Mean of a per-row quantity over the tail (ms)."""
@@ -299,3 +360,38 @@ class Window:
         """Preemptions of each row, `None` when no record knows."""
         counts = self.done.column("preemptions")
         return None if np.isnan(counts).all() else np.nan_to_num(counts, nan=0.0)
+
+
+def _median_ms(length_ns: NDArray[Any]) -> float:
+    """Median of durations in ns, in ms; as of the durations in ms, without an array of them."""
+    half = length_ns.size // 2
+    middle = np.partition(length_ns, [half - 1, half])[half - 1 : half + 1] if half else length_ns
+    return float(np.median(middle[-1 if length_ns.size % 2 else 0 :] / 1e6))
+
+
+def tail_of(values: Floats) -> Ints:
+    """Places of the largest of `values`, as many as the tail of so many requests has; ascending."""
+    size = min(values.size, max(_TAIL_ROWS, round(_TAIL_SHARE * values.size)))
+    places: Ints = np.argsort(values, kind="stable")[values.size - size :]
+    return places
+
+
+def p95_of_both(before: Window, window: Window, metric: str) -> tuple[float, float]:
+    """p95 of a duration before and now (ms); (1, 0), which has not grown, where either window has none."""
+    old, new = before.known_ms(metric), window.known_ms(metric)
+    if not old.size or not new.size:
+        return 1.0, 0.0
+    return max(float(np.quantile(old, 0.95)), 1e-9), float(np.quantile(new, 0.95))
+
+
+def once_a_window(compute: Callable[[Window], Answer]) -> Callable[[Window], Answer]:
+    """`compute`, whose answer the window remembers: several rules ask for the same."""
+
+    @wraps(compute)
+    def asked(window: Window) -> Answer:
+        if compute not in window.answers:
+            window.answers[compute] = compute(window)
+        answer: Answer = window.answers[compute]
+        return answer
+
+    return asked

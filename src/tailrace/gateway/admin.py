@@ -33,6 +33,8 @@ MAX_RECORDS: Final = 10_000
 _OPEN_WITHOUT_TOKEN: Final = frozenset({"/healthz", "/readyz"})
 _KEEP_ALIVE_S: Final = 15.0
 _KNOBS_TIMEOUT_S: Final = 2.0
+_LATEST_NS: Final = 2**63 - 2
+"""What a column of whole numbers holds, and one less: `since` excludes its own instant."""
 
 _JSON_ONLY: Final = frozenset({"application/json"})
 _TAKEN: Final = {TRACES: _JSON_ONLY | {PROTOBUF}}
@@ -272,7 +274,7 @@ class _Admin:
         body = _object(await request.read())
         async with self._changing:
             await self._not_at_the_peak(body)
-            await self._served.reconfigure(self._with_lanes(body))
+            await self._served.reconfigure(self._with_lanes(body), _who(request))
         return _json({"lanes": await self._served.lanes()})
 
     async def _not_at_the_peak(self, body: dict[str, Any]) -> None:
@@ -334,7 +336,8 @@ class _Admin:
                     place="degradation.enabled",
                     remedy='POST {"degradation": {"enabled": true}} to /config, or set it in the file.',
                 )
-            await self._served.reconfigure(config_from({**plain, "degradation": section}, where="body"))
+            config = config_from({**plain, "degradation": section}, where="body")
+            await self._served.reconfigure(config, _who(request))
         return _json({"degradation": await self._served.degradation()})
 
     async def backends(self, request: web.Request) -> web.Response:
@@ -407,7 +410,7 @@ class _Admin:
         async with self._changing:
             await self._not_at_the_peak(body)
             plain = {**to_plain(self._served.config), **body}
-            await self._served.reconfigure(config_from(plain, where="body"))
+            await self._served.reconfigure(config_from(plain, where="body"), _who(request))
         return _json(_without_secrets(to_plain(self._served.config)))
 
     async def canary(self, _: web.Request) -> web.Response:
@@ -477,6 +480,12 @@ def _object(body: bytes) -> dict[str, Any]:
     return value
 
 
+def _who(request: web.Request) -> str:
+    """Who asks, for whoever reads later what was changed: no secret, so not which token."""
+    token = " with the token" if "authorization" in request.headers else ""
+    return f"the admin port, {request.method} {request.path} from {request.remote or 'a local socket'}{token}"
+
+
 def _number(text: str, name: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 20:
         raise InputError(f"{text!r} is no whole number", place=name, remedy=f"Write {name}=100, for example.")
@@ -489,6 +498,8 @@ def _since(text: str) -> int | None:
         return None
     whole, _, fraction = text.partition(".")
     number = _number(whole, "since")
+    if number > _LATEST_NS:
+        raise InputError(f"{text!r} is no time of this age", place="since", remedy="Write seconds of the epoch, or ns.")
     if number < 10**11:
         return number * 10**9 + (int(f"{fraction[:9]:0<9}") if fraction.isdigit() else 0)
     if number < 10**14:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from tailrace.gateway.config_values import Duration, Section, lasting
+from tailrace.govern.attainment import LONGEST_NS
 from tailrace.govern.burn_rate import DEFAULT_BURN, AlarmPolicy, BurnRule, impossible
 from tailrace.model.errors import ConfigError
 from tailrace.model.thresholds import S
@@ -105,6 +106,8 @@ def check_alerts(section: AlertsConfig, objectives: Mapping[str, Mapping[str, in
         raise ConfigError("is below 1", place=f"{place}.min_missed", remedy="Use 10.")
     if int(section.quantile_window) < 30 * S:
         raise ConfigError("is shorter than 30s", place=f"{place}.quantile_window", remedy="Use 5m.")
+    if int(section.quantile_window) > LONGEST_NS:
+        raise ConfigError("is longer than 7d: no more is kept", place=f"{place}.quantile_window", remedy="Use 5m.")
     for at, receiver in enumerate(section.receivers):
         parts = urlsplit(receiver.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -117,7 +120,16 @@ def check_alerts(section: AlertsConfig, objectives: Mapping[str, Mapping[str, in
 
 
 def _check_burn(burn: Sequence[BurnConfig], objectives: Mapping[str, Mapping[str, int]], *, place: str) -> None:
+    seen: set[tuple[float, int, int]] = set()
     for at, one in enumerate(burn):
+        rule = (one.rate, int(one.long), int(one.short))
+        if rule in seen:
+            raise ConfigError(
+                "is the same rule as one above it: an alarm has one severity",
+                place=f"{place}.burn[{at}]",
+                remedy="Leave one of them out.",
+            )
+        seen.add(rule)
         if not 0.0 < one.rate < math.inf:
             raise ConfigError(f"{one.rate} is no rate", place=f"{place}.burn[{at}].rate", remedy="Use 14.4, 6 or 1.")
         if int(one.short) < SHORTEST_WINDOW_NS:

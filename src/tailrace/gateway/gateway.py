@@ -448,15 +448,15 @@ class Gateway:
 
     # -- control and views
 
-    def reconfigure(self, config: Config) -> None:
-        """Apply a new configuration to the requests that come; those in flight keep their budgets.
+    def reconfigure(self, config: Config, by: str = "") -> None:
+        """Apply a new configuration to the requests that come; those in flight keep their budgets. `by`: who wants it.
 
         InputError when it changes what was fixed at the start: that takes a restart.
         """
         check_change(self.config, config)
         self.backends.check(config)
         self._entrance.renew(config)
-        self.happenings.note(HappeningKind.CONFIGURATION, changed_keys(to_plain(self.config), to_plain(config)))
+        self.happenings.note(HappeningKind.CONFIGURATION, changed_keys(to_plain(self.config), to_plain(config)), by)
         self.backends.apply(config)
         self._apply(config)
         self.lanes.replace(config.lane_policies(), monotonic_ns(), config.governor())

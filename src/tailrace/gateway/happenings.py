@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from time import monotonic_ns, time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from tailrace.engines.facts import spoken
 from tailrace.govern.breaker import BreakerState
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _SHOWN: Final = 6
 """Changed keys that are named."""
 _AMOUNT: Final = re.compile(r"-?[0-9][0-9.]*\s*(ns|us|ms|s|m|min|h|d|%)?")
 _ABSENT: Final = "absent"
+_NAMED: Final = frozenset({"version"})
+"""Facts that are told by themselves."""
 
 
 class HappeningKind(StrEnum):
@@ -54,6 +57,8 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
     kind: HappeningKind
     text: str
     """A sentence without a full stop."""
+    by: str = ""
+    """Who did it: a signal, or who asked the admin port; empty where nobody did, or it is not known."""
 
     def view(self) -> dict[str, Any]:
         """As `GET /happenings` shows it."""
@@ -62,6 +67,7 @@ class Happening(msgspec.Struct, frozen=True, kw_only=True):
             "at_monotonic_ms": self.at_ns / 1e6,
             "kind": self.kind.value,
             "text": self.text,
+            **({"by": self.by} if self.by else {}),
         }
 
 
@@ -74,6 +80,8 @@ class _Seen(NamedTuple):
     """Its name and version, empty where nobody knows."""
     foreign: str
     draining: bool
+    facts: Mapping[str, str]
+    """What it says of its flags and sizes; a key that it once said stays, while it says nothing else."""
 
 
 class Happenings:
@@ -86,9 +94,9 @@ class Happenings:
         """Backend -> how often its breaker has opened, and whether it is open or on probation."""
         self._ejections: dict[str, int] = {}
 
-    def note(self, kind: HappeningKind, text: str) -> None:
+    def note(self, kind: HappeningKind, text: str, by: str = "") -> None:
         """It happened now."""
-        self._kept.append(Happening(at_unix_ns=time_ns(), at_ns=monotonic_ns(), kind=kind, text=text))
+        self._kept.append(Happening(at_unix_ns=time_ns(), at_ns=monotonic_ns(), kind=kind, text=text, by=by))
 
     def view(self) -> list[dict[str, Any]]:
         """All that is kept, oldest first."""
@@ -101,9 +109,17 @@ class Happenings:
         before, self._engines = self._engines, {}
         for name, link in links:
             what = " ".join(part for part in (link.name, link.version) if part)
-            now = _Seen(link.watch.reachable, link.restarts, what, link.identity.foreign, link.draining)
-            self._engines[name] = now
             was = before.get(name)
+            facts = {key: spoken(fact.value) for key, fact in link.profile.facts.known.items() if key not in _NAMED}
+            now = _Seen(
+                link.watch.reachable,
+                link.restarts,
+                what,
+                link.identity.foreign,
+                link.draining,
+                {**was.facts, **facts} if was is not None else facts,
+            )
+            self._engines[name] = now
             if was is not None and was != now:
                 for kind, text in _of_engine(was, now):
                     self.note(kind, f"backend {name}: {text}")
@@ -141,6 +157,12 @@ def _of_engine(was: _Seen, now: _Seen) -> Iterable[tuple[HappeningKind, str]]:
         yield HappeningKind.ENGINE, "the engine has restarted, its counters began anew"
     if was.what and now.what and was.what != now.what:
         yield HappeningKind.ENGINE, f"the engine is {now.what}, it was {was.what}"
+    moved = [
+        f"{key} {was.facts[key]} -> {value}" for key, value in now.facts.items() if was.facts.get(key, value) != value
+    ]
+    if moved:
+        more = f" and {len(moved) - _SHOWN} more" if len(moved) > _SHOWN else ""
+        yield HappeningKind.ENGINE, f"the engine runs with other settings: {', '.join(moved[:_SHOWN])}{more}"
     if was.reachable is True and now.reachable is False:
         yield HappeningKind.ENGINE, "the engine does not answer any more"
     if was.reachable is False and now.reachable is True:

@@ -118,8 +118,8 @@ class Served(Protocol):
     async def steer_canary(self, action: str, share: float | None) -> None:
         """Pin, pause, resume, promote or abort it. InputError where there is none, or that cannot be."""
 
-    async def reconfigure(self, config: Config) -> None:
-        """Apply a configuration everywhere, or nowhere: InputError where it changes what is fixed."""
+    async def reconfigure(self, config: Config, by: str = "") -> None:
+        """Apply a configuration everywhere, or nowhere; `by`: who wants it. InputError: it changes what is fixed."""
 
 
 def cancel_by_operator(gateway: Gateway, request_id: str) -> str:
@@ -341,6 +341,6 @@ class OneGateway:
         """Pin, pause, resume, promote or abort it."""
         command(self._gateway.routing, action, share)
 
-    async def reconfigure(self, config: Config) -> None:
+    async def reconfigure(self, config: Config, by: str = "") -> None:
         """Apply a configuration."""
-        self._gateway.reconfigure(config)
+        self._gateway.reconfigure(config, by)

@@ -90,7 +90,9 @@ class Attainment:
             for metric, bounds in objectives.bounds.items()
             for quantile, bound in sorted(bounds.items())
         ]
-        width = 2 + len(self._bounds)
+        # Of each bound, who missed it and who was judged by it at all: the misses of one request may lie minutes apart,
+        # and a window that holds a miss must hold its request.
+        width = 2 + 2 * len(self._bounds)
         self._fine = _Ring(width, CELL_NS, FINE_NS)
         self._coarse = _Ring(width, COARSE_NS, LONGEST_NS)
         self._early: dict[str, int] = {}
@@ -105,10 +107,11 @@ class Attainment:
         met = met_all(record, self.objectives)
         self.requests += 1
         self.met += met
-        sums = [passed is None, met]
-        for at, (metric, _, bound) in enumerate(self._bounds):
-            sums.append(not (passed or 0) >> at & 1 and missed(record, metric, bound))
-        self._add(sums, now)
+        late = [not (passed or 0) >> at & 1 for at in range(len(self._bounds))]
+        misses = [
+            due and missed(record, metric, bound) for due, (metric, _, bound) in zip(late, self._bounds, strict=True)
+        ]
+        self._add([passed is None, met, *misses, *late], now)
 
     def passed(self, request_id: str, metric: str, age_ns: int, now: int) -> None:
         """A request in flight has waited `age_ns` for what `metric` measures, and still waits."""
@@ -119,7 +122,8 @@ class Attainment:
                 fresh |= 1 << at
         if fresh:
             self._early[request_id] = (already or 0) | fresh
-            self._add([already is None, 0, *(fresh >> at & 1 for at in range(len(self._bounds)))], now)
+            misses = [fresh >> at & 1 for at in range(len(self._bounds))]
+            self._add([already is None, 0, *misses, *misses], now)
 
     def forget(self, alive: Container[str]) -> None:
         """Requests that ended without a record (a reload moved their lane) must not be remembered for ever."""
@@ -133,7 +137,8 @@ class Attainment:
     def view(self, now: int, windows: Mapping[str, int] = WINDOWS) -> dict[str, Any]:
         """Counts of the windows (name -> ns), and the burn rate of each objective; a rate of no request is absent.
 
-        `missed` has plain counts, which add up over processes: objective -> window -> requests, and those that missed.
+        `missed` has plain counts, which add up over processes: objective -> window -> the requests that it judged (each
+        when it ends, or passes the bound), and those of them that missed.
         """
         attained: dict[str, dict[str, int]] = {}
         burn: dict[str, dict[str, float]] = {}
@@ -144,7 +149,8 @@ class Attainment:
                 attained[name] = {"requests": sums[0], "met": sums[1]}
             for at, (metric, quantile, _) in enumerate(self._bounds, 2):
                 objective = objective_text(metric, quantile)
-                counts.setdefault(objective, {})[name] = {"requests": sums[0], "missed": sums[at]}
-                if sums[0] and name in WINDOWS:
-                    burn.setdefault(objective, {})[name] = round(sums[at] / sums[0] / (1 - quantile), 3)
+                judged = sums[at + len(self._bounds)]
+                counts.setdefault(objective, {})[name] = {"requests": judged, "missed": sums[at]}
+                if judged and name in WINDOWS:
+                    burn.setdefault(objective, {})[name] = round(sums[at] / judged / (1 - quantile), 3)
         return {"attainment": attained, "burn_rate": burn, "missed": counts}

@@ -236,9 +236,12 @@ def _alert(
     n, count = window["requests"], window["missed"]
     share = f" ({count / n:.1%})" if n else ""
     length = rule.split()[1].partition("/")[0]
+    bound = f"{bound_ns / 1e6:,.0f}" if bound_ns >= 10_000_000 else f"{bound_ns / 1e6:g}"
     text = (
-        f"{objective} of lane {lane}: {count} of {n} requests{share} of the last {length} passed "
-        f"{bound_ns / 1e6:,.0f} ms; the error budget burns {rates[0]:.1f} times too fast"
+        f"{objective} of lane {lane}: {count} of {n} requests{share} of the last {length} passed {bound} ms; the error "
+        f"budget burns {rates[0]:.1f} times too fast"
+        if n
+        else f"{objective} of lane {lane}: no request was judged in the last {length}, nothing burns"
     )
     if rates[1] != rates[0]:
         text += f", {rates[1]:.1f} times in the short window"

@@ -49,6 +49,16 @@ class Action(StrEnum):
     COLLECT = "collect"
 
 
+class Part(StrEnum):
+    """Which part of a window a finding holds for, where the window begins with a warm-up."""
+
+    WHOLE = ""
+    STEADY = "steady"
+    """The requests that came once it was warm."""
+    START = "start"
+    """Only the window with its start shows it."""
+
+
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """One number behind a statement."""
 
@@ -90,6 +100,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """By what it is proven; `None` at every other level."""
     requests: list[str] = []
     """Requests of the tail that show it best, at most five; `tailrace explain` opens them by their ids."""
+    part: Part = Part.WHOLE
+    """Which part of a window with a warm-up it holds for."""
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,21 +124,24 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True):
     """How much time the slowest requests lost, and how much of it the findings explain together (ms)."""
 
     metric: str
-    """The metric that its users feel: `ttft`, `chunk_gap` (the longest of a request) or `e2e`."""
+    """The metric whose objective is broken; where none is, what its users feel: `ttft`, `chunk_gap` (the longest of a
+    request) or `e2e`."""
     quantile: float
-    """The highest of p99, p95 and p50 that n supports."""
+    """That of the objective; without one the highest of p99, p95 and p50 that n supports."""
     p_ms: float
     """`metric` at `quantile`."""
     n: int
     """Requests of the tail: the 2.5 % that lost the most time, at least ten."""
     lost_ms: float
-    """What each of them lost on average: beyond what the typical request takes."""
+    """What each lost on average: beyond what the typical request takes (that of the window before, if there is one)."""
     explained_ms: float
     """Of it, what the findings explain together. Where two of them explain the same wait, it counts once."""
     unexplained_ms: float
     """`lost_ms - explained_ms`."""
     by_finding: dict[str, float] = {}
     """Code -> what it adds to those ranked before it; the sum is `explained_ms`."""
+    objective_ms: float | None = None
+    """The bound that `p_ms` breaks; `None` where no objective is broken."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,3 +168,5 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict in one paragraph: what is slow, why, how sure that is, what to do, at what price, how to check it."""
     next_evidence: list[str] = []
     """What to collect next, the most decisive first: what would raise the first finding's level or rule out a rival."""
+    steady: str = ""
+    """Where the window begins with a warm-up: what the answer is with the start in it, and without."""

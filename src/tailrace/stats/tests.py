@@ -44,6 +44,8 @@ def binomial_tail(count: int, n: int, share: float) -> float:
     """
     if count <= n * share:
         return 1.0
+    if count > n:
+        return 0.0
     log = math.log
     term = math.exp(
         math.lgamma(n + 1)

@@ -7,9 +7,10 @@ and minutes of the garbage collector; here an event is thirteen bytes, and a que
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, overload
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ from tailrace.model.timeline import Timeline
 __all__ = ["Events", "Packed", "Timelines"]
 
 Ints = npt.NDArray[np.int64]
+BLOCK: Final = 1 << 20
+"""Events that are looked at together."""
 
 
 class Events(NamedTuple):
@@ -84,6 +87,19 @@ class Packed(NamedTuple):
             thinned=int(self.thinned[place]),
             merged=self.merged.get(place, []),
         )
+
+
+def _events(rows: Ints, flat: Packed, chosen: Ints) -> Events:
+    """The events of the timelines at `chosen`, which are those of `rows`."""
+    sizes = flat.first[chosen + 1] - flat.first[chosen]
+    says = np.isin(chosen, np.fromiter(flat.merged, np.int64, count=len(flat.merged)))
+    if chosen.size and (np.diff(chosen) == 1).all():
+        # One behind the other: nothing is copied.
+        place: Any = slice(int(flat.first[chosen[0]]), int(flat.first[chosen[-1] + 1]))
+    else:
+        shift = flat.first[chosen] - (np.cumsum(sizes) - sizes)
+        place = np.arange(int(sizes.sum())) + np.repeat(shift, sizes)
+    return Events(rows, sizes, flat.at_ns[place], flat.kind[place], flat.tokens[place], flat.thinned[chosen], says)
 
 
 class _Held:
@@ -172,25 +188,33 @@ class Timelines(Sequence[Timeline | None]):
 
     def events(self, rows: Ints | None = None) -> Events:
         """The events of all rows, or of some in the order given."""
-        rows = np.arange(len(self)) if rows is None else rows
+        rows, flat, chosen = self._laid_out(np.arange(len(self)) if rows is None else rows)
+        return _events(rows, flat, chosen)
+
+    def blocks(self, rows: Ints, most: int = BLOCK) -> Iterator[Events]:
+        """The same in blocks of whole timelines with about `most` events each: what is computed by timeline needs no
+        arrays of all events at once.
+        """
+        rows, flat, chosen = self._laid_out(rows)
+        ends = np.cumsum(np.diff(flat.first)[chosen])
+        edges = np.searchsorted(ends, np.arange(most, int(ends[-1]) if ends.size else 0, most), side="right")
+        edges = np.unique(np.concatenate([[0], edges, [chosen.size]]))
+        for begin, end in itertools.pairwise(edges.tolist()):
+            yield _events(rows[begin:end], flat, chosen[begin:end])
+
+    def _laid_out(self, rows: Ints) -> tuple[Ints, Packed, Ints]:
+        """(those of the rows that have a timeline, timelines as flat arrays, the place of each row's among them)."""
         slot = self.slot[rows]
         there = slot >= 0
         chosen = slot[there]
         if self.held.packed is None and 2 * chosen.size < self.held.size:
             # Few of many: the others need not be laid out.
-            flat, chosen = Packed.of([self.held.line(place) for place in chosen.tolist()]), np.arange(chosen.size)
-        else:
-            flat = self.held.flat()
-        sizes = np.diff(flat.first)[chosen]
-        merged = np.zeros(flat.size, dtype=np.bool_)
-        merged[list(flat.merged)] = True
-        if chosen.size == flat.size and (np.diff(chosen) == 1).all():
-            at_ns, kind, tokens = flat.at_ns, flat.kind, flat.tokens
-        else:
-            shift = flat.first[chosen] - (np.cumsum(sizes) - sizes)
-            place = np.arange(int(sizes.sum())) + np.repeat(shift, sizes)
-            at_ns, kind, tokens = flat.at_ns[place], flat.kind[place], flat.tokens[place]
-        return Events(rows[there], sizes, at_ns, kind, tokens, flat.thinned[chosen], merged[chosen])
+            return (
+                rows[there],
+                Packed.of([self.held.line(place) for place in chosen.tolist()]),
+                np.arange(chosen.size, dtype=np.int64),
+            )
+        return rows[there], self.held.flat(), chosen
 
     def _at(self, slot: int) -> Timeline | None:
         return None if slot < 0 else self.held.line(slot)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import condition, figure, per_request
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
+from tailrace.diagnose.limits import LATE_MS
 from tailrace.diagnose.observed import Arm, Observed
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["all_at_once"]
 
 LEAST_N: Final = 20
-LATE_MS: Final = 2000.0
 OF_THE_RUN: Final = 0.2
 """A usual TTFT of this share of the whole run: most requests waited for others to end."""
 FEW: Final = 8.0

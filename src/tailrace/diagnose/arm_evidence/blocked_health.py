@@ -11,6 +11,7 @@ from tailrace.diagnose.arm_evidence.blocked_streams import OF_THE_LOOP
 from tailrace.diagnose.arms.asked import said, told
 from tailrace.diagnose.arms.pairs import change_shown, changed
 from tailrace.diagnose.arms.shown import number
+from tailrace.diagnose.limits import LOOP_LATE_MS
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.vocabulary import in_unit
 from tailrace.model.finding import Evidence, Finding, Level, Proof
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["blocked_health"]
 
-LAG_MS: Final = 100.0
 FAST: Final = 5.0
 """So many times faster in another arm: the difference is the work on the loop."""
 _TRIVIAL: Final = re.compile(
@@ -48,7 +48,7 @@ def blocked_health(cause: Cause, observed: Observed) -> Finding | None:
     if _watched(observed):
         return None
     trips = sorted(_trips(observed), key=lambda item: -item.ms)
-    if not trips or trips[0].ms <= LAG_MS:
+    if not trips or trips[0].ms <= LOOP_LATE_MS:
         return None
     worst = trips[0]
     best = next((item for item in reversed(trips) if item.ms * FAST <= worst.ms), None)
@@ -88,7 +88,7 @@ def blocked_health(cause: Cause, observed: Observed) -> Finding | None:
             *change_shown(observed),
         ],
         explains_ms=worst.ms,
-        relation=f"round trip of a trivial endpoint {number(worst.ms, 'ms')} > {LAG_MS:.0f} ms"
+        relation=f"round trip of a trivial endpoint {number(worst.ms, 'ms')} > {LOOP_LATE_MS:.0f} ms"
         + (f"; {worst.ms / max(best.ms, 1e-9):.3g} x that of {best.name}" if best is not None else ""),
         n=len(trips),
         advice=f"Take {work or 'tokenising, image and audio work'} off the event loop (a pool of threads or processes) "

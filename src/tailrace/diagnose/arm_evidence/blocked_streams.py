@@ -9,6 +9,7 @@ from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import condition, figure, said
 from tailrace.diagnose.arms.pairs import changed, pairs
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
+from tailrace.diagnose.limits import LOOP_LATE_MS
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding, Level, Proof
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OF_THE_LOOP", "blocked_streams"]
 
-STALL_MS: Final = 100.0
-"""A loop that lags so much holds every stream."""
 LONGER: Final = 3.0
 OF_THE_LOOP: Final = re.compile(
     r"event[ _-]?loop|\bloop\b|inline|off[ _-]?load|\bpool\b|executor|to[ _-]?thread|\bthread|subprocess|process pool|"
@@ -57,7 +56,7 @@ def blocked_streams(cause: Cause, observed: Observed) -> Finding | None:
         if one is None or two is None or one.quantity != two.quantity:
             continue
         (long, bad), (short, good) = sorted(((one, pair.first), (two, pair.second)), key=lambda item: -item[0].value)
-        if long.value <= STALL_MS or long.value < LONGER * max(short.value, 1e-9):
+        if long.value <= LOOP_LATE_MS or long.value < LONGER * max(short.value, 1e-9):
             continue
         if worst is None or long.value > worst[1].value:
             worst = pair, long, bad, short, good

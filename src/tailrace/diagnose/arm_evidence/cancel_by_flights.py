@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.cancel_in_arms import CANCEL_ADVICE, CANCEL_PRICE, CANCEL_VERIFY
+from tailrace.diagnose.arm_evidence.cancel_in_series import GRACE_S
 from tailrace.diagnose.arms.shown import number
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import at_times
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["cancel_by_flights"]
 
-GRACE_S: Final = 2.0
 LEAST: Final = 2
 
 

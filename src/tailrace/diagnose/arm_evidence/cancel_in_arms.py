@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.diagnose.arms.asked import told
+from tailrace.diagnose.arms.asked import as_share, told
 from tailrace.diagnose.arms.pairs import change_shown, changed
 from tailrace.diagnose.arms.shown import number
 from tailrace.diagnose.observed import Observed
@@ -137,9 +137,7 @@ def _in_arms(observed: Observed) -> list[_Still]:
             kind = _kind(words)
             if value.relative or not kind or not _AFTER.search(words):
                 continue
-            share = (
-                value.value / 100.0 if kind == "gpu" and value.unit != "share" and value.value > 1.0 else value.value
-            )
+            share = as_share(value.value, value.unit) if kind == "gpu" else value.value
             seconds = _SECONDS.search(words)
             out.append(
                 _Still(
@@ -157,7 +155,7 @@ def _in_settings(observed: Observed) -> list[_Still]:
         kind = _kind(words)
         if item.number is None or not kind or not _AFTER.search(words):
             continue
-        share = item.number / 100.0 if kind == "gpu" and (item.unit == "%" or item.number > 1.0) else item.number
+        share = as_share(item.number, item.unit) if kind == "gpu" else item.number
         seconds = _SECONDS.search(words)
         told_after = next(
             (

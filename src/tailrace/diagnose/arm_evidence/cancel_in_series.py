@@ -16,7 +16,7 @@ from tailrace.model.finding import Evidence, Finding
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
 
-__all__ = ["cancel_in_series"]
+__all__ = ["GRACE_S", "cancel_in_series"]
 
 GRACE_S: Final = 2.0
 """An abort takes up to a step of the engine and a print of its log."""

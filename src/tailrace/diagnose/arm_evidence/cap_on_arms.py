@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, number_stated
+from tailrace.diagnose.arms.asked import TAIL_FIRST, figure
 from tailrace.diagnose.arms.caps import CapSweep, cap_sweep
 from tailrace.diagnose.arms.checks import Answer
 from tailrace.diagnose.arms.limits import limits_fit
@@ -26,7 +26,7 @@ def cap_on_arms(cause: Cause, observed: Observed) -> Finding | None:
         return None
     if swept.rates:
         return _measured(cause, observed, swept) if swept.underbatched else None
-    return _half(cause, observed, swept) if swept.slowing is not None and 0 < swept.slowing <= FLAT_ENOUGH else None
+    return _half(cause, swept) if swept.slowing is not None and 0 < swept.slowing <= FLAT_ENOUGH else None
 
 
 def _measured(cause: Cause, observed: Observed, swept: CapSweep) -> Finding:
@@ -44,7 +44,7 @@ def _measured(cause: Cause, observed: Observed, swept: CapSweep) -> Finding:
             round(gain, 4),
         )
     )
-    tail = [figure(point.arm, "ttft", stats=("p99", "p95", "p50", "mean", "")) for point in (first, last)]
+    tail = [figure(point.arm, "ttft", stats=TAIL_FIRST) for point in (first, last)]
     price = "TPOT rises a little with the batch, and more requests share the KV cache (watch preemptions)."
     if tail[0] is not None and tail[1] is not None and tail[0].key == tail[1].key:
         evidence += [evidence_of(first.arm, tail[0]), evidence_of(last.arm, tail[1])]
@@ -88,12 +88,11 @@ def _measured(cause: Cause, observed: Observed, swept: CapSweep) -> Finding:
     )
 
 
-def _half(cause: Cause, observed: Observed, swept: CapSweep) -> Finding | None:
+def _half(cause: Cause, swept: CapSweep) -> Finding | None:
     """Times per token without throughput and without queue: a larger batch is a little slower, as it must be."""
-    queue = [figure(point.arm, "queue", stats=("p99", "p95", "p50", "mean", "")) for point in swept.points]
+    queue = [figure(point.arm, "queue", stats=TAIL_FIRST) for point in swept.points]
     first, last = swept.points[0], swept.points[-1]
     one, two = swept.paces[0], swept.paces[-1]
-    rate = number_stated(observed, r"request rate|offered")
     missing = []
     saved = None
     if queue[0] is not None and queue[-1] is not None and queue[0].key == queue[-1].key:
@@ -103,7 +102,6 @@ def _half(cause: Cause, observed: Observed, swept: CapSweep) -> Finding | None:
     else:
         missing.append("queue time (or TTFT) at each cap: it must have fallen by more than the tokens got slower")
     missing.append("throughput at each cap")
-    del rate
     return cause.finding(
         action=Action.TUNE,
         statement=f"{quantity(two)} goes {number(one.value, 'ms')} -> {number(two.value, 'ms')} (x "

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.arms.asked import figure
+from tailrace.diagnose.arms.asked import GAUGE_FIRST, figure
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
+from tailrace.diagnose.clock_fall import AT_CAP, SERIES_FALL
+from tailrace.diagnose.commands import CLOCK_OVER_TIME
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Series
 from tailrace.model.finding import Evidence, Finding
 
@@ -18,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["clock_beside"]
 
-FALL: Final = 0.05
-AT_LIMIT: Final = 0.97
+SLOWER: Final = 0.05
+"""A speed that fell by less did not fall."""
+
 _TIME: Final = re.compile(
     r"^(?:t|t_?s|time|elapsed|minutes?|seconds?|step|window|run|iteration)(?:_\w+)?$", re.IGNORECASE
 )
 _SPEEDS: Final = ("tflops", "prompt_tok_s", "output_tok_s", "decode_tok_s", "req_s")
-_ANY: Final = ("", "mean", "p50", "max")
 
 
 def clock_beside(cause: Cause, observed: Observed, *, heat: bool) -> Finding | None:
@@ -41,7 +43,7 @@ def _one(cause: Cause, observed: Observed, clock: Series, *, heat: bool) -> Find
     if values.size < 3:
         return None
     high, low = float(values.max()), float(values[-1])
-    if high <= 0 or low > (1 - FALL) * high:
+    if high <= 0 or low > (1 - SERIES_FALL) * high:
         return None
     hot, capped = _active(observed, clock, "thermal"), _active(observed, clock, "power")
     at_limit = _at_limit(observed, clock)
@@ -82,11 +84,7 @@ def _one(cause: Cause, observed: Observed, clock: Series, *, heat: bool) -> Find
         price="A lower power limit costs speed at all times; cooling costs money."
         if heat
         else "More power and heat, or a longer queue for prefills.",
-        verify=(
-            "tailrace diagnose gpu.csv  # nvidia-smi "
-            "--query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,clocks_event_reasons.active "
-            "--format=csv -l 1 > gpu.csv, during the same load"
-        ),
+        verify=CLOCK_OVER_TIME,
         disproof_checked=[
             f"power {'at' if at_limit else 'below'} its limit" if at_limit is not None else "power limit unknown",
             f"thermal reasons {'active' if hot else 'inactive'}",
@@ -114,21 +112,21 @@ def _last(observed: Observed, name: str, clock: Series) -> float | None:
 
 def _at_limit(observed: Observed, clock: Series) -> bool | None:
     power, limit = _last(observed, "power", clock), _last(observed, "power_limit", clock)
-    return None if power is None or not limit else power >= AT_LIMIT * limit
+    return None if power is None or not limit else power >= AT_CAP * limit
 
 
 def _slower(observed: Observed) -> tuple[str, list[Evidence]] | None:
     """A speed that falls from its best to the last row of a table over time."""
     rows: list[tuple[Arm, Quoted]] = []
     for arm in observed.arms:
-        speed = figure(arm, *_SPEEDS, stats=_ANY)
+        speed = figure(arm, *_SPEEDS, stats=GAUGE_FIRST)
         if speed is not None and any(_TIME.match(name) for name in arm.keys):
             rows.append((arm, speed))
     rows = [row for row in rows if row[1].key == rows[0][1].key]
     if len(rows) < 2:
         return None
     best, last = max(value.value for _, value in rows), rows[-1][1]
-    if best <= 0 or last.value > (1 - FALL) * best:
+    if best <= 0 or last.value > (1 - SLOWER) * best:
         return None
     words = (
         f"{quantity(last)} falls {number(best)} -> {number(last.value, last.unit)} "

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.clock_beside import clock_beside
-from tailrace.diagnose.arms.asked import figure, number_stated, worded
+from tailrace.diagnose.arms.asked import GAUGE_FIRST, figure, number_stated, worded
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
+from tailrace.diagnose.clock_fall import AT_CAP, STATED_FALL
+from tailrace.diagnose.commands import CLOCK_OVER_TIME
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Finding, Level
 
@@ -17,11 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ClockTable", "clock_table", "power_on_arms", "thermal_on_arms"]
 
-FALL: Final = 0.03
 FOLLOWS: Final = 0.5
 """Exponent of speed ~ clock^e from which it follows the clock."""
 FLAT: Final = 0.2
-AT_LIMIT: Final = 0.97
 HOT_C: Final = 85.0
 
 
@@ -61,13 +61,13 @@ def clock_table(observed: Observed) -> ClockTable | None:
     """The table; `None` where the clocks are (nearly) equal or no speed stands beside them."""
     rows = [(arm, value) for arm in observed.arms if (value := figure(arm, "sm_clock")) is not None and value.value > 0]
     rows.sort(key=lambda row: -row[1].value)
-    if len(rows) < 2 or rows[-1][1].value > (1 - FALL) * rows[0][1].value:
+    if len(rows) < 2 or rows[-1][1].value > (1 - STATED_FALL) * rows[0][1].value:
         return None
     top, bottom = rows[0][0], rows[-1][0]
 
     def both(*names: str) -> tuple[Quoted, Quoted] | None:
         for name in names:
-            one, two = figure(top, name, stats=_ANY), figure(bottom, name, stats=_ANY)
+            one, two = figure(top, name, stats=GAUGE_FIRST), figure(bottom, name, stats=GAUGE_FIRST)
             if one is not None and two is not None and one.key == two.key:
                 return one, two
         return None
@@ -75,9 +75,6 @@ def clock_table(observed: Observed) -> ClockTable | None:
     prefill = both("prompt_tok_s", "tflops", "req_s")
     decode = both("decode_tok_s", "output_tok_s")
     return ClockTable(rows, prefill, decode, both("power"), both("temperature")) if prefill or decode else None
-
-
-_ANY: Final = ("", "mean", "p50", "max")
 
 
 def thermal_on_arms(cause: Cause, observed: Observed) -> Finding | None:
@@ -110,7 +107,7 @@ def _at_limit(observed: Observed, table: ClockTable) -> bool | None:
     most = limit.value if limit is not None else None if stated is None else stated.number
     if table.power is None or most is None or most <= 0:
         return None
-    return table.power[1].value >= AT_LIMIT * most
+    return table.power[1].value >= AT_CAP * most
 
 
 def _found(cause: Cause, table: ClockTable, *, heat: bool) -> Finding:
@@ -163,11 +160,7 @@ def _found(cause: Cause, table: ClockTable, *, heat: bool) -> Finding:
         if heat
         else "Raise the power limit (nvidia-smi -pl), run fewer prefills at once, or plan with this clock.",
         price="A lower clock at all times, or money for cooling." if heat else "More power and heat.",
-        verify=(
-            "tailrace diagnose gpu.csv  # nvidia-smi "
-            "--query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,clocks_event_reasons.active "
-            "--format=csv -l 1 > gpu.csv, during the same load"
-        ),
+        verify=CLOCK_OVER_TIME,
         missing=missing,
         rivals=rivals,
         disproof_checked=checked,
@@ -198,7 +191,7 @@ def _speeds(table: ClockTable) -> tuple[str, list[str]]:
 
 def _not_power(table: ClockTable) -> str:
     """A fixed power limit holds power up while the clock falls; here it is lower than it was."""
-    if table.power is None or table.power[1].value >= AT_LIMIT * table.power[0].value:
+    if table.power is None or table.power[1].value >= AT_CAP * table.power[0].value:
         return ""
     return (
         f"power at the low clock is {number(table.power[1].value, 'W')}, below the "

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, number_stated, told, worded
+from tailrace.diagnose.arms.asked import as_share, figure, number_stated, told, worded
 from tailrace.diagnose.arms.pairs import sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
@@ -107,7 +107,7 @@ def _share_of_step(observed: Observed) -> tuple[float, str, list[Evidence]] | No
     for arm in observed.arms:
         value = worded(arm, _COMM.pattern)
         if value is not None and (value.unit in ("share", "%") or "%" in value.label or "share" in value.label.lower()):
-            share = value.value if value.unit == "share" or value.value <= 1.0 else value.value / 100.0
+            share = as_share(value.value, value.unit)
             if share > SHARE:
                 return (
                     share,
@@ -127,7 +127,7 @@ def _share_of_step(observed: Observed) -> tuple[float, str, list[Evidence]] | No
         if item.number is None or not _COMM.search(name):
             continue
         if item.unit == "%" or "share" in name:
-            share = item.number / 100.0 if item.unit == "%" or item.number > 1.0 else item.number
+            share = as_share(item.number, item.unit)
         else:
             spent = in_unit(item.number, item.unit, "ms") if item.unit else None
             step = number_stated(observed, r"^step(?: ms| time)?")
@@ -150,7 +150,7 @@ def _share_of_step(observed: Observed) -> tuple[float, str, list[Evidence]] | No
 def _link(observed: Observed) -> tuple[float, str, list[Evidence]] | None:
     for item in told(observed):
         if item.number is not None and _LINK.search(item.name.replace("_", " ")):
-            share = item.number / 100.0 if item.unit == "%" or item.number > 1.0 else item.number
+            share = as_share(item.number, item.unit)
             if share > LINK:
                 return (
                     share,

@@ -6,10 +6,12 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, told
+from tailrace.diagnose.arms.asked import USUAL_FIRST, figure, told
 from tailrace.diagnose.arms.pairs import Point, changed, stated_same, sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
+from tailrace.diagnose.commands import CPU_STAT_TWICE
+from tailrace.diagnose.limits import THROTTLED
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.model.finding import Evidence, Finding, Level
 
@@ -24,7 +26,6 @@ CPUS: Final = (
 )
 SLOWER: Final = 1.5
 """So many times slower with few CPUs than with many; two times is the page's own case."""
-THROTTLED: Final = 0.10
 PINNED: Final = 95.0
 _SPEEDS: Final = ("decode_tok_s", "output_tok_s", "req_s")
 _PACES: Final = ("itl", "tpot", "chunk_gap")
@@ -42,7 +43,7 @@ def cpus_given(cause: Cause, observed: Observed) -> Finding | None:
 
 def _pace(arm: Arm) -> Quoted | None:
     """What tells the speed of decoding: time a token, else tokens a second."""
-    return figure(arm, *_PACES, *_SPEEDS, stats=("p50", "mean", "", "p95", "p99"))
+    return figure(arm, *_PACES, *_SPEEDS, stats=USUAL_FIRST)
 
 
 def _sweep(cause: Cause, observed: Observed) -> Finding | None:
@@ -174,10 +175,7 @@ def _throttled(cause: Cause, observed: Observed) -> Finding | None:
         n=int(periods),
         advice="Raise the CPU limit, or remove it and keep the request; run no more threads than the quota has cores.",
         price="Cores that other work cannot use.",
-        verify=(
-            "tailrace diagnose before.stat after.stat  # cat /sys/fs/cgroup/cpu.stat before and after "
-            "the same load: nr_throttled stands still"
-        ),
+        verify=CPU_STAT_TWICE,
         missing=[],
         disproof_checked=[_of_throttle(stopped, periods)],
     )

@@ -6,10 +6,11 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import CENTRAL, figure, number_stated, said, told
+from tailrace.diagnose.arms.asked import CENTRAL, USUAL_FIRST, as_share, figure, number_stated, said, told
 from tailrace.diagnose.arms.pairs import changed, pairs
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
+from tailrace.diagnose.limits import IDLE
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding, Level, Proof
 
@@ -32,7 +33,6 @@ _PLAIN: Final = re.compile(
 LATER: Final = 2.0
 EQUAL: Final = 0.2
 SLOWER: Final = 1.5
-IDLE: Final = 0.3
 ADVICE: Final = (
     "Cache compiled grammars (the same schema again and again should cost once), compile them off the request's path, "
     "try another backend (vLLM: --structured-outputs-config backend xgrammar or guidance; SGLang: "
@@ -53,7 +53,7 @@ def _first_token(cause: Cause, observed: Observed) -> Finding | None:
         words = f"{said(pair.first)} {said(pair.second)} {changed(observed)}"
         if not GRAMMAR.search(words):
             continue
-        one = figure(pair.first, "ttft", stats=_STATS)
+        one = figure(pair.first, "ttft", stats=USUAL_FIRST)
         two = None if one is None else figure(pair.second, "ttft", stats=(one.stat,))
         if one is None or two is None or min(one.value, two.value) <= 0:
             continue
@@ -148,9 +148,7 @@ def _of_throughput(
         if used is not None
         else None
         if stated is None or stated.number is None
-        else stated.number / 100.0
-        if stated.unit == "%" or stated.number > 1
-        else stated.number
+        else as_share(stated.number, stated.unit)
     )
     if gpu is not None and gpu > IDLE:
         return None
@@ -196,9 +194,6 @@ def _of_throughput(
         rivals=["FE_CPU_STARVED"],
         disproof_checked=[f"GPU utilisation {number(gpu, 'share')}" if gpu is not None else "GPU utilisation unknown"],
     )
-
-
-_STATS: Final = ("p50", "mean", "", "p95", "p99")
 
 
 def _pace(slow: Arm, fast: Arm) -> tuple[Quoted, Quoted] | None:

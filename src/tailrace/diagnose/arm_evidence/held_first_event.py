@@ -12,6 +12,7 @@ from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import condition, figure, number_stated, said
 from tailrace.diagnose.arms.shown import number
 from tailrace.diagnose.observed import Arm, Observed, Place
+from tailrace.diagnose.observed.vocabulary import in_unit, unit_in_name
 from tailrace.model.finding import Action, Evidence, Finding
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _listed_arms(observed: Observed) -> list[_Path]:
     for arm in observed.arms:
         for name, value in arm.keys.items():
             if "ttft" in name and isinstance(value, str) and value.startswith("["):
-                scale = 1000.0 if name.endswith("_s") else 1.0
+                scale = in_unit(1.0, unit_in_name(name)[1] or "ms", "ms") or 1.0
                 found = [scale * float(text) for text in re.findall(r"\d+(?:\.\d+)?", value)]
                 if len(found) >= EACH:
                     out.append(_Path(arm.label or arm.name, np.array(found), arm.place))
@@ -187,8 +188,9 @@ def _lists(observed: Observed) -> list[_Path]:
             continue
         if not all(isinstance(value, (int, float)) for value in item.value):
             continue
-        scale = 1000.0 if item.unit == "s" or item.name.endswith("_s") else 1.0
-        name = item.scope or item.name.replace("ttft", "").replace("_ms", "").removesuffix("_s").strip("_. ")
+        plain, unit = unit_in_name(item.name)
+        scale = in_unit(1.0, item.unit or unit or "ms", "ms") or 1.0
+        name = item.scope or plain.replace("ttft", "").strip("_. ")
         out.append(
             _Path(name.replace("_", " ") or "all requests", scale * np.array(item.value, dtype=np.float64), item.place)
         )

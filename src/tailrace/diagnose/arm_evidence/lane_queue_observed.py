@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, number_stated
+from tailrace.diagnose.arms.asked import as_share, figure, number_stated
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
+from tailrace.diagnose.kv_cache import KV_ROOM
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["is_before_engine", "lane_queue_observed"]
 
 SHARE: Final = 0.5
-KV_ROOM: Final = 0.8
 _BEFORE: Final = re.compile(
     r"gateway|\blane\b|router|proxy|ingress|admission|before the engine|in front", re.IGNORECASE
 )
@@ -94,8 +94,8 @@ def _of(observed: Observed, arm: Arm, name: str, words: str) -> _Known | None:
         return _Known(own.value, evidence_of(arm, own))
     stated = number_stated(observed, words)
     if stated is not None and stated.number is not None:
-        scale = 0.01 if stated.unit == "%" else 1.0
-        return _Known(scale * stated.number, evidence_of_setting(stated))
+        value = as_share(stated.number, stated.unit) if name == "kv_usage" else stated.number
+        return _Known(value, evidence_of_setting(stated))
     for series in observed.of_series(name):
         values = series.values[np.isfinite(series.values)]
         if values.size:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, number_stated, worded
+from tailrace.diagnose.arms.asked import USUAL_FIRST, as_share, figure, number_stated, worded
 from tailrace.diagnose.arms.pairs import Point, sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -42,7 +42,7 @@ def lock_on_arms(cause: Cause, observed: Observed) -> Finding | None:
 
 def _stage(arm: Arm, name: str) -> Quoted | None:
     if name:
-        return figure(arm, name, stats=("p50", "mean", "", "p95", "p99"))
+        return figure(arm, name, stats=USUAL_FIRST)
     return next(
         (
             value
@@ -66,10 +66,10 @@ def _linear(cause: Cause, observed: Observed, points: list[Point], name: str) ->
     if step < IN_STEP or fit < FIT:
         return None
     busy = worded(points[-1].arm, _CPU)
-    share = None if busy is None else busy.value / 100.0 if busy.value > 1.0 else busy.value
+    share = None if busy is None else as_share(busy.value, busy.unit)
     stated = number_stated(observed, _CPU) if busy is None else None
     if stated is not None and stated.number is not None:
-        share = stated.number / 100.0 if stated.number > 1.0 or stated.unit == "%" else stated.number
+        share = as_share(stated.number, stated.unit)
     if share is not None and share >= IDLE:
         return None
     last, first = known[-1], known[0]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tailrace.diagnose.arms.asked import figure, told, worded
+from tailrace.diagnose.arms.asked import TAIL_FIRST, as_share, figure, told, worded
+from tailrace.diagnose.arms.moments import middle
 from tailrace.diagnose.arms.shown import number, quantity
+from tailrace.diagnose.limits import TPOT_MS
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -17,7 +19,6 @@ __all__ = ["memory_bound_observed"]
 
 DRAM: Final = 0.6
 SM: Final = 0.5
-TPOT_MS: Final = 80.0
 _DRAM: Final = re.compile(
     r"dram|memory (?:active|bandwidth|bw|throughput)|hbm|mem(?:ory)?[ _](?:util|copy|bandwidth)", re.IGNORECASE
 )
@@ -36,8 +37,8 @@ def memory_bound_observed(cause: Cause, observed: Observed) -> Finding | None:
     pace = next(
         (
             (arm, value)
-            for arm in observed.arms
-            if (value := figure(arm, "tpot", "itl", stats=("p99", "p95", "p50", "mean", ""))) is not None
+            for arm in (*observed.arms, *middle(observed))
+            if (value := figure(arm, "tpot", "itl", stats=TAIL_FIRST)) is not None
         ),
         None,
     )
@@ -80,16 +81,10 @@ def memory_bound_observed(cause: Cause, observed: Observed) -> Finding | None:
 
 
 def _share(observed: Observed, words: re.Pattern[str]) -> tuple[float, Evidence] | None:
-    for arm in observed.arms:
+    for arm in (*observed.arms, *middle(observed)):
         found = worded(arm, words.pattern)
         if found is not None:
-            share = (
-                found.value
-                if found.unit == "share"
-                else found.value / 100.0
-                if found.value > 1.0 or found.unit == "%"
-                else found.value
-            )
+            share = as_share(found.value, found.unit)
             return share, Evidence(
                 f"{arm.name}: {found.label} {number(share, 'share')}",
                 str(found.place) or "form",
@@ -99,7 +94,7 @@ def _share(observed: Observed, words: re.Pattern[str]) -> tuple[float, Evidence]
             )
     for item in told(observed):
         if item.number is not None and words.search(item.name.replace("_", " ")):
-            share = item.number / 100.0 if item.unit == "%" or item.number > 1.0 else item.number
+            share = as_share(item.number, item.unit)
             return share, Evidence(
                 f"{item.name.replace('_', ' ')}: {number(share, 'share')}",
                 str(item.place) or "form",

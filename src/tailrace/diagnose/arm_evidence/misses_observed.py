@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.misses_by_turn import turns_in_arms
 from tailrace.diagnose.arm_evidence.routing_words import of_routing
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, number_stated, told, worded
+from tailrace.diagnose.arms.asked import as_share, figure, number_stated, told, worded
 from tailrace.diagnose.arms.pairs import change_shown, changed
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
@@ -167,7 +168,8 @@ def _seen(observed: Observed) -> list[_Hits]:
                 None,
             )
         )  # fmt: skip
-    for arm in observed.arms:
+    # Turns of one conversation are no arms of a comparison: the first has nothing to find.
+    for arm in [] if turns_in_arms(observed) else observed.arms:
         found = _of_arm(arm)
         if found is not None:
             out.append(found)
@@ -210,7 +212,7 @@ def _of_settings(observed: Observed) -> list[_Hits]:
     rate = number_stated(observed, r"^(?:prefix )?(?:cache )?hit(?: rate)?(?: pct)?$")
     if rate is None or rate.number is None:
         return []
-    share = rate.number / 100.0 if rate.unit == "%" or rate.number > 1 else rate.number
+    share = as_share(rate.number, rate.unit)
     return [_Hits("", share, None, None, [evidence_of_setting(rate)], None)]
 
 
@@ -218,7 +220,7 @@ def _offered(observed: Observed) -> tuple[float, Setting] | None:
     found = number_stated(observed, r"repeat ratio|reuse|repeat(?:ed)? share|shared share")
     if found is None or found.number is None:
         return None
-    share = found.number / 100.0 if found.unit == "%" or found.number > 1 else found.number
+    share = as_share(found.number, found.unit)
     return share, found
 
 

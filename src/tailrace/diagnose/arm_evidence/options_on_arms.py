@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, said
+from tailrace.diagnose.arms.asked import TAIL_FIRST, figure, said
 from tailrace.diagnose.arms.pairs import changed, pairs
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -98,8 +99,13 @@ def _differs(one: Arm, two: Arm) -> str:
 
 
 def _in_names(one: Arm, two: Arm) -> str:
-    first, second = (bool(_OPTION.search(said(arm))) for arm in (one, two))
-    return f"{one.name}, {two.name}" if first or second else ""
+    return f"{one.name}, {two.name}" if _names_option(said(one)) or _names_option(said(two)) else ""
+
+
+@lru_cache(maxsize=512)
+def _names_option(text: str) -> bool:
+    """Remembered: an arm stands in a hundred pairs."""
+    return _OPTION.search(text) is not None
 
 
 def _numbers(arm: Arm) -> float | None:
@@ -123,7 +129,7 @@ def _worse(one: Arm, two: Arm) -> tuple[Arm, Quoted, Arm, Quoted, float] | None:
         ("output_tok_s", True),
         ("req_s", True),
     ):
-        for stat in ("p99", "p95", "p50", "mean", ""):
+        for stat in TAIL_FIRST:
             first, second = figure(one, name, stats=(stat,)), figure(two, name, stats=(stat,))
             if first is None or second is None or min(first.value, second.value) <= 0:
                 continue

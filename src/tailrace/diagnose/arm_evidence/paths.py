@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tailrace.diagnose.arms.asked import condition, figure, said
+from tailrace.diagnose.arms.asked import USUAL_FIRST, condition, figure, said
 from tailrace.diagnose.observed import Arm, Observed
 
 __all__ = ["Hop", "hops", "is_direct", "is_via"]
@@ -48,7 +48,7 @@ def hops(observed: Observed) -> list[Hop]:
     """
     by_load: dict[float | None, list[Arm]] = {}
     for arm in observed.arms:
-        if figure(arm, "ttft", stats=_ANY) is not None:
+        if figure(arm, "ttft", stats=USUAL_FIRST) is not None:
             by_load.setdefault(condition(arm, r"concurrency|max concurrency|in flight|users|clients"), []).append(arm)
     out = []
     for load in sorted(by_load, key=lambda value: -1.0 if value is None else value):
@@ -70,6 +70,3 @@ def _split(arms: Sequence[Arm]) -> tuple[Arm, Arm] | None:
     if via and len(others) == 1:
         return others[0], via[0]
     return None
-
-
-_ANY: Final = ("p50", "mean", "", "p95", "p99")

@@ -6,11 +6,12 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import CENTRAL, figure, number_stated, stated
+from tailrace.diagnose.arms.asked import CENTRAL, TAIL_FIRST, as_share, figure, number_stated, stated
 from tailrace.diagnose.arms.limits import kv_holds
 from tailrace.diagnose.arms.pairs import Pair, changed, pairs
 from tailrace.diagnose.arms.shown import compared, evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding, Level, Proof
 
@@ -22,7 +23,6 @@ __all__ = ["preemption_on_arms"]
 FEWER: Final = 1.5
 EFFECT: Final = 0.10
 """A latency that changed by so much was affected."""
-KV_FULL: Final = 0.98
 STUCK: Final = 0.8
 ADVICE: Final = (
     "Admit fewer requests at once, near what the KV cache holds (vLLM: --max-num-seqs, or an admission watermark; "
@@ -111,7 +111,7 @@ def _effects(bad: Arm, good: Arm) -> tuple[list[str], list[str], list[Evidence]]
     prices: list[str] = []
     evidence: list[Evidence] = []
     for name in _LATENCIES:
-        for stat in ("p99", "p95", "p50", "mean", ""):
+        for stat in TAIL_FIRST:
             one, two = figure(bad, name, stats=(stat,)), figure(good, name, stats=(stat,))
             if one is None or two is None or not one.value:
                 continue
@@ -126,7 +126,7 @@ def _effects(bad: Arm, good: Arm) -> tuple[list[str], list[str], list[Evidence]]
 
 def _explains(bad: Arm, good: Arm) -> float | None:
     for name in ("itl", "chunk_gap", "tpot", "e2e"):
-        one, two = (figure(arm, name, stats=("p99", "p95", "p50", "mean", "")) for arm in (bad, good))
+        one, two = (figure(arm, name, stats=TAIL_FIRST) for arm in (bad, good))
         if one is not None and two is not None and one.key == two.key and one.value > two.value:
             return one.value - two.value
     return None
@@ -244,7 +244,7 @@ def _capped(cause: Cause, observed: Observed) -> Finding | None:
 def _usage(observed: Observed) -> tuple[float, Evidence] | None:
     item = number_stated(observed, r"^kv usage|kv cache usage")
     if item is not None and item.number is not None:
-        share = item.number / 100.0 if item.unit == "%" or item.number > 1.0 else item.number
+        share = as_share(item.number, item.unit)
         return share, evidence_of_setting(item)
     for arm in observed.arms:
         value = figure(arm, "kv_usage", stats=("max", "p99", "p95", "", "mean"))

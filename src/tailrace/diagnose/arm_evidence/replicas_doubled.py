@@ -10,6 +10,7 @@ from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import condition, figure
 from tailrace.diagnose.arms.pairs import Pair, pairs
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
+from tailrace.diagnose.limits import UNMOVED
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding, Level
 
@@ -20,7 +21,7 @@ __all__ = ["REPLICAS", "doubled", "replicas_doubled"]
 
 REPLICAS: Final = r"\b(?:replicas?|gpus?|nodes?|instances|pods|workers|data parallel|dp)\b"
 GROWTH: Final = 1.5
-UNMOVED: Final = 0.10
+"""So many times the replicas should have moved the tail; twice as many is triage's R8."""
 
 
 def doubled(observed: Observed) -> tuple[Pair, float, float, Quoted, Quoted] | None:

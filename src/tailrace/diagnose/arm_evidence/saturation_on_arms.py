@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.diagnose.arm_evidence.at_once import all_at_once
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import ANY, CENTRAL, condition, figure, number_stated, per_request
+from tailrace.diagnose.arms.asked import ANY, CENTRAL, TAIL_FIRST, condition, figure, number_stated, per_request
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
+from tailrace.diagnose.limits import LATE_MS
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.diagnose.scale import Ruling, rule_on
-from tailrace.model.finding import Evidence, Finding
+from tailrace.model.finding import Action, Evidence, Finding
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -29,12 +30,12 @@ FITS: Final = 0.15
 """Relative error within which Little's law holds between figures of one run."""
 FIRST: Final = 0.5
 """Of the time in the system, before the first token."""
-WAIT_MS: Final = 2000.0
-"""A first token that is this late waits: triage's R11."""
 BACKLOG: Final = 0.10
 QUEUED: Final = 0.5
 LEAST_QUEUE_MS: Final = 500.0
 BUSY: Final = 10.0
+ROOM: Final = 0.7
+"""KV usage below which more requests fit."""
 LEAST_OF_WORK_MS: Final = 20.0
 """A shorter queue counts as well where it is so many times the work itself."""
 
@@ -49,6 +50,7 @@ def saturation_on_arms(cause: Cause, observed: Observed) -> Finding | None:
             *(_closed_loop(cause, observed, arm, ruling) for arm in observed.arms),
             *(all_at_once(cause, observed, arm) for arm in observed.arms),
             *(_queued(cause, observed, arm, ruling) for arm in observed.arms),
+            _full(cause, observed, ruling),
         ]
     )
 
@@ -154,7 +156,7 @@ def _closed_loop(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> 
     if whole is None:
         return None
     seen, words, inputs = whole
-    if ttft.value < max(FIRST * seen, WAIT_MS) or abs(seen / 1000.0 / spent - 1.0) > FITS:
+    if ttft.value < max(FIRST * seen, LATE_MS) or abs(seen / 1000.0 / spent - 1.0) > FITS:
         return None
     rivals, checked = _disproof(observed, arm)
     alone = _unloaded(observed, arm)
@@ -251,7 +253,7 @@ def _itl_split(arm: Arm) -> tuple[Quoted, Quoted] | None:
 
 def _queued(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> Finding | None:
     """The engine's own queue time against TTFT of the same statistic."""
-    for stat in ("p99", "p95", "p50", "mean", ""):
+    for stat in TAIL_FIRST:
         queue = figure(arm, "queue", stats=(stat,))
         # Where an answer comes in one piece (a classifier, an encoder) its whole time is the time to its first byte.
         ttft = figure(arm, "ttft", stats=(stat,)) or (
@@ -302,6 +304,63 @@ def _queued(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> Findi
             action=ruling.action,
         )
     return None
+
+
+def _full(cause: Cause, observed: Observed, ruling: Ruling) -> Finding | None:
+    """Rows in which as many run as ever while others wait, beside rows in which nobody waits and TTFT is short."""
+    loads = [
+        (arm, running, waiting, ttft)
+        for arm in observed.arms
+        if (running := figure(arm, "running")) is not None
+        and (waiting := figure(arm, "waiting")) is not None
+        and (ttft := figure(arm, "ttft", stats=("p50", "mean", "p95", "p99", ""))) is not None
+    ]
+    queued = [item for item in loads if item[2].value > 0]
+    free = [item for item in loads if item[2].value == 0]
+    if not queued or not free:
+        return None
+    arm, running, waiting, late = max(queued, key=lambda item: item[2].value)
+    calm, _, _, soon = min(free, key=lambda item: item[3].value)
+    limit = number_stated(observed, r"^max num seqs$|max running requests")
+    at_cap = limit is not None and bool(limit.number) and running.value >= 0.95 * (limit.number or 0.0)
+    flat = all(abs(item[1].value / running.value - 1.0) <= 0.05 for item in queued) and running.value >= max(
+        item[1].value for item in free
+    )
+    if late.key != soon.key or late.value < 2 * soon.value or waiting.value < 0.1 * running.value or not flat:
+        return None
+    missing = [] if at_cap or len(queued) > 1 else ["the engine's cap (max_num_seqs), or a second row with a queue"]
+    rivals, checked = _disproof(observed, arm)
+    kv = figure(arm, "kv_usage")
+    room = kv is not None and kv.value < ROOM
+    cap = f", its cap (max_num_seqs {limit.number:g})" if at_cap and limit is not None and limit.number else ""
+    why = ", while the KV cache has room" if room and kv is not None else ""
+    if kv is not None:
+        checked.append(f"KV usage {number(kv.value, 'share')}")
+    return cause.finding(
+        statement=f"{running.value:g} run{cap} and {waiting.value:g} wait in {arm.name}{why}: "
+        f"{quantity(late)} is {number(late.value, 'ms')} there and {number(soon.value, 'ms')} in {calm.name}, where "
+        "nobody waits.",
+        evidence=[
+            evidence_of(arm, running),
+            evidence_of(arm, waiting),
+            evidence_of(arm, late),
+            evidence_of(calm, soon),
+            *([evidence_of(arm, kv)] if kv is not None else []),
+            *([evidence_of_setting(limit)] if limit is not None else []),
+        ],
+        explains_ms=late.value - soon.value,
+        relation=f"running {running.value:g}" + (f" = max_num_seqs {limit.number:g}" if cap and limit else "")
+        + f", waiting {waiting.value:g}; {quantity(late)} {late.value:.4g} against {soon.value:.4g} ms",
+        n=len(loads),
+        advice=("Raise the cap first (vLLM --max-num-seqs, SGLang --max-running-requests): the KV cache has room. "
+                if room else "") + _advice(ruling),
+        price="Refused requests must be retried by their clients; a larger batch makes each token a little later.",
+        verify=again(arm),
+        missing=missing,
+        rivals=rivals,
+        disproof_checked=[*checked, *ruling.words],
+        action=Action.TUNE if room else ruling.action,
+    )  # fmt: skip
 
 
 def _little(observed: Observed, arm: Arm, whole: Quoted) -> tuple[str, Evidence] | None:

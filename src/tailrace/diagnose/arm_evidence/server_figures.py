@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tailrace.diagnose.arms.asked import condition, figure, number_stated, told
+from tailrace.diagnose.arms.asked import as_share, condition, figure, number_stated, told
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.vocabulary import in_unit
@@ -100,7 +100,7 @@ def _share(observed: Observed, words: str) -> Known | None:
     found = number_stated(observed, words)
     if found is None or found.number is None:
         return None
-    share = found.number / 100.0 if found.unit == "%" or found.number > 1.0 else found.number
+    share = as_share(found.number, found.unit)
     return Known(share, evidence_of_setting(found))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.diagnose.arms.asked import figure, said, told
+from tailrace.diagnose.arms.asked import GAUGE_FIRST, as_share, figure, said, told
 from tailrace.diagnose.arms.pairs import changed
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -36,9 +36,7 @@ class _Sessions(NamedTuple):
 
 def device_idle(observed: Observed) -> Evidence | None:
     """What says that the device had nothing to do; `None` where nothing does, or it was busy."""
-    used = [
-        (arm, value) for arm in observed.arms if (value := figure(arm, "gpu_util", stats=("", "mean", "p50", "max")))
-    ]
+    used = [(arm, value) for arm in observed.arms if (value := figure(arm, "gpu_util", stats=GAUGE_FIRST))]
     if used:
         arm, value = max(used, key=lambda item: item[1].value)
         return evidence_of(arm, value) if value.value <= IDLE else None
@@ -48,7 +46,7 @@ def device_idle(observed: Observed) -> Evidence | None:
         if isinstance(item.value, str) and _IDLE_WORDS.search(item.value):
             return evidence_of_setting(item)
         if "util" in item.name and item.number is not None:
-            share = item.number / 100.0 if item.unit == "%" or item.number > 1.0 else item.number
+            share = as_share(item.number, item.unit)
             return evidence_of_setting(item) if share <= IDLE else None
     return None
 

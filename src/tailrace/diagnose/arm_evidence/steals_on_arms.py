@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, number_stated
+from tailrace.diagnose.arms.asked import TAIL_FIRST, as_share, figure, number_stated
 from tailrace.diagnose.arms.pairs import sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.diagnose.observed.vocabulary import in_unit
 from tailrace.diagnose.shorter_prompts import shorter_prompts
@@ -32,7 +34,6 @@ FEW_HUGE: Final = 5.0
 """Mean ITL / median ITL from which a few huge gaps make the mean."""
 FOLLOWS: Final = 0.5
 """Exponent of gap ~ budget^e from which the gap follows the budget."""
-KV_FULL: Final = 0.98
 SLOWED: Final = 2.0
 ADVICE: Final = (
     "Lower the step's token budget (vLLM: --max-num-batched-tokens 2048 or less with --enable-chunked-prefill; SGLang: "
@@ -130,7 +131,7 @@ def _kv(observed: Observed) -> tuple[list[str], list[str], list[str]]:
     """(rivals, checked, missing): a full cache makes gaps as well."""
     used = number_stated(observed, r"kv usage|kv cache usage")
     if used is not None and used.number is not None:
-        share = used.number / 100 if used.unit == "%" or used.number > 1 else used.number
+        share = as_share(used.number, used.unit)
         return (["SCHED_KV_PREEMPTION"] if share >= KV_FULL else []), [f"KV usage {share:.0%}"], []
     levels = [
         value
@@ -148,8 +149,6 @@ def _kv(observed: Observed) -> tuple[list[str], list[str], list[str]]:
 
 def _budgets(cause: Cause, observed: Observed) -> Finding | None:
     """The gap follows the budget over a sweep."""
-    import math  # noqa: PLC0415
-
     points = sweep(observed, BUDGET, lambda arm: _gap(arm) is not None)
     if len(points) < 2 or points[0].x <= 0:
         return None
@@ -162,7 +161,7 @@ def _budgets(cause: Cause, observed: Observed) -> Finding | None:
     if exponent < FOLLOWS or high.value < LONG_MS:
         return None
     rivals, checked, missing = _kv(observed)
-    ttft = [figure(point.arm, "ttft", stats=("p99", "p95", "p50", "mean", "")) for point in (first, last)]
+    ttft = [figure(point.arm, "ttft", stats=TAIL_FIRST) for point in (first, last)]
     price = PRICE
     evidence = [
         item for point in points if (value := _gap(point.arm)) is not None for item in [evidence_of(point.arm, value)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tailrace.diagnose.arms.asked import figure, per_request, told
+from tailrace.diagnose.arms.asked import TAIL_FIRST, figure, per_request, told
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number
 from tailrace.diagnose.observed import Arm, Observed, Setting
 from tailrace.diagnose.observed.vocabulary import in_unit
@@ -150,7 +150,7 @@ def _tokens(observed: Observed) -> tuple[float, Evidence] | None:
 
 def _pace(observed: Observed) -> _Pace | None:
     for arm in observed.arms:
-        tpot = figure(arm, "tpot", "itl", stats=("p99", "p95", "p50", "mean", ""))
+        tpot = figure(arm, "tpot", "itl", stats=TAIL_FIRST)
         if tpot is not None and tpot.value > 0:
             return _Pace(tpot.value, f"TPOT {number(tpot.value, 'ms')}", [evidence_of(arm, tpot)])
     stated = next((item for item in told(observed) if re.match(r"(?:tpot|itl)", item.name) and item.number), None)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, said, worded
+from tailrace.diagnose.arms.asked import USUAL_FIRST, figure, said, worded
 from tailrace.diagnose.arms.pairs import Pair, changed, pairs, stated_same
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -128,11 +129,13 @@ def _of_version(pair: Pair, what: str) -> bool:
         not what and _OTHERS.search(" ".join([*headings, pair.first.label, pair.second.label]))
     ):
         return False
-    return bool(what) or (
-        _VERSION.search(said(pair.first)) is not None
-        and _VERSION.search(said(pair.second)) is not None
-        and _differs(pair)
-    )
+    return bool(what) or (_names_version(said(pair.first)) and _names_version(said(pair.second)) and _differs(pair))
+
+
+@lru_cache(maxsize=512)
+def _names_version(text: str) -> bool:
+    """Remembered: an arm stands in a hundred pairs."""
+    return _VERSION.search(text) is not None
 
 
 def _differs(pair: Pair) -> bool:
@@ -142,7 +145,7 @@ def _differs(pair: Pair) -> bool:
 def _slower(pair: Pair) -> tuple[float, Arm, Quoted, Arm, Quoted] | None:
     """(loss, slow arm, its number, fast arm, its number). The later arm must be the slow one where roles say which."""
     for name, rate in _PACES:
-        for stat in ("p50", "mean", "", "p95", "p99"):
+        for stat in USUAL_FIRST:
             one, two = figure(pair.first, name, stats=(stat,)), figure(pair.second, name, stats=(stat,))
             if one is None or two is None or min(one.value, two.value) <= 0:
                 continue

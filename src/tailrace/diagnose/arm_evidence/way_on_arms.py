@@ -7,8 +7,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure, said
+from tailrace.diagnose.arms.asked import TAIL_FIRST, USUAL_FIRST, figure, said
 from tailrace.diagnose.arms.pairs import pairs
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Role
@@ -29,7 +31,15 @@ _SERVER: Final = re.compile(r"\bserver|engine|upstream|backend|inside|vllm:", re
 _WAY: Final = re.compile(
     r"\bconnect|\brtt\b|round.?trip|handshake|\btls\b|\bdns\b|retransmi|network|packet loss|\bping\b", re.IGNORECASE
 )
+_OWN: Final = ("litellm.overhead", "litellm.callback")
 _STAGES: Final = ("prefill", "queue", "decode", "itl", "tpot", "compute")
+
+
+class Own(NamedTuple):
+    """A proxy's own overhead (`x-litellm-overhead-duration-ms`, `x-litellm-callback-duration-ms`), median."""
+
+    ms: float
+    evidence: Evidence
 
 
 class _Gap(NamedTuple):
@@ -38,24 +48,54 @@ class _Gap(NamedTuple):
     arm: Arm
     client: Quoted
     server: Quoted
+    own: Own | None = None
+    """What a proxy between them says of its own time: it lies in the gap, and is no part of the way."""
 
     @property
     def ms(self) -> float:
-        return self.client.value - self.server.value
+        return self.client.value - self.server.value - (self.own.ms if self.own is not None else 0.0)
+
+    @property
+    def relation(self) -> str:
+        own = f" - {number(self.own.ms)} (the proxy's own)" if self.own is not None else ""
+        return f"{number(self.client.value)} - {number(self.server.value)}{own} = {number(self.ms, 'ms')}"
 
 
 def way_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """Between two arms, the client's time beyond the server's grew, or a time of the way itself did."""
-    arms = [arm for arm in observed.arms if _gap(arm) is not None or _way(arm) is not None]
+    own = _overhead(observed)
+    arms = [arm for arm in observed.arms if _gap(arm, own) is not None or _way(arm) is not None]
     for pair in pairs(arms):
-        found = _of_gap(cause, pair.first, pair.second) or _of_way(cause, pair.first, pair.second)
+        found = _of_gap(cause, pair.first, pair.second, own) or _of_way(cause, pair.first, pair.second)
         if found is not None:
             return found
-    one = [(gap, arm) for arm in observed.arms if (gap := _gap(arm)) is not None]
+    one = [(gap, arm) for arm in observed.arms if (gap := _gap(arm, own)) is not None]
     return _alone(cause, one[0][0]) if len(one) == 1 else None
 
 
-def _gap(arm: Arm) -> _Gap | None:
+def _overhead(observed: Observed) -> Own | None:
+    """What LiteLLM says of its own time in the headers of its answers, or in its log."""
+    parts = []
+    for name in _OWN:
+        told = [item for item in observed.settings if item.name == name and item.number is not None]
+        if told:
+            parts.append(
+                (float(np.median([float(item.number or 0.0) for item in told])), len(told), str(told[0].place))
+            )
+    if not parts:
+        for rows in observed.table("access"):
+            known = rows.numbers("overhead")
+            known = known[np.isfinite(known)]
+            if known.size:
+                parts.append((float(np.median(known)), int(known.size), str(rows.place)))
+    if not parts:
+        return None
+    ms = sum(part[0] for part in parts)
+    text = f"the proxy says that {number(ms, 'ms')} are its own (n = {max(part[1] for part in parts)})"
+    return Own(ms, Evidence(text, parts[0][2], "proxy_overhead", round(ms, 3), "ms"))
+
+
+def _gap(arm: Arm, own: Own | None) -> _Gap | None:
     timed = [value for value in arm.values.values() if value.unit == "ms" and not value.relative]
     for client in timed:
         if client.quantity not in ("ttft", "e2e") or not _CLIENT.search(f"{client.label} {client.qualifier}"):
@@ -63,7 +103,7 @@ def _gap(arm: Arm) -> _Gap | None:
         for server in timed:
             same = server is not client and server.quantity == client.quantity and server.stat == client.stat
             if same and _SERVER.search(f"{server.label} {server.qualifier}"):
-                return _Gap(arm, client, server)
+                return _Gap(arm, client, server, own)
     return None
 
 
@@ -84,7 +124,7 @@ def _stages(first: Arm, second: Arm) -> tuple[list[str], list[Evidence], bool]:
     """(what was checked, as evidence, whether a stage of the engine moved)."""
     checked, out, moved = [], [], False
     for name in _STAGES:
-        one, two = figure(first, name, stats=_ANY), figure(second, name, stats=_ANY)
+        one, two = figure(first, name, stats=USUAL_FIRST), figure(second, name, stats=USUAL_FIRST)
         if one is None or two is None or one.key != two.key or not one.value:
             continue
         ratio = two.value / one.value
@@ -94,11 +134,8 @@ def _stages(first: Arm, second: Arm) -> tuple[list[str], list[Evidence], bool]:
     return checked, out, moved
 
 
-_ANY: Final = ("p50", "mean", "", "p95", "p99")
-
-
-def _of_gap(cause: Cause, first: Arm, second: Arm) -> Finding | None:
-    one, two = _gap(first), _gap(second)
+def _of_gap(cause: Cause, first: Arm, second: Arm, own: Own | None) -> Finding | None:
+    one, two = _gap(first, own), _gap(second, own)
     if one is None or two is None or one.client.key != two.client.key:
         return None
     if two.ms < one.ms:
@@ -130,10 +167,10 @@ def _of_gap(cause: Cause, first: Arm, second: Arm) -> Finding | None:
                 "ms",
             )
         ]
+        + ([own.evidence] if own is not None else [])
         + evidence,
         grown,
-        f"{number(two.client.value)} - {number(two.server.value)} = {number(two.ms, 'ms')} against "
-        f"{number(one.client.value)} - {number(one.server.value)} = {number(one.ms, 'ms')}",
+        f"{two.relation} against {one.relation}",
         missing,
         checked or ["the server's own time is unchanged"],
         second,
@@ -151,7 +188,7 @@ def _of_way(cause: Cause, first: Arm, second: Arm) -> Finding | None:
     checked, evidence, moved = _stages(first, second)
     if moved:
         return None
-    slower = [figure(arm, "ttft", "e2e", stats=("p99", "p95", "p50", "mean", "")) for arm in (first, second)]
+    slower = [figure(arm, "ttft", "e2e", stats=TAIL_FIRST) for arm in (first, second)]
     if slower[0] is None or slower[1] is None or slower[1].value <= (1 + UNMOVED) * slower[0].value:
         return None
     return _finding(
@@ -194,9 +231,10 @@ def _alone(cause: Cause, gap: _Gap) -> Finding | None:
                 round(gap.ms, 3),
                 "ms",
             ),
+            *([gap.own.evidence] if gap.own is not None else []),
         ],
         gap.ms,
-        f"{number(gap.client.value)} - {number(gap.server.value)} = {number(gap.ms, 'ms')}",
+        gap.relation,
         ["connect time and round trips, or a gateway's stamps on both sides: a queue before the server looks the same"],
         [],
         gap.arm,

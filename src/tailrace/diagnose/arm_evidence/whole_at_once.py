@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tailrace.diagnose.arms.asked import figure
+from tailrace.diagnose.arms.asked import USUAL_FIRST, figure
 from tailrace.diagnose.arms.shown import evidence_of, number
 from tailrace.diagnose.configured.buffering import ADVICE, PRICE, VERIFY
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -21,7 +21,6 @@ STREAMED: Final = 0.5
 LEAST_MS: Final = 300.0
 ALIKE: Final = 0.25
 """The answer takes as long in both, relatively."""
-_STATS: Final = ("p50", "mean", "", "p95", "p99")
 
 
 def whole_at_once(cause: Cause, observed: Observed) -> Finding | None:
@@ -39,7 +38,7 @@ def whole_at_once(cause: Cause, observed: Observed) -> Finding | None:
 
 
 def _first_and_last(arm: Arm) -> tuple[Quoted, Quoted] | None:
-    for stat in _STATS:
+    for stat in USUAL_FIRST:
         first, last = figure(arm, "ttft", stats=(stat,)), figure(arm, "e2e", stats=(stat,))
         if (
             first is not None

@@ -5,7 +5,10 @@ from __future__ import annotations
 from tailrace.diagnose.arms.pairs import loads
 from tailrace.diagnose.observed import Arm
 
-__all__ = ["again"]
+__all__ = ["MEASURE", "again"]
+
+MEASURE = "tailrace bench http://localhost:8000 --rate 5 --duration 60"
+"""Where what was measured cannot be believed: measure it anew, with a load generator that keeps every stamp."""
 
 _OPTIONS = (
     ("concurrency", "--concurrency"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 from math import isfinite
 from typing import Final
@@ -13,25 +12,31 @@ from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 __all__ = [
     "ANY",
     "CENTRAL",
-    "TAIL",
+    "GAUGE_FIRST",
+    "TAIL_FIRST",
+    "USUAL_FIRST",
+    "as_share",
+    "concurrency_of",
     "condition",
     "figure",
-    "figures",
+    "given",
     "label_number",
     "named",
     "number_stated",
     "per_request",
     "said",
     "stated",
-    "tail_or_middle",
     "told",
     "worded",
 ]
 
 CENTRAL: Final = ("p50", "mean", "")
 """The statistics of a usual value, the preferred first."""
-TAIL: Final = ("p999", "p99", "p95", "p90", "max")
-"""Those of a tail."""
+USUAL_FIRST: Final = (*CENTRAL, "p95", "p99")
+TAIL_FIRST: Final = ("p99", "p95", *CENTRAL)
+"""Where either will do, and one is preferred."""
+GAUGE_FIRST: Final = ("", "mean", "p50", "max")
+"""Of what is read off a gauge: mostly a bare number."""
 ANY: Final = (*CENTRAL, "p99", "p95", "p90", "max", "p999", "min")
 
 _CONTEXT: Final = frozenset({"claim", "note", "suspected_before", "suspected", "title", "question", "windows"})
@@ -58,11 +63,6 @@ def figure(arm: Arm, *quantities: str, stats: tuple[str, ...] = CENTRAL) -> Quot
     return None
 
 
-def tail_or_middle(arm: Arm, *quantities: str) -> Quoted | None:
-    """The number of a tail, where there is one; else the usual value."""
-    return figure(arm, *quantities, stats=(*TAIL[1:], *CENTRAL))
-
-
 def per_request(arm: Arm, quantity: str, stats: tuple[str, ...] = CENTRAL) -> tuple[float, Quoted] | None:
     """(tokens of one request, the number it comes from): a total is divided by the arm's requests."""
     found, n = figure(arm, quantity, stats=stats), figure(arm, "n")
@@ -72,16 +72,6 @@ def per_request(arm: Arm, quantity: str, stats: tuple[str, ...] = CENTRAL) -> tu
     if "total" in words and "/" not in found.label:
         return (found.value / n.value, found) if n is not None and n.value else None
     return found.value, found
-
-
-def figures(arms: Iterable[Arm], quantity: str, stats: tuple[str, ...] = ANY) -> list[tuple[Arm, Quoted]]:
-    """The arms that have `quantity`, each with the first of `stats` that all of them share, else its own first."""
-    arms = list(arms)
-    for stat in stats:
-        found = [(arm, value) for arm in arms if (value := figure(arm, quantity, stats=(stat,))) is not None]
-        if found and len(found) == len([arm for arm in arms if figure(arm, quantity, stats=stats) is not None]):
-            return found
-    return [(arm, value) for arm in arms if (value := figure(arm, quantity, stats=stats)) is not None]
 
 
 @lru_cache(maxsize=512)
@@ -134,6 +124,26 @@ def _as_number(value: object) -> float | None:
         found = _NUMBER.fullmatch(value.strip())
         return float(found[0]) if found else None
     return None
+
+
+def as_share(value: float, unit: str = "") -> float:
+    """A share (0..1) from a number that may be a percentage: by its unit, or because no share is above 1."""
+    return value / 100.0 if unit == "%" or (value > 1.0 and unit != "share") else value
+
+
+def given(arm: Arm, name: str, *stats: str) -> float | None:
+    """How much of `name` an arm was given: as the condition that its row is under, else as a number of it."""
+    value = arm.keys.get(name)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value):
+        return float(value)
+    found = arm.get(name, *stats)
+    return found if found is None or isfinite(found) else None
+
+
+def concurrency_of(arm: Arm, observed: Observed) -> float | None:
+    """At how many requests at once the arm was measured: its own, else the one that a command or a form states."""
+    own = given(arm, "concurrency")
+    return own if own is not None else observed.number("max_concurrency", "concurrency")
 
 
 def label_number(arm: Arm) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from tailrace.diagnose.arms.asked import figure
+from tailrace.diagnose.arms.asked import USUAL_FIRST, figure
 from tailrace.diagnose.arms.limits import CAP
 from tailrace.diagnose.arms.pairs import Point, sweep
 from tailrace.diagnose.arms.shown import number
@@ -19,7 +19,6 @@ STILL: Final = 0.35
 """Exponent of the last step from which the next one is worth a try."""
 FLAT: Final = 0.3
 """Exponent of TPOT ~ cap^e up to which TPOT is flat: a batch that is bound by computing has 1."""
-_STATS: Final = ("p50", "mean", "", "p95", "p99")
 
 
 class CapSweep(NamedTuple):
@@ -95,13 +94,15 @@ def cap_sweep(observed: Observed) -> CapSweep | None:
 
 
 def _tells(arm: Arm) -> bool:
-    return any(figure(arm, name, stats=_STATS) for name in ("output_tok_s", "decode_tok_s", "req_s", "tpot", "itl"))
+    return any(
+        figure(arm, name, stats=USUAL_FIRST) for name in ("output_tok_s", "decode_tok_s", "req_s", "tpot", "itl")
+    )
 
 
 def _shared(points: list[Point], names: tuple[str, ...]) -> list[Quoted]:
     """The first of these quantities that all arms have in one statistic."""
     for name in names:
-        for stat in _STATS:
+        for stat in USUAL_FIRST:
             found = [figure(point.arm, name, stats=(stat,)) for point in points]
             if all(found):
                 return [item for item in found if item is not None]

@@ -5,18 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
-from math import isfinite
 from typing import Final, NamedTuple
 
-from tailrace.diagnose.arms.asked import condition, label_number, told
+from tailrace.diagnose.arms.asked import condition, given, label_number, told
 from tailrace.diagnose.observed import Arm, Observed, Role
 from tailrace.model.finding import Evidence
 
-__all__ = ["Pair", "change_shown", "changed", "loads", "pairs", "same_load", "stated_same", "sweep", "two"]
+__all__ = [
+    "BeforeAfter",
+    "Pair",
+    "before_and_after",
+    "change_shown",
+    "changed",
+    "loads",
+    "pairs",
+    "same_load",
+    "stated_same",
+    "sweep",
+    "unlike",
+]
 
 LOADS: Final = ("concurrency", "offered_rps", "n", "prompt_tokens", "output_tokens", "sessions", "max_concurrency")
 """Quantities that say how much work an arm was given."""
-_ALIKE: Final = 0.02
+_ALIKE: Final = 0.05
+"""Two loads that differ by less, relatively, are one: nobody drives a server more evenly."""
 
 
 class Pair(NamedTuple):
@@ -29,30 +41,20 @@ class Pair(NamedTuple):
     differs: tuple[str, ...]
     """Loads that are written down for both and are not."""
 
-    @property
-    def difference(self) -> str:
-        """The two labels: what was changed between the arms, in the words of the source."""
-        return f"{self.first.name} -> {self.second.name}"
-
 
 def loads(arm: Arm) -> dict[str, float]:
     """How much work the arm was given, as far as it is written down."""
-    out = {}
-    for name in LOADS:
-        value = arm.keys.get(name)
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            found = arm.get(name) if name in arm.values else None
-            if found is None:
-                continue
-            value = found
-        if isfinite(value):
-            out[name] = float(value)
-    return out
+    return {name: value for name in LOADS if (value := given(arm, name)) is not None}
 
 
 def same_load(first: Arm, second: Arm) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(what is equal, what is not) of the loads that both arms name."""
-    here, there = loads(first), loads(second)
+    return _compared(loads(first), loads(second))
+
+
+def _compared(here: dict[str, float], there: dict[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    if not here or not there:
+        return (), ()
     same: list[str] = []
     other: list[str] = []
     for name in here.keys() & there.keys():
@@ -62,21 +64,49 @@ def same_load(first: Arm, second: Arm) -> tuple[tuple[str, ...], tuple[str, ...]
     return tuple(sorted(same)), tuple(sorted(other))
 
 
+def unlike(first: Arm, second: Arm) -> list[str]:
+    """The loads that both arms name and that differ, but for how many requests came: `output tokens 128 and 512`."""
+    return _more_than_n(same_load(first, second)[1])
+
+
+def _more_than_n(differs: tuple[str, ...]) -> list[str]:
+    return [item for item in differs if not item.startswith("n ")]
+
+
 def pairs(arms: Sequence[Arm]) -> Iterator[Pair]:
     """Every two arms of one table, form or run of benchmarks that were given the same work, in the order of roles, or
     of the rows.
     """
-    for first, second in combinations(arms, 2):
-        same, differs = same_load(first, second)
-        if [item for item in differs if not item.startswith("n ")]:
+    # Each arm is asked once: a hundred of them are five thousand pairs, and a dozen rules go through all.
+    for (first, here), (second, there) in combinations([(arm, loads(arm)) for arm in arms], 2):
+        same, differs = _compared(here, there)
+        if _more_than_n(differs):
             continue
         before = second.role is Role.BEFORE or first.role is Role.AFTER
         yield Pair(second, first, same, differs) if before else Pair(first, second, same, differs)
 
 
-def two(arms: Sequence[Arm], has: Callable[[Arm], bool]) -> Pair | None:
-    """The one pair among the arms that `has` accepts; of more than two, the first of those that may be compared."""
-    return next(pairs([arm for arm in arms if has(arm)]), None)
+class BeforeAfter(NamedTuple):
+    """The arm from before and the one from after, as their labels or places say."""
+
+    before: Arm
+    after: Arm
+
+
+def before_and_after(arms: Sequence[Arm]) -> Iterator[BeforeAfter]:
+    """Each arm from before with those from after that were given the same work; where none was, with the first one.
+    Without roles there is no pair.
+    """
+    for before in arms:
+        if before.role is Role.BEFORE:
+            for after in _closest(before, arms):
+                yield BeforeAfter(before, after)
+
+
+def _closest(before: Arm, arms: Sequence[Arm]) -> list[Arm]:
+    after = [arm for arm in arms if arm.role is Role.AFTER]
+    others = [arm for arm in after if arm.place.source == before.place.source] or after
+    return [arm for arm in others if not unlike(before, arm)] or others[:1]
 
 
 def changed(observed: Observed) -> str:

@@ -8,12 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from tailrace.diagnose.arms.asked import condition, figure, number_stated, per_request, told
+from tailrace.diagnose.arms.asked import TAIL_FIRST, as_share, condition, figure, number_stated, per_request, told
 from tailrace.diagnose.arms.caps import CapSweep, cap_sweep
 from tailrace.diagnose.arms.checks import Answer, Check
 from tailrace.diagnose.arms.pairs import stated_same
 from tailrace.diagnose.arms.replicas import spreads
 from tailrace.diagnose.arms.shown import number
+from tailrace.diagnose.limits import TPOT_MS
 from tailrace.diagnose.observed import Observed
 
 __all__ = ["answers", "preconditions"]
@@ -21,8 +22,6 @@ __all__ = ["answers", "preconditions"]
 SKEWED: Final = 2.0
 HIT: Final = 0.1
 CLOCK: Final = 0.03
-TPOT_MS: Final = 80.0
-"""The objective of design, where none is stated."""
 
 
 def answers(observed: Observed) -> tuple[Check, Check]:
@@ -33,7 +32,7 @@ def answers(observed: Observed) -> tuple[Check, Check]:
 def _queue(observed: Observed) -> Check:
     name = "queue or execution"
     for arm in observed.arms:
-        queue, ttft = figure(arm, "queue", stats=_ANY), figure(arm, "ttft", stats=_ANY)
+        queue, ttft = figure(arm, "queue", stats=TAIL_FIRST), figure(arm, "ttft", stats=TAIL_FIRST)
         if queue is not None and ttft is not None and queue.stat == ttft.stat and ttft.value:
             share = queue.value / ttft.value
             return Check(name, Answer.HOLDS, f"{share:.0%} of TTFT is queue, the rest execution ({arm.name})")
@@ -67,13 +66,10 @@ def _queue(observed: Observed) -> Check:
     return Check(name, Answer.UNKNOWN, "queue time beside TTFT, or offered and completed rate (queue or execution?)")
 
 
-_ANY: Final = ("p99", "p95", "p50", "mean", "")
-
-
 def _phase(observed: Observed) -> Check:
     name = "prefill or decode"
     for arm in observed.arms:
-        prefill, decode = (figure(arm, what, stats=_ANY) for what in ("prefill", "decode"))
+        prefill, decode = (figure(arm, what, stats=TAIL_FIRST) for what in ("prefill", "decode"))
         if prefill is not None and decode is not None and prefill.stat == decode.stat:
             more = "prefill" if prefill.value > decode.value else "decode"
             return Check(
@@ -82,9 +78,9 @@ def _phase(observed: Observed) -> Check:
                 f"{more} (prefill {number(prefill.value, 'ms')}, decode {number(decode.value, 'ms')})",
             )
         queue, ttft, tpot = (
-            figure(arm, "queue", stats=_ANY),
-            figure(arm, "ttft", stats=_ANY),
-            figure(arm, "tpot", "itl", stats=_ANY),
+            figure(arm, "queue", stats=TAIL_FIRST),
+            figure(arm, "ttft", stats=TAIL_FIRST),
+            figure(arm, "tpot", "itl", stats=TAIL_FIRST),
         )
         out = per_request(arm, "output_tokens")
         if queue is None or ttft is None or tpot is None or out is None or queue.stat != ttft.stat:
@@ -180,9 +176,9 @@ def _hits(observed: Observed) -> Check:
     seen = [value.value for arm in observed.arms if (value := figure(arm, "prefix_hit")) is not None]
     stated = number_stated(observed, r"^(?:prefix )?hit(?: rate)?(?: pct)?$|prefix hit")
     if stated is not None and stated.number is not None:
-        seen.append(stated.number / 100.0 if stated.unit == "%" or stated.number > 1 else stated.number)
+        seen.append(as_share(stated.number, stated.unit))
     if offered is not None and offered.number is not None:
-        share = offered.number / 100.0 if offered.unit == "%" or offered.number > 1 else offered.number
+        share = as_share(offered.number, offered.unit)
         if share <= 0:
             return Check(name, Answer.HOLDS, "no prompt repeats another")
         if seen and min(seen) < share - HIT:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from tailrace.diagnose.observed import Arm, Quoted, Setting
 from tailrace.model.finding import Evidence
 
-__all__ = ["compared", "evidence_of", "evidence_of_setting", "number", "quantity", "times"]
+__all__ = ["compared", "evidence_of", "evidence_of_setting", "number", "quantity"]
 
 _WORDS = {
     "ttft": "TTFT",
@@ -42,7 +44,7 @@ def number(value: float, unit: str = "") -> str:
 
 def _plain(value: float) -> str:
     size = abs(value)
-    if size >= 1e15 or value != value:  # noqa: PLR0124  (NaN)
+    if size >= 1e15 or math.isnan(value):
         return f"{value:.3g}"
     if value == int(value):
         return f"{value:.0f}"
@@ -100,8 +102,3 @@ def compared(name: str, low: Quoted, high: Quoted) -> str:
     """`TTFT p99 25.5 -> 28.9 s (+13 %)`."""
     change = f" ({high.value / low.value - 1:+.0%})" if low.value else ""
     return f"{name} {number(low.value, low.unit)} -> {number(high.value, high.unit)}{change}"
-
-
-def times(ratio: float) -> str:
-    """`x 5.8`."""
-    return f"x {ratio:.2g}" if ratio >= 10 else f"x {ratio:.3g}"

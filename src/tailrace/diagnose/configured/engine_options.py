@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from tailrace.diagnose.engine_settings import KV_CAPACITY
 from tailrace.diagnose.observed import Event, Observed, Setting
 from tailrace.diagnose.shorter_prompts import shorter_prompts
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -141,7 +142,7 @@ def step_large(cause: Cause, observed: Observed) -> Finding | None:
 def context_above_cache(cause: Cause, observed: Observed) -> Finding | None:
     """A context that the whole KV cache does not hold: one request of that length can never be admitted."""
     context = observed.setting("max_model_len")
-    cache = observed.setting("kv_capacity_tokens", "kv_tokens")
+    cache = observed.setting(*KV_CAPACITY)
     if context is None or cache is None or not context.number or not cache.number or context.number <= cache.number:
         return None
     return cause.finding(

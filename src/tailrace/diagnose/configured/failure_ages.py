@@ -7,14 +7,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.age_cluster import WIDTH, WIDTH_MS, densest
 from tailrace.diagnose.observed import Observed, Rows
 
 __all__ = ["Ages", "Pile", "failure_ages", "pile_of"]
 
 Floats = NDArray[np.float64]
 
-WIDTH: Final = 0.02
-WIDTH_MS: Final = 60.0
 LEAST: Final = 3
 MOST: Final = 0.6
 """Of the failures must lie in the pile."""
@@ -56,10 +55,7 @@ class Pile(NamedTuple):
     @property
     def place(self) -> str:
         """Where the first of them stands."""
-        row = int(self.ages.at[self.members[0]])
-        lines = self.ages.rows.lines
-        source = self.ages.rows.place.source
-        return source if lines is None else f"{source}:{int(lines[row])}"
+        return str(self.ages.rows.line_of(int(self.ages.at[self.members[0]])))
 
 
 def failure_ages(observed: Observed) -> list[Ages]:
@@ -78,7 +74,7 @@ def failure_ages(observed: Observed) -> list[Ages]:
             Ages(
                 ages[known],
                 came,
-                np.asarray(status[index] == "timeout", dtype=bool),
+                np.asarray((status[index] == "timeout") & ~_answered(rows)[index], dtype=bool),
                 np.asarray(status[index] == "cancelled", dtype=bool),
                 len(rows),
                 rows,
@@ -86,6 +82,11 @@ def failure_ages(observed: Observed) -> list[Ages]:
             )
         )
     return out
+
+
+def _answered(rows: Rows) -> NDArray[np.bool_]:
+    """A hop's own word ended them, and not the client's patience."""
+    return np.isin(rows.numbers("http_status"), (408.0, 502.0, 503.0, 504.0, 524.0))
 
 
 def _age(rows: Rows) -> Floats:
@@ -104,15 +105,9 @@ def _received(rows: Rows) -> Floats:
 
 
 def pile_of(ages: Ages) -> Pile | None:
-    """The largest group of failures that agree in their age; `None` where fewer than half of them do."""
-    order = np.argsort(ages.ms, kind="stable")
-    sorted_ms = ages.ms[order]
-    if not sorted_ms.size:
-        return None
-    ends = np.searchsorted(sorted_ms, sorted_ms + np.maximum(WIDTH_MS, WIDTH * sorted_ms), side="right")
-    start = int(np.argmax(ends - np.arange(sorted_ms.size)))
-    members = order[start : int(ends[start])]
+    """The largest group of failures that agree in their age; `None` where it does not hold most of them."""
+    members = densest(ages.ms, apart=WIDTH_MS, share=WIDTH)
     if members.size < LEAST or members.size < MOST * ages.ms.size:
         return None
     group = ages.ms[members]
-    return Pile(ages, float(np.median(group)), float(group.min()), float(group.max()), members, int(ages.ms.size))
+    return Pile(ages, float(np.median(group)), float(group[0]), float(group[-1]), members, int(ages.ms.size))

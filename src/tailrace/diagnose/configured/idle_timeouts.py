@@ -9,6 +9,7 @@ import numpy as np
 from tailrace.diagnose.configured.failure_ages import Pile, failure_ages, pile_of
 from tailrace.diagnose.configured.timers import Timer, alike, timers
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.timer_ends import GAVE_UP
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 if TYPE_CHECKING:
@@ -34,20 +35,33 @@ _PRICE: Final = "A longer timer keeps dead connections longer; heartbeats cost a
 def idle_timeout_in_requests(cause: Cause, observed: Observed) -> Finding | None:
     """Ages of failures pile up at one value and nothing had been received."""
     piles = [pile for ages in failure_ages(observed) if (pile := pile_of(ages)) is not None]
-    piles = [pile for pile in piles if _is_empty(pile) is not False and not _is_own(pile) and not _is_answered(pile)]
+    piles = [
+        pile for pile in piles if _is_empty(pile) is not False and not _is_own(pile) and not _by_total(observed, pile)
+    ]
     return _found(cause, observed, max(piles, key=lambda pile: pile.n)) if piles else None
 
 
 def upstream_timeout_in_requests(cause: Cause, observed: Observed) -> Finding | None:
     """The same where a proxy answers with its own error (504) instead of cutting the connection."""
-    piles = [pile for ages in failure_ages(observed) if (pile := pile_of(ages)) is not None and _is_answered(pile)]
+    piles = [
+        pile for ages in failure_ages(observed) if (pile := pile_of(ages)) is not None and _by_total(observed, pile)
+    ]
     return _found(cause, observed, max(piles, key=lambda pile: pile.n)) if piles else None
+
+
+def _by_total(observed: Observed, pile: Pile) -> bool:
+    """Whether a timer of the whole upstream request ended them: a proxy answered, and no idle timer has the number."""
+    near = alike(observed, pile.ms, owner="gateway")
+    return _is_answered(pile) and not (near and near[0].kind == "idle")
 
 
 def _is_answered(pile: Pile) -> bool:
     """Whether most of them got a proxy's own word for a timeout."""
-    status = pile.ages.rows.numbers("http_status")[pile.ages.at[pile.members]]
-    return bool(float(np.isin(status, (504.0, 524.0, 408.0)).mean()) > OWN)
+    return bool(float(np.isin(_status(pile), GAVE_UP).mean()) > OWN)
+
+
+def _status(pile: Pile) -> np.ndarray:
+    return pile.ages.rows.numbers("http_status")[pile.ages.at[pile.members]]
 
 
 def _is_empty(pile: Pile) -> bool | None:
@@ -88,9 +102,10 @@ def _found(cause: Cause, observed: Observed, pile: Pile) -> Finding:
         missing.append("the bytes that each failed request had received")
     answered = _is_answered(pile)
     cuts = "cuts streams whose first token takes longer"
-    if answered:
+    if answered and _by_total(observed, pile):
         cuts = "ends requests that the engine still works on"
-        evidence.append(Evidence("a proxy answered with its own timeout status (504)", pile.place))
+        words = ", ".join(f"{status:.0f}" for status in np.intersect1d(_status(pile), GAVE_UP))
+        evidence.append(Evidence(f"a proxy answered with its own timeout status ({words})", pile.place))
     words = "a timer of a hop"
     if near:
         evidence.append(_of_timer(near[0]))
@@ -111,7 +126,7 @@ def _found(cause: Cause, observed: Observed, pile: Pile) -> Finding:
         relation=f"ages {low:.2f} to {high:.2f} s"
         + (f" = {near[0].ms / 1e3:g} s of {near[0].name}" if near else f", {pile.n} of {pile.failed}"),
         n=pile.failed,
-        advice=_ALIGN if answered else _ADVICE,
+        advice=_ALIGN if _by_total(observed, pile) else _ADVICE,
         price=_PRICE,
         verify=(
             "tailrace bench http://localhost:8080 --prompt-tokens 8000 --requests 20 "

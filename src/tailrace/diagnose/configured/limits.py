@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tailrace.diagnose.commands import CPU_STAT_TWICE
 from tailrace.diagnose.observed import Observed, Setting
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
@@ -54,10 +55,7 @@ def cpu_limit(cause: Cause, observed: Observed) -> Finding | None:
             advice=f"Raise the limit to {int(2 * needed)} cores or leave it away, and ask for {needed:g} as the "
             "request.",
             price="Cores that other work cannot use.",
-            verify=(
-                "tailrace diagnose before.stat after.stat  # cat /sys/fs/cgroup/cpu.stat before and after "
-                "the same load: nr_throttled stands still"
-            ),
+            verify=CPU_STAT_TWICE,
             missing=["nr_throttled and nr_periods of the container (cpu.stat), or ITL at a higher limit"],
             level=Level.SUSPECTED,
             action=Action.TUNE,

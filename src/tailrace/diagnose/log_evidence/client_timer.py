@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tailrace.diagnose.age_cluster import WIDTH_MS, densest
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Evidence, Finding
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["client_timer_in_access"]
 
 LEAST: Final = 3
-WIDTH_MS: Final = 60.0
-"""The network lies between the client's timer and the proxy's clock."""
 MOST_OF: Final = 0.5
 
 
@@ -28,21 +27,19 @@ def client_timer_in_access(cause: Cause, observed: Observed) -> Finding | None:
         left = np.flatnonzero(gone & (took >= 500))
         if left.size < LEAST:
             continue
-        ages = np.sort(took[left])
-        ends = np.searchsorted(ages, ages + WIDTH_MS, side="right")
-        begin = int(np.argmax(ends - np.arange(ages.size)))
-        same = ages[begin : int(ends[begin])]
+        ages = took[left]
+        agree = densest(ages, apart=WIDTH_MS)
+        same = ages[agree]
         if same.size < max(LEAST, MOST_OF * ages.size):
             continue
         seconds = float(np.median(same)) / 1e3
         done = took[(status < 400) & ~np.isnan(took)]
         longest = float(done.max()) / 1e3 if done.size else None
-        line = 0 if rows.lines is None else int(rows.lines[left[0]])
         facts = [
             Evidence(
                 text=f"{same.size} of {ages.size} requests that clients closed were {seconds:.3f} s old, to "
                 f"{same[-1] - same[0]:.0f} ms",
-                source=f"{rows.place.source}:{line}" if line else rows.place.source,
+                source=str(rows.line_of(int(left[agree].min()))),
                 name="age",
                 value=round(seconds, 3),
                 unit="s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -71,14 +72,12 @@ def jit_in_log(cause: Cause, observed: Observed) -> Finding | None:
     if slow:
         worst = max(slow, key=lambda one: one.took)
         explains = worst.took - worst.usual
-        line = worst.rows.lines
-        place = f"{worst.rows.place.source}:{int(line[worst.row])}" if line is not None else worst.rows.place.source
         facts.append(
             Evidence(
                 text=f"{worst.what} {worst.took:,.0f} ms of the request in whose wait {len(worst.events)} of "
                 "these lines "
                 f"lie; the others take {worst.usual:,.0f} ms (median, n = {worst.n})",
-                source=place,
+                source=str(worst.rows.line_of(worst.row)),
                 name=worst.what,
                 value=round(worst.took, 1),
                 unit="ms",
@@ -224,7 +223,7 @@ def _dip(observed: Observed, events: list[Event]) -> tuple[Load, int, float] | N
     for load in loads(observed):
         made = load.get("output_tok_s")
         interval = load.interval
-        if not load.timed or np.isnan(made).all() or interval != interval:  # noqa: PLR0124
+        if not load.timed or np.isnan(made).all() or math.isnan(interval):
             continue
         for event in events:
             if event.at is None or event.clock is not load.clock:

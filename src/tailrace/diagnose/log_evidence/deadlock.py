@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tailrace.diagnose.engine_settings import KV_CAPACITY
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.load import loads
 from tailrace.model.finding import Evidence, Finding
@@ -42,8 +44,8 @@ def deadlock_in_load(cause: Cause, observed: Observed) -> Finding | None:
     swapped = float(np.nanmax(load.get("swapped")[stretch.rows])) if load.has("swapped") else 0.0
     kv = float(np.nanmax(load.get("kv_usage")[stretch.rows])) if load.has("kv_usage") else None
     longest = observed.number("max_model_len")
-    capacity = observed.number("kv_capacity_tokens", "kv_tokens")
-    lasted = f" for {seconds:.0f} s" if seconds == seconds else ""  # noqa: PLR0124
+    capacity = observed.number(*KV_CAPACITY)
+    lasted = f" for {seconds:.0f} s" if not math.isnan(seconds) else ""
     facts = [
         Evidence(
             text=f"running 0, waiting {waiting:g}, both throughputs 0 in {stretch.n} lines in a row{lasted}",
@@ -61,7 +63,7 @@ def deadlock_in_load(cause: Cause, observed: Observed) -> Finding | None:
         facts.append(
             Evidence(
                 text=f"max_model_len {longest:,.0f} tokens, the KV cache holds {capacity:,.0f}",
-                source="configuration",
+                source=observed.source_of("max_model_len"),
                 name="max_model_len",
                 value=longest,
                 unit="tokens",
@@ -73,7 +75,7 @@ def deadlock_in_load(cause: Cause, observed: Observed) -> Finding | None:
         f"computed{lasted} ({stretch.n} lines in a row)"
         + (f"; {swapped:g} swapped-out requests cannot come back." if swapped else "."),
         evidence=facts,
-        explains_ms=seconds * 1e3 if seconds == seconds else None,  # noqa: PLR0124
+        explains_ms=seconds * 1e3 if not math.isnan(seconds) else None,
         relation=f"running = 0, waiting = {waiting:g}, throughput = 0 over {stretch.n} >= {TWICE} lines",
         n=stretch.n,
         advice="Refuse prompts that can never fit the KV cache: max_model_len (--max-model-len) below its "

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.engine_settings import RUNNING_LIMIT
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Event, Observed
 from tailrace.diagnose.observed.load import Load, loads
 from tailrace.model.finding import Evidence, Finding, Level
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["preemption_in_log"]
 
-KV_FULL: Final = 0.98
 ONE_STREAM: Final = 300.0
 """Tokens a second that one sequence hardly makes: more says that a request is several sequences."""
 LOST: Final = 0.5
@@ -79,7 +81,7 @@ def preemption_in_log(cause: Cause, observed: Observed) -> Finding | None:
         sequences = _sequences(load, facts, relation)
         state = _state(load, events, facts, relation)
     # The cache was seen to be short; that users felt it is not in a log.
-    limit = observed.number("max_num_seqs", "max_running_requests")
+    limit = observed.number(*RUNNING_LIMIT)
     if full and limit is not None:
         relation.append(_of_limit(full[0], limit, facts))
     missing = _missing(cumulative, state, seen=bool(events or swapped or counted or limit is not None))
@@ -262,7 +264,7 @@ def _state(load: Load, events: list[Event], facts: list[Evidence], relation: lis
             unit="tok/s",
         )
     )
-    if usage == usage:  # noqa: PLR0124  (not NaN)
+    if not math.isnan(usage):
         facts.append(
             Evidence(
                 f"KV usage is at most {usage:.0%} after it: there is room", load.where(found.first), "kv_after", usage

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.engine_settings import step_budget
+from tailrace.diagnose.kv_cache import KV_FULL, thrown_out
 from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.observed.load import Load, loads
 from tailrace.diagnose.shorter_prompts import shorter_prompts
@@ -15,19 +17,14 @@ from tailrace.model.finding import Evidence, Finding, Level, Proof
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
 
-__all__ = ["BUDGETS", "ends", "prefill_advice", "prefill_in_load", "prefill_in_steps"]
+__all__ = ["ends", "prefill_advice", "prefill_in_load", "prefill_in_steps"]
 
 FALL: Final = 0.3
 """Of the rate without a prompt: a stream that falls below it waits for prompts."""
-KV_FULL: Final = 0.98
 TWICE: Final = 2
 GOOD_STEP_S: Final = 0.25
 """A step as long as this is felt as a pause only by few; the advised budget makes steps of about this length."""
 LONG_STEP_MS: Final = 500.0
-BUDGETS: Final = (
-    "max_num_batched_tokens", "chunked_prefill_size", "prefill_piece_tokens", "prefill_chunk_tokens", "n_batch",
-    "max_prefill_tokens", "long_prefill_token_threshold", "step_budget_tokens",
-)  # fmt: skip
 _ALONE: Final = ("decode_tok_s_alone", "decode_tok_s_idle", "decode_alone_tok_s")
 
 
@@ -90,7 +87,7 @@ def prefill_in_load(cause: Cause, observed: Observed) -> Finding | None:
         return None
     fall = max(falls, key=lambda one: one.rows.size)
     load = fall.load
-    budget = next((item for name in BUDGETS if (item := observed.setting(name)) is not None and item.number), None)
+    budget = step_budget(observed)
     told_rate = observed.number("prefill_tok_s")
     rate = fall.prefill
     kv = float(np.nanmax(load.get("kv_usage")[fall.rows])) if load.has("kv_usage") else None
@@ -200,7 +197,7 @@ def _kv(observed: Observed, kv: float | None, checked: list[str], rivals: list[s
         checked.append(f"KV usage at most {kv:.0%}")
         if kv >= KV_FULL:
             rivals.append("SCHED_KV_PREEMPTION")
-    count = len(observed.of_kind("preempted")) + len(observed.of_kind("retracted"))
+    count = len(thrown_out(observed))
     if count:
         rivals.append("SCHED_KV_PREEMPTION")
     checked.append(f"{count} lines of preemption")
@@ -245,7 +242,7 @@ def prefill_in_steps(cause: Cause, observed: Observed) -> Finding | None:
             continue
         top = int(hit[np.argmax(steps.values[hit])])
         took, tokens, streams = float(steps.values[top]), float(carried[top]), float(beside[top])
-        named = hit.size >= TWICE and usual == usual  # noqa: PLR0124
+        named = hit.size >= TWICE and not math.isnan(usual)
         finding = cause.finding(
             statement=f"One step computed {tokens:,.0f} prompt tokens in {took:,.0f} ms and {streams:g} streams waited "
             f"for it ({hit.size} such steps).",
@@ -264,7 +261,7 @@ def prefill_in_steps(cause: Cause, observed: Observed) -> Finding | None:
                             f"steps without a prompt take {usual:.1f} ms", steps.place.source, "usual_step", usual, "ms"
                         )
                     ]
-                    if usual == usual  # noqa: PLR0124
+                    if not math.isnan(usual)
                     else []
                 ),
             ],
@@ -276,7 +273,7 @@ def prefill_in_steps(cause: Cause, observed: Observed) -> Finding | None:
             advice=prefill_advice(None, tokens / took * 1e3, tokens),
             price="The first token of long prompts comes later.",
             verify="tailrace diagnose vllm.log",
-            missing=[] if usual == usual else ["steps without a prompt, to compare with"],  # noqa: PLR0124
+            missing=[] if not math.isnan(usual) else ["steps without a prompt, to compare with"],
             disproof_checked=[
                 f"steps without a prompt take {usual:.1f} ms" if plain.size else "no step without a prompt"
             ],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tailrace.diagnose.kv_cache import KV_FULL, thrown_out
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.load import Load, loads
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -22,7 +24,6 @@ MANY: Final = 8
 """Of so many lines a queue that does not stay is none: then other rules have looked."""
 STAYS: Final = 0.6
 """Of the lines must have it."""
-KV_FULL: Final = 0.98
 KV_ROOM: Final = 0.5
 STEADY: Final = 0.05
 ONE_SPEED: Final = 3
@@ -31,7 +32,7 @@ ONE_SPEED: Final = 3
 
 def queue_in_snapshot(cause: Cause, observed: Observed) -> Finding | None:
     """The line with the deepest queue, while tokens come out and the cache has room; never more than a suspicion."""
-    if observed.of_kind("preempted") or observed.of_kind("retracted"):
+    if thrown_out(observed):
         return None
     found = [(load, at) for load in loads(observed) if (at := _deepest(load)) is not None]
     if not found:
@@ -46,7 +47,7 @@ def queue_in_snapshot(cause: Cause, observed: Observed) -> Finding | None:
         Evidence(f"{run:g} run", place, "running", run),
     ]
     made = float(load.get("output_tok_s")[at])
-    if made == made:  # noqa: PLR0124  (not NaN)
+    if not math.isnan(made):
         facts.append(
             Evidence(
                 f"{made:g} tok/s come out, {made / run:.2f} tok/s per stream",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tailrace.diagnose.observed import Observed, Rows
+from tailrace.diagnose.record_evidence.retries import AMPLIFIED, RISING
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["retries_in_access"]
 
-AMPLIFIED: Final = 1.2
 LEAST: Final = 10
-RISING: Final = 1.1
 
 
 def retries_in_access(cause: Cause, observed: Observed) -> Finding | None:
@@ -44,11 +43,10 @@ def retries_in_access(cause: Cause, observed: Observed) -> Finding | None:
     late = float((attempts[half:] * count[half:]).sum() / max(count[half:].sum(), 1.0))
     rises = late > RISING * early
     top = int(np.argmax(attempts))
-    line = 0 if rows.lines is None else int(rows.lines[top])
     facts = [
         Evidence(
             text=f"{tries:,.0f} attempts for {requests:,.0f} requests: {ratio:.2f} each, at most {attempts[top]:g}",
-            source=f"{rows.place.source}:{line}" if line else rows.place.source,
+            source=str(rows.line_of(top)),
             name="attempts",
             value=round(ratio, 3),
         ),

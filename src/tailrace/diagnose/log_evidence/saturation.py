@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tailrace.diagnose.engine_settings import RUNNING_LIMIT
+from tailrace.diagnose.kv_cache import KV_FULL, KV_ROOM, thrown_out
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.load import Load, loads
 from tailrace.model.finding import Action, Evidence, Finding
+from tailrace.stats.rank_correlation import spearman
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -23,14 +26,12 @@ GROWS: Final = 0.6
 """Rank correlation of waiting with time."""
 STEADY: Final = 0.5
 """Share of the lines in which requests wait, for a queue that does not grow but never ends."""
-KV_FULL: Final = 0.98
-KV_ROOM: Final = 0.8
 
 
 def saturation_in_load(cause: Cause, observed: Observed) -> Finding | None:
     """A queue that grows, or never empties, on an engine that runs as many as it ever does."""
     found = [(load, rows) for load in loads(observed) if (rows := _queued(load)) is not None]
-    if not found or observed.of_kind("preempted") or observed.of_kind("retracted"):
+    if not found or thrown_out(observed):
         return None
     load, rows = max(found, key=lambda one: float(np.nansum(one[0].get("waiting")[one[1]])))
     waiting, running = load.get("waiting"), load.get("running")
@@ -39,7 +40,7 @@ def saturation_in_load(cause: Cause, observed: Observed) -> Finding | None:
         return None
     first, last, most = float(waiting[rows[0]]), float(waiting[rows[-1]]), float(np.nanmax(waiting))
     cap = float(np.nanmax(running))
-    limit = observed.number("max_num_seqs", "max_running_requests")
+    limit = observed.number(*RUNNING_LIMIT)
     grows = last > first
     served = float(np.nanmedian(load.get("output_tok_s")[rows])) if load.has("output_tok_s") else None
     facts = [
@@ -63,7 +64,7 @@ def saturation_in_load(cause: Cause, observed: Observed) -> Finding | None:
         facts.append(Evidence(f"KV usage at most {kv:.0%} in these lines", load.place.source, "kv_usage", round(kv, 4)))
         checked.append(f"KV usage at most {kv:.0%}")
     if limit is not None:
-        facts.append(Evidence(f"max_num_seqs is {limit:g}", "configuration", "max_num_seqs", limit))
+        facts.append(Evidence(f"max_num_seqs is {limit:g}", observed.source_of(*RUNNING_LIMIT), "max_num_seqs", limit))
     per = float(np.nanmedian(load.rate[rows])) if not np.isnan(load.rate[rows]).all() else None
     if per:
         facts.append(
@@ -106,14 +107,6 @@ def _queued(load: Load) -> np.ndarray | None:
         return None
     rows = np.arange(held[0], held[-1] + 1)
     grew = waiting[held[-1]] - waiting[held[0]] >= max(3.0, 0.25 * cap)
-    trend = _trend(waiting[held])
+    trend = spearman(np.arange(held.size, dtype=np.float64), waiting[held])
     steady = held.size >= STEADY * len(load) and float(np.median(waiting[held])) >= 0.5 * cap
     return rows if (grew and trend >= GROWS) or steady else None
-
-
-def _trend(values: np.ndarray) -> float:
-    """Rank correlation with the order of the lines; 0 where nothing changes."""
-    if not np.ptp(values):
-        return 0.0
-    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
-    return float(np.corrcoef(np.arange(values.size, dtype=np.float64), ranks)[0, 1])

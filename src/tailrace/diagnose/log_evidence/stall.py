@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.kv_cache import KV_CLEAR
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.observed.load import Load, Stretch, loads
+from tailrace.diagnose.speech_evidence.encoder_cache import ENCODER_FULL, encoder_cache
 from tailrace.model.finding import Action, Evidence, Finding
 
 if TYPE_CHECKING:
@@ -19,7 +22,6 @@ SLOW: Final = 0.1
 """Of the usual rate of one stream."""
 CRAWL: Final = 0.5
 """Tokens a second and stream below which it is slow where the log shows no usual rate."""
-KV_ROOM: Final = 0.9
 TWICE: Final = 2
 """Lines in a row: the first line after idle time may only look slow."""
 KV_GROWS: Final = 0.02
@@ -55,7 +57,7 @@ def stall_in_load(cause: Cause, observed: Observed) -> Finding | None:
     rivals, checked, missing = _weigh(observed, worst)
     if kv is None:
         missing.append("KV usage in the same lines")
-    span = f"{stretch.n} lines in a row" + (f" ({worst.seconds:.0f} s)" if worst.seconds == worst.seconds else "")
+    span = f"{stretch.n} lines in a row" + (f" ({worst.seconds:.0f} s)" if not math.isnan(worst.seconds) else "")
     relation = f"{made:g}/{running:g} = {rate:.2f} tok/s per stream"
     relation += f", usual {worst.usual:.1f}" if worst.usual is not None else ""
     facts = [
@@ -93,7 +95,7 @@ def stall_in_load(cause: Cause, observed: Observed) -> Finding | None:
         statement=f"The engine stands still in a step: {running:g} requests run{full} and {rate:.2f} tok/s per stream "
         f"come out, in {span}, while no prompt is computed. That is no lack of capacity.",
         evidence=facts,
-        explains_ms=worst.seconds * 1e3 if worst.seconds == worst.seconds else None,
+        explains_ms=worst.seconds * 1e3 if not math.isnan(worst.seconds) else None,
         relation=relation,
         n=stretch.n,
         advice="Take a stack dump of the engine process and of every worker while it lasts (py-spy dump --pid PID, "
@@ -118,7 +120,7 @@ def _stall(load: Load) -> _Stall | None:
     with np.errstate(invalid="ignore"):
         working = (running > 0) & ~np.isnan(rate)
         # A computed prompt shows in the prompt throughput; a full cache is another cause.
-        open_ = working & (prompt == 0) & ~(kv >= KV_ROOM)
+        open_ = working & (prompt == 0) & ~(kv >= KV_CLEAR)
         still = open_ & (rate < CRAWL)
         others = rate[working & ~still & (rate > 0)]
         usual = float(np.percentile(others, 75)) if others.size else None
@@ -168,8 +170,8 @@ def _weigh(observed: Observed, stall: _Stall) -> tuple[list[str], list[str], lis
         checked.append(f"a prefill is not excluded: {stall.prefill}")
     else:
         checked.append("no prefill is counted right after it that would fill the time")
-    encoder = observed.number("encoder_cache_usage_pct", "encoder_cache_usage")
-    if encoder is not None and encoder >= (0.99 if encoder <= 1 else 99):
+    encoder = encoder_cache(observed)
+    if encoder is not None and encoder[0] >= ENCODER_FULL:
         rivals.append("ASR_SILENT_HANG")
         checked.append("the encoder cache is full as well")
     begin, end = float(load.at[stretch.first]) - (load.interval if load.timed else 0.0), float(load.at[stretch.last])
@@ -199,17 +201,10 @@ def _weigh(observed: Observed, stall: _Stall) -> tuple[list[str], list[str], lis
 def _health(observed: Observed) -> list[Evidence]:
     out = []
     for rows in observed.table("access"):
+        status = rows.numbers("status")
         for index, path in enumerate(rows.texts("path")):
-            if (
-                path.rstrip("/").endswith(("health", "ping", "healthz", "livez"))
-                and rows.numbers("status")[index] == 200
-            ):
-                line = 0 if rows.lines is None else int(rows.lines[index])
-                out.append(
-                    Evidence(
-                        text=f"{path} was answered with 200: that is no proof of progress",
-                        source=f"{rows.place.source}:{line}" if line else rows.place.source,
-                    )
-                )
+            if status[index] == 200 and path.rstrip("/").endswith(("health", "ping", "healthz", "livez")):
+                text = f"{path} was answered with 200: that is no proof of progress"
+                out.append(Evidence(text=text, source=str(rows.line_of(index))))
                 break
     return out

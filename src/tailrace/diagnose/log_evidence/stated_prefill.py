@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.diagnose.log_evidence.prefill import BUDGETS, ends, prefill_advice
+from tailrace.diagnose.engine_settings import step_budget
+from tailrace.diagnose.log_evidence.prefill import ends, prefill_advice
 from tailrace.diagnose.observed import Observed, Rows
 from tailrace.model.finding import Evidence, Finding
 
@@ -24,7 +25,7 @@ PAUSE_S = 2.0
 
 def prefill_stated(cause: Cause, observed: Observed) -> Finding | None:
     """Step budget / prefill rate is the gap that was seen: a suspicion, as long as nobody saw a prefill in the gap."""
-    budget = next((item for name in BUDGETS if (item := observed.setting(name)) is not None and item.number), None)
+    budget = step_budget(observed)
     rate = observed.number("prefill_tok_s", "prompt_tok_s")
     gap = ends(observed.setting("gap_s", "stall_s", "longest_pause_s"))
     if budget is None or not budget.number or not rate or gap is None or observed.series:
@@ -70,7 +71,7 @@ def prefill_beside_requests(cause: Cause, observed: Observed) -> Finding | None:
     """Requests make fewer tokens a second and pause for long when others run beside them, and not alone; the size of
     one piece of prefill is known.
     """
-    piece = next((item for name in BUDGETS if (item := observed.setting(name)) is not None and item.number), None)
+    piece = step_budget(observed)
     tables = [rows for rows in observed.table("requests") if rows.has("in_flight")]
     if piece is None or not piece.number or not tables:
         return None
@@ -92,7 +93,7 @@ def prefill_beside_requests(cause: Cause, observed: Observed) -> Finding | None:
         for level in np.unique(beside[shared])
     )
     speed = observed.number("prefill_tok_s")
-    place = f"{rows.place.source}:{int(rows.lines[worst])}" if rows.lines is not None else rows.place.source
+    place = str(rows.line_of(worst))
     return cause.finding(
         statement=f"Streams stop while others' prompts are computed in pieces of {piece.number:g} tokens: the "
         "longest pause "

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.age_cluster import densest
 from tailrace.diagnose.configured.timers import alike
 from tailrace.diagnose.observed import Observed, Rows
+from tailrace.diagnose.timer_ends import ENDED_BY_HOP
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -18,6 +21,8 @@ __all__ = ["timeout_in_access"]
 
 WIDTH_MS: Final = 15.0
 """A timer ends a request within so much; answers that take long do not agree to so few milliseconds."""
+LEAST_MS: Final = 500.0
+"""Nobody times a whole answer with less."""
 ROUND_MS: Final = 12.0
 _ROUND_S: Final = (1, 2, 3, 5, 10, 12, 15, 20, 25, 30, 40, 45, 50, 60, 75, 90, 100, 120, 150, 180, 200, 240, 250, 300,
                    360, 400, 450, 500, 600, 720, 900, 1000, 1200, 1500, 1800, 2400, 3000, 3600, 7200)  # fmt: skip
@@ -51,9 +56,8 @@ def timeout_in_access(cause: Cause, observed: Observed) -> Finding | None:
     count = float(rows.numbers("count")[timer.at].sum()) if rows.has("count") else float(timer.at.size)
     spread = float(ages.max() - ages.min())
     seconds = ages.mean() / 1e3 if timer.round_s is None else timer.round_s
-    status = sorted({int(value) for value in rows.numbers("status")[timer.at] if value == value})  # noqa: PLR0124
-    line = 0 if rows.lines is None else int(rows.lines[timer.at[0]])
-    place = f"{rows.place.source}:{line}" if line else rows.place.source
+    status = sorted({int(value) for value in rows.numbers("status")[timer.at] if not math.isnan(value)})
+    place = str(rows.line_of(int(timer.at[0])))
     configured = _configured(observed, seconds)
     done = _done(rows)
     values = ", ".join(f"{value / 1e3:.3f}" for value in ages[:6])
@@ -163,7 +167,7 @@ def _failed(rows: Rows) -> NDArray[np.bool_]:
     status, upstream = rows.numbers("status"), rows.numbers("upstream_status")
     flags = rows.texts("flags")
     named = np.array([_name(flag) != "" for flag in flags], dtype=bool)
-    return np.asarray(np.isin(status, (504, 408, 502)) | np.isin(upstream, (504,)) | named)
+    return np.asarray(np.isin(status, ENDED_BY_HOP) | np.isin(upstream, (504,)) | named)
 
 
 _FLAGS: Final = {"UT": "UT (upstream request timeout)", "SI": "SI (stream idle timeout)", "DT": "DT (duration timeout)",
@@ -207,15 +211,9 @@ def _timer(rows: Rows) -> _Timer | None:
 
 
 def _cluster(ages: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """The indices of the largest group that agrees to `WIDTH_MS`, of at least half a second."""
-    order = np.argsort(ages)
-    sorted_ages = ages[order]
-    ends = np.searchsorted(sorted_ages, sorted_ages + WIDTH_MS, side="right")
-    sizes = np.where(sorted_ages >= 500, ends - np.arange(ages.size), 0)
-    if not sizes.max():
-        return None
-    begin = int(np.argmax(sizes))
-    return np.asarray(order[begin : int(ends[begin])])
+    """Places of the largest group that agrees to `WIDTH_MS`, among ages that a timer may have."""
+    old = np.flatnonzero(ages >= LEAST_MS)
+    return old[densest(ages[old], apart=WIDTH_MS)] if old.size else None
 
 
 def _done(rows: Rows) -> float | None:

@@ -18,14 +18,12 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from tailrace.diagnose.observed.body import Observed
 from tailrace.diagnose.observed.kinds import Clock, Event, Rows, Series
 
 __all__ = ["Alignment", "Axis", "align", "wall_seconds"]
 
-Floats = NDArray[np.float64]
 _DAY: Final = 86400.0
 _QUARTER: Final = 900.0
 _FARTHEST: Final = 14 * 3600.0

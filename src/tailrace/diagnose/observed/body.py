@@ -56,7 +56,7 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
         out = Observed()
         for part in parts:
             for name in Observed.__struct_fields__:
-                setattr(out, name, [*getattr(out, name), *getattr(part, name)])
+                getattr(out, name).extend(getattr(part, name))
         return out
 
     def finite(self) -> Observed:

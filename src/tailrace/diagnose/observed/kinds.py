@@ -297,6 +297,10 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
+    def line_of(self, row: int) -> Place:
+        """Where one of its rows stands."""
+        return self.place if self.lines is None else Place(self.place.source, int(self.lines[row]))
+
     def numbers(self, name: str) -> Floats:
         """A numeric column; all NaN where there is none."""
         found = self.columns.get(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +84,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         out: list[Stretch] = []
         interval, begin = self.interval, None
         for index, yes in enumerate(holds):
-            hole = index > 0 and interval == interval and self.at[index] - self.at[index - 1] > 3.5 * interval  # noqa: PLR0124
+            hole = index > 0 and not math.isnan(interval) and self.at[index] - self.at[index - 1] > 3.5 * interval
             if begin is not None and (not yes or hole):
                 out.append(Stretch(begin, index - 1))
                 begin = None
@@ -101,7 +103,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         before = self.at[stretch.first - 1] if stretch.first > 0 else self.at[stretch.first] - self.interval
         interval = self.interval
         length = float(self.at[stretch.last] - max(before, self.at[stretch.first] - 1.5 * interval))
-        return length if length == length else float(self.at[stretch.last] - self.at[stretch.first])  # noqa: PLR0124
+        return length if not math.isnan(length) else float(self.at[stretch.last] - self.at[stretch.first])
 
     def within(self, begin: float, end: float) -> NDArray[np.bool_]:
         """Which readings lie in a time (s on this engine's clock)."""

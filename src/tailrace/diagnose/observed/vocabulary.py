@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["QUANTITIES", "TO_MS", "Quantity", "in_unit", "phrase_in", "quantity_named"]
+__all__ = ["QUANTITIES", "TO_MS", "Quantity", "in_unit", "phrase_in", "quantity_named", "unit_in_name"]
 
 
 class Quantity(msgspec.Struct, frozen=True):
@@ -292,6 +292,11 @@ TO_MS: Final = {
 }
 
 
+_ENDINGS: Final = (
+    ("_ms", "ms"), ("_us", "us"), ("_ns", "ns"), ("_seconds", "s"), ("_secs", "s"), ("_sec", "s"), ("_s", "s"),
+)  # fmt: skip
+
+
 def in_unit(value: float, unit: str, wanted: str) -> float | None:
     """`value` in `unit`, expressed in `wanted`: durations, and percent for shares. `None` where that makes no sense."""
     unit = unit.strip().replace("μ", "µ")
@@ -306,6 +311,16 @@ def in_unit(value: float, unit: str, wanted: str) -> float | None:
     if wanted == "share" and unit in {"%", "pct", "percent"}:
         return round(value / 100.0, 12)
     return None
+
+
+def unit_in_name(name: str) -> tuple[str, str]:
+    """(`chunk_service`, `ms`) of `chunk_service_ms`: a name without its unit of time, and the unit; empty where it has
+    none.
+    """
+    for ending, unit in _ENDINGS:
+        if name.lower().endswith(ending):
+            return name[: -len(ending)], unit
+    return name, ""
 
 
 def quantity_named(words: str) -> Quantity | None:

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tailrace.diagnose.observed import Place, Setting
+from tailrace.diagnose.observed.vocabulary import quantity_named
 from tailrace.diagnose.readers.grids import Line
 
-__all__ = ["commands_in", "is_bench_command"]
+__all__ = ["commands_in", "flags_in", "is_bench_command"]
 
 _TOOLS: Final = (
     ("vllm bench", re.compile(r"\bvllm\s+bench\s+\w+|\bbenchmark_serving\w*(?:\.py)?\b")),
@@ -23,6 +24,8 @@ _TOOLS: Final = (
     ("genai-bench", re.compile(r"\bgenai-bench\s+benchmark\b")),
     ("tailrace bench", re.compile(r"\btailrace\s+bench\b")),
 )
+_ANY: Final = re.compile(r"bench|guidellm|genai-perf|aiperf|perf_analyzer", re.IGNORECASE)
+"""A word of each of them: asked of every line before the others are."""
 _ONE_VALUE: Final = {
     # their flag -> the name that rules ask for
     "request_rate": "request_rate", "rate": "request_rate", "qps": "request_rate",
@@ -50,6 +53,8 @@ def is_bench_command(text: str) -> bool:
 
 
 def _tool(text: str) -> str:
+    if _ANY.search(text) is None:
+        return ""
     found = next((name for name, mark in _TOOLS if mark.search(text)), "")
     # A sentence that mentions the tool is no command of it.
     return found if found and re.search(r"\s-{1,2}[a-zA-Z]|\\\s*$|\s(?:serve|run)\s*$", text) else ""
@@ -78,6 +83,38 @@ def commands_in(lines: Sequence[Line], source: str) -> tuple[list[Setting], list
             if name not in known
         ]
     return settings, left
+
+
+_FLAG: Final = re.compile(r"(?<![\w-])--([a-zA-Z][\w-]{2,40})(?:=|\s+)([\w.:/-]+)")
+_LIMITS: Final = frozenset(
+    {
+        "max_num_seqs", "max_num_batched_tokens", "max_model_len", "tensor_parallel", "data_parallel",
+        "kv_capacity_tokens",
+    }
+)  # fmt: skip
+
+
+def flags_in(lines: Sequence[Line], source: str) -> list[Setting]:
+    """Options that a sentence or a caption names with their value: ``sglang, `--max-running-requests 64` at 20 req/s``.
+    A number that somebody typed for a program is configuration, wherever it stands. Two values of one option are a
+    comparison, and no setting; cells of a table are arms.
+    """
+    found: dict[str, list[tuple[float, int]]] = {}
+    for at, text in lines:
+        if len(text) > _LONGEST or text.lstrip().startswith("|") or "--" not in text:
+            continue
+        for flag, given in _FLAG.findall(text.replace("`", " ")):
+            name = flag.replace("-", "_").lower()
+            known = quantity_named(name)
+            ours = known.name if known is not None and known.name in _LIMITS else _ONE_VALUE.get(name, "")
+            value = _value(given)
+            if ours and isinstance(value, (int, float)):
+                found.setdefault(ours, []).append((float(value), at))
+    return [
+        Setting(name=name, value=values[0][0], place=Place(source, values[0][1]))
+        for name, values in found.items()
+        if len({value for value, _ in values}) == 1
+    ]
 
 
 def _namespace(text: str) -> Iterator[tuple[str, float | str | bool]]:

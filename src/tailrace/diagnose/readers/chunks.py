@@ -85,7 +85,8 @@ def rows_of_chunks(table: TableText, name: str) -> Observed:
     understood = [
         Understood(
             source=name, format="chunks", understood=len(table), total=table.total, what="rows", examples=table.not_read
-        )
+        ),
+        *table.cut(name, "chunks"),
     ]
     if doubts:
         whole = len(table.columns)

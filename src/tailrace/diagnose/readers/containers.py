@@ -20,7 +20,6 @@ _DEFAULTS: Final = {"timeoutSeconds": 1.0, "periodSeconds": 10.0, "failureThresh
 _SHELLS: Final = frozenset({"bash", "sh", "-c", "-lc", "-ec"})
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(us|ms|s|m|h)?", re.ASCII)
 _MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "": 1e3}
-_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]i?|[kmg]b?)?B?", re.IGNORECASE)
 
 
 def container_settings(container: Mapped, title: str, name: str) -> Iterable[Setting]:

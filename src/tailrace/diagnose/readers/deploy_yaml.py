@@ -34,6 +34,8 @@ _NESTED: Final = re.compile(
     r"idleTimeout|proxy_read_timeout|perTryTimeout|stream_idle_timeout|max_stream_duration)\s*:",
     re.MULTILINE,
 )
+_RESOURCES: Final = re.compile(r"^[^\S\n]{0,200}resources\s*:\s*\n[^\S\n]+(?:limits|requests)\s*:", re.MULTILINE)
+_OF_CONTAINERS: Final = ("resources", "livenessProbe", "readinessProbe", "startupProbe", "image", "args", "command")
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[.$\w]")
 _KEY: Final = re.compile(r"^[\w.-]+\s*:(?:\s|$)", re.MULTILINE)
 
@@ -44,8 +46,8 @@ def _matches(head: str, name: str) -> bool:
     if _KUBERNETES.search(head) and re.search(r"^kind\s*:", head, re.MULTILINE):
         return True
     if name.endswith((".yaml", ".yml")):
-        return bool(_GATEWAY.search(head) or _NESTED.search(head))
-    return bool(_NESTED.search(head) and _KEY.search(head))
+        return bool(_GATEWAY.search(head) or _NESTED.search(head) or _RESOURCES.search(head))
+    return bool((_NESTED.search(head) or _RESOURCES.search(head)) and _KEY.search(head))
 
 
 def _read(path: Path, name: str) -> Observed:
@@ -104,8 +106,11 @@ def _of_document(document: Node, name: str) -> Iterable[Setting]:
     if not kind and services is not None:
         yield from compose_settings(services, name)
         return
-    if kind:
+    if kind or document.get("spec") is not None or document.get("containers") is not None:
         yield from _workload(document, title, name)
+    elif any(document.get(key) is not None for key in _OF_CONTAINERS):
+        # A part of a manifest, or a chart's values: what somebody thought to be the part that matters.
+        yield from container_settings(document, title, name)
 
 
 def _workload(document: Mapped, title: str, name: str) -> Iterable[Setting]:

@@ -10,12 +10,14 @@ from tailrace.diagnose.readers.deploy_yaml import DEPLOY_YAML
 from tailrace.diagnose.readers.engine_settings import ENGINE_COMMAND, TRITON_MODEL
 from tailrace.diagnose.readers.facts import FACTS
 from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.http_load import HTTP_LOAD
 from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS
 from tailrace.diagnose.readers.logs.log import LOG
 from tailrace.diagnose.readers.nginx_conf import NGINX_CONF
 from tailrace.diagnose.readers.nvidia_smi_q import NVIDIA_SMI_DMON, NVIDIA_SMI_Q
 from tailrace.diagnose.readers.otlp_traces import OTLP_TRACES
 from tailrace.diagnose.readers.pyspy import PYSPY
+from tailrace.diagnose.readers.pyspy_top import PYSPY_TOP
 from tailrace.diagnose.readers.python_client import PYTHON_CLIENT
 from tailrace.diagnose.readers.requests import REQUESTS
 from tailrace.diagnose.readers.response_headers import RESPONSE_HEADERS
@@ -23,6 +25,7 @@ from tailrace.diagnose.readers.speech_events import SPEECH_EVENTS
 from tailrace.diagnose.readers.text import TEXT
 from tailrace.diagnose.readers.timeseries import TIMESERIES
 from tailrace.diagnose.readers.voice_payload import VOICE_PAYLOAD
+from tailrace.diagnose.readers.whisper_streaming import WHISPER_STREAMING
 
 __all__ = ["FORMATS", "format_of"]
 
@@ -31,6 +34,8 @@ FORMATS: Final[tuple[Format, ...]] = (
     NVIDIA_SMI_Q,
     NVIDIA_SMI_DMON,
     PYSPY,
+    PYSPY_TOP,
+    WHISPER_STREAMING,
     OTLP_TRACES,
     SPEECH_EVENTS,
     VOICE_PAYLOAD,
@@ -47,6 +52,7 @@ FORMATS: Final[tuple[Format, ...]] = (
     DEPLOY_YAML,
     # -- logs before text: the container's name and a bar before each line make no table of them
     LOG,
+    HTTP_LOAD,
     # -- what any JSON and any text may hold, at last: requests, chunks, series and logs are told before
     JSON_NUMBERS,
     TEXT,

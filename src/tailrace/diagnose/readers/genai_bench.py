@@ -56,7 +56,6 @@ class _Aggregated(msgspec.Struct):
     run_duration: float | None = None
     num_requests: float | None = None
     num_completed_requests: float | None = None
-    num_error_requests: float | None = None
     error_codes_frequency: dict[str, float | None] | None = None
     stats: dict[str, _Statistic | None] = {}
 

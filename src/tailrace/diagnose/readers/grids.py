@@ -212,8 +212,10 @@ def _is_data(header: list[str], rows: list[list[str]]) -> bool:
 
 
 def _aligned(lines: Sequence[Line], at: int) -> tuple[Grid, int] | None:
-    if at + 1 >= len(lines) or len(lines[at][1]) > _LONGEST_SET or not _ENDS_IN_NUMBER.search(lines[at + 1][1][-40:]):
+    if at + 1 >= len(lines) or len(lines[at][1]) > _LONGEST_SET:
         return None
+    if not _ENDS_IN_NUMBER.search(lines[at + 1][1][-40:]):
+        return _frame(lines, at)
     first = lines[at][1].rstrip().removesuffix("\\")
     for split in (_by_gaps, _by_blanks):
         header = split(first)
@@ -234,6 +236,34 @@ def _aligned(lines: Sequence[Line], at: int) -> tuple[Grid, int] | None:
         more, _, place = _set(lines, place, split, width, len(lines))
         return _made("aligned", ["", *header] if indexed else header, peeked + more), place
     return None
+
+
+def _frame(lines: Sequence[Line], at: int) -> tuple[Grid, int] | None:
+    """A data frame as it is printed with a named index, or with two levels of columns: the name stands alone in a line
+    between headings and rows, the second level under the first.
+    """
+    header, place = lines[at][1].split(), at + 1
+    under = lines[place][1].split()
+    if len(under) > 1 and header and len(under) % len(header) == 0 and all(map(_is_level, under)):
+        each = len(under) // len(header)
+        above = [name for name in header for _ in range(each)]
+        header = [_under(name, level) for name, level in zip(above, under, strict=True)]
+        place += 1
+    index = lines[place][1].split() if place < len(lines) else []
+    if len(index) != 1 or not header or place + 1 >= len(lines) or not _told(header):
+        return None
+    body, width, end = _set(lines, place + 1, _by_blanks, len(header) + 1, len(lines))
+    if width != len(header) + 1 or not body or not all(any(map(_numeric, row[1:])) for _, row in body):
+        return None
+    return _made("aligned", [index[0], *header], body), end
+
+
+def _is_level(text: str) -> bool:
+    return bool(statistic(text)) or text == "count"
+
+
+def _under(name: str, level: str) -> str:
+    return "n" if level == "count" else f"{name} {level}"
 
 
 def _set(

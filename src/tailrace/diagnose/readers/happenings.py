@@ -17,7 +17,11 @@ _decode = msgspec.json.Decoder().decode
 
 def events_of(happenings: Iterable[Mapping[str, Any]]) -> list[tuple[float, str]]:
     """(wall clock in s, words), in order of time."""
-    return sorted((float(one["at_unix_ms"]) / 1e3, str(one["text"])) for one in happenings)
+    return sorted((float(one["at_unix_ms"]) / 1e3, _words(one)) for one in happenings)
+
+
+def _words(one: Mapping[str, Any]) -> str:
+    return f"{one['text']} (by {one['by']})" if one.get("by") else str(one["text"])
 
 
 def read_happenings(body: bytes, name: str) -> list[tuple[float, str]]:

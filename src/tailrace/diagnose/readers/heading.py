@@ -15,7 +15,7 @@ import msgspec
 from tailrace.diagnose.observed.vocabulary import QUANTITIES, TO_MS, phrase_in
 from tailrace.diagnose.readers.units import unit_of
 
-__all__ = ["Heading", "heading", "plain", "snake", "stat_of", "statistic"]
+__all__ = ["Heading", "heading", "in_cell", "plain", "snake", "stat_of", "statistic"]
 
 _LONGEST: Final = 160
 """A longer heading is a sentence: only so much of it is looked at."""
@@ -24,7 +24,7 @@ _MARKED: Final = re.compile(r"[*_`<&\\↓↑⬇⬆]")
 _LINK: Final = re.compile(r"\[([^\]]{1,200})\]\([^)]{0,300}\)")
 _BRACKET: Final = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
 _RATE: Final = re.compile(
-    r"\b(tok|toks|tokens?|reqs?|requests?|queries|t)\s*(?:/|per|_)\s*(?:sec(?:onds?)?|s)(?![a-z])"
+    r"\b(tok|toks|tokens?|reqs?|requests?|queries|t)\s*(?:/|per|_)\s*(?:sec(?:onds?)?|s)(?![a-z])|\b(tps)\b"
 )
 _SNAKE_RATE: Final = re.compile(r"(?:^|(?<=[_ ]))(tok|toks|tokens|reqs?|requests)[_ ]s(?:ec)?(?=[_ ]|$)")
 _PERCENTILE: Final = re.compile(
@@ -46,6 +46,8 @@ _STATS: Final = {
 _CHANGES: Final = frozenset(
     {"change", "changes", "delta", "δ", "diff", "difference", "vs", "versus", "relative", "improvement", "reduction"}
 )
+_UNIT_WORDS: Final = frozenset({"ms", "msec", "us", "\u00b5s", "usec", "ns", "seconds", "milliseconds"})
+"""Units that nothing else is called: they count wherever they stand (`ttft_ms_p50`)."""
 _FILLERS: Final = frozenset({"of", "the", "for", "in", "percentile", "value", "time", "latency", "per", "=", "-"})
 _PERCENT: Final = frozenset({"%", "pct", "percent"})
 _SCALARS: Final = frozenset({"count", "1/s", "tok/s", "tokens"})
@@ -115,6 +117,7 @@ def heading(text: str) -> Heading:
     """Read one heading."""
     label = plain(text)[:_LONGEST]
     low = re.sub(r"(?<=[a-z])(?=p\d\d)", " ", re.sub(r"p(\d\d)_(\d{1,2})(?!\d)", r"p\1.\2", label.lower()))
+    low = re.sub(r"(?<=[a-z])(?=%)", " ", low)
     low, unit, stat = _brackets(_SNAKE_RATE.sub(_rate, low).replace("_", " "))
     low = low.replace("-", " ") if "/" not in low else low
     words, divided = _words(_RATE.sub(_rate, low))
@@ -135,7 +138,16 @@ def heading(text: str) -> Heading:
             left.append(word)
     if not unit and any(word in _PERCENT for word in left):
         unit, left = "%", [word for word in left if word not in _PERCENT]
-    quantity = _by_unit(quantity, unit)
+    inner = next((word for word in left if word in _UNIT_WORDS), "") if (quantity or stat) and not unit else ""
+    if stat == "min" and not (quantity or unit) and re.search(r"[(\[]\s*min\s*[)\]]", label.lower()):
+        unit, stat = "min", ""  # `after (min)`: minutes, of no quantity that has a least value
+    if inner:
+        unit, left = unit_of(inner), [word for word in left if word != inner]
+    if quantity == "req_s" and "tok/s" in left and "req/s" not in words:
+        quantity, left = "output_tok_s", [word for word in left if word != "tok/s"]  # `throughput tok/s`
+    quantity = _by_unit(quantity or _by_share(left, unit), unit)
+    if not quantity and stat and unit in TO_MS and left and _SIDES.issuperset(left):
+        quantity = "e2e"  # `client p99 (s)`: of whole requests, as that side sees them
     if quantity == "output_tok_s" and stat == "max":
         quantity, stat = "peak_output_tok_s", ""
     useful = bool(quantity or change) and any(word not in _FILLERS for word in left)
@@ -147,6 +159,12 @@ def heading(text: str) -> Heading:
         qualifier=" ".join(left) if useful else "",
         change=change,
     )
+
+
+def in_cell(head: Heading, unit: str) -> Heading:
+    """The same heading over a cell that says its unit itself: `decode` over `122 tok/s` is a rate."""
+    quantity = _by_unit(head.quantity or _by_share(head.label.lower().split(), unit), unit)
+    return head if quantity == head.quantity else msgspec.structs.replace(head, quantity=quantity)
 
 
 def _brackets(low: str) -> tuple[str, str, str]:
@@ -194,7 +212,7 @@ def stat_of(quantity: str, stat: str, unit: str = "") -> str:
 
 
 def _rate(found: re.Match[str]) -> str:
-    return " req/s " if found[1].startswith(("req", "quer")) else " tok/s "
+    return " req/s " if (found[1] or "").startswith(("req", "quer")) else " tok/s "
 
 
 def _joined_percentiles(words: list[str]) -> list[str]:
@@ -223,16 +241,43 @@ def _trailing_unit(words: list[str]) -> str:
     return last
 
 
+_PACES: Final = {"decode": "decode_tok_s", "prefill": "prompt_tok_s"}
+_SHARES: Final = {"kv": "kv_usage", "gpu": "gpu_util", "error": "failed_share", "failure": "failed_share"}
+"""Words that are no quantity by themselves, and one in percent."""
+_SIDES: Final = frozenset(
+    {"client", "server", "gateway", "proxy", "upstream", "backend", "engine", "direct", "side", "request", "requests"}
+)
+"""Who measured it."""
+_OFFERED: Final = frozenset({"rate", "offered", "arrival", "load", "target", "asked", "requested"})
+_SERVED: Final = frozenset({"served", "achieved", "actual", "finished", "processed"})
+
+
+def _by_share(words: list[str], unit: str) -> str:
+    """`KV %`, `GPU%`; `rate (req/s)` of a sweep. Empty where the words alone say more."""
+    if len(words) != 1:
+        return ""
+    if unit == "%":
+        return _SHARES.get(words[0], "")
+    if unit == "W" and words[0] in {"cap", "limit"}:
+        return "power_limit"
+    if unit == "1/s" and words[0] in _SERVED:
+        return "req_s"
+    return "offered_rps" if words[0] in _OFFERED and (unit == "1/s" or words[0] == "rate") else ""
+
+
+_MEANT: Final = {
+    ("n", "1/s"): "req_s",
+    ("n", "ms"): "e2e",  # `p99 of completed (s)`
+    ("n", "s"): "e2e",
+    **{(name, "tok/s"): rate for name, rate in _PACES.items()},
+    ("req_s", "tok/s"): "output_tok_s",
+    ("output_tok_s", "1/s"): "req_s",
+    ("failed", "%"): "failed_share",
+    **{("waiting", unit): "queue" for unit in TO_MS},
+    **{("duration", unit): "e2e" for unit in ("ms", "us", "ns")},
+}
+
+
 def _by_unit(quantity: str, unit: str) -> str:
     """Some words mean two things: the unit tells which."""
-    if unit == "tok/s" and quantity == "req_s":
-        return "output_tok_s"
-    if unit == "%" and quantity == "failed":
-        return "failed_share"
-    if unit == "1/s" and quantity == "output_tok_s":
-        return "req_s"
-    if unit in TO_MS and quantity == "waiting":
-        return "queue"
-    if unit in TO_MS and quantity == "duration" and unit in {"ms", "us", "ns"}:
-        return "e2e"
-    return quantity
+    return _MEANT.get((quantity, unit), quantity)

@@ -51,6 +51,7 @@ _GROUPS: Final = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _MISSING: Final = frozenset({"", "-", "--", "null", "none", "nan", "na", "n/a", "#n/a", "nil", "?", "\\n"})
 _WORDS: Final = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "inf": math.inf, "+inf": math.inf}
 _SCALE: Final = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3, "min": 6e4, "h": 3.6e6}
+_CLOCK: Final = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d(?:[.,]\d+)?))?")
 _YEARLESS: Final = re.compile(r"(\d{1,2})-(\d{1,2})[ T](\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?)")
 
 
@@ -150,10 +151,14 @@ def _scaled(value: float, unit: str, wanted: str) -> float:
 def stamp_ms(cells: Sequence[Any]) -> tuple[list[float], bool] | None:
     """A column of ISO 8601 stamps -> (ms since 1970, whether a zone was written); `None` where they are none.
 
-    Without a zone as if it were UTC, without a year (`03-09 10:00:08`) as if it were 1970.
+    Without a zone as if it were UTC, without a year (`03-09 10:00:08`) as if it were 1970, without a day (`10:00:08`,
+    `10:00`) as if it were the first one, and the next one where such a clock has passed midnight.
     """
     out: list[float] = []
     zoned = seen = False
+    clocks = [_CLOCK.fullmatch(cell.strip()) if isinstance(cell, str) else None for cell in cells]
+    if any(clocks):
+        return _clocks(cells, clocks)
     for cell in cells:
         if cell is None or (isinstance(cell, str) and cell.strip().lower() in _MISSING):
             out.append(math.nan)
@@ -166,6 +171,24 @@ def stamp_ms(cells: Sequence[Any]) -> tuple[list[float], bool] | None:
         seen, zoned = True, zoned or moment.tzinfo is not None
         out.append((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1e3)
     return (out, zoned) if seen else None
+
+
+def _clocks(cells: Sequence[Any], clocks: Sequence[re.Match[str] | None]) -> tuple[list[float], bool] | None:
+    """Times of day, in the order in which they stand."""
+    out: list[float] = []
+    day, last = 0.0, -math.inf
+    for cell, found in zip(cells, clocks, strict=True):
+        if found is None:
+            if cell is not None and not (isinstance(cell, str) and cell.strip().lower() in _MISSING):
+                return None
+            out.append(math.nan)
+            continue
+        at = int(found[1]) * 3.6e6 + int(found[2]) * 6e4 + float((found[3] or "0").replace(",", ".")) * 1e3 + day
+        if at < last - 4.32e7:
+            day, at = day + 8.64e7, at + 8.64e7
+        out.append(at)
+        last = at
+    return out, False
 
 
 def _moment(text: str) -> datetime | None:

@@ -1,8 +1,8 @@
 """Saved scrapes of /metrics as readings: one file may hold one, or several in a row; Prometheus' own answers too.
 
 Read are the text format, OpenMetrics, what `/federate` gives (a stamp behind each value), and the JSON of
-`/api/v1/query` and `/api/v1/query_range`. Several scrapes in one file are told apart by `# EOF`, by the first series
-coming again, or by a line between them that names a time.
+`/api/v1/query` and `/api/v1/query_range`; and Triton's statistics. Several scrapes in one file are told apart by
+`# EOF`, by the first series coming again, or by a line between them that names a time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.diagnose.observed import Clock
+from tailrace.diagnose.readers.triton_stats import is_triton_stats, scrapes_of_stats
 from tailrace.engines.prometheus_text import Sample, Scrape, parse_scrape
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
 __all__ = ["Reading", "is_query_answer", "is_scrape", "read_readings"]
 
-_SERIES: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?<!:)(\{.*\})?\s+\S+(?:\s+(\d{9,13}(?:\.\d+)?))?\s*$")
+_SERIES: Final = re.compile(
+    r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?<!:)(\{.*\})?\s+(?:[-+]?[\d.]\S*|[-+]?[NnIi]\w+)"
+    r"(?:\s+(\d{9,13}(?:\.\d+)?))?\s*$"
+)
 _ISO: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?")
 _AFTER: Final = re.compile(r"\b(?:t|time|at|after)\s*[=:+]?\s*(\d+(?:\.\d+)?)\s*(ms|s|sec|min|h)?\b", re.IGNORECASE)
 _BETWEEN: Final = re.compile(
@@ -55,8 +59,12 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def is_query_answer(head: bytes) -> bool:
-    """Whether a file begins like an answer of Prometheus' query API, or like the list of results in one."""
+    """Whether a file begins like an answer of Prometheus' query API, or like the list of results in one; or like
+    Triton's statistics, which are counters too.
+    """
     start = head.lstrip()
+    if is_triton_stats(start):
+        return True
     return start[:1] in (b"{", b"[") and any(mark in start[:2048] for mark in _QUERY_HEAD) and b'"value' in start
 
 
@@ -80,7 +88,7 @@ def read_readings(text: str, name: str) -> list[Reading]:
     """All scrapes of a file, in its order. InputError where an answer of the query API holds none."""
     start = text.lstrip("\ufeff \t\r\n")
     if start.startswith(("{", "[")):
-        return _of_query(start, name)
+        return _of_stats(start, name) if is_triton_stats(start[:4096].encode()) else _of_query(start, name)
     blocks = _blocks(text)
     types: dict[str, str] = {}
     out = []
@@ -186,6 +194,12 @@ def _hint(line: str) -> tuple[float, Clock] | None:
     if after is None:
         return None
     return float(after[1]) * _TO_S[(after[2] or "").lower()], Clock.RELATIVE
+
+
+def _of_stats(text: str, name: str) -> list[Reading]:
+    return [
+        Reading(source=name, scrape=scrape, text=_as_text(scrape.samples)) for scrape in scrapes_of_stats(text, name)
+    ]
 
 
 def _of_query(text: str, name: str) -> list[Reading]:

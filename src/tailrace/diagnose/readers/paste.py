@@ -101,6 +101,20 @@ def _sources(block: Block, path: Path, name: str, decode: Decode, number: int, b
             ]
     if read is None:
         return [_as_text(block, name, path.name, budget)]
+    if block.kind is BlockKind.FENCE and read.aggregate is not None:
+        # A printed result takes the whole block, and knows its own rows: what the engine logged among them is read too.
+        logs = [part for part in blocks_of(block.lines) if part.kind is BlockKind.LOG]
+        logged = {number for part in logs for number, _ in part.lines}
+        rest = [line for line in block.lines if line[0] not in logged]
+        again = _read(msgspec.structs.replace(block, lines=rest), path, name, decode, number) if logs and rest else None
+        return [
+            again or read,
+            *(
+                one
+                for place, part in enumerate(logs)
+                for one in _sources(part, path, name, decode, number * 1000 + place, budget)
+            ),
+        ]
     return [read]
 
 

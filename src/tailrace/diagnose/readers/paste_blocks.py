@@ -26,7 +26,6 @@ _LOG: Final = re.compile(
 )
 _SAMPLE: Final = re.compile(r"^[a-zA-Z_:][\w:]*(?:\{[^{}]*\})?\s+[-+]?(?:\d[\d.eE+\-]*|Inf|NaN)(?:\s+\d+)?\s*$")
 _HELP: Final = re.compile(r"^# (?:HELP|TYPE|UNIT|EOF)\b")
-_OPENS: Final = re.compile(r"^\s*[{\[]")
 MOST_BLOCKS: Final = 300
 """More blocks are joined with the last one of their kind: a paste is bounded work, however it is cut."""
 MOST_LINES: Final = 200_000

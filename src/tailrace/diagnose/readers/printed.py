@@ -8,6 +8,7 @@ words.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -108,7 +109,7 @@ def _runs(lines: Sequence[Line]) -> tuple[list[_Run], list[Line]]:
         text = _STAMP.sub("", plain(raw) if len(raw) < 400 else raw[:400])
         if text.strip():
             reading.line(number, raw, text)
-    return [run for run in reading.runs if run.rows], reading.lost
+    return [run for run in reading.runs if run.rows], [line for line in reading.lost if line[0] not in reading.captions]
 
 
 class _Reading:
@@ -119,6 +120,8 @@ class _Reading:
         self.lost: list[Line] = []
         self.caption: Line | None = None
         """The last line that may name the run below it."""
+        self.captions: set[int] = set()
+        """Lines that turned out to be captions."""
         self.named: Line | None = None
         """The caption of rows that turn out to stand above a table."""
 
@@ -154,8 +157,7 @@ class _Reading:
         self.runs[-1].rows += rows
         if self.caption is not None:
             # A line before rows is their caption.
-            at = self.caption[0]
-            self.lost = [item for item in self.lost if item[0] != at]
+            self.captions.add(self.caption[0])
             self.caption, self.named = None, self.caption
 
 
@@ -283,11 +285,11 @@ def _as_requests(values: dict[str, Quoted], *, inferences: bool) -> None:
 
 def _named_apart(arms: list[Arm]) -> list[Arm]:
     """Runs of one name are told apart by their conditions, else by their number."""
-    names = [arm.name for arm in arms]
+    names = Counter(arm.name for arm in arms)
     out, seen = [], set()
     for number, arm in enumerate(arms, start=1):
         name = arm.name
-        if names.count(name) > 1:
+        if names[name] > 1:
             shown = [
                 f"{key.replace('_', ' ')} {value:g}" for key, value in arm.keys.items() if isinstance(value, float)
             ]

@@ -26,7 +26,7 @@ _LOOKED_AT: Final = 15
 _SHOWN: Final = 4
 
 _CLASSES: Final[dict[str, re.Pattern[str]]] = {
-    "gc": re.compile(r"gc_collect|_PyGC|gc\.collect|visit_reachable|subtract_refs|\(gc\.py|update_refs"),
+    "gc": re.compile(r"gc_collect|_PyGC|gc\.collect|visit_reachable|subtract_refs|\(gc\.py|update_refs|gc_utils"),
     "jit": re.compile(
         r"triton/(compiler|runtime/(jit|build|autotuner)|backends)|tilelang|deep_gemm\S*(jit|compil)|torch/_inductor|"
         r"torch/_dynamo|nvrtc|ptxas|nvcc|flashinfer/jit|cpp_extension|numba/core|cutlass\S*compil|"

@@ -38,7 +38,8 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "end_timestamp",
     "ttft_ms": "ttft time_to_first_token first_token_latency ttfb ttft_latency",
     "e2e_ms": "e2e e2el latency duration e2e_latency total_time total_latency request_latency end_to_end "
-    "end_to_end_latency elapsed elapsed_time request_time response_time total",
+    "end_to_end_latency elapsed elapsed_time request_time response_time total age age_at_failure failure_age "
+    "age_at_end died_after failed_after lifetime",
     "tpot_ms": "tpot time_per_output_token",
     "itl_ms": "itl inter_token_latency mean_itl avg_itl",
     "late_ms": "dispatch_delay schedule_delay send_delay start_delay",
@@ -73,7 +74,9 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "engine_running": "engine_running running num_running running_reqs num_requests_running",
     "engine_waiting": "engine_waiting num_waiting waiting_reqs pending num_requests_waiting",
     "wall": "wall wall_time wall_clock datetime date_time",
-    "grammar": "grammar structured structured_output json_schema json_mode guided response_format has_schema schema",
+    "grammar": "grammar structured structured_output structured_outputs json_schema json_mode guided guided_json "
+    "guided_regex guided_choice guided_grammar guided_decoding constrained constrained_decoding response_format "
+    "has_schema has_grammar with_grammar use_grammar with_schema schema",
     "id": "id request_id req_id rid req request index idx uuid query_id name no seq n",
 }
 _BY_WORD: Final[dict[str, str]] = {

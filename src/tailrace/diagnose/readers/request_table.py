@@ -125,12 +125,15 @@ _SET: Final = frozenset(
         "client_request_id",
     }
 )
+_NO_GRAMMAR: Final = frozenset({"", "-", "0", "no", "off", "none", "null", "nan", "false", "text", "plain", "free"})
 _GRAMMAR: Final = re.compile(r"grammar|schema|structured|guided|json|regex|tool", re.IGNORECASE)
 
 
 def _grammar(rows: Rows) -> NDArray[np.bool_]:
     """Which rows ask for a form: by a column of that, else by what their class is called."""
     if rows.has("grammar"):
+        if rows.columns["grammar"].dtype == object:
+            return np.array([said.strip().lower() not in _NO_GRAMMAR for said in rows.texts("grammar")], dtype=bool)
         return np.nan_to_num(rows.numbers("grammar"), nan=0.0) > 0
     named = np.array([_GRAMMAR.search(group) is not None for group in rows.texts("group")], dtype=bool)
     return named if not named.all() else np.zeros(len(rows), dtype=bool)

@@ -85,7 +85,8 @@ def rows_of_requests(table: TableText, name: str, columns: Mapping[str, str] | N
             total=table.total,
             what="rows",
             examples=table.not_read,
-        )
+        ),
+        *table.cut(name, "requests"),
     ]
     if doubts:
         whole = len(table.columns)

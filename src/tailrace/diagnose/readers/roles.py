@@ -25,6 +25,12 @@ _PAIRS: Final[tuple[tuple[str, str], ...]] = (
     ("previous|prev|yesterday|last week", "current|today|now"),
     ("a", "b"),
 )
+_MOMENTS: Final = {
+    "clock": re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?(?:\s*(?:-|to|\.\.)\s*\d{1,2}:\d\d(?::\d\d)?)?"),
+    "date": re.compile(r"(\d{4})-(\d\d)-(\d\d)"),
+    "count": re.compile(r"(?:week|day|hour|minute|month|window|h|t)\s?#?(\d+)(?:\s?(?:-|to|\.\.)\s?t?\d+)?"),
+}
+_DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _LAST: Final = frozenset({"on", "off", "set", "true", "false"})
 _STRONG: Final = 3
 """The first pairs tell one side by themselves: the others are then on the other one."""
@@ -36,7 +42,7 @@ def with_roles(arms: Sequence[Arm]) -> list[Arm]:
     if len(arms) < 2 or any(arm.role for arm in arms):
         return list(arms)
     labels = [_words(arm) for arm in arms]
-    roles = _by_words(labels) or _by_absence(labels) or _by_version(arms)
+    roles = _by_words(labels) or _by_absence(labels) or _by_version(arms) or _by_time(arms)
     if roles is None:
         return list(arms)
     return [msgspec.structs.replace(arm, role=role) for arm, role in zip(arms, roles, strict=True)]
@@ -77,6 +83,25 @@ def _by_absence(labels: list[str]) -> list[Role] | None:
     if without[0] != without[1] or labels[0] == labels[1]:
         return None
     return [Role.BEFORE if label != plain else Role.AFTER for label, plain in zip(labels, without, strict=True)]
+
+
+def _by_time(arms: Sequence[Arm]) -> list[Role] | None:
+    """Two moments, the later one below: `08:00` and `09:00`, `monday` and `tuesday`, `week 43` and `week 44`."""
+    if len(arms) != 2:
+        return None
+    first, second = (_moment((arm.label or arm.name).strip().lower()) for arm in arms)
+    if first is None or second is None or first[0] != second[0] or first[1] >= second[1]:
+        return None
+    return [Role.BEFORE, Role.AFTER]
+
+
+def _moment(label: str) -> tuple[str, tuple[float, ...]] | None:
+    """(kind, place in it) of a label that is a time and nothing else."""
+    for kind, pattern in _MOMENTS.items():
+        found = pattern.fullmatch(label)
+        if found is not None:
+            return kind, tuple(float(group) for group in found.groups() if group is not None)
+    return ("day", (float(_DAYS.index(label[:3])),)) if label[:3] in _DAYS and label.endswith("day") else None
 
 
 def _by_version(arms: Sequence[Arm]) -> list[Role] | None:

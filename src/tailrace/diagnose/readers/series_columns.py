@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from tailrace.diagnose.observed.vocabulary import QUANTITIES, quantity_named
+from tailrace.diagnose.observed.vocabulary import QUANTITIES, Quantity, quantity_named
+from tailrace.diagnose.readers.heading import heading as wording
 from tailrace.diagnose.readers.headings import heading
 
 __all__ = ["Axis", "Column", "axis_of", "column_of_series", "is_label", "is_weak_axis"]
@@ -49,6 +50,8 @@ _AXES: Final = {
     "context_length decoded decoded_tokens token pos",
     "turn": "turn turn_id turn_index utterance",
 }
+_FROM_START: Final = frozenset({"after", "run_for", "running_for", "since_start", "into_the_run", "under_load"})
+"""Words that are a time where a unit of time stands behind them."""
 _AXIS_BY_WORD: Final = {word: axis for axis, words in reversed(_AXES.items()) for word in words.split()}
 _WEAK: Final = frozenset(
     {
@@ -126,6 +129,8 @@ def axis_of(text: str) -> Axis | None:
     """What a column with this heading would be as an axis; `None` where it is none."""
     found = heading(text)
     axis = _AXIS_BY_WORD.get(found.name)
+    if axis is None and found.name in _FROM_START and found.unit in {"s", "min", "h"}:
+        axis = "time"
     if axis is None:
         return None
     unit = found.unit
@@ -169,6 +174,16 @@ def column_of_series(text: str) -> Column:
     quantity = quantity_named(name.replace("_", " ")) if ours is None else QUANTITIES.get(ours)
     if ours is None and quantity is not None:
         ours = quantity.name
+    if ours is None and not labels:
+        # As a heading of a table: `generation tok/s`, `errors_pct`, `TTFT p99 [ms]`.
+        rich = wording(text)
+        if rich.quantity and not rich.change and not rich.qualifier:
+            labels = {"stat": rich.stat} if rich.stat else labels
+            return _column(rich.quantity, name, QUANTITIES[rich.quantity], rich.unit or unit, labels)
+    return _column(ours, name, quantity, unit, labels)
+
+
+def _column(ours: str | None, name: str, quantity: Quantity | None, unit: str, labels: dict[str, str]) -> Column:
     known = ours is not None
     ours = ours or name
     wanted = quantity.unit if quantity is not None and quantity.unit in {"ms", "share"} else ""

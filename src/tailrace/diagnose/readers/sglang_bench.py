@@ -50,7 +50,6 @@ class Saved(msgspec.Struct):
     request_throughput: float | None = None
     output_throughput: float | None = None
     accept_length: float | None = None
-    total_output: float | None = None
     total_output_tokens: float | None = None
     exported_by: str = ""
     input_lens: list[float | None] = []

@@ -32,7 +32,7 @@ from tailrace.diagnose.readers.prose import is_code
 from tailrace.diagnose.readers.request_columns import looks_like_requests
 from tailrace.diagnose.readers.request_table import table_of_requests
 from tailrace.diagnose.readers.requests import has_columns, read_requests
-from tailrace.diagnose.readers.scrape import read_scrape
+from tailrace.diagnose.readers.scrape import state_of
 from tailrace.diagnose.readers.signals import MARK, read_signals
 from tailrace.diagnose.readers.speech_events import SPEECH_EVENTS
 from tailrace.diagnose.readers.table_text import first_headings
@@ -47,7 +47,7 @@ from tailrace.model.record import RequestRecord
 from tailrace.store.run_file import Run, is_run_file, read_run
 from tailrace.store.table import RecordTable
 
-__all__ = ["Kind", "Source", "kind_of", "read_source"]
+__all__ = ["Kind", "Source", "UnknownFormatError", "kind_of", "read_source"]
 
 _JSON_HEAD: Final = 4096
 _HOLE: Final = 1 << 22
@@ -155,6 +155,10 @@ def _look(path: Path) -> tuple[Kind, Foreign | Format | None]:
     return _other_kind(start, path.name) or _anything(head, start, place)
 
 
+class UnknownFormatError(InputError):
+    """Text that no reader knows: alone it is an error, beside other evidence it is listed as not understood."""
+
+
 def _anything(head: bytes, start: bytes, place: str) -> tuple[Kind, Format]:
     """Text that no reader knows; InputError where it is none."""
     binary = binary_words(head)
@@ -164,7 +168,7 @@ def _anything(head: bytes, start: bytes, place: str) -> tuple[Kind, Format]:
         return Kind.OBSERVED, TEXT
     # As a person would read it: the first line, and no b'…'.
     line = head[:40].split(b"\n", maxsplit=1)[0].decode("utf-8", "replace").rstrip("\r")
-    raise InputError(f"this is no evidence that is known; it begins with {line!r}", place=place, remedy=_REMEDY)
+    raise UnknownFormatError(f"this is no evidence that is known; it begins with {line!r}", place=place, remedy=_REMEDY)
 
 
 def _refuse_nuls(head: bytes, path: Path) -> None:
@@ -297,7 +301,7 @@ def _other(path: Path, name: str, kind: Kind, at_ns: int) -> Source:
     readings = read_readings(path.read_text(encoding="utf-8-sig", errors="replace"), path.name)
     if not readings:
         raise InputError("there is no sample in it", place=name, remedy="Save the whole answer of /metrics.")
-    read = [read_scrape(reading.text, at_ns) for reading in readings]
+    read = [state_of(reading.scrape, at_ns) for reading in readings]
     known = any(is_known(reading.scrape) for reading in readings)
     notes = {} if known else dict.fromkeys(f"{name}: {note}" for _, said in read for note in said)
     return Source(

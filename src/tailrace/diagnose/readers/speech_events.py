@@ -53,7 +53,7 @@ _RAW: Final = re.compile(
     r'"type"\s*:\s*"(?:Results|Turn|transcription\.(?:delta|done)|conversation\.item\.input_audio_transcription\.)'
     r'|"event"\s*:\s*"(?:Update|EndOfTurn|StartOfTurn)"|"audio_?[pP]rocessed"\s*:|"partial_start_ms"\s*:'
 )
-_RECEIVED: Final = re.compile(r'"(?:t_recv(?:_m?s)?|received_at|recv_s)"\s*:')
+_RECEIVED: Final = re.compile(r'"(?:t_recv(?:_m?s)?|received_at|recv_s|t)"\s*:')
 _POSITION: Final = re.compile(r'"(?:t_recv(?:_m?s)?|audio_(?:start|end)(?:_m?s)?)"\s*:')
 
 

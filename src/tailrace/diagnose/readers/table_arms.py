@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Final
 
 import msgspec
 
 from tailrace.diagnose.observed import Arm, Place, Quoted
-from tailrace.diagnose.observed.vocabulary import QUANTITIES, in_unit
+from tailrace.diagnose.observed.vocabulary import QUANTITIES, TO_MS, in_unit
 from tailrace.diagnose.readers.cells import Cell, decimal_comma, read_cell
 from tailrace.diagnose.readers.grids import Grid
-from tailrace.diagnose.readers.heading import Heading, heading, plain, snake, statistic
+from tailrace.diagnose.readers.heading import Heading, heading, in_cell, plain, snake, statistic
 from tailrace.diagnose.readers.roles import with_roles
+from tailrace.diagnose.readers.table_shapes import plain_shape
 from tailrace.diagnose.readers.units import unit_of
 
 __all__ = ["CONDITIONS", "arms_of", "placed", "quoted"]
@@ -34,7 +36,8 @@ _STAT_WORDS: Final = frozenset({"stat", "stats", "statistic", "percentile", "agg
 _DURATION_WORDS: Final = re.compile(
     r"\b(?:times?|latenc\w+|values?|numbers|durations?|everything|all)\b[^.]{0,40}"
     r"\bin (ms|milliseconds|s|seconds|us|µs)\b"
-    r"|^\W*(?:unit|units)\W+(ms|s|us|µs|seconds|milliseconds)\b",
+    r"|^\W*(?:unit|units)\W+(ms|s|us|µs|seconds|milliseconds)\b"
+    r"|\b(?:all|everything|numbers|values|times|latencies)\s(?:are\s)?(ms|milliseconds|seconds|us|µs)\b",
     re.IGNORECASE,
 )
 
@@ -54,6 +57,7 @@ def arms_of(grid: Grid, source: str, *, named: str = "", context: str = "") -> l
     """The arms of a table. `named` is the name of an arm that nothing else names; `context` is text around the table,
     which may say a unit for all of it.
     """
+    grid = plain_shape(grid)
     columns = [_column(grid, place) for place in range(len(grid.header))]
     columns = _without_index(columns)
     if not columns or not grid.rows:
@@ -96,7 +100,7 @@ def _without_index(columns: list[_Column]) -> list[_Column]:
 
 def _default_unit(text: str) -> str:
     found = _DURATION_WORDS.search(text)
-    return unit_of(found[1] or found[2]) if found else ""
+    return unit_of(found[1] or found[2] or found[3]) if found else ""
 
 
 # -- one number
@@ -117,6 +121,8 @@ def quoted(
     """
     if cell.value is None:
         return None
+    if cell.unit and not head.unit:
+        head = in_cell(head, cell.unit)
     said = cell.unit or head.unit
     known = QUANTITIES.get(head.quantity)
     name = head.key
@@ -230,8 +236,8 @@ def _of_rows(grid: Grid, columns: list[_Column], source: str, unit: str) -> list
 
 def _unique(arms: list[Arm]) -> list[Arm]:
     """Arms of one name get the conditions that tell them apart."""
-    names = [arm.name for arm in arms]
-    if len(set(names)) == len(names):
+    names = Counter(arm.name for arm in arms)
+    if len(names) == len(arms):
         return arms
     differing = [
         key
@@ -242,7 +248,7 @@ def _unique(arms: list[Arm]) -> list[Arm]:
     seen: dict[str, int] = {}
     for arm in arms:
         name = arm.name
-        if names.count(name) > 1:
+        if names[name] > 1:
             extra = [
                 _told(key, arm.keys[key]) for key in differing if key in arm.keys and str(arm.keys[key]) != arm.label
             ]
@@ -315,7 +321,9 @@ def _arm_label(head: Heading) -> str:
         words,
     )
     if head.stat:
-        words = " ".join(word for word in words.split() if statistic(word) != head.stat)
+        if " " not in words and not head.quantity:
+            words = words.replace("_", " ")  # `p99_ms_before`
+        words = " ".join(word for word in words.split() if statistic(word) != head.stat and unit_of(word) not in TO_MS)
     words = words.strip(" :,")
     return "" if words.lower() in _VALUE_WORDS else words
 

@@ -14,17 +14,25 @@ from typing import Any, Final
 
 import msgspec
 
+from tailrace.diagnose.observed import Understood
 from tailrace.diagnose.readers.headings import decimal_comma, number
 from tailrace.measure.dialect import UNREADABLE
 
-__all__ = ["TableText", "first_headings", "read_table"]
+__all__ = ["MOST_COLUMNS", "TableText", "first_headings", "read_table"]
 
 _DELIMITERS: Final = ",;\t|"
+MOST_COLUMNS: Final = 1_000
+"""Headings; cells under further ones are not kept. A table whose rows have each a key of their own has as many columns
+as rows, and cells by the square of them.
+"""
+MOST_CELLS: Final = 10_000_000
+"""With so many no heading is added any more: its cells above are holes, each a word of memory."""
 _MOST_EXAMPLES: Final = 5
 _SHOWN: Final = 80
 _FIELD_LIMIT: Final = 1 << 20
 _BRACES: Final = re.compile(r'\\.|["{}]', re.DOTALL)
 """Quotes and braces; a backslash takes what follows it along."""
+_RULE: Final = re.compile(r":?-{2,}:?$")
 _decode: Final = msgspec.json.Decoder().decode
 
 
@@ -42,6 +50,8 @@ class TableText:
         """The first few that were not, with their line."""
         self.delimiter = ""
         """Of the cells; empty for JSON."""
+        self.left: dict[str, int] = {}
+        """Headings beyond what is kept, with the line of their first cell; so many again at most."""
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -76,12 +86,32 @@ class TableText:
         for name, cell in row:
             column = self.columns.get(name)
             if column is None:
+                if len(self.columns) >= MOST_COLUMNS or at * len(self.columns) >= MOST_CELLS:
+                    if len(self.left) < MOST_COLUMNS:
+                        self.left.setdefault(name, line)
+                    continue
                 column = self.columns[name] = []
             if len(column) > at:
                 continue  # a heading that stands twice: the first cell is taken
             if len(column) < at:
                 column.extend([None] * (at - len(column)))
             column.append(cell)
+
+    def cut(self, source: str, form: str) -> list[Understood]:
+        """What is to be said of columns that were left out; nothing where none was."""
+        if not self.left:
+            return []
+        more = " or more" if len(self.left) >= MOST_COLUMNS else ""
+        return [
+            Understood(
+                source=source,
+                format=f"{form}: too many columns{more}, give those that matter",
+                understood=len(self.columns),
+                total=len(self.columns) + len(self.left),
+                what="columns",
+                examples=[f"{line}: {name[:_SHOWN]}" for name, line in list(self.left.items())[:3]],
+            )
+        ]
 
     def filled(self) -> TableText:
         """All columns brought to one length."""
@@ -197,9 +227,11 @@ def _delimited(path: Path) -> TableText:
 
 
 def _row(out: TableText, names: list[str], row: list[str], line: int) -> None:
-    cells = [cell.strip() for cell in row]
+    cells = _inner([cell.strip() for cell in row], out.delimiter)
     if not any(cells) or cells[0].startswith("#") or cells == names:
         return  # blank, a comment, or the header again where files were joined
+    if out.delimiter == "|" and all(_RULE.match(cell) for cell in cells):
+        return  # the line below the headings of Markdown
     while len(cells) > len(names) and not cells[-1]:
         cells.pop()
     if len(cells) > len(names) or 2 * len(cells) < len(names):
@@ -233,7 +265,14 @@ def _cells(line: str, delimiter: str) -> list[str]:
         row = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True))
     except (csv.Error, StopIteration):
         return []
-    return [cell.strip().lstrip("#").strip() for cell in row]
+    return _inner([cell.strip().lstrip("#").strip() for cell in row], delimiter)
+
+
+def _inner(cells: list[str], delimiter: str) -> list[str]:
+    """The cells between the bars that a row of Markdown begins and ends with."""
+    if delimiter == "|" and len(cells) > 2 and not cells[0] and not cells[-1]:
+        return cells[1:-1]
+    return cells
 
 
 def _delimiter_of(line: str) -> str:

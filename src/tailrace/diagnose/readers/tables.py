@@ -9,20 +9,25 @@ from typing import Final
 
 import msgspec
 
-from tailrace.diagnose.observed import Arm
+from tailrace.diagnose.observed import Arm, Observed
 from tailrace.diagnose.readers.foreign_json import LONGEST_LINE
 from tailrace.diagnose.readers.grids import Line, grids_in
+from tailrace.diagnose.readers.heading import plain
+from tailrace.diagnose.readers.request_columns import looks_like_requests
+from tailrace.diagnose.readers.requests import rows_of_requests
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import arms_of
+from tailrace.diagnose.readers.table_text import TableText
 from tailrace.model.errors import InputError
 
-__all__ = ["MOST_LINES", "arms_in", "numbered_lines"]
+__all__ = ["MOST_LINES", "arms_in", "numbered_lines", "requests_in"]
 
 _MOST_BYTES: Final = 64 << 20
 """A longer text is a log; what stands behind is counted, not read."""
 MOST_LINES: Final = 50_000
 _WORD: Final = re.compile(r"\w")
 _MOST_TABLES: Final = 500
+_FEWEST_REQUESTS: Final = 3
 
 
 def numbered_lines(path: Path) -> list[Line]:
@@ -64,6 +69,31 @@ def arms_in(lines: Sequence[Line], source: str) -> tuple[list[Arm], list[Line], 
         arms += made
     left = [(line, text) for line, text in left if line not in captions and _WORD.search(text)]
     return with_roles(_distinct(arms)) if len(grids) > 1 else _distinct(arms), sorted(left), left_out
+
+
+def requests_in(lines: Sequence[Line], source: str) -> tuple[Observed, list[Line]]:
+    """(tables with one request a row, drawn as people draw tables; the lines that belong to none). What is CSV alone
+    has a reader of its own.
+    """
+    out, taken = Observed(), set[int]()
+    if not any("|" in text or "│" in text for _, text in lines):
+        return out, list(lines)
+    for grid in grids_in(lines)[0]:
+        headings = [plain(name) for name in grid.header]
+        if len(grid.rows) < _FEWEST_REQUESTS or grid.kind != "markdown" or not looks_like_requests(headings):
+            continue
+        table = TableText()
+        for line, row in zip(grid.lines, grid.rows, strict=True):
+            table.add(line, zip(headings, map(plain, row), strict=True))
+        try:
+            read = rows_of_requests(table.filled(), source)
+        except InputError:
+            continue
+        out = Observed.joined([out, read])
+        first = grid.lines[0]
+        rule = {line for line, text in lines if first - 3 < line < first and "|" in text}
+        taken |= {*grid.lines, *rule}
+    return out, [line for line in lines if line[0] not in taken]
 
 
 def _distinct(arms: list[Arm]) -> list[Arm]:

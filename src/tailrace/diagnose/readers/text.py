@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from tailrace.diagnose.observed import Observed, Understood
-from tailrace.diagnose.readers.bench_command import commands_in, is_bench_command
+from tailrace.diagnose.readers.bench_command import commands_in, flags_in, is_bench_command
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.grids import Line, grids_in
 from tailrace.diagnose.readers.html_tables import with_pipes
 from tailrace.diagnose.readers.printed import is_printed_row, is_titled, runs_in
 from tailrace.diagnose.readers.prose import is_code, is_sentence
 from tailrace.diagnose.readers.table_arms import arms_of
-from tailrace.diagnose.readers.tables import arms_in, numbered_lines
+from tailrace.diagnose.readers.tables import arms_in, numbered_lines, requests_in
 
 __all__ = ["MOST_LINES", "TEXT", "observed_text"]
 
@@ -44,12 +44,19 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
     if beyond:
         lines = [line for line in lines if line[0] < beyond[0][0]]
     commands, left = commands_in(lines, source)
+    known = {item.name for item in commands}
+    commands += [item for item in flags_in(left, source) if item.name not in known]
+    requests, left = requests_in(left, source)
     tables, left, left_out = arms_in(left, source)
     printed, settings, left = runs_in(left, source)
     said = [(number, text.strip()) for number, text in left if is_sentence(text) or _TITLE.match(text[:200])]
     spoken = {number for number, _ in said}
     lost = [(number, text) for number, text in left if text.strip() and number not in spoken] + beyond
-    what = [name for name, found in (("tables", tables), ("printed results", printed), ("commands", commands)) if found]
+    what = [
+        name
+        for name, found in (("tables", tables or requests.rows), ("printed results", printed), ("commands", commands))
+        if found
+    ]
     understood = []
     if total > len(said):
         understood.append(
@@ -74,7 +81,8 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
     return Observed(
         arms=[*tables, *printed],
         settings=[*commands, *settings],
-        understood=understood,
+        rows=requests.rows,
+        understood=[*understood, *requests.understood],
         notes=[text[:_LONGEST_NOTE] for _, text in said[:_MOST_NOTES]],
     )
 

@@ -25,6 +25,8 @@ __all__ = ["TIMESERIES", "looks_like_series", "read_timeseries"]
 
 Floats = NDArray[np.float64]
 _TO_S: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+MOST_GROUPS: Final = 1_000
+"""Owners of series: streams, replicas, devices."""
 _OF_STEPS: Final = frozenset({"cpu_step", "wall", "typical_wall", "chunk_gap"})
 _PERCENT: Final = 1.5
 """A share above it is a percentage, whatever the heading says."""
@@ -82,7 +84,8 @@ def series_of_table(table: TableText, name: str) -> Observed:
             columns.append((theirs, column, _in_unit(np.array(cells, dtype=np.float64), theirs, column, doubts)))
     lines = np.array(table.lines, dtype=np.int64)
     out = Observed()
-    for chosen, of in _groups(labels, at):
+    groups = _groups(labels, at)
+    for chosen, of in groups[:MOST_GROUPS]:
         for theirs, column, values in columns:
             series = Series(
                 name=column.name,
@@ -101,6 +104,18 @@ def series_of_table(table: TableText, name: str) -> Observed:
     if axis.name == "turn" or texts:
         out.rows.append(_rows(table, axis, at, clock, columns, name))
     out.understood = _understood(table, name, doubts, texts)
+    if len(groups) > MOST_GROUPS:
+        left, of = groups[MOST_GROUPS]
+        out.understood.append(
+            Understood(
+                source=name,
+                format="time series: too many to look at, give those that matter",
+                understood=MOST_GROUPS,
+                total=len(groups),
+                what="streams, replicas or devices",
+                examples=[f"{int(lines[left[0]])}: {', '.join(of.values())[:80]}"],
+            )
+        )
     return out
 
 
@@ -218,7 +233,8 @@ def _understood(table: TableText, name: str, doubts: list[str], texts: dict[str,
             total=table.total,
             what="rows",
             examples=table.not_read,
-        )
+        ),
+        *table.cut(name, "time series"),
     ]
     unread = [*doubts, *(f"{theirs}: no numbers" for theirs in texts)]
     if unread:

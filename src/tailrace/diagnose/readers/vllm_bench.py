@@ -39,7 +39,6 @@ ONE_READ_NS: Final = MS // 10
 _REMEDY: Final = "Give the file that `vllm bench serve --save-result` wrote (best with --save-detailed), whole."
 _METRICS: Final = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "chunk_gap_ms", "e2el": "e2e_last_token_ms"}
 _ABSENT: Final = ("e2e_ms", "ttft_content_ms")
-_MINE: Final = "tailrace"
 
 
 class Saved(msgspec.Struct):

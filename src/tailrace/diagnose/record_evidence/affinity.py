@@ -20,7 +20,6 @@ HALF: Final = 0.6
 FALL: Final = 0.1
 SMALL_FALL: Final = 0.05
 APART: Final = 0.15
-MIX_EQUAL: Final = 0.15
 LATER: Final = 0.05
 OF_USUAL: Final = 0.2
 """Of the usual TTFT: so much is computed again for the mean request that the engine has less room for everything."""

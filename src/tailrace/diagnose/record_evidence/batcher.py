@@ -7,22 +7,31 @@ from typing import Final
 import numpy as np
 
 from tailrace.analyze.labels import known_by
+from tailrace.diagnose.age_cluster import densest
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import account
 from tailrace.model.finding import Evidence, Finding
 
-__all__ = ["batcher_in_records"]
+__all__ = ["ADVICE", "PRICE", "batcher_in_records"]
 
 LEAST: Final = 20
 NARROW: Final = 0.15
 NARROW_MS: Final = 3.0
 SHARE: Final = 0.35
+MOST_ABOVE: Final = 0.15
+"""Of those at low load, that wait longer than the window: a queue has no end, a window has one."""
 LEAST_MS: Final = 20.0
 CARRIES: Final = 0.2
 """Of the time to the first token (or the whole request, where nothing is streamed)."""
 OF_LOAD: Final = 1.5
 """Under load the wait is no longer than so much of the window: a batch is full sooner."""
+ADVICE: Final = (
+    "Shorten the batcher's window (Triton: dynamic_batching.max_queue_delay_microseconds) to what a batch is worth, or "
+    "lower its preferred batch size so that it is full sooner; for an engine with continuous batching switch the outer "
+    "batcher off."
+)
+PRICE: Final = "Smaller batches: less throughput at high load."
 
 
 def batcher_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
@@ -39,15 +48,13 @@ def batcher_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     calm = ~np.isnan(queue) & (load <= max(2.0, float(np.quantile(load, 0.4)))) & ~(waiting > 1)
     if calm.sum() < LEAST:
         return None
-    values = np.sort(queue[calm])
-    last = np.searchsorted(values, values + np.maximum(NARROW_MS, NARROW * values), side="right")
-    count = np.where(values >= LEAST_MS, last - np.arange(values.size), 0)
-    i = int(np.argmax(count))
-    share = float(count[i]) / values.size
-    size = float(np.median(values[i : last[i]]))
-    above = float((values > values[last[i] - 1]).mean())
-    if share < SHARE or above > 0.15:
+    values = queue[calm]
+    long = values[values >= LEAST_MS]
+    alike = long[densest(long, apart=NARROW_MS, share=NARROW)]
+    share = alike.size / values.size
+    if share < SHARE or float((values > alike[-1]).mean()) > MOST_ABOVE:
         return None
+    size, above = float(np.median(alike)), float((values > alike[-1]).mean())
     busy = ~np.isnan(queue) & (load >= np.quantile(load, 0.9))
     crowded = float(np.median(queue[busy])) if busy.sum() >= LEAST else float("nan")
     if crowded > OF_LOAD * size:
@@ -91,11 +98,8 @@ def batcher_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         explains_ms=max(explains, size),
         relation=f"queue at low load = {size:.0f} ms, whatever the load = the batcher's window",
         n=int(calm.sum()),
-        advice="Shorten the batcher's window (Triton: dynamic_batching.max_queue_delay_microseconds) to what a "
-        "batch "
-        "is worth, or lower its preferred batch size so that it is full sooner; for an engine with continuous "
-        "batching switch the outer batcher off.",
-        price="Smaller batches: less throughput at high load.",
+        advice=ADVICE,
+        price=PRICE,
         verify=evidence.verify_command,
         disproof_checked=[
             f"at high load the queue is {crowded:.0f} ms" if not np.isnan(crowded) else "no high load seen"

@@ -13,8 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.analyze.labels import known_by
+from tailrace.diagnose.age_cluster import densest
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.explained import of_the_tail
+from tailrace.diagnose.record_evidence.batcher import ADVICE, PRICE
 from tailrace.diagnose.replicas import replicas
 from tailrace.model.finding import Evidence, Finding
 
@@ -59,14 +62,12 @@ def batcher_in_groups(cause: Cause, evidence: EvidenceSet) -> Finding | None:
             if group.size:
                 firsts.append(float(queue[group].max()))
                 sizes.append(int(group.size))
-    waited = np.sort(np.array(firsts))
-    if waited.size < LEAST:
+    waited = np.array(firsts)
+    long = waited[waited >= LEAST_MS]
+    if waited.size < LEAST or not long.size:
         return None
-    width = np.maximum(NARROW_MS, NARROW * waited)
-    count = np.searchsorted(waited, waited + width, side="right") - np.arange(waited.size)
-    i = int(np.argmax(np.where(waited >= LEAST_MS, count, 0)))
-    share = float(count[i]) / waited.size
-    size = float(np.median(waited[i : i + int(count[i])]))
+    alike = long[densest(long, apart=NARROW_MS, share=NARROW)]
+    share, size = alike.size / waited.size, float(np.median(alike))
     longer = float((queue[known] > size + 2 * max(NARROW_MS, NARROW * size)).mean())
     if share < SHARE or longer > LONGER or not _spread(queue[known], size):
         return None
@@ -95,22 +96,14 @@ def batcher_in_groups(cause: Cause, evidence: EvidenceSet) -> Finding | None:
                 "group",
                 round(together, 2),
             ),
-            Evidence(
-                f"the slowest requests lost {explains:.0f} of {window.tail_lost_ms:.0f} ms so",
-                "record:queue_engine_ns",
-                "explains_ms",
-                round(explains, 1),
-                "ms",
-            ),
+            of_the_tail(window, explains, "record:queue_engine_ns"),
         ],
         explains_ms=explains,
         relation=f"wait of the first of a group = {size:.0f} ms = the batcher's window; the others wait for the rest "
         "of it",
         n=int(known.sum()),
-        advice="Shorten the batcher's window (Triton: dynamic_batching.max_queue_delay_microseconds) to what a batch "
-        "is worth, or lower its preferred batch size so that it is full sooner; for an engine with continuous "
-        "batching switch the outer batcher off.",
-        price="Smaller batches: less throughput at high load.",
+        advice=ADVICE,
+        price=PRICE,
         verify=evidence.verify_command,
         rivals=rivals,
         disproof_checked=[f"{longer:.1%} wait longer than the window, whatever the load"],

@@ -9,6 +9,8 @@ import numpy as np
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import waits_behind_prefill
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.explained import of_the_tail
+from tailrace.diagnose.record_evidence.batcher import PRICE
 from tailrace.model.finding import Evidence, Finding
 from tailrace.stats.periods import spike_of
 
@@ -65,13 +67,7 @@ def held_by_a_window(cause: Cause, evidence: EvidenceSet) -> Finding | None:
                 value=round(usual, 2),
                 unit="ms",
             ),
-            Evidence(
-                text=f"the slowest requests lost {explains:.0f} of {window.tail_lost_ms:.0f} ms so",
-                source="record:queue_engine_ns",
-                name="explains_ms",
-                value=round(explains, 1),
-                unit="ms",
-            ),
+            of_the_tail(window, explains, "record:queue_engine_ns"),
         ],
         explains_ms=explains,
         relation=f"wait = {spike.value:.0f} ms, a timer of {spike.nominal:g} ms; "
@@ -79,7 +75,7 @@ def held_by_a_window(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         n=int(at_it.sum()),
         advice=f"Shorten the batcher's window, now {spike.nominal:g} ms (Triton: "
         "dynamic_batching.max_queue_delay_microseconds), to what a batch is worth, or lower its preferred batch size.",
-        price="Smaller batches: less throughput at high load.",
+        price=PRICE,
         verify=evidence.verify_command,
         missing=["the batcher's setting (its window), to see that it is this timer"],
         disproof_checked=[f"{longer:.0%} of the long waits are longer than the cluster"],

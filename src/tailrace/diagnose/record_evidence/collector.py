@@ -8,6 +8,7 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.stop_pattern import (
     MIN_PERIODIC,
     StopKind,
@@ -16,8 +17,9 @@ from tailrace.diagnose.stop_pattern import (
     enough_on_beat,
     stop_pattern,
 )
-from tailrace.diagnose.stop_words import KV_FULL, disproofs, head, stop_facts
+from tailrace.diagnose.stop_words import disproofs, head, stop_facts
 from tailrace.diagnose.summary_stops import summary_stops
+from tailrace.diagnose.window import tail_of
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["pauses_in_timelines"]
@@ -120,8 +122,7 @@ def _without_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     if not np.isnan(lag).all() and float(np.nanmedian(lag[stops.lost > 0])) >= OWN * usual:
         return None
     values = window.explain(cause.code, stops.lost)
-    size = max(10, round(0.025 * window.n))
-    explains = max(values, float(np.sort(stops.lost)[-size:].mean()))
+    explains = max(values, float(stops.lost[tail_of(stops.lost)].mean()))
     if not cause.carries(evidence, explains):
         return None
     fact = Evidence(

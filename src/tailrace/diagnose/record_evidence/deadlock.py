@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.engine_counts import intervals_of
+from tailrace.diagnose.engine_counts import intervals_of, longest_run
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.model.finding import Evidence, Finding
 
@@ -26,14 +26,7 @@ def deadlock_in_scrapes(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     gauges = [(state.running, state.waiting) for state in evidence.states]
     none = np.array([a == 0 == b for (a, _), (b, _) in pairwise(gauges)], dtype=bool)
     stuck = none & (series.waiting > 0) & ~(series.generated > 0) & ~(series.prompts > 0)
-    low, best = 0, (0.0, 0, 0)
-    for i in range(stuck.size + 1):
-        if i < stuck.size and stuck[i]:
-            continue
-        if i - low >= TWICE and float(series.seconds[low:i].sum()) > best[0]:
-            best = (float(series.seconds[low:i].sum()), low, i)
-        low = i + 1
-    seconds, low, high = best
+    seconds, low, high = longest_run(stuck, series.seconds, least=TWICE)
     if seconds < LEAST_S:
         return None
     waiting = float(series.waiting[low:high].max())
@@ -63,7 +56,7 @@ def deadlock_in_scrapes(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         relation=f"running = 0, waiting = {waiting:.0f}, tokens = 0 for {seconds:.0f} s",
         n=high - low,
         advice="Refuse prompts that can never fit the KV cache (max_model_len below its capacity, a lane's "
-        "max_prompt_tokens), and restart the engine: the request at the head will not leave by itcause.",
+        "max_prompt_tokens), and restart the engine: the request at the head will not leave by itself.",
         price="Such prompts get an error at once.",
         verify=(
             "tailrace diagnose before.prom after.prom  # two scrapes of /metrics 10 s apart: running, "

@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.engine_counts import Intervals, intervals_of
+from tailrace.diagnose.engine_counts import Intervals, intervals_of, longest_run
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.kv_cache import KV_CLEAR
 from tailrace.diagnose.stop_pattern import StopKind, stop_pattern
 from tailrace.diagnose.stop_words import head, stop_facts
 from tailrace.model.finding import Evidence, Finding
@@ -17,7 +18,6 @@ __all__ = ["stall_in_records"]
 
 SLOW: Final = 0.05
 """Tokens a second and running request, against the usual rate of the same scrapes."""
-KV_ROOM: Final = 0.9
 LEAST_S: Final = 5.0
 TWICE: Final = 2
 """Intervals in a row: the first one after idle time may only look slow."""
@@ -45,7 +45,7 @@ def stall_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     missing = ["a stack dump of the engine and its workers while it lasts (py-spy dump)"]
     if standing is None:
         missing.append("scrapes of running requests and the token counters in the slow window")
-        if not cause.carries(evidence, explains) or (evidence.kv_usage or 0.0) >= KV_ROOM:
+        if not cause.carries(evidence, explains) or (evidence.kv_usage or 0.0) >= KV_CLEAR:
             return None
         statement = f"The engine stands still as a whole: {head(pattern)}." if pattern is not None else ""
         relation = f"longest stop {float(pattern.ms.max()):.0f} ms" if pattern is not None else ""
@@ -105,17 +105,8 @@ def _standing(series: Intervals) -> _Standing | None:
         return None
     usual = float(np.median(each[busy & (each > 0)]))
     still = busy & (each <= SLOW * usual) & ~(series.prompts > 0)
-    still &= ~(series.kv >= KV_ROOM)
-    best: tuple[float, int, int] = (0.0, 0, 0)
-    low = 0
-    for i in range(still.size + 1):
-        if i < still.size and still[i]:
-            continue
-        seconds = float(series.seconds[low:i].sum())
-        if i - low >= TWICE and seconds > best[0]:
-            best = (seconds, low, i)
-        low = i + 1
-    seconds, low, high = best
+    still &= ~(series.kv >= KV_CLEAR)
+    seconds, low, high = longest_run(still, series.seconds, least=TWICE)
     if seconds < LEAST_S:
         return None
     kv = series.kv[low:high]

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tailrace.analyze.labels import among
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.model.finding import Evidence, Finding
+from tailrace.store.timelines import Events
 
-__all__ = ["event_tokens"]
+__all__ = ["HIGH", "LOW", "PRICE_OF_A_UNIT", "event_tokens"]
 
 LEAST: Final = 20
 LOW, HIGH = 0.9, 1.1
+"""Tokens that a client counts over those that the engine counts, where both count tokens."""
+PRICE_OF_A_UNIT: Final = "Numbers per token and per chunk of older runs cannot be compared."
 
 
 def event_tokens(cause: Cause, evidence: EvidenceSet) -> Finding | None:
@@ -27,12 +31,7 @@ def event_tokens(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         )
     if counted.size < LEAST:
         return None
-    seen = table.timelines.events(counted)
-    of = np.repeat(np.arange(seen.rows.size), seen.sizes)
-    said, carrying = (np.bincount(of[mask], minlength=seen.rows.size) for mask in (seen.tokens > 0, seen.kind <= 3))
-    brought = np.bincount(of, weights=np.maximum(seen.tokens, 0), minlength=seen.rows.size)
-    whole = (said > 0) & (said == carrying)
-    ratios = brought[whole] / totals[seen.rows[whole]]
+    ratios = np.concatenate([_ratios(block, totals) for block in table.timelines.blocks(counted)])
     if ratios.size < LEAST:
         return None
     ratio = float(np.median(ratios))
@@ -53,6 +52,16 @@ def event_tokens(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         relation=f"event tokens / usage = {ratio:.2f}, not 1.00",
         n=int(ratios.size),
         advice="Use gaps per chunk, or TPOT, which counts by usage.",
-        price="Numbers per token and per chunk of older runs cannot be compared.",
+        price=PRICE_OF_A_UNIT,
         verify=evidence.verify_command,
     )
+
+
+def _ratios(seen: Events, totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(tokens of the events / usage) of each timeline whose events all say theirs."""
+    of = np.repeat(np.arange(seen.rows.size), seen.sizes)
+    said, carrying = (np.bincount(of[mask], minlength=seen.rows.size) for mask in (seen.tokens > 0, seen.kind <= 3))
+    brought = np.bincount(of, weights=np.maximum(seen.tokens, 0), minlength=seen.rows.size)
+    whole = (said > 0) & (said == carrying)
+    found: NDArray[np.float64] = brought[whole] / totals[seen.rows[whole]]
+    return found

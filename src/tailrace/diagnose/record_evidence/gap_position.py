@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.gaps import Gaps, Part
+from tailrace.diagnose.age_cluster import densest
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.shared_stops import shared_stops
@@ -100,45 +102,83 @@ def gap_position_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | 
     )
 
 
+_ANCHORS: Final = ("after the first", "before the last", "after the first of a tool call")
+
+
 def _place(window: Window) -> _Place | None:
-    gaps, stalls = window.gaps, window.stalls
+    gaps = window.gaps
     alone = ~_shared(window)
     if alone.sum() < LEAST:
         return None
-    long = np.flatnonzero(gaps.ms >= window.stall_ms)[alone]
-    begins = np.concatenate([[0], np.flatnonzero(np.diff(gaps.row)) + 1])
-    owner = np.searchsorted(begins, np.arange(gaps.row.size), side="right") - 1
-    brought = np.where(gaps.tokens > 0, gaps.tokens, 1)
-    total = np.cumsum(brought)
-    from_start = (total - brought) - (total[begins] - brought[begins])[owner] + 1.0
-    ends = np.concatenate([begins[1:], [gaps.row.size]]) - 1
-    to_end = total[ends][owner] - (total - brought)
-    tool = _since_tool(window, begins, owner)
-    del stalls
+    long = window.stall_places[alone]
+    tool = _first_of_tool(window)
+    here = _positions(gaps, tool, long)
     found = []
-    for anchor, position in (
-        ("after the first", from_start),
-        ("before the last", to_end.astype(np.float64)),
-        ("after the first of a tool call", tool),
-    ):
-        here = position[long]
-        known = ~np.isnan(here)
+    for anchor, at_stops in enumerate(here):
+        known = ~np.isnan(at_stops)
         if known.sum() < LEAST:
             continue
-        values = np.sort(here[known])
-        last = np.searchsorted(values, values + WITHIN, side="right")
-        count = last - np.arange(values.size)
-        i = int(np.argmax(count))
-        low, high = values[i], values[last[i] - 1]
-        everywhere = position[~np.isnan(position)]
-        chance = float(((everywhere >= low) & (everywhere <= high)).mean())
-        mine = known & (here >= low) & (here <= high)
+        values = at_stops[known]
+        group = values[densest(values, apart=WITHIN)]
+        low, high = group[0], group[-1]
+        mine = known & (at_stops >= low) & (at_stops <= high)
         rows = np.unique(gaps.row[long][mine])
-        if count[i] >= max(LEAST, SHARE * alone.sum()) and chance <= CHANCE and rows.size >= LEAST:
+        if group.size < max(LEAST, SHARE * alone.sum()) or rows.size < LEAST:
+            continue
+        chance = _chance(gaps, tool, anchor, low, high)
+        if chance <= CHANCE:
             found.append(
-                _Place(anchor, float(np.median(here[mine])), int(count[i]), int(alone.sum()), rows.size, chance, rows)
+                _Place(
+                    _ANCHORS[anchor],
+                    float(np.median(at_stops[mine])),
+                    int(group.size),
+                    int(alone.sum()),
+                    rows.size,
+                    chance,
+                    rows,
+                )
             )
     return max(found, key=lambda item: item.hits, default=None)
+
+
+def _positions(gaps: Gaps, tool: Floats | None, chosen: NDArray[np.int64]) -> list[Floats]:
+    """Of the chosen gaps (places in ascending order), their position by each anchor; NaN where it has none."""
+    out: list[list[Floats]] = [[] for _ in _ANCHORS]
+    for part in gaps.parts():
+        mine = chosen[np.searchsorted(chosen, part.at) : np.searchsorted(chosen, part.at + part.ms.size)] - part.at
+        if mine.size:
+            for anchor, column in enumerate(out):
+                column.append(_by_anchor(part, tool, anchor)[mine])
+    return [np.concatenate(column) for column in out]
+
+
+def _chance(gaps: Gaps, tool: Floats | None, anchor: int, low: float, high: float) -> float:
+    """The share of all positions that lie in the range."""
+    inside = every = 0
+    for part in gaps.parts():
+        position = _by_anchor(part, tool, anchor)
+        every += int((~np.isnan(position)).sum())
+        inside += int(((position >= low) & (position <= high)).sum())
+    return inside / every
+
+
+def _by_anchor(part: Part, tool: Floats | None, anchor: int) -> Floats:
+    """By gap: tokens since the first token, until the last one, or since the first event of a tool call."""
+    brought = np.where(part.tokens > 0, part.tokens, 1).astype(np.int64)
+    before = np.cumsum(brought) - brought
+    if anchor == 0:
+        since: Floats = before - before[part.first][part.owner] + 1.0
+        return since
+    if anchor == 1:
+        last = part.first + part.size - 1
+        until: Floats = ((before + brought)[last][part.owner] - before).astype(np.float64)
+        return until
+    if tool is None:
+        return np.full(part.ms.size, np.nan)
+    after = part.begin_ns >= tool[part.row][part.owner]
+    counted = np.cumsum(np.where(after, brought, 0))
+    base = np.concatenate([[0], counted])[part.first]
+    return np.where(after, counted - base[part.owner], np.nan).astype(np.float64)
 
 
 def _shared(window: Window) -> NDArray[np.bool_]:
@@ -154,21 +194,14 @@ def _shared(window: Window) -> NDArray[np.bool_]:
     return out
 
 
-def _since_tool(window: Window, begins: NDArray[np.int64], owner: NDArray[np.int64]) -> Floats:
-    """By gap: tokens since the first event of a tool call; NaN before it, and in streams without one."""
-    gaps = window.gaps
-    first = np.full(begins.size, np.nan)
-    if not (window.done.timelines.events().kind == EventKind.TOOL).any():
-        return np.full(gaps.row.size, np.nan)
-    for i, begin in enumerate(begins.tolist()):
-        timeline = window.done.timelines[int(gaps.row[begin])]
-        if timeline is None or EventKind.TOOL not in timeline.kind:
-            continue
-        first[i] = timeline.at_ns[timeline.kind.index(EventKind.TOOL)]
-    if np.isnan(first).all():
-        return np.full(gaps.row.size, np.nan)
-    brought = np.where(gaps.tokens > 0, gaps.tokens, 1)
-    after = gaps.begin_ns >= first[owner]
-    counted = np.cumsum(np.where(after, brought, 0))
-    base = np.concatenate([[0], counted])[begins]
-    return np.where(after, counted - base[owner], np.nan).astype(np.float64)
+def _first_of_tool(window: Window) -> Floats | None:
+    """By row: when its first event of a tool call came (ns from its start), or NaN; `None` where no row has one."""
+    lines = window.done.timelines
+    first = np.full(window.n, np.nan)
+    for block in lines.blocks(np.arange(window.n)):
+        at = np.flatnonzero(block.kind == EventKind.TOOL)
+        if at.size:
+            owner = np.repeat(np.arange(block.rows.size), block.sizes)[at]
+            begins = np.flatnonzero(np.diff(owner, prepend=-1))
+            first[block.rows[owner[begins]]] = block.at_ns[at[begins]]
+    return None if np.isnan(first).all() else first

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tailrace.diagnose.cancels import cancels
 from tailrace.diagnose.cause import Cause
@@ -17,7 +16,6 @@ from tailrace.stats.rank_correlation import spearman
 
 __all__ = ["cancelled_still_runs"]
 
-Floats = NDArray[np.float64]
 LATE_MS: Final = 1_500.0
 LEAST: Final = 5
 GHOSTS: Final = 1.0

@@ -11,7 +11,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.equal_work import pace_of
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.stop_pattern import StopKind, stop_pattern
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, tail_of
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["grammar_in_records"]
@@ -26,7 +26,6 @@ EXCLUSIVE: Final = 0.6
 
 
 class _Found(NamedTuple):
-    how: str
     explains: float
     facts: list[Evidence]
     relation: str
@@ -102,7 +101,6 @@ def _first_tokens(window: Window, grammar: NDArray[np.bool_]) -> _Found | None:
         return None
     itl = f", ITL x {ratio:.2f}" if ratio is not None else ""
     return _Found(
-        "first",
         explains,
         [
             Evidence(
@@ -148,7 +146,6 @@ def _stops(window: Window, grammar: NDArray[np.bool_]) -> _Found | None:
     usual = float(grammar.mean())
     middle = float(np.median(pattern.ms))
     return _Found(
-        "stops",
         explains,
         [
             Evidence(
@@ -178,10 +175,9 @@ def _pace(window: Window, grammar: NDArray[np.bool_]) -> _Found | None:
         return None
     tokens = np.nan_to_num(window.done.column("output_tokens"), nan=0.0)
     plain, mine = float(np.nanmedian(gaps[~grammar])), float(np.nanmedian(gaps[grammar]))
-    slow = np.argsort(np.nan_to_num(gaps, nan=0.0), kind="stable")[-max(10, round(0.025 * window.n)) :]
+    slow = tail_of(np.nan_to_num(gaps, nan=0.0))
     explains = float(np.where(grammar, (mine - plain) * tokens, 0.0)[slow].mean())
     return _Found(
-        "pace",
         explains,
         [
             Evidence(

@@ -12,12 +12,13 @@ from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.record_evidence.options import sequences
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, p95_of_both
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["heavier_mix"]
 
 Floats = NDArray[np.float64]
+
 HEAVIER: Final = 1.12
 CERTAIN: Final = 2.5
 """Standard errors; chance alone reaches them in one of 160 windows, and seldom makes anybody slower then."""
@@ -59,13 +60,14 @@ def heavier_mix(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     if not sides:
         return None
     most = max(sides, key=lambda side: side.ratio)
-    rates = [len(side.every) / max(side.span_s, 1e-9) for side in (before, window)]
+    rates = [side.rate for side in (before, window)]
     if rates[1] > max(RATE, most.ratio) * rates[0]:
         return None  # more requests came, and that adds more work than what each of them brings
     pace = equal_pace(before, window, "decode")
     if pace is not None and pace.change > PACE and pace.low > 0:
         return None  # the engine is slower for the same work: the traffic is not all
-    metric, a, b = max((_p95(before, window, name) for name in ("ttft", "e2e")), key=lambda item: item[2] / item[1])
+    ends = {metric: p95_of_both(before, window, metric) for metric in ("ttft", "e2e")}
+    metric, (a, b) = max(ends.items(), key=lambda item: item[1][1] / item[1][0])
     if b < (1.0 + GREW) * a or b - a < CARRIES_SHARE * window.tail_lost_ms:
         return None
     name = {"ttft": "TTFT", "e2e": "E2E"}[metric]
@@ -169,11 +171,3 @@ def _long_share(tokens: tuple[Floats, Floats], unit: str) -> _Side | None:
         return None
     name = f"long prompts (from {bound:,.0f} tokens) in 100 requests"
     return _Side(name, unit, 100 * p, 100 * q, (q - p) / max(error, 1e-9), int(a.size), int(b.size))
-
-
-def _p95(before: Window, window: Window, metric: str) -> tuple[str, float, float]:
-    a, b = (side.done.ms(metric) for side in (before, window))
-    a, b = a[~np.isnan(a)], b[~np.isnan(b)]
-    if not a.size or not b.size:
-        return metric, 1.0, 0.0
-    return metric, max(float(np.quantile(a, 0.95)), 1e-9), float(np.quantile(b, 0.95))

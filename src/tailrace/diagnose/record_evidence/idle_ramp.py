@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.cause import CARRIES_MS, CARRIES_OF_BOUND, Cause
+from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.replicas import replicas
@@ -85,9 +85,7 @@ def idle_ramp_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     usual = np.where(known, ttft / np.exp(relative), np.nan) * float(np.exp(np.median(relative[warm])))
     slow, fast = float(np.median(ttft[cold])), float(np.median(usual[cold]))
     late = slow - fast
-    bound = min(evidence.objectives.bounds.get("ttft", {}).values(), default=0) / 1e6
-    floor = min(CARRIES_MS, CARRIES_OF_BOUND * bound) if bound else CARRIES_MS
-    if late < max(LEAST_MS, floor):
+    if late < max(LEAST_MS, cause.least_ms(evidence)):
         return None
     at = account(window)
     load = at.upstream().at(at.sent)[window.rows]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from tailrace.analyze.labels import codes_of
 from tailrace.diagnose.caps import running_cap
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.explained import of_the_tail
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["instances_in_records"]
 
 IDLE: Final = 0.6
-QUEUE_SHARE: Final = 0.3
 FEW: Final = 16
 WITH_INSTANCES: Final = ("triton", "kserve", "onnx", "torchserve")
 
@@ -28,8 +26,7 @@ def instances_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     cap = running_cap(window)
     engines = {name.lower() for name in codes_of(window.done.column("engine"))[1]}
     instanced = any(part in name for name in engines for part in WITH_INSTANCES)
-    used = [state.utilisation for state in evidence.meanwhile.gpus if state.utilisation is not None]
-    busy = float(np.median(used)) if used else None
+    busy = evidence.device_use
     if cap is None or cap.size > FEW or (not instanced and busy is None):
         return None
     if (busy is not None and busy > IDLE) or (not instanced and cap.size > 4):
@@ -55,13 +52,7 @@ def instances_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
                 if busy is not None
                 else []
             ),
-            Evidence(
-                f"the slowest requests lost {explains:.0f} of {window.tail_lost_ms:.0f} ms in that queue",
-                "record:queue_engine_ns",
-                "explains_ms",
-                round(explains, 1),
-                "ms",
-            ),
+            of_the_tail(window, explains, "record:queue_engine_ns", "in that queue"),
         ],
         explains_ms=explains,
         relation=f"executing = {cap.size} flat while waiting > 0"

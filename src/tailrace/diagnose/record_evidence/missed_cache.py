@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -18,6 +19,9 @@ __all__ = ["counted_hits", "missed_in_records"]
 
 FELL: Final = 0.15
 """Of all prompt tokens."""
+LEAST_REQUESTS: Final = 20
+"""A window has this many, or its share of found tokens hangs on single requests."""
+NORMAL_95: Final = 1.96
 MISSED: Final = 0.5
 """Of what later turns repeat, the share that the cache must have missed where there is no window from before."""
 OFFERED_FELL: Final = 0.15
@@ -28,14 +32,14 @@ LENGTHS: Final = 1.3
 def missed_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     """Against the window from before; without one, against what the turns of sessions repeat."""
     window = evidence.now
-    if cause.cannot_run(evidence) or window.n < 50:
+    if cause.cannot_run(evidence) or window.n < LEAST_REQUESTS:
         return None
     seen = reuse(window)
     counted = counted_hits(evidence)
     hit = seen.hit if seen.known else counted if counted is not None else 0.0
     before = evidence.before
-    old = reuse(before) if before is not None and before.n >= 50 else None
-    if old is not None and old.known and old.hit - hit >= FELL:
+    old = reuse(before) if before is not None and before.n >= LEAST_REQUESTS else None
+    if old is not None and before is not None and old.known and _fell(old, before.tokens, seen, window.tokens, hit):
         lengths = [float(np.nanmean(side.tokens)) for side in (before, window) if side is not None]
         if lengths[1] > LENGTHS * lengths[0]:
             return None
@@ -50,6 +54,23 @@ def missed_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     if replicas(window).n >= 2 and seen.later.any() and float(seen.moved[seen.later].mean()) >= MOVED:
         return None  # the history is in another replica's cache: the balancer's
     return _found(cause, evidence, seen, old, hit, missed, counted)
+
+
+def _fell(old: Reuse, old_tokens: np.ndarray, seen: Reuse, tokens: np.ndarray, hit: float) -> bool:
+    """Is the share that the cache finds lower by `FELL`, and by more than chance between the requests explains?
+
+    The variance of a ratio of sums is that of its residuals (the delta method: Cochran, Sampling Techniques, 6.4).
+    """
+    noise = _variance(old, old_tokens) + (_variance(seen, tokens) if seen.known else 0.0)
+    fell = old.hit - hit
+    return fell >= FELL and fell > NORMAL_95 * math.sqrt(noise)
+
+
+def _variance(seen: Reuse, tokens: np.ndarray) -> float:
+    """Of the hit rate."""
+    asked = np.nan_to_num(tokens, nan=0.0)
+    residuals = (seen.cached - seen.hit * asked) / max(float(asked.mean()), 1.0)
+    return float(residuals.var(ddof=1) / max(residuals.size, 1))
 
 
 def _found(

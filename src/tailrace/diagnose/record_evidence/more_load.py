@@ -25,7 +25,7 @@ def more_load(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     before, window = evidence.before, evidence.now
     if before is None or min(before.n, window.n) < LEAST:
         return None
-    rates = [len(side.every) / max(side.span_s, 1e-9) for side in (before, window)]
+    rates = [side.rate for side in (before, window)]
     batch = batch_of(before), batch_of(window)
     if rates[1] < MORE * rates[0] or np.isnan(batch).any() or batch[1] < FULLER * max(batch[0], 1.0):
         return None

@@ -8,16 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.equal_work import pace_of, sequences_of
+from tailrace.diagnose.equal_work import sequences_of
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, p95_of_both, tail_of
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["options_in_records", "sequences"]
 
 Floats = NDArray[np.float64]
 MORE: Final = 1.2
-GRAMMAR: Final = 0.15
 LEAST: Final = 20
 SLOWER: Final = 1.5
 GREW: Final = 0.08
@@ -48,8 +47,9 @@ def _against(cause: Cause, evidence: EvidenceSet, before: Window, now: Floats) -
     shares = [float((values > 1).mean()) for values in (old, now)]
     if b < MORE * a or shares[1] < shares[0] + 0.05:
         return None
-    rates = [len(side.every) / max(side.span_s, 1e-9) for side in (before, window)]
-    name, ends = max((_p95(metric, before, window) for metric in _FELT), key=lambda item: item[1][1] / item[1][0])
+    rates = [side.rate for side in (before, window)]
+    moved = {name: p95_of_both(before, window, metric) for name, metric in _FELT.items()}
+    name, ends = max(moved.items(), key=lambda item: item[1][1] / item[1][0])
     grown = ends[1] - ends[0]
     if grown < GREW * ends[0]:
         return None
@@ -98,24 +98,16 @@ def _against(cause: Cause, evidence: EvidenceSet, before: Window, now: Floats) -
     )
 
 
-def _p95(name: str, before: Window, window: Window) -> tuple[str, tuple[float, float]]:
-    a, b = (side.done.ms(_FELT[name]) for side in (before, window))
-    a, b = a[~np.isnan(a)], b[~np.isnan(b)]
-    if not a.size or not b.size:
-        return name, (1.0, 0.0)
-    return name, (max(float(np.quantile(a, 0.95)), 1e-9), float(np.quantile(b, 0.95)))
-
-
 def _within(cause: Cause, evidence: EvidenceSet, now: Floats) -> Finding | None:
     window = evidence.now
     several = now > 1
     if min(several.sum(), (~several).sum()) < LEAST:
         return None
-    e2e, pace = window.done.ms("e2e"), pace_of(window)
+    e2e = window.done.ms("e2e")
     tokens = np.maximum(np.nan_to_num(window.done.column("output_tokens"), nan=0.0) / now, 1.0)
     each = e2e / tokens
     slow, plain = (float(np.median(each[rows])) for rows in (several, ~several))
-    top = np.argsort(e2e, kind="stable")[-max(10, round(0.025 * window.n)) :]
+    top = tail_of(e2e)
     in_top = float(several[top].mean())
     usual = float(several.mean())
     if in_top < max(0.6, 1.5 * usual) or slow < SLOWER * plain:
@@ -124,7 +116,6 @@ def _within(cause: Cause, evidence: EvidenceSet, now: Floats) -> Finding | None:
     explains = float(excess[top].mean())
     if explains < 50.0:
         return None
-    del pace
     return cause.finding(
         statement=f"Requests that decode several sequences are the slow ones: {in_top:.0%} of the slowest have n, "
         f"best_of or beams above 1, and {usual:.0%} of all.",

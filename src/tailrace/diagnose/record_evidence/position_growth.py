@@ -10,6 +10,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.position_load import position_load
 from tailrace.diagnose.position_slope import position_slope
+from tailrace.diagnose.window import tail_of
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["growth_in_timelines"]
@@ -37,7 +38,7 @@ def growth_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         return None
     tokens = np.nan_to_num(window.done.column("output_tokens"), nan=0.0)
     decode = (window.end - window.first) / 1e6
-    slowest = np.argsort(np.nan_to_num(decode, nan=0.0), kind="stable")[-max(10, round(0.025 * window.n)) :]
+    slowest = tail_of(np.nan_to_num(decode, nan=0.0))
     explains = float(np.minimum(found.slope_ms * tokens**2 / 2.0, np.nan_to_num(decode, nan=0.0))[slowest].mean())
     whole = float(np.nanmean(decode[slowest]))
     if explains < 50.0 or explains < CARRIES * whole:
@@ -101,7 +102,7 @@ def _of_all_text(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     ):
         return None
     decode = np.nan_to_num((window.end - window.first) / 1e6, nan=0.0)
-    slowest = np.argsort(decode, kind="stable")[-max(10, round(0.025 * window.n)) :]
+    slowest = tail_of(decode)
     explains = float(np.minimum(load.explains, decode)[slowest].mean())
     if explains < 50.0:
         return None

@@ -14,11 +14,13 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
 
-__all__ = ["retries_in_records"]
+__all__ = ["AMPLIFIED", "RISING", "retries_in_records"]
 
 Floats = NDArray[np.float64]
 AMPLIFIED: Final = 1.2
+"""Attempts a request from which repeats are a load of their own."""
 RISING: Final = 1.1
+"""So many times more attempts where, or when, more fails."""
 LEAST: Final = 50
 
 

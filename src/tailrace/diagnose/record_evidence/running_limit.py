@@ -10,13 +10,14 @@ from tailrace.diagnose.caps import counted_cap, running_cap
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.equal_work import company_of, pace_of
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.explained import of_the_tail
+from tailrace.diagnose.kv_cache import KV_ROOM
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["running_limit_in_records"]
 
 FLAT: Final = 1.35
 """The pace at the cap over the pace at half of it: so much is flat."""
-KV_ROOM: Final = 0.8
 PACE_ROOM: Final = 0.7
 QUEUE_SHARE: Final = 0.4
 LEAST: Final = 15
@@ -106,12 +107,11 @@ def running_limit_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | N
                 if bound
                 else []
             ),
-            Evidence(
-                f"the slowest requests lost {explains:.0f} of {window.tail_lost_ms:.0f} ms in the queue",
+            of_the_tail(
+                window,
+                explains,
                 "record:queue_engine_ns" if window.reported else "record:ttft_ns",
-                "explains_ms",
-                round(explains, 1),
-                "ms",
+                "in the queue",
             ),
         ],
         explains_ms=explains,

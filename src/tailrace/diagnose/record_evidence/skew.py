@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.explained import of_the_tail
 from tailrace.diagnose.replicas import LEAST, Replicas, replicas
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
@@ -94,13 +95,7 @@ def skew_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
                 round(high, 1),
                 "ms",
             ),
-            Evidence(
-                f"the slowest requests lost {explains:.0f} of {window.tail_lost_ms:.0f} ms there",
-                "record:backend",
-                "explains_ms",
-                round(explains, 1),
-                "ms",
-            ),
+            of_the_tail(window, explains, "record:backend", "there"),
         ],
         explains_ms=explains,
         relation=f"max in flight / mean = {served.in_flight[served.hot]:.1f} / {mean:.1f} = {served.skew:.2f} > "

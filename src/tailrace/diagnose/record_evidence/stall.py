@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.stop_pattern import StopKind, stop_pattern
-from tailrace.diagnose.stop_words import KV_FULL, device_idle, disproofs, head, stop_facts
+from tailrace.diagnose.stop_words import device_idle, disproofs, head, stop_facts
 from tailrace.model.finding import Finding
 
 __all__ = ["stall_in_timelines"]

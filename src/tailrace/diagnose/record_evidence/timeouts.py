@@ -8,12 +8,11 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.timer_ends import timer_ends
+from tailrace.diagnose.timer_ends import ENDED_BY_HOP, timer_ends
 from tailrace.model.finding import Evidence, Finding, Level
 
 __all__ = ["timeout_in_records"]
 
-GATEWAY_TIMEOUTS: Final = (408, 502, 504)
 TOLD: Final = 0.2
 
 
@@ -29,7 +28,7 @@ def timeout_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     budgets = sorted(set(every.column("budget")[rows].astype(str)) - {""})
     own = bool(budgets)
     # Streams that had begun are cut without a status; the others of the same age say whose timer it was.
-    told = own or bool(np.isin(status, GATEWAY_TIMEOUTS).mean() >= TOLD)
+    told = own or bool(np.isin(status, ENDED_BY_HOP).mean() >= TOLD)
     if not told:
         return None
     completed = window.done.ms("e2e")

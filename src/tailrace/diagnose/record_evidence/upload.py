@@ -8,12 +8,12 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.window import tail_of
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["upload_in_records"]
 
 SHARE: Final = 0.3
-SAME_LAG: Final = 0.5
 
 
 def upload_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
@@ -29,8 +29,7 @@ def upload_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     rows = np.flatnonzero(window.interactive)
     if not rows.size:
         return None
-    size = max(10, round(0.025 * rows.size))
-    slow = rows[np.argsort(ttft[rows], kind="stable")[-size:]]
+    slow = rows[tail_of(ttft[rows])]
     explains = float(late[slow].mean())
     excess = float((ttft[slow] - float(np.median(ttft[rows]))).mean())
     if explains < SHARE * max(excess, 1.0) or not cause.carries(evidence, explains):

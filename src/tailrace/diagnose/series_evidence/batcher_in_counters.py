@@ -16,6 +16,8 @@ __all__ = ["batcher_in_counters", "instances_in_counters"]
 
 NEAR: Final = (0.5, 1.3)
 """Mean wait / the batcher's delay: a request that opens a batch waits for all of it, one that fills it for none."""
+ROOM: Final = 0.3
+"""A device that is used less does little: the load is low, whatever the rate."""
 BUSY: Final = 0.5
 FULL: Final = 0.85
 IDLE: Final = 0.5
@@ -46,6 +48,12 @@ def _load(observed: Observed, mean: QueueMean) -> tuple[float | None, float | No
     return rate, busy, instances
 
 
+def _idle(observed: Observed) -> float | None:
+    """The highest use of the accelerator in the window, where it was looked at and is low."""
+    used = [float(np.nanmax(item.values)) for item in observed.of_series("gpu_util") if len(item)]
+    return max(used) if used and max(used) <= ROOM else None
+
+
 def batcher_in_counters(cause: Cause, observed: Observed) -> Finding | None:
     """At low load, requests wait about as long as the batcher was told to wait for more."""
     mean, delay = queue_mean(observed), _delay_ms(observed)
@@ -58,7 +66,8 @@ def batcher_in_counters(cause: Cause, observed: Observed) -> Finding | None:
     runs = observed.delta("executions")
     batch = mean.n / runs if runs else None
     missing = []
-    if busy is None:
+    idle = _idle(observed) if busy is None else None
+    if busy is None and idle is None:
         missing.append("the rate (window_s or offered_rps), to see that the load is low")
     if batch is None:
         missing.append("nv_inference_exec_count, to see that the batches stay small")
@@ -90,6 +99,9 @@ def batcher_in_counters(cause: Cause, observed: Observed) -> Finding | None:
     if batch is not None:
         evidence.append(Evidence(text=f"mean batch {batch:.2f}", source=mean.place, name="batch", value=batch))
         relation += f"; {mean.n:.0f}/{runs:.0f} = {batch:.2f} a batch"
+    if idle is not None:
+        evidence.append(Evidence(f"the device is used {idle:.0%} at most", "gpu_util", "gpu_util", idle))
+        relation += f"; device used {idle:.0%}"
     return cause.finding(
         statement=f"The batcher waits for requests that do not come: {queue} ms of queue where its window is "
         f"{window} ms"
@@ -107,7 +119,13 @@ def batcher_in_counters(cause: Cause, observed: Observed) -> Finding | None:
             "after.run && tailrace compare before.run after.run"
         ),
         missing=missing,
-        disproof_checked=[f"the server is busy {busy:.0%}" if busy is not None else "the load is not known"],
+        disproof_checked=[
+            f"the server is busy {busy:.0%}"
+            if busy is not None
+            else f"the device is used {idle:.0%} at most"
+            if idle is not None
+            else "the load is not known"
+        ],
         action=Action.TUNE,
         level=Level.SUSPECTED if missing else Level.CONSISTENT,
     )

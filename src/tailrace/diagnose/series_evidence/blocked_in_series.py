@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.limits import LOOP_LATE_MS
 from tailrace.diagnose.observed import Event, Observed, Series
+from tailrace.diagnose.series_evidence.jit_in_stacks import taken_in_the_stall
 from tailrace.diagnose.series_evidence.shared_gaps import SharedGaps, at_times, beat_of, shared_gaps
 from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 __all__ = ["blocked_in_series"]
 
-Floats = NDArray[np.float64]
-LAG_MS: Final = 100.0
-"""A loop that is late by so much was blocked."""
 OF_THE_LOOP: Final = frozenset({"tokenizer", "image", "audio", "grammar", "detokenizer"})
 ALONG: Final = 0.6
 """Correlation of the lag with what is being prepared from which on it is named."""
@@ -38,6 +36,8 @@ def blocked_in_series(cause: Cause, observed: Observed) -> Finding | None:
     """The loop's lag (or the round trip of a trivial page) is above 100 ms, at the stops that all streams share."""
     gaps = shared_gaps(observed)
     lag = _lag(observed, gaps)
+    if lag is not None and gaps is not None and gaps.axis == "chunks":
+        gaps = None  # two clocks: whether the loop lags at these stops is not known
     stacks = [
         event
         for event in observed.of_kind("stack")
@@ -45,17 +45,24 @@ def blocked_in_series(cause: Cause, observed: Observed) -> Finding | None:
         and event.attributes.get("main") == "yes"
         and event.attributes.get("state") == "active"
     ]
-    if lag is None and (gaps is None or not stacks):
+    if lag is None and not stacks:
         return None
-    if lag is not None and lag.at_stops is not None and lag.at_stops < LAG_MS:
+    inside = taken_in_the_stall(observed)[0]
+    frozen = observed.setting("all_streams_frozen")
+    if lag is None and gaps is None and (inside is False or (frozen is not None and frozen.value is False)):
+        return None  # a dump from another moment; or others went on
+    if lag is not None and lag.at_stops is not None and lag.at_stops < LOOP_LATE_MS:
         return None  # the loop was on time while the streams stood still
     if gaps is not None and lag is None and beat_of(gaps.at) is not None:
         return None  # on a beat: a collector's signature, and nobody looked at the loop
     missing = []
     if lag is None:
         missing.append("the loop's lag (timer drift, or the round trip of /health) during the stops")
-    if gaps is None:
+    if gaps is None and frozen is None:
         missing.append("chunk gaps of several streams, to see that all stop together")
+    if lag is None and gaps is None:
+        # The stack itself is what was seen of the loop, if it was seen while it was slow.
+        missing = missing[1:] if inside else ["that the dump was taken while it was slow", *missing[1:]]
     return _found(cause, observed, lag, gaps, stacks, missing)
 
 
@@ -65,7 +72,7 @@ def _lag(observed: Observed, gaps: SharedGaps | None) -> _Lag | None:
     for name in ("loop_lag", "health_rtt", "metrics_rtt"):
         for series in observed.of_series(name):
             values = np.nan_to_num(series.values, nan=0.0)
-            if not values.size or float(values.max()) <= LAG_MS or best is not None:
+            if not values.size or float(values.max()) <= LOOP_LATE_MS or best is not None:
                 continue
             row = int(np.argmax(values))
             stops = None
@@ -120,7 +127,7 @@ def _found(
                 unit="ms",
             )
         )
-        relation.append(f"{lag.worst:.0f} ms > {LAG_MS:.0f} ms")
+        relation.append(f"{lag.worst:.0f} ms > {LOOP_LATE_MS:.0f} ms")
         beside = _beside(observed, lag)
         if beside is not None:
             evidence.append(
@@ -145,12 +152,25 @@ def _found(
         )
         if lag is not None and lag.at_stops is not None:
             relation.append(f"lag {lag.at_stops:.0f} ms at the {gaps.at.size} common stops")
+    stall = observed.number("stall_s", "gap_s")
+    if lag is None and gaps is None:
+        parts.append("its main thread was busy when the dump was taken")
+        relation.append(f"main thread in {stacks[0].attributes.get('frame') or stacks[0].text}")
+        if observed.setting("all_streams_frozen") is not None:
+            evidence.append(
+                Evidence("all streams are said to stand still then", observed.source_of("all_streams_frozen"))
+            )
+        if stall is not None:
+            parts[-1] += f" (a stall of {stall:g} s)"
+            evidence.append(
+                Evidence(f"the stall lasts {stall:g} s", observed.source_of("stall_s", "gap_s"), "stall", stall, "s")
+            )
     evidence += [
         Evidence(text=f"the main thread stood in {event.text}", source=str(event.place), name="stack")
         for event in stacks[:3]
     ]
     named = next((str(event.attributes.get("class")) for event in stacks), "")
-    taken = observed.text("pyspy_taken_in_stall", "taken_in_stall").lower() in ("true", "1", "yes")
+    taken = taken_in_the_stall(observed)[0] is True
     level = Level.SUSPECTED if missing else Level.PROVEN if stacks and taken else Level.CONSISTENT
     return cause.finding(
         statement=f"The front end's event loop is blocked: {' and '.join(parts)}"
@@ -158,7 +178,7 @@ def _found(
         + ". While it does one request's work, no stream gets a token.",
         evidence=evidence,
         # A page that waits alone may wait behind requests: what it explains is known only beside the streams.
-        explains_ms=float(gaps.length_ms.max()) if gaps is not None else None,
+        explains_ms=float(gaps.length_ms.max()) if gaps is not None else stall * 1e3 if stall and lag is None else None,
         relation="; ".join(relation) or evidence[0].text,
         n=gaps.readings if gaps else len(lag.series) if lag else len(stacks),
         advice="Take tokenising, image and audio work off the loop (a pool of threads or processes; vLLM: "
@@ -175,6 +195,10 @@ def _found(
             f"the lag at the common stops is {lag.at_stops:.0f} ms"
             if lag is not None and lag.at_stops is not None
             else "lag and stops were not seen together"
+            if lag is not None or gaps is not None
+            else "the dump was taken while it was slow"
+            if taken
+            else "when the dump was taken is not known"
         ],
         action=Action.FIX,
         level=level,

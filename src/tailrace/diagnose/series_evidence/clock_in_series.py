@@ -9,17 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.clock_fall import AT_CAP, SERIES_FALL
+from tailrace.diagnose.commands import CLOCK_OVER_TIME
 from tailrace.diagnose.observed import Arm, Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import at_times
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["clock_in_series"]
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-FALL: Final = 0.05
-AT_CAP: Final = 0.98
 IDLE: Final = 0.05
+HOT_C: Final = 83.0
+"""Boards begin to slow down between 83 and 90 °C."""
+LESS: Final = 0.9
 LEAST: Final = 3
 _POWER: Final = ("sw_power_cap", "hw_power_brake")
 _HEAT: Final = ("sw_thermal", "hw_thermal")
@@ -137,10 +139,10 @@ def _fall(observed: Observed, clock: Series) -> _Fall | None:
             at_power |= at_times(power, clock) >= AT_CAP * at_times(limit, clock)
     limited = at_power | (by_heat if by_heat is not None else False)
     free = loaded & ~limited
-    high = float(np.quantile(values[free], 0.9)) if free.any() else float(np.nanmax(values[loaded]))
+    high = float(np.quantile(values[free], 0.9, method="higher")) if free.any() else float(np.nanmax(values[loaded]))
     row = int(np.flatnonzero(loaded)[int(np.argmin(values[loaded]))])
     low = float(values[row])
-    if low > (1 - FALL) * high:
+    if low > (1 - SERIES_FALL) * high:
         return None
     return _Fall(clock.labels.get("gpu", ""), clock, high, low, at_power & loaded, by_heat, loaded, row)
 
@@ -160,9 +162,26 @@ def _fits(fall: _Fall, observed: Observed, *, heat: bool) -> bool:
         return False
     seen = at_times(temperature, fall.clock)
     known = fall.loaded & np.isfinite(seen)
+    if _held_at_heat(observed, fall, seen, low):
+        return True
     if known.sum() < 4 or np.ptp(seen[known]) < 8 or float(np.nanmax(seen)) < 75:
         return False
     return float(np.corrcoef(seen[known], fall.clock.values[known])[0, 1]) <= -0.8
+
+
+def _held_at_heat(observed: Observed, fall: _Fall, seen: NDArray[np.float64], low: Mask) -> bool:
+    """A device at its thermal limit holds its temperature there and draws less: at a power limit it would draw as much
+    as ever.
+    """
+    power = _of(observed, "power", fall.clock)
+    if power is None or not bool(np.isfinite(seen[low]).all()):
+        return False
+    draw = at_times(power, fall.clock)
+    rest = fall.loaded & ~low
+    if not rest.any():
+        return False
+    hot = float(np.median(seen[low])) >= max(HOT_C, float(np.nanmedian(seen[rest])))
+    return hot and float(np.nanmedian(draw[low])) <= LESS * float(np.nanmax(draw[fall.loaded]))
 
 
 def _slower(observed: Observed) -> tuple[str, str, float] | None:
@@ -274,11 +293,7 @@ def _found(cause: Cause, observed: Observed, fall: _Fall, *, heat: bool) -> Find
         price="A lower power limit costs speed at all times; cooling costs money."
         if heat
         else "More power and heat, or a longer queue for prefills.",
-        verify=(
-            "tailrace diagnose gpu.csv  # nvidia-smi "
-            "--query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,clocks_event_reasons.active "
-            "--format=csv -l 1 > gpu.csv, during the same load"
-        ),
+        verify=CLOCK_OVER_TIME,
         missing=missing,
         disproof_checked=[
             "the clock is not flat",

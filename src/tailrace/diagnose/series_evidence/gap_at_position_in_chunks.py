@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed, Rows
@@ -13,13 +12,15 @@ from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["gap_at_position_in_chunks"]
 
-Floats = NDArray[np.float64]
 LONG_MS: Final = 500.0
 TIMES: Final = 10.0
 LEAST: Final = 3
 NEAR: Final = 0.02
 MOST_STOPS: Final = 1000
 """The longest ones are compared with each other, pair by pair."""
+MOMENT_MS: Final = 30.0
+MOMENT: Final = 0.1
+NEARLY_ALL: Final = 0.8
 PLACES: Final = ("text_offset", "output_position", "chunk")
 
 
@@ -39,6 +40,8 @@ def gap_at_position_in_chunks(cause: Cause, observed: Observed) -> Finding | Non
             continue
         streams, stops = _stops(rows, place)
         group = _together(stops)
+        if _at_one_moment(rows, streams, group):
+            continue  # they stop at one moment: what is generated at that place need not be why
         if len(group) < LEAST or len(group) < 0.5 * len({stop.stream for stop in stops}):
             continue
         return _found(cause, rows, place, streams, group)
@@ -65,6 +68,21 @@ def _stops(rows: Rows, place: str) -> tuple[int, list[_Stop]]:
     return streams, sorted(out, key=lambda stop: -stop.gap_ms)[:MOST_STOPS]
 
 
+def _at_one_moment(rows: Rows, streams: int, group: list[_Stop]) -> bool:
+    """Whether the stops end within a fraction of their length: then time binds them, not the text. Where the streams
+    began together too (or each counts from its own beginning), only a stop of nearly all of them is one in time.
+    """
+    if len(group) < LEAST:
+        return False
+    at = rows.numbers("t_upstream_ms") if rows.has("t_upstream_ms") else rows.numbers("t_client_ms")
+    within = max(MOMENT_MS, MOMENT * min(stop.gap_ms for stop in group))
+    members = rows.members("req")
+    begun = np.array([np.nanmin(at[members[stop.stream]]) for stop in group])
+    apart = float(np.ptp(begun)) > within
+    alike = float(np.ptp(at[[stop.row for stop in group]])) <= within
+    return alike and (apart or len(group) >= NEARLY_ALL * streams)
+
+
 def _together(stops: list[_Stop]) -> list[_Stop]:
     """The largest group of stops at one place, one a stream."""
     best: list[_Stop] = []
@@ -83,7 +101,7 @@ def _found(cause: Cause, rows: Rows, place: str, streams: int, group: list[_Stop
     low, high = min(stop.gap_ms for stop in group) / 1e3, max(stop.gap_ms for stop in group) / 1e3
     spot = f"{float(np.median([stop.place for stop in group])):.0f}"
     words = {"text_offset": "character", "output_position": "token", "chunk": "chunk"}[place]
-    line = f"{rows.place.source}:{int(rows.lines[group[0].row])}" if rows.lines is not None else str(rows.place)
+    line = str(rows.line_of(group[0].row))
     text = next((stop.text for stop in group if stop.text), "")
     missing = [] if place != "chunk" else ["the text offset of each chunk: chunks are not characters"]
     if not text:

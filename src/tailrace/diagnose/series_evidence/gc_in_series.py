@@ -157,14 +157,14 @@ def _whence(observed: Observed, series: Series) -> str:
 
 def _by_beat(cause: Cause, observed: Observed) -> Finding | None:
     gaps = shared_gaps(observed)
-    if gaps is None or gaps.axis != "time":
+    if gaps is None or gaps.axis not in ("time", "chunks"):
         return None
     beat = beat_of(gaps.at)
     if beat is None:
         return None
     missing, checked = [], []
     running = next((item for item in observed.of_series("running") if item.axis == "time" and len(item) > 3), None)
-    if running is None:
+    if running is None or gaps.axis == "chunks":
         missing.append("running requests over the same time, to see that the stops do not follow the batch")
     else:
         inside = np.isin(running.at, gaps.at)

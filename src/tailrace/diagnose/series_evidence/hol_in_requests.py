@@ -12,6 +12,7 @@ from tailrace.diagnose.observed import Observed, Rows
 from tailrace.diagnose.shorter_prompts import shorter_prompts
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.stats.quantiles import needed, supported
+from tailrace.stats.rank_correlation import spearman
 
 __all__ = ["Split", "hol_in_requests", "split_by_length"]
 
@@ -25,6 +26,12 @@ ALONG: Final = 0.6
 """Rank correlation of the short ones' time to the first token with the tokens ahead of them."""
 WAITED: Final = 3.0
 """The short ones must be so many times slower than what their own tokens take at the rate seen."""
+GAP: Final = 1.5
+"""Between the longest short prompt and the shortest long one: lengths without a hole are one class."""
+LEAST_MS: Final = 200.0
+"""Without stamps: the slowest short ones are so much slower than the fastest, or nobody waited …"""
+LATE_MS: Final = 2000.0
+"""… unless even the fastest of them is so late that all must have."""
 
 
 class Split(NamedTuple):
@@ -37,11 +44,12 @@ class Split(NamedTuple):
 
 
 def split_by_length(tokens: Floats) -> Split | None:
-    """At the widest gap (as a ratio) between neighbours; `None` where no two classes of three are so far apart."""
+    """At the widest gap (as a ratio) between neighbours; `None` where none is wide, or a class has below three."""
     known = np.unique(tokens[np.isfinite(tokens) & (tokens > 0)])
-    if known.size < 2:
+    ratios = known[1:] / known[:-1]
+    if not ratios.size or float(ratios.max()) < GAP:
         return None
-    place = int(np.argmax(known[1:] / known[:-1]))
+    place = int(np.argmax(ratios))
     with np.errstate(invalid="ignore"):
         short, long = tokens <= known[place], tokens >= known[place + 1]
     if min(short.sum(), long.sum()) < LEAST:
@@ -64,10 +72,7 @@ def _of(cause: Cause, rows: Rows) -> Finding | None:
     ok = np.array([status == "ok" for status in rows.texts("status")], dtype=bool)
     fine = ok & np.isfinite(ttft) & (ttft >= 0)
     split = split_by_length(np.where(fine, tokens, np.nan))
-    if split is None:
-        return None
-    arms = set(rows.texts("arm"))
-    if len(arms) > 1:
+    if split is None or len(set(rows.texts("arm"))) > 1:
         return None
     short, long = ttft[split.short], ttft[split.long]
     p = 0.99 if supported(0.99, min(short.size, long.size)) else 1.0
@@ -79,6 +84,9 @@ def _of(cause: Cause, rows: Rows) -> Finding | None:
         rate, drained = _drain(rows, fine)
     else:
         missing.append("when each request was sent, to see how much was ahead of the short ones")
+        quick = float(short.min())
+        if quick < LATE_MS and slow_short < max(WAITED * quick, quick + LEAST_MS):
+            return None  # none of the short ones waited
     alike = slow_short >= ALIKE * slow_long
     along = _rank(ttft[split.short], ahead[split.short]) if ahead is not None else None
     if not alike and (along is None or along < ALONG):
@@ -128,11 +136,10 @@ def _drain(rows: Rows, fine: Mask) -> tuple[float | None, tuple[float, float] | 
 
 
 def _rank(one: Floats, other: Floats) -> float | None:
-    """Spearman's correlation; `None` where one of them does not vary."""
+    """Spearman's correlation; `None` for too few requests, or where one of them does not vary."""
     if one.size < LEAST + 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    ranks = [np.argsort(np.argsort(values)).astype(float) for values in (one, other)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    return spearman(one, other)
 
 
 def _found(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.engine_settings import KV_CAPACITY, RUNNING_LIMIT
+from tailrace.diagnose.kv_cache import KV_CLEAR, KV_FULL
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["preempted_in_scrapes"]
-
-FULL: Final = 0.98
-ROOM: Final = 0.90
 
 
 class _Gauge(NamedTuple):
@@ -51,9 +50,9 @@ def preempted_in_scrapes(cause: Cause, observed: Observed) -> Finding | None:
     )
     if known and not delta:
         return None
-    full = kv is not None and kv.value >= FULL
+    full = kv is not None and kv.value >= KV_FULL
     stuck = full and waiting is not None and waiting.value > 0
-    if not known and not stuck and not (lifetime and kv is not None and kv.value >= ROOM):
+    if not known and not stuck and not (lifetime and kv is not None and kv.value >= KV_CLEAR):
         return None
     return _found(cause, observed, float(delta or 0.0) if known else None, lifetime, (kv, running, waiting))
 
@@ -101,17 +100,19 @@ def _found(
                 Evidence(text=f"{name} {found.value:.0f}", source=found.place, name=name, value=found.value)
             )
     fits, relation = _fits(observed, kv, running, evidence, missing)
-    limit = observed.number("max_num_seqs", "max_concurrency", "concurrency")
+    limit = observed.number(*RUNNING_LIMIT, "max_concurrency", "concurrency")
     head = f"{delta:.0f} preemptions" if delta is not None else f"the KV cache at {usage}"
     stuck = (
-        f" Running stays at {running.value:.0f}" if running is not None and kv is not None and kv.value >= ROOM else ""
+        f" Running stays at {running.value:.0f}"
+        if running is not None and kv is not None and kv.value >= KV_CLEAR
+        else ""
     )
     if stuck and limit and limit > (running.value if running else 0):
         stuck += f" of the {limit:.0f} that may run"
         evidence.append(
             Evidence(
                 text=f"{limit:.0f} may run or are sent at once",
-                source=observed.source_of("max_num_seqs", "max_concurrency", "concurrency"),
+                source=observed.source_of(*RUNNING_LIMIT, "max_concurrency", "concurrency"),
                 name="limit",
                 value=limit,
             )
@@ -128,7 +129,7 @@ def _found(
         relation="; ".join(
             [
                 *([relation] if relation else []),
-                f"preemptions {delta:.0f} > 0" if delta is not None else f"KV {usage} >= 98 %",
+                f"preemptions {delta:.0f} > 0" if delta is not None else f"KV {usage} >= {KV_FULL * 100:.0f} %",
             ]
         ),
         n=int(observed.delta("finished") or 0),
@@ -160,7 +161,7 @@ def _fits(
     observed: Observed, kv: _Gauge | None, running: _Gauge | None, evidence: list[Evidence], missing: list[str]
 ) -> tuple[float | None, str]:
     """How many requests the cache holds, from its size and what those that run hold; and the arithmetic."""
-    capacity = observed.number("kv_capacity_tokens", "kv_tokens", "num_gpu_blocks_tokens")
+    capacity = observed.number(*KV_CAPACITY, "num_gpu_blocks_tokens")
     if capacity is None:
         blocks, size = observed.number("num_gpu_blocks"), observed.number("kv_block_tokens", "block_size")
         capacity = blocks * size if blocks and size else None
@@ -170,12 +171,12 @@ def _fits(
     evidence.append(
         Evidence(
             text=f"the KV cache holds {capacity:.0f} tokens",
-            source=observed.source_of("kv_capacity_tokens", "kv_tokens", "num_gpu_blocks"),
+            source=observed.source_of(*KV_CAPACITY, "num_gpu_blocks"),
             name="kv_capacity_tokens",
             value=capacity,
         )
     )
-    if running is None or not running.value or kv is None or kv.value < ROOM:
+    if running is None or not running.value or kv is None or kv.value < KV_CLEAR:
         return None, ""
     each = f"{capacity * kv.value / running.value:.0f}"
     words = f"{capacity:.0f} tokens x {kv.value:.3g} / {running.value:.0f} = {each} tokens a request; "

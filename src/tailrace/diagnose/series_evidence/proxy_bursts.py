@@ -13,11 +13,12 @@ from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["Path", "paths_in", "proxy_bursts"]
 
-Floats = NDArray[np.float64]
 BUFFERS: Final = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
 """Sizes that proxies and libraries have (nginx' buffers are a page or two, 4 or 8 KiB, times their number)."""
 TOGETHER_MS: Final = 20.0
 """Chunks that come so near to each other were sent together, if the sender's own gaps are longer."""
+INSTANT_MS: Final = 1.0
+"""No engine makes a chunk of one stream in less: a stream that is faster as a whole was sent at once."""
 LEAST_CHUNKS: Final = 12
 LEAST_IN_BURST: Final = 3.0
 EVEN: Final = 0.25
@@ -101,7 +102,10 @@ def _path(rows: Rows, arm: str, streams: list[NDArray[np.int64]]) -> Path | None
         known = bool(np.isfinite(went).all())
         sent_gaps += list(np.diff(went)) if known else []
         usual = float(np.median(np.diff(went))) if known else float("nan")
-        near = TOGETHER_MS if not usual > 0 else min(TOGETHER_MS, 0.2 * usual)
+        # Whose own gaps nobody stamped was as fast as the stream was on the whole.
+        pace = usual if usual > 0 else float(read[-1] - read[0]) / (mine.size - 1)
+        at_one_instant = not usual > 0 and pace <= INSTANT_MS
+        near = TOGETHER_MS if at_one_instant or pace <= 0 else min(TOGETHER_MS, 0.2 * pace)
         starts = np.concatenate([[0], np.flatnonzero(gap > near) + 1, [mine.size]])
         counts = np.diff(starts)
         whole = counts[:-1] if counts.size > 1 else counts
@@ -110,11 +114,10 @@ def _path(rows: Rows, arm: str, streams: list[NDArray[np.int64]]) -> Path | None
         periods += list(np.diff(begins))
         spans.append(float(went[-1] - went[0]) if known else float(read[-1] - read[0]))
         firsts.append(float(read[0] - went[0]) if known else float(read[0]))
-        at_once.append(counts.size == 1 and (not known or bool(read[0] >= went[-1])))
+        at_once.append(counts.size == 1 and (at_one_instant if not known else bool(read[0] >= went[-1])))
         if not line and counts.max() >= LEAST_IN_BURST:
             place = int(starts[int(np.argmax(counts))])
-            row = int(mine[place])
-            line = f"{rows.place.source}:{int(rows.lines[row])}" if rows.lines is not None else rows.place.source
+            line = str(rows.line_of(int(mine[place])))
     if not spans:
         return None
     period = float(np.median(periods)) if periods else float("nan")

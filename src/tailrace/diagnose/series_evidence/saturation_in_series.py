@@ -7,26 +7,27 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.engine_settings import RUNNING_LIMIT
+from tailrace.diagnose.kv_cache import KV_FULL, KV_ROOM, thrown_out
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import at_times
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
-__all__ = ["saturation_in_series"]
+__all__ = ["over_engines", "saturation_in_series"]
 
 LEAST: Final = 3
 """Readings with a queue."""
 MOST_OF: Final = 0.6
 """Of the readings must have a queue."""
 FLAT: Final = 0.15
-KV_FULL: Final = 0.95
 STANDS: Final = 0.1
 """Of the most that came out: less than this while requests wait, and nothing is served."""
 
 
 def saturation_in_series(cause: Cause, observed: Observed) -> Finding | None:  # noqa: PLR0911  (one disproof each)
     """Waiting above 0 through the window, running at its plateau, the KV cache with room, no preemption."""
-    waiting = _total(observed, "waiting")
-    running = _total(observed, "running")
+    waiting = over_engines(observed, "waiting")
+    running = over_engines(observed, "running")
     if waiting is None or running is None:
         return None
     queued = np.flatnonzero(np.nan_to_num(waiting.values, nan=0.0) > 0)
@@ -41,13 +42,14 @@ def saturation_in_series(cause: Cause, observed: Observed) -> Finding | None:  #
         return None
     kv = max((float(np.nanmax(item.values)) for item in observed.of_series("kv_usage") if len(item)), default=None)
     preempted = observed.delta("preemptions")
-    thrown_out = preempted or observed.of_kind("preempted") or observed.of_kind("retracted")
-    made = _total(observed, "output_tok_s")
+    made = over_engines(observed, "output_tok_s")
     if made is not None:
         usual, then = float(np.nanmax(made.values)), np.nan_to_num(at_times(made, waiting)[queued])
         if float(np.median(then)) <= STANDS * usual:
             return None  # nothing is served meanwhile: it stands still
-    if thrown_out or (kv is not None and kv >= KV_FULL):
+    if _stands_at_last(observed):
+        return None  # the counter of tokens stood still in the last window: it is no rate that lacks
+    if preempted or thrown_out(observed) or (kv is not None and kv >= KV_FULL):
         return None  # memory limits it, not the rate
     depth = float(np.nanmedian(waiting.values[queued]))
     if depth < 0.1 * plateau and depth < 2:
@@ -55,7 +57,14 @@ def saturation_in_series(cause: Cause, observed: Observed) -> Finding | None:  #
     return _found(cause, observed, waiting, running, plateau, depth, kv, several=several)
 
 
-def _total(observed: Observed, name: str) -> Series | None:
+def _stands_at_last(observed: Observed) -> bool:
+    """Whether no engine counted a token in the last window between scrapes."""
+    made = [item for item in observed.of_counter("output_tokens") if not item.lifetime]
+    last = max((item.order for item in made), default=-1)
+    return bool(made) and all(item.delta == 0 for item in made if item.order == last)
+
+
+def over_engines(observed: Observed, name: str) -> Series | None:
     """A gauge over all its engines, where they were read at the same moments."""
     found = [item for item in observed.of_series(name) if item.axis in ("time", "scrape") and len(item)]
     if not found:
@@ -88,7 +97,7 @@ def _found(
     *,
     several: bool,
 ) -> Finding:
-    limit = observed.number("max_num_seqs", "max_running_requests")
+    limit = observed.number(*RUNNING_LIMIT)
     growth = float(waiting.values[-1] - waiting.values[0]) if several else 0.0
     rising = _tpot_rises(observed)
     missing = []
@@ -128,12 +137,12 @@ def _found(
         evidence.append(
             Evidence(
                 text=f"at most {limit:.0f} may run at once (max_num_seqs)",
-                source=observed.source_of("max_num_seqs", "max_running_requests"),
+                source=observed.source_of(*RUNNING_LIMIT),
                 name="max_num_seqs",
                 value=limit,
             )
         )
-    tune = at_limit and kv is not None and kv < 0.8 and rising is not True
+    tune = at_limit and kv is not None and kv < KV_ROOM and rising is not True
     advice = (
         f"The limit of {limit:.0f} is reached while the KV cache has room: raise max_num_seqs and watch TPOT before "
         "anything "
@@ -153,7 +162,7 @@ def _found(
         explains_ms=None,
         relation=f"waiting {queue} > 0 at running {plateau:.0f}"
         + (f" of {limit:.0f}" if limit is not None else "")
-        + (f", KV {kv * 100:.0f} % < 95 %" if kv is not None else ""),
+        + (f", KV {kv * 100:.0f} % < {KV_FULL * 100:.0f} %" if kv is not None else ""),
         n=len(waiting),
         advice=advice,
         price="A higher cap raises ITL a little; shedding refuses requests; a replica costs money and takes minutes "

@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.observed import Observed, Series
+from tailrace.diagnose.observed import Observed, Rows, Series
+from tailrace.diagnose.series_evidence.stops_in_chunks import stops_in_chunks
 
 __all__ = ["Beat", "SharedGaps", "at_times", "beat_of", "shared_gaps"]
 
@@ -34,6 +35,7 @@ class SharedGaps(NamedTuple):
     """Stops that one stream alone has."""
     readings: int
     axis: str
+    """As of a series; `chunks` where they are of a table of chunks, whose clock need not be that of any series."""
     line: str
 
 
@@ -47,10 +49,12 @@ class Beat(NamedTuple):
 
 
 def shared_gaps(observed: Observed) -> SharedGaps | None:
-    """Of the series of gaps by stream; `None` with fewer than two streams over one axis, or no common stop."""
+    """Of the series of gaps by stream, else of a table of chunks; `None` with fewer than two streams over one axis, or
+    no common stop.
+    """
     found = [series for series in observed.of_series("chunk_gap") if series.labels.get("stream") and len(series) >= 4]
     if len(found) < 2:
-        return None
+        return next((gaps for rows in observed.table("chunks") if (gaps := _of_chunks(rows)) is not None), None)
     axis = found[0]
     table = np.array([at_times(series, axis) for series in found])
     usual = float(np.nanmedian(table))
@@ -70,6 +74,24 @@ def shared_gaps(observed: Observed) -> SharedGaps | None:
         readings=int(axis.at.size),
         axis=axis.axis,
         line=str(axis.line_of(int(rows[0]))),
+    )
+
+
+def _of_chunks(rows: Rows) -> SharedGaps | None:
+    """The stops of a table in which streams began at other times."""
+    stops = stops_in_chunks(rows)
+    if stops is None or not stops.together:
+        return None
+    first = int(stops.rows[0])
+    return SharedGaps(
+        streams=stops.streams,
+        at=stops.begin / 1e3,
+        length_ms=stops.length_ms,
+        usual_ms=stops.usual_ms,
+        alone=stops.alone,
+        readings=len(rows),
+        axis="chunks",
+        line=str(rows.line_of(first)),
     )
 
 

@@ -64,7 +64,7 @@ def _falls_behind(stream: _Stream) -> bool:
 def _found(cause: Cause, rows: Rows, slow: list[_Stream], in_time: list[_Stream]) -> Finding | None:
     worst = max(slow, key=lambda one: float(one.lag[-1]))
     missing, checked = [], []
-    place = rows.place.source if rows.lines is None else f"{rows.place.source}:{int(rows.lines[worst.row])}"
+    place = str(rows.line_of(worst.row))
     last, first = float(worst.lag[-1]), float(worst.lag[0])
     if in_time:
         usual = float(np.median([one.gap for one in in_time]))
@@ -100,7 +100,7 @@ def _found(cause: Cause, rows: Rows, slow: list[_Stream], in_time: list[_Stream]
         advice="Look at that client (its buffer, its network, rendering while it reads) or send it less: coalesce "
         "chunks for slow readers, cap its answers, and bound the gateway's buffer for it. The engine is not to blame.",
         price="None at the server.",
-        verify="tailrace diagnose chunks.csv, after the client was changed",
+        verify="tailrace diagnose chunks.csv  # after the client was changed",
         missing=missing,
         rivals=["GW_PROXY_BUFFERING"] if missing else [],
         disproof_checked=checked,

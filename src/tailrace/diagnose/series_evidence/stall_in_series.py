@@ -7,9 +7,11 @@ from typing import Final
 import numpy as np
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.limits import LOOP_LATE_MS
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.series_evidence.jit_in_stacks import taken_in_the_stall
-from tailrace.diagnose.series_evidence.shared_gaps import at_times, beat_of, shared_gaps
+from tailrace.diagnose.series_evidence.shared_gaps import SharedGaps, at_times, beat_of, shared_gaps
+from tailrace.diagnose.series_evidence.stops_in_chunks import stops_in_chunks
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["stall_in_series"]
@@ -17,16 +19,24 @@ __all__ = ["stall_in_series"]
 MOST: Final = 0.7
 FEWER: Final = 0.4
 LEAST: Final = 3
+MANY: Final = 3
+"""Streams that must stop together where nothing else tells that it is the engine."""
 FEWEST: Final = 2
 """Where a stack taken in a stop says what the engine did."""
 
 
 def stall_in_series(cause: Cause, observed: Observed) -> Finding | None:
-    """Common stops lie where running changes, and running changes seldom elsewhere."""
+    """Common stops lie where running changes, and running changes seldom elsewhere; or what is missing to tell why
+    streams that began together all stop together.
+    """
     gaps = shared_gaps(observed)
+    return _moment_or_place(cause, observed) if gaps is None else _at_changes(cause, observed, gaps)
+
+
+def _at_changes(cause: Cause, observed: Observed, gaps: SharedGaps) -> Finding | None:
     running = next((item for item in observed.of_series("running") if len(item) >= 6), None)
     stack = _stack(observed)
-    if gaps is None or running is None or running.axis != gaps.axis or gaps.at.size < (LEAST if not stack else FEWEST):
+    if running is None or running.axis != gaps.axis or gaps.at.size < (LEAST if not stack else FEWEST):
         return None
     if beat_of(gaps.at) is not None or observed.of_kind("jit"):
         return None
@@ -35,7 +45,7 @@ def stall_in_series(cause: Cause, observed: Observed) -> Finding | None:
     for name in ("loop_lag", "health_rtt"):
         lag = next((item for item in observed.of_series(name) if len(item)), None)
         stops = Series(name="stops", axis=gaps.axis, at=gaps.at, values=gaps.length_ms)
-        if lag is not None and float(np.nanmedian(at_times(lag, stops))) > 100.0:
+        if lag is not None and float(np.nanmedian(at_times(lag, stops))) > LOOP_LATE_MS:
             return None  # the loop was blocked
     changed = running.at[1:][np.abs(np.diff(running.values)) > 0]
     inside = np.isin(gaps.at, changed)
@@ -86,6 +96,22 @@ def stall_in_series(cause: Cause, observed: Observed) -> Finding | None:
         action=Action.COLLECT,
         level=Level.CONSISTENT if stack and idle else Level.SUSPECTED,
     )
+
+
+def _moment_or_place(cause: Cause, observed: Observed) -> Finding | None:
+    """Streams that began together and all stand still together: what is missing to tell why."""
+    for rows in observed.table("chunks"):
+        stops = stops_in_chunks(rows)
+        if stops is not None and not stops.together and stops.streams >= MANY and observed.table("chunks") == [rows]:
+            longest = float(stops.length_ms.max())
+            many = f"{stops.begin.size} stops" if stops.begin.size > 1 else "a stop"
+            return cause.insufficient(
+                f"why all {stops.streams} streams stand still together ({many} of up to {longest:.0f} ms, usual gap "
+                f"{stops.usual_ms:.0f} ms): they began together, so the moment and the place of the text are one. "
+                "Streams that begin at other times would tell them apart; a stack dump of the engine in such a stop, "
+                "the loop's lag and the engine's log of that moment name it"
+            )
+    return None
 
 
 def _stack(observed: Observed) -> str:

@@ -8,37 +8,22 @@ from typing import Final
 from tailrace.diagnose.arms.asked import figure, said
 from tailrace.diagnose.arms.pairs import pairs
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.commands import CPU_STAT_TWICE
+from tailrace.diagnose.limits import THROTTLED
 from tailrace.diagnose.observed import Counter, Observed
 from tailrace.diagnose.readers.cpu_stat import deltas_of
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
-__all__ = ["throttled", "throttling_words"]
+__all__ = ["throttled"]
 
-SHARE: Final = 0.10
 LEAST_PERIODS: Final = 20
 SLOWER: Final = 1.3
 _FREE: Final = re.compile(r"\b(?:no|without|un)[ -]?(?:cpu )?(?:quota|limit)|unlimited", re.IGNORECASE)
-MOSTLY: Final = 0.5
-"""From this share the limit is what the processes meet as a rule, whatever window one looks at."""
 
 
 def _counted(observed: Observed, name: str) -> Counter | None:
     found = deltas_of(observed.of_counter(name))
     return found[-1] if found else None
-
-
-def throttling_words(observed: Observed) -> Evidence | None:
-    """What `cpu.stat` says, as evidence; `None` where nobody gave it. All zero clears nothing."""
-    periods, stopped = _counted(observed, "nr_periods"), _counted(observed, "nr_throttled")
-    if stopped is None:
-        return None
-    count = stopped.last - stopped.first
-    if periods is None or not periods.last - periods.first:
-        text = f"nr_throttled {count:.0f} with nr_periods 0: no CPU quota is set, which does not clear the CPU"
-    else:
-        whole = periods.last - periods.first
-        text = f"throttled in {count:.0f} of {whole:.0f} periods"
-    return Evidence(text=text, source=str(stopped.place), name="nr_throttled", value=count)
 
 
 def _with_and_without(observed: Observed) -> bool:
@@ -60,24 +45,20 @@ def throttled(cause: Cause, observed: Observed) -> Finding | None:
     if periods is None or stopped is None:
         return None
     whole, count = periods.last - periods.first, stopped.last - stopped.first
-    if whole < LEAST_PERIODS or count < 0 or count / whole <= SHARE:
+    if whole < LEAST_PERIODS or count < 0 or count / whole <= THROTTLED:
         return None
     share = f"{count / whole:.0%}"
     missing, checked = [], ["all zero would not have cleared the CPU: without a quota nothing is counted"]
-    mostly = count / whole >= MOSTLY
     if periods.lifetime and not _with_and_without(observed):
-        since = "one cpu.stat counts since the container's start"
-        if mostly:
-            checked.append(f"{since}: stopped in most of its periods, so in most of any long window")
-        else:
-            missing.append(f"a second cpu.stat from the end of the slow window: {since}")
+        # However large the share is: most of a container's life need not be the slow minutes of it.
+        missing.append(
+            "a second cpu.stat from the end of the slow window: one cpu.stat counts since the container's start"
+        )
     slow = any(
         arm.quoted(name, "mean", "p50", "") is not None for arm in observed.arms for name in ("itl", "tpot")
     ) or any(observed.of_histogram(name) or observed.of_series(name) for name in ("itl", "tpot"))
-    if not slow and not mostly:
+    if not slow:
         missing.append("ITL or TPOT of the same window, to see that tokens are late by it")
-    elif not slow:
-        checked.append("by how much tokens are late is not in the evidence: no ITL or TPOT of that time")
     held = _counted(observed, "throttled")
     evidence = [
         Evidence(
@@ -107,16 +88,13 @@ def throttled(cause: Cause, observed: Observed) -> Finding | None:
         "wait for the next period, whatever the accelerator does.",
         evidence=[*evidence, Evidence(text=f"{share} of the periods", source=str(stopped.place), name="share")],
         explains_ms=None,
-        relation=f"{count:.0f}/{whole:.0f} = {share} > {SHARE:.0%}{each}",
+        relation=f"{count:.0f}/{whole:.0f} = {share} > {THROTTLED:.0%}{each}",
         n=int(whole),
         advice="Raise the CPU limit (or drop it and keep the request), or run fewer threads than the quota"
         + (f" of {quota:g} cores" if quota else "")
         + " has (OMP_NUM_THREADS, tokenizer and API workers).",
         price="CPU that neighbours then do not have.",
-        verify=(
-            "tailrace diagnose before.stat after.stat  # cat /sys/fs/cgroup/cpu.stat before and after "
-            "the same load: nr_throttled stands still"
-        ),
+        verify=CPU_STAT_TWICE,
         missing=missing,
         disproof_checked=checked,
         action=Action.FIX,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.observed import Arm, Observed, Series
-from tailrace.diagnose.observed.vocabulary import in_unit
+from tailrace.diagnose.observed.vocabulary import in_unit, unit_in_name
 from tailrace.diagnose.trend import Trend, trend
 
 __all__ = ["Growth", "growths"]
@@ -77,9 +77,8 @@ def growths(observed: Observed) -> list[Growth]:
     for series in observed.series:
         if series.axis not in {"session_age", "time"}:
             continue
-        plain = _plain(series.name)
-        unit = series.unit or _unit_of(series.name)
-        scale = in_unit(1.0, unit, "ms")
+        plain, unit = unit_in_name(series.name.lower())
+        scale = in_unit(1.0, series.unit or unit or "ms", "ms")
         if plain not in SERVICE | WAITED or scale is None:
             continue
         what = "service time of a chunk" if plain in SERVICE else plain.replace("_", " ")
@@ -105,7 +104,7 @@ def _of_arms(observed: Observed) -> list[Growth]:
         values = np.array([row[1] for row in rows])
         line = trend(ages, values)
         if line is not None:
-            waits = _plain(name) in WAITED
+            waits = unit_in_name(name.lower())[0] in WAITED
             places = str(rows[0][2].place), str(rows[-1][2].place)
             what = name.replace("_", " ")
             out.append(Growth(what, waits, ages, values, line, "unknown", 0.0, "", *places))
@@ -134,18 +133,6 @@ def _backlogs(observed: Observed) -> list[Growth]:
                     found = _growth(observed, received, behind, "backlog", waits=True)
                     out += [found] if found is not None else []
     return out
-
-
-def _plain(name: str) -> str:
-    plain = name.lower()
-    for ending in ("_ms", "_s", "_us"):
-        if plain.endswith(ending):
-            return plain.removesuffix(ending)
-    return plain
-
-
-def _unit_of(name: str) -> str:
-    return next((unit for unit in ("ms", "us", "s") if name.lower().endswith(f"_{unit}")), "ms")
 
 
 def _growth(observed: Observed, series: Series, values: Floats, what: str, *, waits: bool) -> Growth | None:

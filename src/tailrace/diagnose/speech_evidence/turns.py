@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.observed import Arm, Observed, Place, Rows
-from tailrace.diagnose.observed.vocabulary import in_unit
+from tailrace.diagnose.observed.vocabulary import in_unit, unit_in_name
 
 __all__ = ["COLUMNS", "Turns", "turns_of"]
 
@@ -83,8 +83,9 @@ def turns_of(observed: Observed) -> list[Turns]:
         source = series.place.source
         if source in axes and len(axes[source]) != len(series):
             continue
-        name = _column(series.name)
-        scale = in_unit(1.0, series.unit or _unit_of(series.name), "ms")
+        plain, unit = unit_in_name(series.name.lower())
+        name = _column(plain)
+        scale = in_unit(1.0, series.unit or unit or "ms", "ms")
         if not name or scale is None:
             continue
         axes.setdefault(source, series.at)
@@ -134,15 +135,8 @@ def _cells(arm: Arm) -> dict[str, float]:
     return out
 
 
-def _column(name: str) -> str:
-    plain = name.lower()
-    for ending in ("_ms", "_s", "_us", "_ns"):
-        plain = plain.removesuffix(ending)
+def _column(plain: str) -> str:
     return plain if plain in COLUMNS else _SERIES.get(plain, "")
-
-
-def _unit_of(name: str) -> str:
-    return next((unit for unit in ("ms", "us", "ns", "s") if name.lower().endswith(f"_{unit}")), "ms")
 
 
 def _of_rows(rows: Rows) -> Turns:

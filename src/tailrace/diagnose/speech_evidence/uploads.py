@@ -29,7 +29,6 @@ class _Upload(NamedTuple):
     stream: SpeechStream
     late_s: float
     share: float
-    typical_s: float
     event: int
     n: int
     engine_s: float | None
@@ -158,7 +157,6 @@ def _upload(stream: SpeechStream) -> _Upload | None:
         stream,
         float(late[worst]),
         float(behind.mean()),
-        float(np.median(late)),
         int(chosen[worst]),
         int(chosen.size),
         own,

@@ -7,7 +7,7 @@ Blocks keep apart what must not meet: rules are made while looking at `tune`, th
 from __future__ import annotations
 
 import zlib
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -25,7 +25,6 @@ from tailrace.simulate.incidents.setting import Setting, chance, draw_setting, p
 from tailrace.simulate.incidents.world import Seen, World
 from tailrace.simulate.incidents.writer import RecordWriter
 
-Block = Literal["tune", "publish", "test"]
 BLOCKS: Final[dict[str, int]] = {"tune": 11, "publish": 23, "test": 37}
 CONTROL: Final = "control"
 LONGEST: Final = 5000

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tailrace.simulate.cost import PS_PER_NS, PS_PER_S, Chunk, ClosedFormCost
+from tailrace.simulate.cost import PS_PER_S, Chunk, ClosedFormCost
 from tailrace.simulate.engine import Engine
 from tailrace.simulate.incidents.site import Site, Wear
 from tailrace.simulate.knobs import knobs_from
@@ -183,8 +183,3 @@ def _episodes(wear: Wear, rng: np.random.Generator, horizon_s: float) -> list[tu
     return [
         (round(a * PS_PER_S), round((a + b) * PS_PER_S)) for a, b in zip(begins.tolist(), lasts.tolist(), strict=True)
     ]
-
-
-def ns(at_ps: int) -> int:
-    """Picoseconds as nanoseconds."""
-    return at_ps // PS_PER_NS

@@ -1,4 +1,8 @@
-"""Causes in compute and hardware: layer 3."""
+"""Causes in compute and hardware: layer 3.
+
+Clocks, memory, neighbours and links of the device; what a token costs, and where in an answer; and steps
+that are not inference (compiling, warm start, an encoder in front). `judge` for records, `observe` for the rest.
+"""
 
 from __future__ import annotations
 

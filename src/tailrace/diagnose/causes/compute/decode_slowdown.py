@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+import numpy as np
+
 from tailrace.diagnose.arm_evidence.slowdown_on_arms import slowdown_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.changed import changed_between
@@ -12,11 +14,22 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.expected_pace import equal_demand
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.slower_than_before import slower_than_before
+from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["DecodeSlowdown"]
 
 SLOWER: Final = 0.10
+
+
+def _cost(window: Window, paces: list[tuple[float, str]], code: str) -> None:
+    """What the slower pace costs each request: excess a token x its tokens, of its answer or of its prompt."""
+    cost = np.zeros(window.n)
+    for excess, what in paces:
+        tokens = window.done.column("output_tokens") if what == "decode" else window.tokens
+        cost += max(excess, 0.0) * np.nan_to_num(tokens, nan=0.0)
+    window.slowed = np.maximum(window.slowed, cost)
+    window.explain(code, cost)
 
 
 class DecodeSlowdown(Cause):
@@ -48,6 +61,7 @@ class DecodeSlowdown(Cause):
         missing = [] if first.batch_known else ["running requests at the first token (the engine's /metrics)"]
         changed = changed_between(evidence)
         explains = sum(item.explains for item in slower)
+        _cost(window, [(item.b - item.a, item.what) for item in slower], self.code)
         words = {"decode": "a token", "prefill": "a prompt token's prefill"}
         told = "; ".join(f"{words[item.what]} {item.a:.3g} -> {item.b:.3g} ms ({item.change:+.0%})" for item in slower)
         return self.finding(
@@ -92,6 +106,13 @@ class DecodeSlowdown(Cause):
         if found is None:
             return None
         changed = changed_between(evidence)
+        tokens = np.nan_to_num(evidence.now.done.column("output_tokens"), nan=0.0)
+        slow = np.argsort(np.nan_to_num(evidence.now.done.ms("e2e"), nan=0.0), kind="stable")[
+            -max(10, tokens.size // 40) :
+        ]
+        mean = float(tokens[slow].mean()) if tokens.size else 0.0
+        if mean > 0:
+            _cost(evidence.now, [(found.explains / mean, "decode")], self.code)
         return self.finding(
             statement=found.statement,
             evidence=found.evidence,

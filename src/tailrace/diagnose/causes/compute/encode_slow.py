@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tailrace.diagnose.causes.gateway.stage_slow import StageSlow
-from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.stage_on_arms import stage_on_arms
-from tailrace.model.finding import Finding
 
 __all__ = ["EncodeSlow"]
 
@@ -19,12 +16,9 @@ class EncodeSlow(StageSlow):
     stage: ClassVar[str] = "encode"
     disproof: ClassVar[str] = "The stage takes as long in the requests that are in time."
     of_applications: ClassVar[bool] = False
+    part: ClassVar[str] = "the encoder"
     advice: ClassVar[str] = (
         "Look at {part}: its batch size and how long it collects one, the length of what comes in (split long audio, "
         "smaller images), where it runs (the encoder beside the model on one device waits for it), and a cache of "
         "encodings that repeat. The language model's limits change nothing."
     )
-
-    def observe(self, observed: Observed) -> Finding | None:
-        """From rows of a table that tell the encoder's time."""
-        return stage_on_arms(self, observed, advice=self.advice.format(part="the encoder"))

@@ -9,6 +9,7 @@ import msgspec
 from tailrace.diagnose.arm_evidence.clock_on_arms import power_on_arms, thermal_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.clock_fall import ClockFall, clock_fall
+from tailrace.diagnose.commands import CLOCK_OVER_TIME
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
@@ -137,11 +138,7 @@ class _GpuClock(Cause):
             n=pace.n_inside if pace else 0,
             advice=self.advice,
             price=self.price,
-            verify=(
-                "tailrace diagnose gpu.csv  # nvidia-smi "
-                "--query-gpu=timestamp,clocks.sm,power.draw,power.limit,temperature.gpu,clocks_event_reasons.active "
-                "--format=csv -l 1 > gpu.csv, during the same load"
-            ),
+            verify=CLOCK_OVER_TIME,
             missing=missing,
             level=Level.SUSPECTED if missing else Level.CONSISTENT,
         )

@@ -6,7 +6,7 @@ import re
 from typing import ClassVar, Final, NamedTuple
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import condition, figure, number_stated, said
+from tailrace.diagnose.arms.asked import USUAL_FIRST, condition, figure, number_stated, said
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -143,7 +143,9 @@ def _of(item: _Weights) -> str:
 def _weights(arm: Arm) -> _Weights | None:
     words = said(arm)
     bits = bits_of(words)
-    pace = figure(arm, "tpot", "itl", stats=_STATS) or figure(arm, "decode_tok_s", "output_tok_s", stats=_STATS)
+    pace = figure(arm, "tpot", "itl", stats=USUAL_FIRST) or figure(
+        arm, "decode_tok_s", "output_tok_s", stats=USUAL_FIRST
+    )
     if bits is None or pace is None or pace.value <= 0:
         return None
     rest = [str(value).lower() for name, value in arm.keys.items() if isinstance(value, str) and bits_of(value) is None]
@@ -160,9 +162,6 @@ def _weights(arm: Arm) -> _Weights | None:
             ).lower()
         )
     return _Weights(arm, bits, " ".join(rest), pace)
-
-
-_STATS: Final = ("p50", "mean", "", "p95", "p99")
 
 
 def _ratios(arms: list[_Weights]) -> list[tuple[_Weights, _Weights, float]]:

@@ -1,4 +1,9 @@
-"""Causes in the gateway, the network, the front end, the client: layer 1."""
+"""Causes in the gateway, the network, the front end, the client: layer 1.
+
+Whatever stands between the person and the scheduler: the gateway itself and its lanes, hops that buffer, close or
+retry, routing to replicas, the engine's front end (its event loop, its CPUs, its collector), and clients that leave or
+read slowly.
+"""
 
 from __future__ import annotations
 

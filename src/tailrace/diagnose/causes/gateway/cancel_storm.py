@@ -7,9 +7,11 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.age_cluster import age_cluster
+from tailrace.diagnose.arm_evidence.cancelled_on_arms import cancelled_on_arms
 from tailrace.diagnose.cancels import cancels
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.symptoms import FAILED_SHARE, more_often_than
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -36,6 +38,10 @@ class CancelStorm(Cause):
     )
     disproof: ClassVar[str] = "Cancelled requests had hardly any tokens computed."
     action: ClassVar[Action] = Action.FIX
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From a table of windows."""
+        return cancelled_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """The share of cancelled requests, and of the work that was done for them."""

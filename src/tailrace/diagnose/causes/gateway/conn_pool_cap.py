@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.pool_cap_observed import pool_cap_observed
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.proxy_stages import server_queue_in_access
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.pool import pool_in_records
 from tailrace.model.finding import Finding
@@ -34,8 +35,8 @@ class ConnPoolCap(Cause):
         return "" if known.any() else "the gateway's wait for a connection, or the engine's running requests"
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From tables, forms and printed benchmarks."""
-        return pool_cap_observed(self, observed)
+        """From series, tables, forms, and the access log of a balancer that tells its queue."""
+        return surest([pool_cap_observed(self, observed), server_queue_in_access(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

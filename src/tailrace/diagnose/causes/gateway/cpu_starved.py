@@ -12,6 +12,7 @@ from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Shares, host_shares, of_engine
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.profile_on_top import interpreter_full
 from tailrace.diagnose.series_evidence.throttled import throttled
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
@@ -57,7 +58,7 @@ class CpuStarved(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return surest([throttled(self, observed), cpus_given(self, observed)])
+        return surest([throttled(self, observed), cpus_given(self, observed), interpreter_full(self, observed)])
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """The engine's machine must have been looked at."""

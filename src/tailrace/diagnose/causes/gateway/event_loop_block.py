@@ -13,6 +13,7 @@ from tailrace.diagnose.loop_work import loop_work
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.blocked_loop import blocked_in_timelines
 from tailrace.diagnose.series_evidence.blocked_in_series import blocked_in_series
+from tailrace.diagnose.series_evidence.profile_on_top import work_on_top
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["EventLoopBlock"]
@@ -47,5 +48,6 @@ class EventLoopBlock(Cause):
                 blocked_streams(self, observed),
                 blocked_health(self, observed),
                 session_lock(self, observed),
+                work_on_top(self, observed),
             ]
         )

@@ -9,6 +9,7 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.collector import pauses_in_timelines
 from tailrace.diagnose.series_evidence.gc_in_series import ADVICE, PRICE, VERIFY, gc_in_series
+from tailrace.diagnose.series_evidence.gc_in_stacks import gc_in_stacks
 from tailrace.diagnose.series_evidence.gc_stated import gc_stated
 from tailrace.diagnose.summary_stops import summary_stops
 from tailrace.model.finding import Action, Finding
@@ -37,4 +38,5 @@ class GcPause(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
         stated = gc_stated(self, observed, advice=ADVICE, price=PRICE, verify=VERIFY)
-        return surest([gc_in_series(self, observed), stated])
+        stacks = gc_in_stacks(self, observed, advice=ADVICE, price=PRICE, verify=VERIFY)
+        return surest([stacks, gc_in_series(self, observed), stated])

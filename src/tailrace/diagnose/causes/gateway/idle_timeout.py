@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.timer_on_arms import timer_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.configured.idle_timeouts import idle_timeout_in_requests
 from tailrace.diagnose.configured.stated_ages import idle_timeout_in_ages
@@ -26,7 +27,13 @@ class IdleTimeout(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From failures of one age."""
-        return surest([idle_timeout_in_requests(self, observed), idle_timeout_in_ages(self, observed)])
+        return surest(
+            [
+                idle_timeout_in_requests(self, observed),
+                idle_timeout_in_ages(self, observed),
+                timer_on_arms(self, observed, kinds=("idle",)),
+            ]
+        )
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines; of somebody's own table `observe` knows bytes and whose timer it was."""

@@ -9,13 +9,13 @@ import numpy as np
 from tailrace.diagnose.arm_evidence.lane_queue_observed import lane_queue_observed
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.kv_cache import KV_ROOM
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["LaneQueue"]
 
 SHARE: Final = 0.5
-KV_ROOM: Final = 0.8
 
 
 class LaneQueue(Cause):

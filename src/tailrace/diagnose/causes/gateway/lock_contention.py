@@ -13,7 +13,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import InFlight, account
 from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, tail_of
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["LockContention"]
@@ -135,12 +135,8 @@ def _serial(window: Window, stage: str) -> _Serial | None:
     # What is serial costs each one ahead as much as oneself.
     if r < LINEAR or slope <= 0 or alone + slope * top < GROWS * max(alone, 1e-9) or slope < 0.2 * max(alone, 1.0):
         return None
-    e2e = window.done.ms("e2e")
-    size = max(10, round(0.025 * window.n))
-    slow = np.argsort(e2e if stage == "postprocess" else np.nan_to_num(window.done.ms("ttft"), nan=0.0), kind="stable")[
-        -size:
-    ]
-    total = e2e if stage == "postprocess" else np.nan_to_num(window.done.ms("ttft"), nan=0.0)
+    total = window.done.ms("e2e") if stage == "postprocess" else np.nan_to_num(window.done.ms("ttft"), nan=0.0)
+    slow = tail_of(total)
     waits = np.zeros(window.n)
     waits[rows] = np.maximum(took - max(alone, 0.0), 0.0)
     explains = float(waits[slow].mean())

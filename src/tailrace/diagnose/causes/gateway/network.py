@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.arm_evidence.way_on_arms import way_on_arms
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.proxy_stages import connect_in_access
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.shared_stops import shared_stops
 from tailrace.diagnose.window import Window
@@ -64,8 +65,8 @@ class Network(Cause):
         return "" if gateway and known.any() else "records of the gateway (connect and round-trip times)"
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From tables, forms and printed benchmarks."""
-        return way_on_arms(self, observed)
+        """From tables, forms and printed benchmarks; from a proxy's log that tells the time to connect."""
+        return surest([way_on_arms(self, observed), connect_in_access(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A way that carries the excess of the slow ones; a way that is long for all; segments that are sent again."""

@@ -7,8 +7,9 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.configured.probes import liveness_probes
+from tailrace.diagnose.log_evidence.probe_events import probe_in_events
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
@@ -45,6 +46,10 @@ class ProbeKill(Cause):
     action: ClassVar[Action] = Action.FIX
 
     def observe(self, observed: Observed) -> Finding | None:
+        """From series, else from the events of Kubernetes."""
+        return surest([self._in_series(observed), probe_in_events(self, observed)])
+
+    def _in_series(self, observed: Observed) -> Finding | None:
         """Restarts that coincide with load and a slow probe, and with no error."""
         found = _restarts(observed)
         if found is None:

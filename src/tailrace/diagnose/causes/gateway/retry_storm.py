@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.attempts_on_arms import attempts_on_arms
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.retries import retries_in_access
 from tailrace.diagnose.observed import Observed
@@ -28,5 +29,5 @@ class RetryStorm(Cause):
         return retries_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From an access log."""
-        return retries_in_access(self, observed)
+        """From an access log, or a table of windows."""
+        return surest([retries_in_access(self, observed), attempts_on_arms(self, observed)])

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.proxy_stages import overhead_in_access
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.model.host_state import Role
@@ -91,6 +93,10 @@ class SelfBottleneck(Cause):
         done = evidence.now.done
         known = ~np.isnan(done.column("loop_lag_ns")) | ~np.isnan(done.column("gateway_overhead_ns"))
         return "" if known.any() else "records of the gateway (its event-loop lag and overhead)"
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From the access log of a gateway that tells its own time."""
+        return overhead_in_access(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Lag or overhead above 10 % of what the tail lost, and more of it than those have that lost nothing."""

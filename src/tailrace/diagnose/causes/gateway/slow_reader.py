@@ -5,17 +5,25 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.reader_on_arms import reader_on_arms
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.proxy_stages import client_in_access
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.series_evidence.slow_reader_in_chunks import slow_reader_in_chunks
+from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["SlowReader"]
 
 SHARE: Final = 0.3
 GAPS_EQUAL: Final = 1.5
+LEAST_BESIDE: Final = 3
+"""Requests that ran beside the slow readers, from which on only they are compared with them: how many streams share a
+step sets the pace of all of them.
+"""
 
 
 class SlowReader(Cause):
@@ -33,8 +41,9 @@ class SlowReader(Cause):
         return "" if known.any() else "records of the gateway (time in which the client held it up)"
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From a table of chunks with stamps on both sides."""
-        return slow_reader_in_chunks(self, observed)
+        """From a table of chunks with stamps on both sides, or of stages; from nginx's access log."""
+        chunks, arms = slow_reader_in_chunks(self, observed), reader_on_arms(self, observed)
+        return surest([chunks, arms, client_in_access(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Response time above 30 % of what the tail lost, with normal upstream gaps."""
@@ -50,11 +59,15 @@ class SlowReader(Cause):
         gap = window.done.ms("decode") / np.maximum(window.done.column("output_tokens") - 1.0, 1.0)
         usual = window.done.ms("chunk_gap_p50")
         gap = np.where(np.isnan(usual), np.nan, np.where(np.isnan(gap), usual, gap))
-        theirs, others = gap[blocked & ~np.isnan(gap)], gap[~blocked & ~np.isnan(gap)]
+        paced = ~np.isnan(gap)
+        beside = paced & ~blocked & _beside(window, blocked)
+        together = int(beside.sum()) >= LEAST_BESIDE
+        theirs, others = gap[blocked & paced], gap[beside if together else paced & ~blocked]
         missing, facts, checked = [], [], []
         if theirs.size and others.size:
             ratio = float(np.median(theirs)) / max(float(np.median(others)), 1e-9)
-            checked.append(f"a token of theirs takes the engine {ratio:.2f} x as long as one of the others'")
+            whose = "one of those that ran beside them" if together else "one of the others'"
+            checked.append(f"a token of theirs takes the engine {ratio:.2f} x as long as {whose}")
             if ratio > GAPS_EQUAL:
                 return None
             facts.append(Evidence(text=checked[0], source="record:decode_ns", name="gap_ratio", value=round(ratio, 3)))
@@ -89,3 +102,13 @@ class SlowReader(Cause):
             missing=missing,
             disproof_checked=checked,
         )
+
+
+def _beside(window: Window, blocked: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Rows whose tokens came while the engine made some for a row of `blocked`."""
+    first = np.where(np.isnan(window.first), window.start, window.first)
+    engine_ms = window.done.ms("e2e") - np.nan_to_num(window.done.ms("response"), nan=0.0)
+    last = np.maximum(first, window.start + np.nan_to_num(engine_ms, nan=0.0) * 1e6)
+    begun = np.searchsorted(np.sort(first[blocked]), last, side="right")
+    ended = np.searchsorted(np.sort(last[blocked]), first, side="left")
+    return np.asarray(begun > ended)

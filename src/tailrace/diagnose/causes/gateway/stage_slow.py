@@ -13,9 +13,13 @@ import msgspec
 import numpy as np
 
 from tailrace.diagnose.applications import ApplicationWindow
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.stage_on_arms import stage_on_arms
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.log_evidence.served import preprocess_in_served
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.symptoms import more_often_than
+from tailrace.diagnose.window import tail_of
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.store.table import RecordTable
 
@@ -44,6 +48,8 @@ class StageSlow(Cause):
     action: ClassVar[Action] = Action.FIX
     of_applications: ClassVar[bool] = True
     advice: ClassVar[str]
+    part: ClassVar[str] = ""
+    """What the stage is called where no part of it is known."""
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """Nobody but a service knows its stages."""
@@ -57,6 +63,10 @@ class StageSlow(Cause):
             if found is not None:
                 return found
         return self._after_tokens(evidence) if self.stage == "postprocess" else self._by_tail(evidence)
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From rows of a table that tell the stage's time."""
+        return stage_on_arms(self, observed, advice=self.advice.format(part=self.part or self.stage))
 
     # -- requests whose time is over in the stage
 
@@ -290,8 +300,7 @@ class StageSlow(Cause):
         window = evidence.now
         usual, usual_e2e = float(np.median(times)), float(np.median(e2e))
         # A long answer is slow by itself: those that are slow for the stage and no more than usual besides.
-        slow = np.argsort(times + np.maximum(e2e - times - usual_e2e, 0.0), kind="stable")
-        slow = slow[-max(10, round(0.025 * times.size)) :]
+        slow = tail_of(times + np.maximum(e2e - times - usual_e2e, 0.0))
         of_tail = np.maximum(times[slow] - usual, 0.0)
         explains = float(of_tail.mean())
         low = explains - 1.96 * float(of_tail.std()) / max(of_tail.size, 1) ** 0.5
@@ -358,6 +367,10 @@ class PreprocessSlow(StageSlow):
         "many run at once, keep what repeats. Where the answer can do without it, give it a short budget and go on. A "
         "longer budget only makes its users wait; tuning or adding engines changes nothing."
     )
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From tables that tell the stage, or a server's log that tells the stages of each request."""
+        return surest([super().observe(observed), preprocess_in_served(self, observed)])
 
 
 class PostprocessSlow(StageSlow):

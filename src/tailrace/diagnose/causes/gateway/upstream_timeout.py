@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.timer_on_arms import timer_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.configured.idle_timeouts import upstream_timeout_in_requests
 from tailrace.diagnose.evidence import EvidenceSet
@@ -37,5 +38,6 @@ class UpstreamTimeout(Cause):
             [
                 timeout_in_access(self, observed),
                 upstream_timeout_in_requests(self, observed),
+                timer_on_arms(self, observed, kinds=("read", "total")),
             ]
         )

@@ -1,4 +1,7 @@
-"""Causes in the request mix: layer 4."""
+"""Causes in the request mix: layer 4.
+
+Nothing is slower and nothing is broken: other requests came, at other moments, or ask for more work each.
+"""
 
 from __future__ import annotations
 

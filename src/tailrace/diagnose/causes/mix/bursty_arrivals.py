@@ -65,7 +65,7 @@ class Bursty(Cause):
         busy: float | None,
         even: tuple[Arm, float] | None,
     ) -> Finding:
-        queue, work = f"{mean.queue_ms:.3g}", f"{mean.compute_ms:.3g}"
+        queue, work = (f"{ms:,.0f}" if ms >= 100 else f"{ms:.3g}" for ms in (mean.queue_ms, mean.compute_ms))
         share = f"{mean.share:.0%}".replace("%", " %")
         missing, rivals = [], []
         evidence = [

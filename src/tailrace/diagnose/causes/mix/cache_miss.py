@@ -6,9 +6,13 @@ import math
 import re
 from typing import ClassVar, Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.misses_by_turn import misses_by_turn
 from tailrace.diagnose.arm_evidence.misses_observed import misses_observed
+from tailrace.diagnose.arms.asked import as_share
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.kv_cache import KV_CLEAR
+from tailrace.diagnose.log_evidence.lost_prompt_cache import lost_prompt_cache
 from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.record_evidence.missed_cache import counted_hits, missed_in_records
 from tailrace.diagnose.reuse import reuse
@@ -70,8 +74,9 @@ class CacheMiss(Cause):
         return missed_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From counters, tables and forms."""
-        return surest([self._observed(observed), misses_observed(self, observed)])
+        """From counters, tables and forms; from an engine that logs it."""
+        observing = (misses_observed, misses_by_turn, lost_prompt_cache)
+        return surest([self._observed(observed), *(look(self, observed) for look in observing)])
 
     def _observed(self, observed: Observed) -> Finding | None:
         """Counter deltas, against what was offered."""
@@ -96,7 +101,7 @@ class CacheMiss(Cause):
         whole = f"{window.lifetime_rate * 100:.1f} %"
         queried, found = f"{window.queried:.0f}", f"{window.found:.0f}"
         kv = _kv(observed)
-        roomy = kv is not None and kv < 0.9
+        roomy = kv is not None and kv < KV_CLEAR
         why = (
             "the cache is not full, so blocks were not evicted for want of room: look at the block alignment of the "
             "prefix "
@@ -201,7 +206,7 @@ def _offered(observed: Observed) -> tuple[float | None, Setting | None]:
     for name in ("repeat_ratio_offered", "repeat_ratio", "shared_prefix_share", "prefix_share"):
         found = observed.setting(name)
         if found is not None and found.number is not None:
-            return (found.number / 100.0 if found.number > 1 else found.number), found
+            return as_share(found.number, found.unit), found
     for setting in observed.settings:
         if isinstance(setting.value, str) and setting.name in _WHERE_SAID and _REPEATED.search(setting.value):
             return 1.0, setting

@@ -1,4 +1,8 @@
-"""Causes in the serving scheduler: layer 2."""
+"""Causes in the serving scheduler: layer 2.
+
+Who waits before the step, and for whom: queues and caps, the batcher, long prompts, the KV cache, and a scheduler that
+stands still.
+"""
 
 from __future__ import annotations
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.stall import stall_in_load
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.engine_stall import stall_in_records
+from tailrace.diagnose.series_evidence.tokens_stand_still import tokens_stand_still
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["EngineStall"]
@@ -31,5 +32,5 @@ class EngineStall(Cause):
         return stall_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From an engine's load lines."""
-        return stall_in_load(self, observed)
+        """From an engine's load lines, or the counters of its scrapes."""
+        return surest([stall_in_load(self, observed), tokens_stand_still(self, observed)])

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from tailrace.diagnose.arm_evidence.hol_on_arms import hol_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.series_evidence.hol_in_requests import hol_in_requests
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
-from tailrace.diagnose.window import Window
+from tailrace.diagnose.window import Window, once_a_window
 from tailrace.model.finding import Evidence, Finding
 from tailrace.stats.quantiles import quantile
 from tailrace.stats.rank_correlation import spearman
@@ -24,7 +25,6 @@ COVERED: Final = 0.5
 CORRELATED: Final = 0.3
 MIN_WAITERS: Final = 10
 MIN_LONG: Final = 3
-KV_FULL: Final = 0.98
 BUSY: Final = 0.85
 """Where inferred prefills fill more of the time than this, lying inside one says nothing."""
 
@@ -45,18 +45,9 @@ class Waits(NamedTuple):
     """Median among the waiters that had any."""
 
 
+@once_a_window
 def waits_behind_prefill(window: Window) -> Waits:
-    """How much of the short requests' wait lies inside the prefill of long prompts, and what stood ahead of them.
-
-    Computed once a window.
-    """
-    if Waits not in window.found:
-        window.found[Waits] = _waits(window)
-    found: Waits = window.found[Waits]
-    return found
-
-
-def _waits(window: Window) -> Waits:
+    """How much of the short requests' wait lies inside the prefill of long prompts, and what stood ahead of them."""
     short = ~window.long & ~np.isnan(window.first)
     lost = window.lost
     wait = np.where(short, lost.engine_queue + lost.first_token, 0.0)

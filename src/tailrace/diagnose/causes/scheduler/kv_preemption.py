@@ -9,6 +9,7 @@ import numpy as np
 from tailrace.diagnose.arm_evidence.preemption_on_arms import preemption_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.kv_cache import KV_CLEAR, KV_FULL
 from tailrace.diagnose.log_evidence.preemption import preemption_in_log
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_stalls import prefill_stalls
@@ -17,7 +18,6 @@ from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["KvPreemption"]
 
-KV_FULL: Final = 0.98
 RATE: Final = 0.01
 """Preemptions a request from which they matter."""
 
@@ -120,7 +120,7 @@ class KvPreemption(Cause):
             # Only scrapes saw the cache: it was full or it was not.
             kv = np.full(window.n, evidence.kv_usage or 0.0)
         with np.errstate(invalid="ignore"):
-            queued = np.where(kv >= 0.9, window.lost.engine_queue, 0.0)
+            queued = np.where(kv >= KV_CLEAR, window.lost.engine_queue, 0.0)
         preempted = window.preempted
         if preempted is None:
             return window.explain("SCHED_KV_PREEMPTION", stall + queued), None

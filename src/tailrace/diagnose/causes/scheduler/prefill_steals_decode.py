@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 from tailrace.diagnose.arm_evidence.steals_on_arms import steals_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.log_evidence.prefill import prefill_in_load, prefill_in_steps
 from tailrace.diagnose.log_evidence.stated_prefill import prefill_beside_requests, prefill_stated
 from tailrace.diagnose.observed import Observed
@@ -29,7 +30,6 @@ CHUNK_STALL_MS: Final = 500.0
 of many, and chunking is at fault only when a single chunk stops the streams for half a second."""
 FIT: Final = 0.35
 """Largest median error of gap = tokens / rate for the relation to hold."""
-KV_FULL: Final = 0.98
 
 
 class PrefillStealsDecode(Cause):

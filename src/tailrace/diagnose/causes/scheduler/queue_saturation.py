@@ -11,55 +11,56 @@ from tailrace.diagnose.caps import counted_cap
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.causes.scheduler.hol_long_prefill import HolLongPrefill, waits_behind_prefill
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.kv_cache import KV_ROOM
 from tailrace.diagnose.log_evidence.queue_snapshot import queue_in_snapshot
 from tailrace.diagnose.log_evidence.saturation import saturation_in_load
 from tailrace.diagnose.log_evidence.served import queue_in_served
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.more_load import more_load
+from tailrace.diagnose.record_evidence.overload import Overload, overloaded_stretch, whole_window
+from tailrace.diagnose.record_evidence.turns import Turns, turns_of
+from tailrace.diagnose.series_evidence.queue_in_windows import queue_in_windows
 from tailrace.diagnose.series_evidence.saturation_in_series import saturation_in_series
+from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["QueueSaturation"]
 
 QUEUE_SHARE: Final = 0.5
-GROWTH: Final = 2.0
-OVERLOAD: Final = 1.05
 AT_CAP: Final = 0.8
+LONG_SHARE: Final = 0.25
 
 
 class _Signs(NamedTuple):
     """Signs that the engine is full."""
 
-    offered: float
-    served: float
-    growth: float
-    """Median wait of the last quarter of the arrivals over that of the first."""
+    load: Overload
+    """Arrivals against completions: of the window, or of the stretch of it in which the backlog grew."""
     cap: int | None
     """The number of running requests at which most waiting requests found the engine."""
     little: tuple[float, float] | None
     """Closed loop: (concurrency / throughput, mean end to end), seconds."""
+    turns: Turns | None
+    """No place is free although no cap is reached: the steps are full of other prompts."""
 
     @property
     def overloaded(self) -> bool:
-        return self.offered > OVERLOAD * self.served and self.growth > GROWTH
+        return self.load.holds
 
     @property
     def full(self) -> bool:
-        return self.overloaded or self.cap is not None or self.little is not None
+        return self.overloaded or self.cap is not None or self.little is not None or self.turns is not None
 
 
 def _signs(evidence: EvidenceSet, wait: np.ndarray) -> _Signs:
     window = evidence.now
-    start, end = window.start, window.start + window.done.column("e2e_ns")
-    span = max(float(start.max()), 1.0) / 1e9
-    offered = window.n / span
-    served = float((end <= start.max()).sum()) / span
-    order = np.argsort(start)
-    quarter = max(1, window.n // 4)
-    first, last = float(np.median(wait[order[:quarter]])), float(np.median(wait[order[-quarter:]]))
+    whole = whole_window(window, wait)
     return _Signs(
-        offered, served, last / max(first, 10.0), _cap(window) or _counted(window), _little(evidence, offered)
+        whole if whole.holds else overloaded_stretch(window, wait) or whole,
+        _cap(window) or _counted(window),
+        _little(evidence, whole.offered),
+        turns_of(window),
     )
 
 
@@ -86,13 +87,42 @@ def _little(evidence: EvidenceSet, rate: float) -> tuple[float, float] | None:
     return (expected, seen) if abs(expected / seen - 1.0) < 0.15 else None
 
 
+def _when(signs: _Signs) -> str:
+    """Where the overload is a part of the window: which."""
+    return f", {signs.load.begin_s:.0f} to {signs.load.end_s:.0f} s into the window" if signs.load.begin_s else ""
+
+
+def _advice(evidence: EvidenceSet, signs: _Signs, *, room: bool) -> str:
+    if room:
+        return (
+            f"Raise the engine's cap (max_num_seqs, about {signs.cap} now): KV usage is {evidence.kv_usage:.0%} and "
+            "decoding is within its objective, so there is room."
+        )
+    shed = (
+        "Shed load at the gateway (queued limit and 429), shorten outputs, or add a replica; a new replica takes "
+        "minutes to load. A longer timeout only hides the queue."
+    )
+    if signs.turns is None or signs.overloaded or signs.cap is not None:
+        return shed
+    behind = waits_behind_prefill(evidence.now).covered_share
+    lane = (
+        f" {behind:.0%} of what short requests wait lies in long prompts: a lane of their own with a small running "
+        f"limit holds those back. {shorter_prompts_of(evidence.now)}"
+        if behind >= LONG_SHARE
+        else ""
+    )
+    return f"What arrives in prompt tokens fills the steps, not what runs at once. {shed}{lane}".strip()
+
+
 class QueueSaturation(Cause):
     """Waiting for the scheduler makes the first token late, and the engine is at its limit."""
 
     code: ClassVar[str] = "SCHED_QUEUE_SATURATION"
     stage: ClassVar[str] = "queue"
     needs: ClassVar[tuple[str, ...]] = ("queue times from the engine", "running and waiting requests")
-    disproof: ClassVar[str] = "The queue is about 0, or the service rate rises with the engine's cap (max_num_seqs)."
+    disproof: ClassVar[str] = (
+        "The queue is about 0, or the service rate rises with the engine's cap (max_num_seqs, max_num_batched_tokens)."
+    )
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A wait that no long prefill explains, on a full engine; or more load than before in fuller batches."""
@@ -109,24 +139,35 @@ class QueueSaturation(Cause):
         lost = window.lost
         wait = lost.engine_queue + (0.0 if window.reported else lost.first_token)
         signs = _signs(evidence, wait)
-        if not signs.overloaded and HolLongPrefill().judge(evidence) is not None:
-            # What short requests wait inside a long prefill is another cause's, unless more arrives than is served:
-            # then they would wait behind short ones as well.
+        if not (signs.overloaded and signs.load.begin_s == 0.0) and HolLongPrefill().judge(evidence) is not None:
+            # What short requests wait inside a long prefill is another cause's, unless more arrives than is served all
+            # the time: then they would wait behind short ones as well.
             wait = np.maximum(wait - waits_behind_prefill(window).behind_ms, 0.0)
         explains = window.explain(self.code, wait)
         ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0) - lost.gateway_queue
         share = window.in_tail(wait) / max(window.in_tail(ttft), 1e-9)
         if share < QUEUE_SHARE or not signs.full or not self.carries(evidence, explains):
             return None
-        missing = [] if window.reported else ["queue times from the engine"]
+        missing = []
+        if not window.reported:
+            missing.append("queue times from the engine")
+        elif window.inferred:
+            missing.append("queue times from the engine: these are inferred from the streams")
         if signs.cap is None and not signs.overloaded:
-            missing.append("running and waiting requests")
+            if signs.turns is None:
+                missing.append("running and waiting requests")
+            elif not signs.turns.sure:
+                missing.append(
+                    "the same traffic at half the rate: whether the waits stay (a long prompt ahead) or go (the load)"
+                )
         rivals = ["SCHED_KV_PREEMPTION"] if (evidence.preemptions or 0.0) > 0.05 * window.n else []
         tpot = window.done.ms("tpot")
         tpot = tpot[~np.isnan(tpot)]
         bound = evidence.objectives.bounds.get("tpot", {})
         slow_decode = bool(bound) and tpot.size > 0 and float(np.median(tpot)) > 0.5 * min(bound.values()) / 1e6
-        room = evidence.kv_usage is not None and evidence.kv_usage < 0.9 and signs.cap is not None and not slow_decode
+        room = (
+            evidence.kv_usage is not None and evidence.kv_usage < KV_ROOM and signs.cap is not None and not slow_decode
+        )
         return self.finding(
             statement=f"Requests wait for the scheduler: {share:.0%} of the slow requests' time to first token is "
             f"queue, and the engine is at its limit ({self._limit(signs)}).",
@@ -134,13 +175,7 @@ class QueueSaturation(Cause):
             explains_ms=explains,
             relation=self._relation(signs),
             n=window.n,
-            advice=(
-                f"Raise the engine's cap (max_num_seqs, about {signs.cap} now): KV usage is "
-                f"{evidence.kv_usage:.0%} and decoding is within its objective, so there is room."
-                if room
-                else "Shed load at the gateway (queued limit and 429), shorten outputs, or add a replica; a new "
-                "replica takes minutes to load. A longer timeout only hides the queue."
-            ),
+            advice=_advice(evidence, signs, room=room),
             price="TPOT rises a little with the batch."
             if room
             else "Refused requests must be retried by their clients; a replica costs its GPU.",
@@ -157,6 +192,7 @@ class QueueSaturation(Cause):
             [
                 saturation_in_load(self, observed),
                 queue_in_served(self, observed),
+                queue_in_windows(self, observed),
                 queue_in_snapshot(self, observed),
                 saturation_in_series(self, observed),
                 saturation_on_arms(self, observed),
@@ -166,9 +202,11 @@ class QueueSaturation(Cause):
     @staticmethod
     def _limit(signs: _Signs) -> str:
         if signs.overloaded:
-            return f"{signs.offered:.2f} requests/s arrive, {signs.served:.2f} are served"
+            return f"{signs.load.offered:.2f} requests/s arrive, {signs.load.served:.2f} are served{_when(signs)}"
         if signs.cap is not None:
             return f"{signs.cap} run at once and the others wait"
+        if signs.little is None and signs.turns is not None:
+            return f"{signs.turns.covered:.0%} of the waits pass while it computes other prompts"
         return "a closed loop with more clients than places"
 
     @staticmethod
@@ -177,8 +215,14 @@ class QueueSaturation(Cause):
             return f"Little's law: concurrency / throughput = {signs.little[0]:.2f} s, mean E2E {signs.little[1]:.2f} s"
         if signs.overloaded:
             return (
-                f"offered {signs.offered:.2f}/s > served {signs.served:.2f}/s; the wait of the last quarter is "
-                f"{signs.growth:.1f} x that of the first"
+                f"offered {signs.load.offered:.2f}/s > served {signs.load.served:.2f}/s; the wait of the last quarter "
+                f"is {signs.load.growth:.1f} x that of the first"
+            )
+        if signs.cap is None and signs.turns is not None:
+            one = signs.turns
+            return (
+                f"{one.covered:.0%} of {one.waiters} waits lie inside prefills of others, {one.busy:.0%} would by "
+                f"chance: a prompt is computed for {one.busy:.0%} of the time"
             )
         return f"waiting > 0 while running = {signs.cap}"
 
@@ -194,10 +238,11 @@ class QueueSaturation(Cause):
                 value=round(share, 4),
             ),
             Evidence(
-                text=f"{signs.offered:.2f} requests/s arrived, {signs.served:.2f} requests/s were served meanwhile",
+                text=f"{signs.load.offered:.2f} requests/s arrived, {signs.load.served:.2f} requests/s were served "
+                f"meanwhile{_when(signs)}",
                 source="record:start, record:e2e_ns",
                 name="offered_per_s",
-                value=round(signs.offered, 3),
+                value=round(signs.load.offered, 3),
                 unit="1/s",
             ),
             Evidence(
@@ -216,6 +261,17 @@ class QueueSaturation(Cause):
                     source="record:running_at_admission",
                     name="cap",
                     value=float(signs.cap),
+                )
+            )
+        if signs.turns is not None and signs.cap is None and not signs.overloaded:
+            one = signs.turns
+            out.append(
+                Evidence(
+                    text=f"{one.covered:.0%} of what {one.waiters} requests waited passed while other prompts were "
+                    f"computed, which fills {one.busy:.0%} of the time",
+                    source="record:queue_engine_ns, record:prefill_ns",
+                    name="covered_share",
+                    value=round(one.covered, 4),
                 )
             )
         return out

@@ -1,4 +1,8 @@
-"""Causes in streaming speech, in whatever layer the cause lies."""
+"""Causes in streaming speech, in whatever layer the cause lies.
+
+One folder, because they share one kind of evidence: streams of audio and text with their own clocks, and turns between
+people and a machine.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed, Setting
+from tailrace.diagnose.observed.vocabulary import in_unit, unit_in_name
+from tailrace.diagnose.speech_evidence.encoder_cache import ENCODER_FULL, encoder_cache
 from tailrace.diagnose.speech_evidence.stream import SpeechStream, speech_streams
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -28,7 +30,6 @@ _AUDIO: Final = (
 )
 _NO_DELTA: Final = re.compile(r"first_delta|no_delta|delta_gap|silent_for|no_text|without_text|since_last_delta")
 _VOICED: Final = re.compile(r"voiced|speech_sent|audio_sent|spoken")
-FULL: Final = 0.995
 _SPEECH: Final = re.compile(
     r"realtime|audio|speech|voxtral|whisper|transcri|\basr\b|\bstt\b|canary|parakeet|funasr|paraformer", re.IGNORECASE
 )
@@ -75,10 +76,10 @@ class SilentHang(Cause):
 
     def _of_form(self, observed: Observed) -> Finding | None:
         """A form that tells how long no delta came, and that speech was sent meanwhile."""
-        silent = _silent_for(observed)
-        if silent is None or silent.number is None or not is_speech(observed):
+        told = _silent_for(observed)
+        if told is None or not is_speech(observed):
             return None
-        seconds = silent.number / 1e3 if silent.name.endswith("_ms") else silent.number
+        silent, seconds = told
         voiced = next((one for one in observed.settings if one.number and _VOICED.search(one.name)), None)
         if voiced is None or voiced.number is None:
             return self.insufficient(_AUDIO)
@@ -152,8 +153,8 @@ class SilentHang(Cause):
         )
 
     def _of_cache(self, observed: Observed) -> Finding | None:
-        used = _encoder_cache(observed)
-        if used is None or used[0] < FULL or not is_speech(observed):
+        used = encoder_cache(observed)
+        if used is None or used[0] < ENCODER_FULL or not is_speech(observed):
             return None
         share, source = used
         stuck = _stuck(observed)
@@ -186,14 +187,15 @@ class SilentHang(Cause):
         )
 
 
-def _silent_for(observed: Observed) -> Setting | None:
-    """What a form says of the time without a delta."""
+def _silent_for(observed: Observed) -> tuple[Setting, float] | None:
+    """What a form says of the time without a delta, and how long that is (s)."""
     for setting in observed.settings:
         value = setting.number
         if value is None or not _NO_DELTA.search(setting.name):
             continue
-        if (value / 1e3 if setting.name.endswith("_ms") else value) > IDLE_S:
-            return setting
+        seconds = in_unit(value, setting.unit or unit_in_name(setting.name)[1] or "s", "s")
+        if seconds is not None and seconds > IDLE_S:
+            return setting, seconds
     return None
 
 
@@ -226,23 +228,6 @@ def _silences(stream: SpeechStream) -> list[_Silence]:
 def _unheard(stream: SpeechStream) -> bool:
     """Whether there are results, and nothing is known of the audio that they are results of."""
     return not (stream.knows_voice or stream.knows_level) and bool(stream.deltas.any())
-
-
-def _encoder_cache(observed: Observed) -> tuple[float, str] | None:
-    for name in ("encoder_cache_usage", "encoder_cache_usage_pct"):
-        setting = observed.setting(name)
-        if setting is not None and setting.number is not None:
-            value = setting.number
-            return (value / 100.0 if name.endswith("_pct") or value > 1.5 else value), str(setting.place)
-        for series in observed.of_series(name):
-            if len(series):
-                top = float(np.nanmax(series.values))
-                return (top / 100.0 if top > 1.5 else top), str(series.place)
-    for arm in observed.arms:
-        used = arm.get("encoder_cache_usage")
-        if used is not None:
-            return (used / 100.0 if used > 1.5 else used), str(arm.place)
-    return None
 
 
 def is_speech(observed: Observed) -> bool:

@@ -1,4 +1,8 @@
-"""Causes in the numbers themselves, and benchmarks: before the four layers."""
+"""Causes in the numbers themselves, and benchmarks: before the four layers.
+
+`JUDGEMENTS` say that a comparison holds or does not; `VALIDITY` that a number is not what it is called: wrong by
+itself, measured of other work, by a load that nobody has, or only of those who survived.
+"""
 
 from __future__ import annotations
 

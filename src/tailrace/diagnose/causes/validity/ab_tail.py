@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, NamedTuple
 
-from tailrace.diagnose.arm_numbers import concurrency_of, pairs_of, seen, unlike
+from tailrace.diagnose.arms.as_written import seen
+from tailrace.diagnose.arms.asked import concurrency_of
+from tailrace.diagnose.arms.pairs import before_and_after, unlike
+from tailrace.diagnose.arms.unfinished import lost_share
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.diagnose.unfinished import lost_share
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.stats.quantiles import needed
 
@@ -50,7 +52,7 @@ class _Sides(NamedTuple):
 
 def _sides(observed: Observed) -> list[_Sides]:
     """What each pair of arms, and each column of changes, says."""
-    out = [_of_pair(pair.before, pair.after, observed) for pair in pairs_of(observed.arms)]
+    out = [_of_pair(pair.before, pair.after, observed) for pair in before_and_after(observed.arms)]
     out += [_of_changes(arm, observed) for arm in observed.arms if any(v.relative for v in arm.values.values())]
     return [item for item in out if item.changes]
 
@@ -166,6 +168,8 @@ class AbTailRegressed(_AbTail):
             for change in sides.changes:
                 if change.tail < WORSE or (change.middle is not None and change.middle > NOT_WORSE):
                     continue
+                if change.middle is None and sides.differs:
+                    continue  # more work, and no middle to tell a worse tail from a slower whole
                 if worst is None or change.tail > worst[0]:
                     worst = (change.tail, sides, change)
         if worst is None:

@@ -7,10 +7,13 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from tailrace.diagnose.arm_numbers import concurrency_of, name_of, seen, shown
+from tailrace.diagnose.arms.again import MEASURE
+from tailrace.diagnose.arms.as_written import name_of, seen, shown
+from tailrace.diagnose.arms.asked import concurrency_of, given
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Rows
+from tailrace.diagnose.observed.vocabulary import in_unit, unit_in_name
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["BenchClientQueue", "BenchClosedLoop", "BenchUnstable"]
@@ -18,7 +21,6 @@ __all__ = ["BenchClientQueue", "BenchClosedLoop", "BenchUnstable"]
 LEAST_ROWS: Final = 12
 TOGETHER: Final = 0.05
 """Of the longest request, within which all must have been sent."""
-_VERIFY: Final = "tailrace bench http://localhost:8000 --rate 5 --duration 60"
 
 
 class BenchClientQueue(Cause):
@@ -89,7 +91,7 @@ class BenchClientQueue(Cause):
             advice="Send at a rate that the server can serve, and keep the intended and the send stamp of each "
             "request.",
             price="A run at a fixed rate takes as long as its duration says.",
-            verify=_VERIFY,
+            verify=MEASURE,
             missing=["the intended and the send stamp of each request: they tell client from server"],
             rivals=["SCHED_QUEUE_SATURATION"],
             level=Level.SUSPECTED,
@@ -195,16 +197,13 @@ class BenchClosedLoop(Cause):
             advice="Compare at an equal request rate (open loop), never at equal concurrency when the output length "
             "differs.",
             price="An open loop queues without end where the rate is above what the server can do.",
-            verify=_VERIFY,
+            verify=MEASURE,
             missing=missing,
         )
 
 
 def _output(arm: Arm, observed: Observed) -> float | None:
-    own = arm.keys.get("output_tokens")
-    if isinstance(own, (int, float)):
-        return float(own)
-    return arm.get("output_tokens", "", "mean", "p50") or observed.number(f"{arm.name}.output_tokens")
+    return given(arm, "output_tokens", "", "mean", "p50") or observed.number(f"{arm.name}.output_tokens")
 
 
 class BenchUnstable(Cause):
@@ -274,7 +273,7 @@ class BenchUnstable(Cause):
             values = [float(one) for one in item.value if isinstance(one, (int, float)) and not isinstance(one, bool)]
             if len(values) < 3 or _cv(values) <= self.CV:
                 continue
-            scale = 1e3 if item.unit == "s" or item.name.endswith("_s") else 1.0
+            scale = in_unit(1.0, item.unit or unit_in_name(item.name)[1] or "ms", "ms") or 1.0
             known = [
                 (
                     Arm(name=f"run {n}", label=f"run {n}", place=item.place),

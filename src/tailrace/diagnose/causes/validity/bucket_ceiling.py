@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from tailrace.diagnose.arm_numbers import shown
+from tailrace.diagnose.arms.again import MEASURE
+from tailrace.diagnose.arms.as_written import called, shown
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Histogram, Observed
 from tailrace.model.finding import Action, Evidence, Finding
@@ -37,7 +38,7 @@ class BucketCeiling(Cause):
             return None
         lowest, _, item = worst
         top, above = item.bounds[-1], item.counts[-1]
-        name = item.name.upper() if len(item.name) < 5 else item.name
+        name = called(item.name)
         place = str(item.place) or item.raw
         known = [(p, item.quantile(p / 100) or 0.0) for p in (50, 90, 95) if p < lowest]
         below = ", ".join(f"p{p} {_time(value, item.unit)}" for p, value in known)
@@ -66,7 +67,7 @@ class BucketCeiling(Cause):
             advice="Say `> top edge`, never a number. Measure at the client or a gateway, or widen the buckets "
             "(older vLLM ends at 60 s, newer at 7680 s).",
             price="More buckets are more series.",
-            verify="tailrace bench http://localhost:8000 --rate 5 --duration 60",
+            verify=MEASURE,
             missing=[] if not item.lifetime else ["a second scrape: these are all values since the start"],
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from tailrace.diagnose.arm_numbers import shown
+from tailrace.diagnose.arms.as_written import shown
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.lost_on_the_way import MOST, lost_on_the_way

@@ -6,7 +6,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from tailrace.diagnose.arm_numbers import concurrency_of, seen, shown
+from tailrace.diagnose.arms.again import MEASURE
+from tailrace.diagnose.arms.as_written import seen, shown
+from tailrace.diagnose.arms.asked import concurrency_of
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed, Rows
@@ -23,7 +25,7 @@ _ADVICE: Final = (
     "Keep both stamps of every request (intended and send) and report both latencies; compare by the intended one. "
     "Raise the concurrency limit or lower the rate until nothing waits at the client."
 )
-_VERIFY: Final = "tailrace bench http://localhost:8000 --rate 5 --duration 60"
+_PRICE: Final = "Latencies from the schedule are longer, and cannot be compared with older reports."
 
 
 class CoordinatedOmission(Cause):
@@ -103,8 +105,8 @@ class CoordinatedOmission(Cause):
             relation=f"{mean[0]:.0f} + {float(late.mean()):.0f} = {mean[1]:.0f} ms{extra}",
             n=n,
             advice=_ADVICE,
-            price="Latencies from the schedule are longer, and cannot be compared with older reports.",
-            verify=_VERIFY,
+            price=_PRICE,
+            verify=MEASURE,
             disproof_checked=[f"send - intended is {float(late.mean()):.0f} ms on average, not about 0"],
         )
 
@@ -147,8 +149,8 @@ class CoordinatedOmission(Cause):
             relation=f"{shown(theirs)} + {shown(ours - theirs)} = {shown(ours)} ms",
             n=int(arm.get("n") or 0),
             advice=_ADVICE,
-            price="Latencies from the schedule are longer, and cannot be compared with older reports.",
-            verify=_VERIFY,
+            price=_PRICE,
+            verify=MEASURE,
         )
 
     def _limit(self, arm: Arm, observed: Observed) -> Finding | None:
@@ -178,8 +180,8 @@ class CoordinatedOmission(Cause):
             relation=f"{rate:g} x {whole.value / 1e3:.3g} s = {need:.3g} > {limit:g}",
             n=int(arm.get("n") or 0),
             advice=_ADVICE,
-            price="Latencies from the schedule are longer, and cannot be compared with older reports.",
-            verify=_VERIFY,
+            price=_PRICE,
+            verify=MEASURE,
             missing=["the intended and the send stamp of each request: tools differ in where their timer starts"],
             rivals=["SCHED_QUEUE_SATURATION"],
             level=Level.SUSPECTED,

@@ -6,7 +6,9 @@ import re
 from itertools import pairwise
 from typing import ClassVar, Final
 
-from tailrace.diagnose.arm_numbers import name_of, pairs_of, seen, shown
+from tailrace.diagnose.arms.again import MEASURE
+from tailrace.diagnose.arms.as_written import name_of, seen, shown
+from tailrace.diagnose.arms.pairs import before_and_after
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Arm, Histogram, Observed, Quoted
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -39,7 +41,7 @@ class DefinitionChange(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """A server's number that jumps between two versions beside a client's that does not, or is not known."""
         changed = observed.text("changed", "change")
-        for before, after in pairs_of(observed.arms):
+        for before, after in before_and_after(observed.arms):
             words = f"{before.name} {after.name} {' '.join(map(str, (*before.keys, *after.keys)))} {changed}"
             if not _VERSION.search(words):
                 continue
@@ -92,7 +94,7 @@ class DefinitionChange(Cause):
             advice="Compare with stamps of a client or a gateway before calling it a regression, and read what the new "
             "version counts from.",
             price="Dashboards across the change cannot be read as one line.",
-            verify="tailrace bench http://localhost:8000 --rate 5 --duration 60",
+            verify=MEASURE,
             missing=[] if client is not None else ["the client's TTFT in both versions"],
             rivals=[] if client is not None else ["COMPUTE_KERNEL_REGRESSION"],
         )
@@ -125,7 +127,7 @@ class DefinitionChange(Cause):
             "new version "
             "counts from.",
             price="Dashboards across the change cannot be read as one line.",
-            verify="tailrace bench http://localhost:8000 --rate 5 --duration 60",
+            verify=MEASURE,
             missing=[] if client is not None else ["the client's TTFT in both versions"],
             rivals=[] if client is not None else ["COMPUTE_KERNEL_REGRESSION"],
             level=None if client is not None else Level.SUSPECTED,
@@ -134,7 +136,7 @@ class DefinitionChange(Cause):
 
 def _of_clients(observed: Observed, metric: str) -> tuple[float, float] | None:
     """The same latency as a pair of arms has it: what a load test or a form says is a client's."""
-    for before, after in pairs_of(observed.arms):
+    for before, after in before_and_after(observed.arms):
         for stat in ("mean", "p50", "p99"):
             old, new = before.get(metric, stat), after.get(metric, stat)
             if old and new:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import ClassVar, Final
 
-from tailrace.diagnose.arm_numbers import pairs_of, seen, shown
+from tailrace.diagnose.arms.as_written import called, seen, shown
+from tailrace.diagnose.arms.pairs import before_and_after
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Histogram, Observed
-from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["MeanDilution"]
 
 FELL: Final = 0.95
 MORE: Final = 1.1
+FEWEST: Final = 5
+"""Completions of a window; a quantile of fewer is one of them."""
 HELD: Final = 0.98
 _LATENCIES: Final = ("ttft", "e2e", "queue", "tpot", "itl", "prefill", "decode")
 
@@ -51,7 +54,7 @@ class MeanDilution(Cause):
         if not risen:
             return None
         place, unit = str(after.place) or after.raw, before.unit or "ms"
-        name = before.name.upper() if len(before.name) < 5 else before.name
+        name = called(before.name)
         words = "; ".join(
             f"{key} {_edge(pair[0], before)} -> {_edge(pair[1], after)} {unit}" for key, pair in held.items()
         )
@@ -86,7 +89,7 @@ class MeanDilution(Cause):
         )  # fmt: skip
 
     def _arms(self, observed: Observed) -> Finding | None:
-        for before, after in pairs_of(observed.arms):
+        for before, after in before_and_after(observed.arms):
             for name in _LATENCIES:
                 old, new = before.quoted(name, "mean"), after.quoted(name, "mean")
                 mid = (before.quoted(name, "p50", "p90"), after.quoted(name, "p50", "p90"))
@@ -97,6 +100,11 @@ class MeanDilution(Cause):
                     continue
                 if mid[1].value < HELD * mid[0].value:
                     continue
+                high = (before.quoted(name, "p90", "p95", "p99"), after.quoted(name, "p90", "p95", "p99"))
+                held = bool(high[0] and high[1] and mid[0].stat == "p50" and high[0].stat == high[1].stat)
+                if held and high[0] and high[1] and high[1].value < HELD * high[0].value:
+                    continue
+                more = [seen(arm, one) for arm, one in zip((before, after), high, strict=True) if held and one]
                 return self.finding(
                     statement=f"Mean {name.upper()} fell from {shown(old.value)} to {shown(new.value)} {new.unit} "
                     "while "
@@ -107,6 +115,7 @@ class MeanDilution(Cause):
                         seen(after, new),
                         seen(before, mid[0]),
                         seen(after, mid[1]),
+                        *more,
                         Evidence(text=f"n = {n[0]:.0f} -> {n[1]:.0f}", source=str(after.place), name="n", value=n[1]),
                     ],
                     explains_ms=None,
@@ -116,8 +125,10 @@ class MeanDilution(Cause):
                     advice="Compare p50 and p90 of equal windows, with their counts.",
                     price="None.",
                     verify="tailrace diagnose t0.prom t1.prom t2.prom",
-                    missing=["the buckets of both windows (three scrapes): the table holds two quantiles"],
-                    level=Level.SUSPECTED,
+                    missing=[]
+                    if held and min(n[0], n[1]) >= FEWEST
+                    else ["the buckets of both windows (three scrapes), or p50, p90 and more requests of each"],
+                    disproof_checked=[item.text for item in more],
                 )
         return None
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from tailrace.diagnose.arm_evidence.impossible_numbers import impossible_numbers
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.impossible_numbers import impossible_numbers
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.doubled_first_token import first_token_among_gaps
 from tailrace.diagnose.record_evidence.impossible_records import MOST, impossible_records
-from tailrace.diagnose.speech_stamps import wrong_speech_stamps
+from tailrace.diagnose.speech_evidence.speech_stamps import wrong_speech_stamps
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["MetricBug"]

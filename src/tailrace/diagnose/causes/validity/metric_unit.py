@@ -6,17 +6,16 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from tailrace.diagnose.arm_numbers import concurrency_of, seen, shown
+from tailrace.diagnose.arms.as_written import seen, shown
+from tailrace.diagnose.arms.asked import concurrency_of
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed, Rows
-from tailrace.diagnose.record_evidence.event_tokens import event_tokens
+from tailrace.diagnose.record_evidence.event_tokens import HIGH, LOW, PRICE_OF_A_UNIT, event_tokens
 from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 __all__ = ["MetricUnit"]
 
-LOW, HIGH = 0.9, 1.1
-"""Client count / the engine's own count where both count tokens."""
 CHUNKS: Final = 5.0
 """Gap / time per token beyond what speculation makes of it, and lengths that differ: chunks of several tokens."""
 OFF: Final = 1.3
@@ -74,7 +73,7 @@ class MetricUnit(Cause):
             + (f" ~ accept length {accept.value:g}" if fits and accept is not None else ""),
             n=int(arm.get("n") or 0),
             advice=_ADVICE,
-            price="Numbers per token and per chunk of older runs cannot be compared.",
+            price=PRICE_OF_A_UNIT,
             verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
             level=Level.PROVEN if fits else Level.CONSISTENT,
             proof=Proof.IMPOSSIBLE,
@@ -116,7 +115,7 @@ class MetricUnit(Cause):
             relation=f"1000/{shown(rate.value)} = {expected:.2f} ms expected, {shown(gap.value)} ms shown",
             n=int(arm.get("n") or 0),
             advice=_ADVICE,
-            price="Numbers per token and per chunk of older runs cannot be compared.",
+            price=PRICE_OF_A_UNIT,
             verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
         )
 
@@ -150,7 +149,7 @@ class MetricUnit(Cause):
             n=int(arm.get("n") or 0),
             advice=_ADVICE + " Then see who gathers them: the engine's own interval (SGLang --stream-interval, several "
             "scheduler steps), the server's batching of writes, or a proxy that buffers.",
-            price="Numbers per token and per chunk of older runs cannot be compared.",
+            price=PRICE_OF_A_UNIT,
             verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
         )  # fmt: skip
 
@@ -182,7 +181,7 @@ class MetricUnit(Cause):
             relation=f"client count / usage = {ratio:.2f}, not 1.00",
             n=n,
             advice=_ADVICE,
-            price="Numbers per token and per chunk of older runs cannot be compared.",
+            price=PRICE_OF_A_UNIT,
             verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
             missing=[] if n >= 3 else ["more requests with both counts"],
         )

@@ -7,11 +7,13 @@ from typing import ClassVar, Final
 import msgspec
 import numpy as np
 
-from tailrace.diagnose.arm_numbers import name_of, pairs_of, seen, shown
+from tailrace.diagnose.arms.again import MEASURE
+from tailrace.diagnose.arms.as_written import called, name_of, seen, shown
+from tailrace.diagnose.arms.pairs import before_and_after
+from tailrace.diagnose.arms.unfinished import lost_share, unfinished_of
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Histogram, Observed
-from tailrace.diagnose.unfinished import lost_share, unfinished_of
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.stats.quantiles import quantile, supported
 from tailrace.stats.tests import two_proportion_p_value
@@ -34,7 +36,6 @@ _BLOCKS: Final = (
     "Until then no quantile of it says that things are well or became better: AB_TAIL_IMPROVED and `nothing is slow` "
     "are blocked, every other latency is a lower bound."
 )
-_VERIFY: Final = "tailrace bench http://localhost:8000 --rate 5 --duration 60"
 
 
 class SurvivorBias(Cause):
@@ -77,7 +78,7 @@ class SurvivorBias(Cause):
         """Counters beside a histogram; a histogram that holds less than was sent; a better tail with more failures."""
         found = [self._window(item, observed) for name in _HISTOGRAMS for item in observed.windows(name)]
         found += [self._begun(observed), self._sent(observed)]
-        found += [self._pair(pair.before, pair.after) for pair in pairs_of(observed.arms)]
+        found += [self._pair(pair.before, pair.after) for pair in before_and_after(observed.arms)]
         return surest(found)
 
     def _window(self, item: Histogram, observed: Observed) -> Finding | None:
@@ -85,7 +86,7 @@ class SurvivorBias(Cause):
         share = count / (count + item.n) if count else 0.0
         if count < LEAST or item.n <= 0 or share < SHARE:
             return None
-        name = item.name.upper() if len(item.name) < 5 else item.name
+        name = called(item.name)
         return self.finding(
             statement=f"{count:.0f} requests were cancelled or timed out and are not among the {item.n:.0f} values of "
             f"{name} ({share:.1%} of both): its percentiles are those of the requests that stayed. {_BLOCKS}",
@@ -101,7 +102,7 @@ class SurvivorBias(Cause):
             n=int(item.n),
             advice=_ADVICE,
             price="None.",
-            verify=_VERIFY,
+            verify=MEASURE,
             missing=["a second scrape: these are all requests since the start"] if item.lifetime else [],
         )  # fmt: skip
 
@@ -130,7 +131,7 @@ class SurvivorBias(Cause):
                 n=int(last.n),
                 advice=_ADVICE,
                 price="None.",
-                verify=_VERIFY,
+                verify=MEASURE,
                 missing=["how many requests were cancelled or timed out in this window"],
                 rivals=["METRIC_GAP"],
             )
@@ -158,7 +159,7 @@ class SurvivorBias(Cause):
                     n=int(n),
                     advice=_ADVICE,
                     price="None.",
-                    verify=_VERIFY,
+                    verify=MEASURE,
                     missing=["that both are of the same window, and how the others ended"],
                 )  # fmt: skip
         return None
@@ -175,7 +176,7 @@ class SurvivorBias(Cause):
                 n = after.get("n")
                 found = self._better(
                     name_of(new), (old.value, new.value), [lost[0], lost[1]], int(n or 0), str(after.place) or "facts",
-                    _VERIFY, [] if n else ["n of both arms"],
+                    MEASURE, [] if n else ["n of both arms"],
                 )  # fmt: skip
                 return _with(found, [seen(before, old), seen(after, new)])
         return None

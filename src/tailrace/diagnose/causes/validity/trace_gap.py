@@ -14,8 +14,6 @@ from tailrace.model.finding import Action, Evidence, Finding
 __all__ = ["TraceGap"]
 
 COVERED: Final = 0.9
-MOST: Final = 0.5
-"""Of the gap must lie at one place to be named there."""
 _WHERE: Final = {
     "before": "before the first server span: the front end (reading the request, routing, tokenising) or a queue in "
     "the API process, before the engine's arrival time",

@@ -6,11 +6,12 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from tailrace.diagnose.arm_numbers import pairs_of
+from tailrace.diagnose.arms.asked import given
+from tailrace.diagnose.arms.pairs import before_and_after
+from tailrace.diagnose.arms.unfinished import lost_share
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed
-from tailrace.diagnose.unfinished import lost_share
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
@@ -48,7 +49,7 @@ class UnequalWork(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """What both arms of a pair say of their work."""
-        for before, after in pairs_of(observed.arms):
+        for before, after in before_and_after(observed.arms):
             pairs = {name: (old, new) for name, old, new in _said(before, after)}
             words = f"{before.name} and {after.name}"
             place = str(after.place) or "facts"
@@ -83,7 +84,7 @@ class UnequalWork(Cause):
         )
 
 
-_VERIFY: Final = "tailrace ab http://localhost:8000 http://localhost:8000 --rounds 5 --rate 5 --duration 60"
+_VERIFY: Final = "tailrace ab --a http://localhost:8000 --b http://localhost:8001 --rounds 5 --rate 5 --duration 60"
 
 
 def _both(before: dict[str, float], now: dict[str, float]) -> dict[str, tuple[float, float]]:
@@ -112,11 +113,7 @@ def _work(window: Window) -> dict[str, float]:
 def _said(before: Arm, after: Arm) -> list[tuple[str, float, float]]:
     out = []
     for name in _LENGTHS:
-        values = [arm.keys.get(name) for arm in (before, after)]
-        numbers = [
-            float(value) if isinstance(value, (int, float)) else arm.get(name, "", "mean", "p50")
-            for value, arm in zip(values, (before, after), strict=True)
-        ]
+        numbers = [given(arm, name, "", "mean", "p50") for arm in (before, after)]
         if numbers[0] is not None and numbers[1] is not None:
             out.append((name.replace("_", " "), numbers[0], numbers[1]))
     for name, shares in (

@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from tailrace.diagnose.arm_numbers import shown
+from tailrace.diagnose.arms.as_written import shown
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed

@@ -1,9 +1,15 @@
-"""Gateways that log one JSON object a request: Envoy and Higress, nginx, APISIX, LiteLLM, Traefik, Caddy, our own."""
+"""Gateways that log one JSON object a request: Envoy, Higress, nginx, APISIX, Kong, LiteLLM, Traefik, Caddy, Azure's
+Application Gateway, our own. The same keys and values between bars (`httpStatus|504|timeTaken|20.002`) are read alike.
+
+Keys are compared with `-` and `.` written as `_`, and what stands in an object inside the object is asked as
+`outer_inner`: `http.status_code`, `{"response": {"status": 200}}`, `x-litellm-overhead-duration-ms`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -38,13 +44,43 @@ MARKS: Final = (
     frozenset({"call_type", "response_time"}),
     frozenset({"DownstreamStatus", "Duration"}),
     frozenset({"ai_log"}),
+    frozenset({"latencies", "request"}),
+    frozenset({"http_status_code", "duration_ms"}),
+    frozenset({"x_litellm_overhead_duration_ms"}),
+    frozenset({"httpStatus", "timeTaken"}),
 )
 """Keys of which one set is in every object of such a log."""
+_STATUSES: Final = frozenset(
+    {"status", "status_code", "http_status", "http_status_code", "response_code", "response_status", "http_code"}
+)
+_TIMED: Final = re.compile(
+    r"(?:^|_)(?:duration|latency|elapsed|took|(?:request|response|total)_time)_(?:ms|s|sec|us|ns)$"
+)
+_OF_REQUESTS: Final = frozenset({"t_send_ms", "prompt_tokens", "input_tokens", "output_tokens", "ttft_ms", "ttft"})
+_ASKED: Final = frozenset(
+    {"method", "path", "uri", "url", "route", "http_route", "http_method", "http_target", "handler"}
+)
 
 
 def is_access_object(keys: Collection[str]) -> bool:
     """Whether an object with these keys tells of one request through a gateway."""
-    return "t_send_ms" not in keys and any(marks.issubset(keys) for marks in MARKS)
+    names = {plain_key(key) for key in keys}
+    if "t_send_ms" in names:
+        return False
+    if any(marks.issubset(names) for marks in MARKS):
+        return True
+    # Any server's own line: what was asked, how it ended, how long it took.
+    return (
+        not names & _OF_REQUESTS
+        and bool(names & _STATUSES and names & _ASKED)
+        and any(_TIMED.search(name) for name in names)
+    )
+
+
+@lru_cache(maxsize=4096)
+def plain_key(key: str) -> str:
+    """A key with `_` for what separates its words."""
+    return key.replace("-", "_").replace(".", "_")
 
 
 def _number(value: object) -> float:
@@ -79,31 +115,60 @@ def _millis(scale: float) -> Callable[[object], float]:
 _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...]] = (
     (
         "e2e",
-        ("duration_ms", "latency_ms", "request_time_ms", "elapsed_ms", "total_ms", "response_time_ms"),
+        (
+            *("duration_ms", "latency_ms", "request_time_ms", "elapsed_ms", "total_ms", "response_time_ms"),
+            *("request_duration_ms", "total_time_ms", "took_ms", "http_duration_ms", "latencies_request"),
+            "x_litellm_response_duration_ms",
+        ),
         _millis(1.0),
     ),
-    ("e2e", ("request_time", "response_time", "duration_s", "latency_s"), _millis(1e3)),
+    ("e2e", ("request_time", "response_time", "duration_s", "latency_s", "elapsed_s", "duration_sec"), _millis(1e3)),
+    ("e2e", ("duration_us", "latency_us", "elapsed_us"), _millis(1e-3)),
+    ("e2e", ("duration_ns", "latency_ns", "elapsed_ns"), _millis(1e-6)),
+    # Azure's second generation writes seconds; the first wrote whole milliseconds, and has no latency of the server.
+    ("upstream", ("serverResponseLatency",), _millis(1e3)),
     ("ttft", ("ttft_ms", "time_to_first_token_ms", "llm_first_token_duration"), _millis(1.0)),
     ("ttft", ("ttft", "time_to_first_token"), _millis(1e3)),
-    ("overhead", ("litellm_overhead_time_ms", "overhead_ms", "gateway_overhead_ms"), _millis(1.0)),
+    (
+        "overhead",
+        (
+            *("litellm_overhead_time_ms", "x_litellm_overhead_duration_ms", "overhead_ms", "gateway_overhead_ms"),
+            "latencies_kong",
+        ),
+        _millis(1.0),
+    ),
     ("upstream", ("llm_api_duration_ms", "upstream_ms", "llm_service_duration", "upstream_latency_ms"), _millis(1.0)),
-    ("upstream_header", ("upstream_service_time", "upstream_service_time_ms"), _millis(1.0)),
+    ("upstream_header", ("upstream_service_time", "upstream_service_time_ms", "latencies_proxy"), _millis(1.0)),
     ("upstream_header", ("upstream_header_time",), _millis(1e3)),
     ("upstream_connect", ("upstream_connect_time",), _millis(1e3)),
     (
         "status",
-        ("response_code", "status_code", "status", "http_status", "DownstreamStatus", "response_status"),
+        (
+            *("response_code", "status_code", "status", "http_status", "DownstreamStatus", "response_status"),
+            *("http_status_code", "http_response_status_code", "http_code", "httpStatus"),
+        ),
         _number,
     ),
-    ("upstream_status", ("OriginStatus",), _number),
-    ("bytes", ("bytes_sent", "body_bytes_sent", "size", "DownstreamContentSize", "response_size"), _number),
+    ("upstream_status", ("OriginStatus", "serverStatus"), _number),
+    (
+        "bytes",
+        (
+            *("bytes_sent", "body_bytes_sent", "size", "DownstreamContentSize", "response_size", "bytes_out"),
+            *("response_bytes", "sentBytes"),
+        ),
+        _number,
+    ),
     ("attempts", ("attempts", "upstream_request_attempt_count", "request_attempt_count"), _number),
     ("prompt_tokens", ("prompt_tokens", "input_tokens", "input_token"), _number),
     ("output_tokens", ("completion_tokens", "output_tokens", "output_token"), _number),
 )
-_METHODS: Final = ("method", "request_method", "RequestMethod", "http_method")
-_PATHS: Final = ("path", "uri", "request_uri", "RequestPath", "url", "route", "call_type")
+_METHODS: Final = ("method", "request_method", "RequestMethod", "http_method", "httpMethod")
+_PATHS: Final = (
+    *("path", "uri", "request_uri", "RequestPath", "url", "http_route", "http_target", "http_path", "route", "handler"),
+    *("call_type", "requestUri"),
+)
 _STAMPS: Final = (
+    "timeStamp",
     "start_time",
     "startTime",
     "time_iso8601",
@@ -113,6 +178,7 @@ _STAMPS: Final = (
     "@timestamp",
     "time",
     "ts",
+    "started_at",
 )
 _ADDRESSES: Final = (
     "upstream_host",
@@ -121,8 +187,9 @@ _ADDRESSES: Final = (
     "upstream_address",
     "api_base",
     "upstream_cluster",
+    "serverRouted",
 )
-_REASONS: Final = ("response_code_details", "exception", "error_str", "error", "reason", "end_reason")
+_REASONS: Final = ("error_info", "response_code_details", "exception", "error_str", "error", "reason", "end_reason")
 
 
 def _text(found: dict[str, Any], keys: tuple[str, ...]) -> str:
@@ -147,6 +214,20 @@ def _when(value: object) -> tuple[float, Clock] | None:
     return (number, Clock.UTC) if number > 1e9 else None
 
 
+def _flat(found: dict[str, Any]) -> dict[str, Any]:
+    """The object with plain keys. Caddy keeps the request apart, Kong its latencies too: `outer_inner`, and by its own
+    name what stands in `request`.
+    """
+    out: dict[str, Any] = {}
+    for key, value in found.items():
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                out.setdefault(f"{plain_key(key)}_{plain_key(str(name))}", inner)
+                if key == "request":
+                    out.setdefault(plain_key(str(name)), inner)
+    return out | {plain_key(key): value for key, value in found.items()}
+
+
 _TIMED_OUT: Final = re.compile(r"time[ -]?out|timed out", re.IGNORECASE)
 
 
@@ -166,16 +247,38 @@ class AccessJson:
             found = _DECODER.decode(text)
         except UNREADABLE:
             return False
-        if not isinstance(found, dict) or not is_access_object(found.keys()):
+        if not isinstance(found, dict):
+            return False
+        inner = found.get("properties")
+        if isinstance(inner, dict):
+            found = {**inner, **found}  # Azure keeps what is of the request apart
+        if not is_access_object(found.keys()):
             return False
         self.context.accesses.add(*self._row(found))
         return self.context.understood("json gateway log")
 
+    def bars(self, text: bytes) -> bool:
+        """A line of keys and values between bars, `key=value|key=value` or `key|value|key|value`; a stamp may lead.
+        False where it is none of such a log.
+        """
+        parts = [part.strip() for part in text.decode("utf-8", "replace").split("|")]
+        pairs = [part.partition("=") for part in parts]
+        found: dict[str, Any] = {key.strip(): value.strip() for key, sign, value in pairs if sign}
+        if not is_access_object(found.keys()):
+            if stamp_in(parts[0].encode()) is not None:
+                parts = parts[1:]
+            found = dict(zip(parts[::2], parts[1::2], strict=False))
+            if not is_access_object(found.keys()):
+                return False
+        stamp = self.context.stamp(text)
+        row, clock = self._row(found)
+        if clock is Clock.NONE and stamp is not None:
+            row.at, clock = stamp
+        self.context.accesses.add(row, clock)
+        return self.context.understood("gateway log between bars")
+
     def _row(self, found: dict[str, Any]) -> tuple[Access, Clock]:
-        inner = found.get("request")
-        if isinstance(inner, dict):
-            # Caddy keeps the request apart.
-            found = {**inner, **found}
+        found = _flat(found)
         told = found.get("ai_log")
         if isinstance(told, str):
             try:
@@ -194,6 +297,12 @@ class AccessJson:
         self._attempts(row, found)
         row.method, row.path = _text(found, _METHODS), _text(found, _PATHS)
         row.upstream_address, row.reason = _text(found, _ADDRESSES)[-60:], _text(found, _REASONS)
+        if (
+            found.get("upstream_header_time") in ("", "-")
+            and row.status >= 500
+            and row.upstream_bytes != row.upstream_bytes
+        ):
+            row.upstream_bytes = 0.0  # no header had come, so nothing had
         flags = found.get("response_flags")
         row.flags = flags if isinstance(flags, str) and flags != "-" else ""
         if found.get("status") in ("failure", "success"):
@@ -218,6 +327,9 @@ class AccessJson:
 
     def _duration(self, row: Access, found: dict[str, Any]) -> None:
         """A key `duration` says no unit: milliseconds in Envoy, seconds in Caddy, nanoseconds in Traefik."""
+        if "timeTaken" in found and row.e2e != row.e2e:
+            taken = str(found["timeTaken"])
+            row.e2e = _number(taken) * (1e3 if "serverResponseLatency" in found or "." in taken else 1.0)
         if "Duration" in found and "DownstreamStatus" in found:
             row.e2e = _number(found["Duration"]) / 1e6
             row.upstream = _number(found.get("OriginDuration")) / 1e6

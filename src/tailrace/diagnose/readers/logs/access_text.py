@@ -115,6 +115,8 @@ def _times_by_name(row: Access, named: dict[str, bytes]) -> bool:
     for name in ("upstream_status", "upstream_bytes"):
         if name in named:
             setattr(row, name, attempts_of(named[name])[-1])
+    if "upstream_header" in named and "upstream_bytes" not in named and row.upstream_header != row.upstream_header:
+        row.upstream_bytes = 0.0  # `-`: no header had come from the last attempt, so nothing had
     return "e2e" in named or "upstream" in named
 
 

@@ -31,6 +31,9 @@ NUMBERS: Final = (
     "upstream_header",
     "upstream_connect",
     "overhead",
+    "hop_queue",
+    "server_conns",
+    "queued",
     "bytes",
     "upstream_bytes",
     "status",
@@ -57,6 +60,13 @@ class Access(msgspec.Struct, kw_only=True):
     upstream_header: float = _NAN
     upstream_connect: float = _NAN
     overhead: float = _NAN
+    """The gateway's own time, by its own word."""
+    hop_queue: float = _NAN
+    """Time in the balancer's queue for a connection to a server."""
+    server_conns: float = _NAN
+    """Connections to the server when the request ended."""
+    queued: float = _NAN
+    """Requests in the balancer's queues when it ended."""
     bytes: float = _NAN
     upstream_bytes: float = _NAN
     status: float = _NAN

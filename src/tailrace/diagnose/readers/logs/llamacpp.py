@@ -28,6 +28,7 @@ _TIMING: Final = re.compile(
 _SLOT: Final = re.compile(rb"slot +\w+: id +(\d+) \| task (-?\d+) \|")
 _SINCE: Final = re.compile(rb"(?:^|[\] ])(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) [A-Z] ")
 _PROMPT: Final = re.compile(rb"(?:n_prompt_tokens|task\.n_tokens) = (\d+)")
+_ALIKE: Final = re.compile(rb"selected slot by (?:LCP|lcp) similarity, (?:sim_best|similarity) = ([\d.]+)")
 _PROGRESS: Final = re.compile(rb"prompt processing(?: progress)?, .*?n_tokens = +(\d+)")
 _REQUEST: Final = re.compile(rb"(?:done )?request: (GET|POST|PUT|DELETE|OPTIONS|HEAD) (\S+) (\S+) (\d{3})")
 
@@ -44,6 +45,8 @@ class LlamaCpp:
         self._open: dict[str, float | str] = {}
         self._line = 0
         self._prompts: dict[tuple[str, str], float] = {}
+        self._alike: dict[str, float] = {}
+        """Slot -> how much of the last prompt that chose it was in it already (0..1)."""
 
     def line(self, text: bytes) -> bool:
         """Any line of the server; False where it is none that is known."""
@@ -120,17 +123,30 @@ class LlamaCpp:
                 self._open["slot"], self._open["task"] = key
                 self._line = self.context.number
         elif b"new prompt" in text:
-            told = _PROMPT.search(text)
-            if told is not None:
-                if len(self._prompts) > 4096:
-                    self._prompts.clear()
-                self._prompts[key] = float(told[1])
+            self._asked(text, key)
         elif b"launch_slot_" in text and b"processing task" in text:
             self.context.events.add("launched", self.context.number, self._stamp(text), text, {"slot": key[0]})
         elif b"release" in text:
             self.context.events.add("released", self.context.number, self._stamp(text), text, {"slot": key[0]})
         elif b"forcing full prompt re-processing" in text:
-            self.context.events.add("prompt_cache_lost", self.context.number, self._stamp(text), text)
+            self._cache_lost(text, key)
+        else:
+            alike = _ALIKE.search(text)
+            if alike is not None:
+                self._alike[key[0]] = min(float(alike[1]), 1.0)
+
+    def _asked(self, text: bytes, key: tuple[str, str]) -> None:
+        told = _PROMPT.search(text)
+        if told is not None:
+            if len(self._prompts) > 4096:
+                self._prompts.clear()
+            self._prompts[key] = float(told[1])
+
+    def _cache_lost(self, text: bytes, key: tuple[str, str]) -> None:
+        said: dict[str, float | str] = {"slot": key[0], "task": key[1]}
+        if key[0] in self._alike:
+            said["alike"] = self._alike[key[0]]
+        self.context.events.add("prompt_cache_lost", self.context.number, self._stamp(text), text, said)
 
     def end(self) -> None:
         """The request in hand is whole."""

@@ -14,15 +14,18 @@ from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.logs.access_json import AccessJson
 from tailrace.diagnose.readers.logs.access_text import NO_TIMES, AccessText
 from tailrace.diagnose.readers.logs.accesses import Accesses
+from tailrace.diagnose.readers.logs.balancers import Balancers
 from tailrace.diagnose.readers.logs.context import Context
 from tailrace.diagnose.readers.logs.happenings import Happenings
 from tailrace.diagnose.readers.logs.jit import is_jit, jit
+from tailrace.diagnose.readers.logs.kubernetes import Kubernetes
 from tailrace.diagnose.readers.logs.lines import Batch, batches, read_batches, record_starts
 from tailrace.diagnose.readers.logs.llamacpp import LlamaCpp
 from tailrace.diagnose.readers.logs.prefix import unprefixed
 from tailrace.diagnose.readers.logs.proxy_error import is_proxy_error, proxy_error
 from tailrace.diagnose.readers.logs.sglang import Sglang
 from tailrace.diagnose.readers.logs.tgi import Tgi
+from tailrace.diagnose.readers.logs.trtllm import TrtLlm
 from tailrace.diagnose.readers.logs.vllm import MARK, Vllm
 from tailrace.diagnose.readers.printed import is_titled
 from tailrace.engines.flags.start_log import StartLog
@@ -39,7 +42,8 @@ _RECORD: Final = re.compile(
     rb"(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|TRACE|FATAL)[ :\[]|"
     rb"\d{1,3}(?:\.\d{1,3}){3} |[0-9a-f]*:[0-9a-f:]+ - |\{|slot |srv |main: |que |llama_|"
     rb"prompt eval time|eval time|total time|draft acceptance|graphs reused|"
-    rb"[A-Z][a-z]{2} +\d+ \d\d:\d\d|\[\d+\] |\d+\.\d\d\.\d{3}\.\d{3} [A-Z] |Traceback |=+ |\d+ \d)"
+    rb"[A-Z][a-z]{2} +\d+ \d\d:\d\d|\[\d+\] |\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\]|"
+    rb"\d+\.\d\d\.\d{3}\.\d{3} [A-Z] |Traceback |=+ |\d+ \d)"
 )
 _HAPPENED: Final = (
     (b"EngineDeadError", "died"),
@@ -78,7 +82,9 @@ class Log:
         self.context = Context(source=source, events=Happenings(source), accesses=Accesses(source))
         self.vllm, self.sglang = Vllm(self.context), Sglang(self.context)
         self.llamacpp, self.tgi = LlamaCpp(self.context), Tgi(self.context)
+        self.trtllm = TrtLlm(self.context)
         self.access_text, self.access_json = AccessText(self.context), AccessJson(self.context)
+        self.balancers, self.kubernetes = Balancers(self.context), Kubernetes(self.context)
         self.facts = StartLog(source)
         self.records = 0
         """Records: lines, and what was put together of broken ones."""
@@ -92,6 +98,7 @@ class Log:
         self._useless: dict[bytes, int] = {}
         self._rare: tuple[tuple[bytes, Callable[[bytes], bool]], ...] = (
             (b"Iteration(", self.vllm.step),
+            (b"num_ctx_tokens", self.trtllm.line),
             (b"SpecDecoding metrics", self.vllm.speculation),
             (b"reempt", self.vllm.preempted),
             (b"etract", self._retracted),
@@ -110,6 +117,10 @@ class Log:
             (b"[GIN]", self.access_text.gin),
             (b"status=", self.access_text.pairs),
             (b"code=", self.access_text.pairs),
+            (b"probe", self.kubernetes.line),
+            (b"iveness: ", self.kubernetes.line),
+            (b"OOMKill", self.kubernetes.line),
+            (b"timeTaken", self.access_json.bars),
         )
 
     # -- lines
@@ -266,7 +277,7 @@ class Log:
             at = line.find(words)
             if at >= 0:
                 return self.sglang.batch(line, at, decode=decode)
-        if b" HTTP/" in line and b'"' in line and self.access_text.line(line):
+        if b" HTTP/" in line and b'"' in line and (self.access_text.line(line) or self.balancers.line(line)):
             return True
         for word, read in self._rare:
             if word in line and read(line):
@@ -288,7 +299,7 @@ class Log:
         access = self.context.accesses.table()
         rows: list[Rows] = [*served, *([access] if access is not None else [])]
         return Observed(
-            series=[*self.vllm.series(self.source), *self.sglang.series(self.source)],
+            series=[*self.vllm.series(self.source), *self.sglang.series(self.source), *self.trtllm.series(self.source)],
             events=self.context.events.events(),
             settings=[*self._settings()],
             rows=rows,
@@ -300,6 +311,7 @@ class Log:
         names = {"kv_tokens": "kv_capacity_tokens", "version": "engine_version"}
         for key, fact in self.facts.facts.items():
             yield Setting(name=names.get(key, key), value=fact.value, place=place)
+        yield from self.kubernetes.settings
         if self.facts.engine:
             yield Setting(name="engine", value=self.facts.engine, place=place)
         if self.context.offsets and self.context.clock is Clock.LOCAL:
@@ -399,7 +411,9 @@ def sample_of(lines: Iterable[bytes], name: str) -> Log:
 
 _ENOUGH: Final = 0.5
 _STRAY: Final = 8
-_OF_LOAD: Final = frozenset({"vllm log", "sglang log", "tgi log", "gin access log", "envoy access log"})
+_OF_LOAD: Final = frozenset(
+    {"vllm log", "sglang log", "tgi log", "tensorrt-llm log", "gin access log", "envoy access log"}
+)
 _CUT: Final = 60_000
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from tailrace.diagnose.observed import Clock
 
-__all__ = ["Yearless", "leading_rfc3339", "nginx_stamp", "stamp_in", "wall_text"]
+__all__ = ["Yearless", "leading_rfc3339", "nginx_stamp", "stamp_in"]
 
 _DAY: Final = 86400.0
 _YEAR: Final = 365 * _DAY
@@ -24,6 +24,8 @@ _FULL: Final = re.compile(
     rb"(\d{4})[-/](\d\d)[-/](\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\d*( ?Z|[+-]\d\d:?\d\d)?"
 )
 _SHORT: Final = re.compile(rb"(?<![\d-])(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
+_AMERICAN: Final = re.compile(rb"(?<!\d)(\d\d)/(\d\d)/(\d{4})[- ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
+"""TensorRT-LLM: month, day, year."""
 _SYSLOG: Final = re.compile(rb"(?<!\w)([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
 _NGINX: Final = re.compile(rb"\[(\d\d)/([A-Z][a-z]{2})/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-]\d{4})\]")
 
@@ -80,6 +82,11 @@ def stamp_in(text: bytes, end: int = 300) -> tuple[float, Clock] | None:
         date = (1970, 3, 1) if (month, day) == (b"02", b"29") else (1970, int(month), int(day))
         at = _seconds(date, hour, minute, second, fraction)
         return None if at is None else (at, Clock.LOCAL)
+    found = _AMERICAN.search(text, 0, end)
+    if found is not None:
+        month, day, year, hour, minute, second, fraction = found.groups()
+        at = _seconds((int(year), int(month), int(day)), hour, minute, second, fraction)
+        return None if at is None else (at, Clock.LOCAL)
     found = _SYSLOG.search(text, 0, end)
     if found is not None and found[1] in _MONTHS:
         _, day, hour, minute, second, fraction = found.groups()
@@ -122,11 +129,6 @@ def leading_rfc3339(text: bytes) -> tuple[float, int] | None:
         return None
     stamp = _of_full(found)
     return None if stamp is None else (stamp[0], found.end())
-
-
-def wall_text(text: str) -> tuple[float, Clock] | None:
-    """A stamp that a form or a table holds as text."""
-    return stamp_in(text.encode())
 
 
 class Yearless:

@@ -48,7 +48,6 @@ _KEYS: Final = {
     b"Encoder cache usage": 12,
 }
 _KV_KEY: Final = b"KV cache usage"
-_ENGINE: Final = re.compile(rb"Engine (\d{1,4})")
 _STEP: Final = re.compile(
     rb"Iteration\(\d+\): (\d+) context requests?, (\d+) context tokens?, (\d+) generation requests?, "
     rb"(\d+) generation tokens?, iteration elapsed time: ([\d.]+) ms(?:, \w+ KV cache usage: ([\d.]+)%)?"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tailrace.diagnose.arm_numbers import shown
+from tailrace.diagnose.arms.again import MEASURE
+from tailrace.diagnose.arms.as_written import called, shown
 from tailrace.diagnose.observed import Arm, Histogram, Observed, Quoted, Rows
 from tailrace.diagnose.observed.vocabulary import QUANTITIES
 from tailrace.model.finding import Evidence, Finding, Level, Proof
@@ -72,7 +73,7 @@ def impossible_numbers(cause: Cause, observed: Observed) -> Finding | None:
         n=int(n or 0),
         advice=_ADVICE,
         price="None: nothing can be concluded from these values, about prefill, queue or anything else.",
-        verify="tailrace bench http://localhost:8000 --rate 5 --duration 60",
+        verify=MEASURE,
         level=level,
         proof=Proof.IMPOSSIBLE,
     )
@@ -106,7 +107,7 @@ def _of_arm(arm: Arm) -> Iterator[_Wrong]:
 def _of_number(arm: Arm, quoted: Quoted) -> Iterator[_Wrong]:
     known = QUANTITIES.get(quoted.quantity)
     unit = known.unit if known else quoted.unit
-    name = f"{quoted.stat} {quoted.quantity.upper() if len(quoted.quantity) < 5 else quoted.quantity}".strip()
+    name = f"{quoted.stat} {called(quoted.quantity)}".strip()
     if quoted.unit in {"ms", "s"}:
         value = quoted.value if quoted.unit == "ms" else quoted.value * 1e3
         if abs(value) > EPOCH_MS:
@@ -265,8 +266,7 @@ def _of_rows(observed: Observed) -> tuple[float, list[_Wrong]]:
             if not bad:
                 continue
             worst = max(worst, bad / n)
-            line = int(np.flatnonzero(mask)[0])
-            at = rows.place if rows.lines is None else f"{rows.place.source}:{int(rows.lines[line])}"
+            at = rows.line_of(int(np.flatnonzero(mask)[0]))
             text = f"in {bad} of {n} requests {rule}; they are left out"
             out.append(
                 _Wrong(

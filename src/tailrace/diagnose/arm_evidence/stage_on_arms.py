@@ -19,6 +19,9 @@ LEAST_MS: Final = 20.0
 FEW: Final = 20
 _STATS: Final = ("p99", "p95", "p90", "p50", "mean", "")
 _TOTALS: Final = ("ttft", "first_partial", "e2e", "final_latency")
+_STAGES: Final = ("queue", "preprocess", "encode", "prefill", "decode", "postprocess", "response")
+_SUM: Final = "sum of the stages"
+_ENOUGH: Final = 3
 
 
 class _Gain(NamedTuple):
@@ -52,8 +55,8 @@ def _gain(stage: str, fast: Arm, slow: Arm) -> _Gain | None:
         one, two = fast.quoted(stage, stat), slow.quoted(stage, stat)
         if one is None or two is None or one.relative or two.relative or two.value < GROWN * one.value:
             continue
-        for name in _TOTALS:
-            before, after = fast.quoted(name, stat), slow.quoted(name, stat)
+        for name in (*_TOTALS, _SUM):
+            before, after = _total(fast, name, stat), _total(slow, name, stat)
             if before is None or after is None or before.relative or after.relative:
                 continue
             gain = _Gain(fast, slow, (one, two), (before, after))
@@ -62,10 +65,20 @@ def _gain(stage: str, fast: Arm, slow: Arm) -> _Gain | None:
     return None
 
 
+def _total(arm: Arm, name: str, stat: str) -> Quoted | None:
+    """What the stages make together; of a table that tells stages only, their sum."""
+    if name != _SUM:
+        return arm.quoted(name, stat)
+    parts = [found for stage in _STAGES if (found := arm.quoted(stage, stat)) is not None and not found.relative]
+    if len(parts) < _ENOUGH or any(part.unit != "ms" for part in parts):
+        return None
+    return Quoted(quantity=_SUM, stat=stat, value=sum(part.value for part in parts), unit="ms", place=parts[0].place)
+
+
 def _alone(stage: str, arm: Arm) -> tuple[Arm, Quoted, Quoted] | None:
     for stat in _STATS:
         part = arm.quoted(stage, stat)
-        total = next((found for name in _TOTALS if (found := arm.quoted(name, stat)) is not None), None)
+        total = next((found for name in (*_TOTALS, _SUM) if (found := _total(arm, name, stat)) is not None), None)
         if part is None or total is None or part.relative or total.relative:
             continue
         if part.value >= LEAST_MS and MOST * total.value <= part.value <= 1.02 * total.value:
@@ -81,7 +94,7 @@ def _grown(cause: Cause, gain: _Gain, advice: str) -> Finding:
         missing.append("how many requests each row rests on: the spread from run to run could be as large")
     share = gain.stage_ms / gain.total_ms
     return cause.finding(
-        statement=f"Between {gain.fast.name} and {gain.slow.name}, {cause.stage} {stage.stat} went from "
+        statement=f"Between {gain.fast.name} and {gain.slow.name}, {f'{cause.stage} {stage.stat}'.strip()} went from "
         f"{gain.stage[0].value:.4g} to {stage.value:.4g} ms, which is {share:.0%} of what {total.quantity.upper()} "
         f"gained ({gain.total_ms:.4g} ms).",
         evidence=[
@@ -103,7 +116,7 @@ def _grown(cause: Cause, gain: _Gain, advice: str) -> Finding:
 def _share(cause: Cause, alone: tuple[Arm, Quoted, Quoted], advice: str) -> Finding:
     arm, part, total = alone
     return cause.finding(
-        statement=f"{cause.stage.capitalize()} {part.stat} is {part.value:.4g} ms of {total.value:.4g} ms "
+        statement=f"{f'{cause.stage.capitalize()} {part.stat}'.strip()} is {part.value:.4g} ms of {total.value:.4g} ms "
         f"{total.quantity.upper()} ({part.value / total.value:.0%}).",
         evidence=[_shown(arm, part), _shown(arm, total)],
         explains_ms=part.value,

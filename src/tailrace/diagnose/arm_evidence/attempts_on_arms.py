@@ -1,0 +1,100 @@
+"""Retries in a table of windows: attempts over the requests of clients, and errors beside them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from tailrace.diagnose.arms.asked import figure, worded
+from tailrace.diagnose.arms.moments import in_order
+from tailrace.diagnose.arms.shown import evidence_of, number, quantity
+from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.model.finding import Finding
+
+if TYPE_CHECKING:
+    from tailrace.diagnose.cause import Cause
+
+__all__ = ["attempts_on_arms"]
+
+STORM: Final = 1.2
+"""Attempts a request; fewer are the odd retry."""
+LEAST: Final = 50
+"""Requests that a share is taken of."""
+_ATTEMPTS: Final = re.compile(r"\battempts?\b|upstream (?:requests?|calls?)|\btries\b|requests? (?:to|at) the engine",
+                              re.IGNORECASE)  # fmt: skip
+_REPEATS: Final = re.compile(r"\bretr(?:y|ies|ied)\b", re.IGNORECASE)
+_ASKED: Final = re.compile(
+    r"client (?:requests?|calls?)|user requests?|unique requests?|\boriginal|\binflight client\b",
+    re.IGNORECASE,
+)
+"""Of a series, the column of the clients' requests goes by the name of those in flight."""
+_RATIO: Final = re.compile(r"(?:attempts?|tries) ?(?:/|per|a) ?(?:client )?request|retry (?:ratio|factor)",
+                           re.IGNORECASE)  # fmt: skip
+
+
+def attempts_on_arms(cause: Cause, observed: Observed) -> Finding | None:
+    """The window with the most attempts a request, against the one with the fewest; errors must not have fallen."""
+    windows = [(ratio, arm) for arm in in_order(observed) if (ratio := _ratio(arm)) is not None]
+    if not windows:
+        return None
+    (worst, shown), at = max(windows, key=lambda item: item[0][0])
+    (least, shown_least), calm = min(windows, key=lambda item: item[0][0])
+    if worst <= STORM:
+        return None
+    errors = [_errors(arm) for arm in (calm, at)]
+    rising = len(windows) > 1 and worst > least * 1.1
+    missing = []
+    if not rising:
+        missing.append("attempts a request in a usual window")
+    if errors[0] is None or errors[1] is None:
+        missing.append("the errors of both windows: repeats follow them, or they follow the repeats")
+    elif errors[1].value <= errors[0].value:
+        return None  # more attempts and fewer errors: a hedge, or a second try that helps
+    evidence = [evidence_of(at, item) for item in shown]
+    if rising:
+        evidence += [evidence_of(calm, item) for item in shown_least]
+    evidence += [evidence_of(arm, item) for arm, item in zip((calm, at), errors, strict=True) if item is not None]
+    told = ""
+    if rising and errors[0] is not None and errors[1] is not None:
+        unit = errors[1].unit
+        told = (
+            f" ({least:.3g} in {calm.name}), while {quantity(errors[1])} went from {number(errors[0].value, unit)} "
+            f"to {number(errors[1].value, unit)}"
+        )
+    relation = " / ".join(f"{item.value:g}" for item in shown) + (f" = {worst:.3g}" if len(shown) > 1 else "")
+    return cause.finding(
+        statement=f"Failed requests come again: {worst:.3g} attempts a request of a client in {at.name}{told}. The "
+        "repeats are part of the load that makes them fail.",
+        evidence=evidence,
+        explains_ms=None,
+        relation=f"{relation} attempts a request > {STORM}",
+        n=len(windows),
+        advice="Give retries a budget (a tenth of the requests), back off with jitter, do not retry what timed out in "
+        "the engine's queue, and answer 429 with retry-after early.",
+        price="Some requests fail at once that a lucky repeat would have saved.",
+        verify="tailrace bench http://localhost:8080 --rate 5 --duration 60 --out after.run && tailrace diagnose "
+        "after.run",
+        missing=missing,
+        disproof_checked=["the errors rise with the attempts"] if not missing else [],
+    )
+
+
+def _ratio(arm: Arm) -> tuple[float, list[Quoted]] | None:
+    """(attempts a request, the numbers it was made of)."""
+    told = worded(arm, _RATIO.pattern)
+    if told is not None and 0 < told.value < 100:
+        return told.value, [told]
+    asked = worded(arm, _ASKED.pattern) or figure(arm, "n")
+    attempts = worded(arm, _ATTEMPTS.pattern)
+    repeats = worded(arm, _REPEATS.pattern) if attempts is None else None
+    tried = attempts or repeats
+    if asked is None or tried is None or tried is asked or asked.value < LEAST or tried.unit not in {"", "count"}:
+        return None
+    if attempts is not None:
+        return (attempts.value / asked.value, [attempts, asked]) if attempts.value >= asked.value else None
+    return 1.0 + tried.value / asked.value, [tried, asked]
+
+
+def _errors(arm: Arm) -> Quoted | None:
+    found = figure(arm, "failed_share") or figure(arm, "failed")
+    return found or worded(arm, r"error|fail|5xx|50[234]")
