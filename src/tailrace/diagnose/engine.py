@@ -270,7 +270,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked, broken: BrokenRules) -
         if not findings:
             differs = next((symptom.text for symptom in found if symptom.kind != "moved"), "")
             return healthy(evidence, checked.findings, _needs_of_n(evidence), differs)
-    findings = answering(_new_first(rank(findings), than), kinds)
+    findings = _new_first(answering(rank(findings), found), than)
     findings = disciplined(findings, partial(rule_on_records, evidence, findings, CAUSES))
     return Diagnosis(
         validity=checked.findings,

@@ -24,10 +24,9 @@ _STALL_FACTOR: Final = 10.0
 _GAP_MS: Final = 150.0
 """Gaps from which a reader sees that the text has stopped; see `SlowThresholds`."""
 _TOLERANCE: Final = 1.10
-_LONG: Final = 4.0
-"""Prompts of so many times the median are long (`analyze.classes`): whoever sends them does not wait for a chat."""
 _AS_USUAL: Final = 1.5
 _ALLOWED: Final = 0.01
+_LONG_FACTOR: Final = 4.0
 _ALPHA: Final = 0.01
 """A promise is broken where the system that keeps it would show as many late requests once in a hundred windows."""
 
@@ -44,51 +43,38 @@ class Measures(NamedTuple):
     streams: int
     failed: int
     n: int
-    brief: dict[str, Floats]
-    """TTFT, TPOT and E2E of those alone whose prompt is not long against the others': objectives bind these."""
+
+
+def held(flows: list[Flow]) -> list[Flow]:
+    """Those whom an objective binds: a prompt of four times the usual length is not held to it (`analyze.classes`)."""
+    if not flows:
+        return flows
+    most = _LONG_FACTOR * float(np.median([flow.call.prompt for flow in flows]))
+    return [flow for flow in flows if flow.call.prompt < most]
 
 
 def measure(flows: list[Flow]) -> Measures:
     """Of all flows of a window."""
     ttft, tpot, gap, e2e = [], [], [], []
-    brief: dict[str, list[float]] = {"ttft": [], "tpot": [], "e2e": []}
-    long = _LONG * float(np.median([flow.call.prompt for flow in flows])) if flows else 0.0
     stalled = failed = 0
     for flow in flows:
         if flow.ending.outcome is not OutcomeKind.COMPLETED:
             failed += 1
             continue
-        kept = flow.call.prompt < long
         e2e.append(flow.end - flow.received)
-        if kept:
-            brief["e2e"].append(e2e[-1])
         delivered, chunks = flow.delivered, flow.chunks
         if delivered is None or chunks is None or not flow.call.stream:
             continue
         read = delivered.read
         ttft.append(int(delivered.written[0]) - flow.received)
-        if kept:
-            brief["ttft"].append(ttft[-1])
         if read.size > 2:
             gaps = np.diff(read)
             worst = int(gaps.max())
             gap.append(worst)
             tpot.append((int(read[-1]) - int(read[0])) / max(int(chunks.tokens.sum()) - 1, 1))
-            if kept:
-                brief["tpot"].append(tpot[-1])
             stalled += worst > max(_STALL_MS * MS, _STALL_FACTOR * float(np.median(gaps)))
     waits, paces, gaps_ms, whole = (np.array(values, dtype=np.float64) / MS for values in (ttft, tpot, gap, e2e))
-    return Measures(
-        waits,
-        paces,
-        gaps_ms,
-        whole,
-        stalled=stalled,
-        streams=len(gap),
-        failed=failed,
-        n=len(flows),
-        brief={name: np.array(values, dtype=np.float64) / MS for name, values in brief.items()},
-    )
+    return Measures(waits, paces, gaps_ms, whole, stalled=stalled, streams=len(gap), failed=failed, n=len(flows))
 
 
 def objectives(healthy: Measures, margin: float, *, with_e2e: bool) -> Bounds:
@@ -125,16 +111,19 @@ def differs(healthy: Measures, faulty: Measures) -> bool:
     )
 
 
-def breaks(bounds: Bounds, seen: Measures, healthy: Measures) -> bool:
-    """Whether the window breaks an objective, or stalls or fails more often than chance allows, and than it does
-    without the fault: what is there anyway is no sign of it.
+def breaks(bounds: Bounds, seen: Measures, binding: Measures | None = None, *, usual: Measures | None = None) -> bool:
+    """Whether the window breaks an objective, stalls or fails more often than chance allows. `binding`: those of its
+    requests that an objective binds, where these are not all. `usual`: the same without the fault; stalls and failures
+    that are there anyway are no sign of it.
     """
     for name, wanted in bounds.items():
-        values = seen.brief[name]
+        values: Floats = getattr(seen if binding is None else binding, name)
         for p, bound in wanted.items():
             if _more(int((values > bound / MS).sum()), values.size, 1 - p):
                 return True
-    stalls, fails = healthy.stalled / max(healthy.streams, 1), healthy.failed / max(healthy.n, 1)
+    stalls = fails = 0.0
+    if usual is not None:
+        stalls, fails = usual.stalled / max(usual.streams, 1), usual.failed / max(usual.n, 1)
     return _more(seen.stalled, seen.streams, max(_ALLOWED, _AS_USUAL * stalls)) or _more(
         seen.failed, seen.n, max(_ALLOWED, _AS_USUAL * fails)
     )
@@ -143,10 +132,9 @@ def breaks(bounds: Bounds, seen: Measures, healthy: Measures) -> bool:
 def keeps(bounds: Bounds, seen: Measures) -> bool:
     """Whether the window itself keeps every objective, and at most one in a hundred stalls or fails."""
     for name, wanted in bounds.items():
-        every: Floats = getattr(seen, name)
-        for values in (every, seen.brief[name]):
-            if any((values > bound / MS).sum() > (1 - p) * values.size for p, bound in wanted.items()):
-                return False
+        values: Floats = getattr(seen, name)
+        if any((values > bound / MS).sum() > (1 - p) * values.size for p, bound in wanted.items()):
+            return False
     return seen.stalled <= _ALLOWED * seen.streams and seen.failed <= _ALLOWED * seen.n
 
 

@@ -11,6 +11,7 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.pace import compare_pace
+from tailrace.diagnose.record_evidence.slower_than_before import slower_than_before
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.model.gpu_state import GpuProcess, GpuState
 
@@ -86,7 +87,7 @@ class GpuShared(Cause):
             if (item := equal_pace(before, window, what)) is not None and item.change >= SLOWER and item.low > 0
         ]
         if not slower:
-            return None
+            return self._by_expected_pace(evidence, device, there, readings)
         words = "; ".join(
             f"{'a token' if item.what == 'decode' else 'a prompt token'} {item.a:.3g} -> {item.b:.3g} ms "
             f"({item.change:+.0%}) at equal batch and length since the window before"
@@ -94,6 +95,15 @@ class GpuShared(Cause):
         )
         explains = sum(item.explains for item in slower)
         return self._found(device, there, readings, explains_ms=explains, pace=words, n=slower[0].n_b)
+
+    def _by_expected_pace(
+        self, evidence: EvidenceSet, device: str, there: list[list[GpuProcess]], readings: int
+    ) -> Finding | None:
+        """A slower engine has so much more under way that no equal company is left to compare."""
+        found = slower_than_before(evidence, self.code)
+        if found is None:
+            return None
+        return self._found(device, there, readings, explains_ms=found.explains, pace=found.relation, n=found.n)
 
     def _found(
         self,
