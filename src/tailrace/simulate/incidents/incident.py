@@ -33,6 +33,8 @@ _STEPS: Final = 4
 """How often a fault that nobody would notice is made stronger before another setting is drawn."""
 _SETTINGS: Final = 12
 _CALIBRATION: Final = 1500
+_LONGER: Final = 3
+"""Where windows are kept short, what is promised comes from one of so many times their length."""
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,7 +199,7 @@ def _control(index: int, block: str, longest: int) -> Incident:
         setting = _healthy(rng, longest)
         with_e2e = chance(rng, 0.7)
         # A p99 of a few hundred requests is a guess: what is promised comes from a longer window.
-        longer = setting.with_traffic(n=max(setting.traffic.n, _CALIBRATION))
+        longer = setting.with_traffic(n=max(setting.traffic.n, min(_CALIBRATION, _LONGER * longest)))
         bounds = objectives(measure(_run(longer, seeds[2]).flows), setting.margin, with_e2e=with_e2e)
         seen = _run(setting, seeds[1])
         if keeps(bounds, measure(seen.flows)):
