@@ -94,6 +94,7 @@ def test_without_a_timeline_it_says_what_is_missing():
     told = explain(table, 0)
     assert [wait.kind for wait in told.waits] == ["first token"]
     assert "timeline was not kept" in told.missing[0]
+    assert "Its stream stood still for up to 1,000 ms at one time; when, nobody kept." in told.sentences
     assert not told.timeline_kept
 
 
@@ -197,3 +198,9 @@ def test_a_longer_answer_is_no_slower_one():
     told = explain(RecordTable.from_records([slower, records[1]]), 0)
     said = "decode took 1,179 ms more than 2.0 times the tokens account for (2,320 against 580 ms)"
     assert told.sentences == [f"Beside normal, a normal request much like it, {said}."]
+
+
+def test_a_long_wait_that_is_usual_is_told_as_usual():
+    records = [streamed("a", 0, ttft=900, prompt=9000), streamed("b", 5000, ttft=880, prompt=9000)]
+    told = explain(RecordTable.from_records(records), 0)
+    assert told.sentences == ["Its longest wait, 900 ms for the first token, is what a request like it takes (880 ms)."]

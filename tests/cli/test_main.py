@@ -101,6 +101,27 @@ def test_a_reader_that_leaves_is_no_error():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("redirected", "status", "says"),
+    [
+        (">/dev/full", 2, "the output: No space left on device"),
+        ("--json >/dev/full", 2, "the output: No space left on device"),
+        ("--fail-on found >&-", 1, ""),
+        ("--json >&-", 0, ""),
+        ("- <&-", 2, "standard input"),
+        ("--column x 2>&-", 2, ""),
+    ],
+)
+def test_streams_that_are_full_closed_or_left_end_in_a_sentence(redirected, status, says):
+    script = f"set -o pipefail; {' '.join(tailrace_command())} diagnose --facts ttft_p99_ms=-5 {redirected}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=19, env=child_env(), check=False
+    )
+    assert done.returncode == status, done.stderr
+    assert says in done.stderr
+    assert done.stderr.count("\n") <= 1, done.stderr
+
+
 def test_json_is_the_only_thing_on_stdout():
     done = run("simulate", "--rate", "5", "--requests", "200", "--json")
     assert json.loads(done.stdout)["n"] == 200

@@ -120,6 +120,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     ttft_ms: float | None
     tpot_ms: float | None
     e2e_ms: float
+    longest_gap_ms: float | None = None
     stages: list[StageLine]
     waits: list[Wait]
     """The longest first."""
@@ -283,6 +284,7 @@ def explain(table: RecordTable, row: int) -> Explanation:
         ttft_ms=_ms(record.ttft_ns),
         tpot_ms=_ms(record.tpot_ns),
         e2e_ms=record.e2e_ns / 1e6,
+        longest_gap_ms=_ms(record.chunk_gap_max_ns),
         stages=_stages(record, None if alike_row is None else next(iter(table.where([alike_row]).records()))),
         waits=waits,
         marks=_marks(record),
@@ -423,6 +425,9 @@ def _sentences(told: Explanation) -> list[str]:
         if wait.kind == "first token" and not _long_wait(wait):
             continue
         out.append(_of_wait(wait, told.lane))
+    gap = told.longest_gap_ms
+    if not told.timeline_kept and gap is not None and gap >= STALL_MS:
+        out.append(f"Its stream stood still for up to {gap:,.0f} ms at one time; when, nobody kept.")
     if told.alike is not None:
         worse = [(line, told.more_than_its_work(line)) for line in told.stages if line.alike_ms is not None]
         line, more = max(worse, key=lambda one: one[1], default=(None, 0.0))
@@ -435,7 +440,17 @@ def _sentences(told: Explanation) -> list[str]:
                 + (f" than {longer:.1f} times the tokens account for" if longer > 1.05 else "")
                 + f" ({line.ms:,.0f} against {line.alike_ms or 0.0:,.0f} ms)."
             )
-    return out or ["Nothing in it waited noticeably."]
+    return out or [_nothing_unusual(told)]
+
+
+def _nothing_unusual(told: Explanation) -> str:
+    longest = max(told.waits, key=lambda wait: wait.length_ms, default=None)
+    if longest is None or longest.usual_ms is None or longest.length_ms <= STALL_MS:
+        return "Nothing in it waited noticeably."
+    return (
+        f"Its longest wait, {longest.length_ms:,.0f} ms for the first token, is what a request like it takes "
+        f"({longest.usual_ms:,.0f} ms)."
+    )
 
 
 def _long_wait(wait: Wait) -> bool:

@@ -14,7 +14,16 @@ from tailrace.diagnose.window import Window
 from tailrace.stats.decomposition import BUCKET_ROWS
 from tailrace.store.table import RecordTable
 
-__all__ = ["EqualPace", "batch_of", "company_of", "equal_pace", "pace_of", "sequences_of", "tokens_an_event"]
+__all__ = [
+    "EqualPace",
+    "batch_of",
+    "company_of",
+    "equal_pace",
+    "pace_of",
+    "sequences_of",
+    "slower_parts",
+    "tokens_an_event",
+]
 
 Floats = NDArray[np.float64]
 QUEUED: Final = 5.0
@@ -44,6 +53,12 @@ class EqualPace(NamedTuple):
     tokens: float
     """Tokens of the slow requests that go at this pace."""
     explains: float
+
+    @property
+    def words(self) -> str:
+        """`a token 21 -> 25 ms (+19 %) at equal batch and length`."""
+        whose = "a token" if self.what == "decode" else "a prompt token"
+        return f"{whose} {self.a:.3g} -> {self.b:.3g} ms ({self.change:+.0%}) at equal batch and length"
 
 
 def pace_of(window: Window) -> Floats:
@@ -220,3 +235,12 @@ def _prefill(window: Window) -> Floats:
         over = np.searchsorted(np.sort(end[rows]), begin[rows], side="right")
         out[rows[begun - over > 1]] = np.nan
     return out
+
+
+def slower_parts(before: Window, window: Window, *, least: float) -> list[EqualPace]:
+    """Which of decode and prefill are slower at equal work: by `least` (relative), and surely so."""
+    return [
+        item
+        for what in ("decode", "prefill")
+        if (item := equal_pace(before, window, what)) is not None and item.change >= least and item.low > 0
+    ]

@@ -8,7 +8,7 @@ import numpy as np
 
 from tailrace.analyze.objective_waits import objective_ms
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.symptoms import metric_name, rows_of
+from tailrace.diagnose.symptoms import metric_name, rows_of, stutter_is_told
 from tailrace.model.finding import Action, Diagnosis, Finding
 from tailrace.stats.quantiles import needed, quantile, supported
 
@@ -70,7 +70,8 @@ def healthy(evidence: EvidenceSet, validity: list[Finding], needs: list[str], di
     window = evidence.now
     tested = tested_objectives(evidence)
     untold = [one for one in tested if not one.told]
-    rest = f"no stream stutters, {len(window.every) - window.n} of {len(window.every)} requests did not complete."
+    streams = "no stream stutters" if stutter_is_told(window) else "whether streams stutter is not told"
+    rest = f"{streams}, {len(window.every) - window.n} of {len(window.every)} requests did not complete."
     rest += f" It differs from the window before, within what was promised ({differs})." if differs else ""
     seen = "; ".join(filter(None, (", ".join(one.words for one in tested), rest)))
     if not untold:

@@ -24,11 +24,13 @@ __all__ = [
     "missed_objectives",
     "more_often_than",
     "rows_of",
+    "stutter_is_told",
     "stutters",
     "symptoms",
 ]
 
 _WORDS: Final = {"ttft": "TTFT", "tpot": "TPOT", "chunk_gap": "longest chunk gap", "e2e": "E2E"}
+Floats = NDArray[np.float64]
 STUTTER_MS: Final = 500.0
 STUTTER_FACTOR: Final = 10.0
 STUTTER_SHARE: Final = 0.01
@@ -208,20 +210,37 @@ def stutters(window: Window) -> bool:
     return bool(_stutter(window))
 
 
-def _stutter(window: Window) -> list[Symptom]:
+def stutter_is_told(window: Window) -> bool:
+    """Whether the records say of any stream how long it stood still, and what is usual."""
+    return bool(_longest_gaps(window).size) and not np.isnan(_usual_gap_ms(window))
+
+
+def _longest_gaps(window: Window) -> Floats:
     longest = window.done.ms("chunk_gap_max")
-    longest = longest[window.interactive & ~np.isnan(longest)]
-    if not longest.size or np.isnan(window.median_gap_ms):
+    return longest[window.interactive & ~np.isnan(longest)]
+
+
+def _usual_gap_ms(window: Window) -> float:
+    """The median gap; where nobody kept any, the time per token stands in."""
+    if not np.isnan(window.median_gap_ms):
+        return window.median_gap_ms
+    pace = window.done.ms("tpot")
+    pace = pace[window.interactive & ~np.isnan(pace)]
+    return float(np.median(pace)) if pace.size else float("nan")
+
+
+def _stutter(window: Window) -> list[Symptom]:
+    if not stutter_is_told(window):
         return []
+    longest, usual = _longest_gaps(window), _usual_gap_ms(window)
     for floor, share in ((STUTTER_MS, STUTTER_SHARE), (PAUSE_MS, PAUSE_SHARE)):
-        bound = max(floor, STUTTER_FACTOR * window.median_gap_ms)
+        bound = max(floor, STUTTER_FACTOR * usual)
         count = int((longest > bound).sum())
         if more_often_than(count, longest.size, share):
             return [
                 Symptom(
                     "stutter",
-                    f"{count} of {longest.size} streams stop for more than {bound:.0f} ms (usual gap "
-                    f"{window.median_gap_ms:.0f} ms)",
+                    f"{count} of {longest.size} streams stop for more than {bound:.0f} ms (usual gap {usual:.0f} ms)",
                 )
             ]
     return []

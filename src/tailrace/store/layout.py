@@ -67,7 +67,8 @@ class DataDirectory:
             raise InputError(
                 "this is not a data directory: it has neither `hot` nor `segments`",
                 place=str(self.root),
-                remedy="Name the directory that `tailrace serve --data-dir` wrote.",
+                remedy="Name the directory that `tailrace serve --data-dir` wrote; of a folder with logs or tables, "
+                "name its files (FOLDER/*).",
             )
 
     def segments_of(self, series: Series) -> Path:

@@ -132,3 +132,12 @@ def test_clocks_of_their_own_cannot_be_joined_and_that_is_said():
 def test_one_source_alone_needs_nothing_said():
     assert align(Observed(events=events("vllm.log", Clock.LOCAL, MAY, MAY + 10))).said == []
     assert align(Observed()).shifts == {}
+
+
+def test_a_zone_that_nobody_wrote_is_said_beside_the_year():
+    engine = events("vllm.log", Clock.LOCAL, MAY + 17 * HOUR, MAY + 17 * HOUR + 500)
+    proxy = events("nginx.log", Clock.UTC, MAY_2026 + 15 * HOUR, MAY_2026 + 15 * HOUR + 500)
+    (said,) = align(Observed(events=[*engine, *proxy])).said
+    assert "for clocks 2 h apart" in said
+    (said,) = align(Observed(events=[*events("vllm.log", Clock.LOCAL, MAY + 15 * HOUR + 100), *proxy])).said
+    assert "one year and one clock" in said

@@ -588,3 +588,25 @@ def test_a_packed_log_is_diagnosed(tmp_path):
     assert diagnose_sources([str(path)]).findings[0].code == "SCHED_ADMISSION_DEADLOCK"
     path.write_text("\n".join(v1(10 * i, made=0.0, running=0, waiting=3) for i in range(4)), encoding="utf-16")
     assert diagnose_sources([str(path)]).findings[0].code == "SCHED_ADMISSION_DEADLOCK"
+
+
+# -- clocks that go back
+
+
+def test_the_end_of_summer_time_does_not_turn_a_log_round():
+    """02:00 comes twice: the queue grows on, it does not jump."""
+    minutes = [(1, 40), (1, 50), (2, 0), (2, 20), (2, 40), (2, 59), (2, 0), (2, 20), (2, 40), (3, 0)]
+    text = "".join(f"{v1(60.0 * m, waiting=n, hour=h)}\n" for n, (h, m) in enumerate(minutes))
+    found = read_log_text(text, "vllm.log")
+    (waiting,) = found.of_series("waiting")
+    assert waiting.values.tolist() == list(range(10))
+    assert waiting.at[-1] - waiting.at[0] == 2 * 3600 + 20 * 60
+    assert "go back by an hour at line 7: taken for the end of summer time" in " ".join(found.understood[0].said)
+
+
+def test_a_clock_that_was_set_is_said():
+    text = "".join(f"{v1(60.0 * m, waiting=m)}\n" for m in (0, 10, 20, 30, 5, 15))
+    found = read_log_text(text, "vllm.log")
+    assert "go back by 25 min at line 5" in " ".join(found.understood[0].said)
+    steady = read_log_text("".join(f"{v1(10.0 * n)}\n" for n in range(5)), "vllm.log")
+    assert "go back" not in " ".join(steady.understood[0].said)

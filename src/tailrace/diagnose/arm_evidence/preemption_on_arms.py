@@ -172,18 +172,7 @@ def _one(cause: Cause, observed: Observed) -> Finding | None:
         evidence=[
             evidence,
             *_kv(observed),
-            *(
-                [
-                    Evidence(
-                        f"{held[1]:.0f} / {held[2]:.0f} = {held[0]:.0f} requests fit",
-                        "form",
-                        "requests_held",
-                        round(held[0], 1),
-                    )
-                ]
-                if held
-                else []
-            ),
+            *([_fits(held)] if held else []),
             *([Evidence(f"{n:.0f} requests", evidence.source, "n", n)] if n else []),
         ],
         explains_ms=None,
@@ -194,6 +183,14 @@ def _one(cause: Cause, observed: Observed) -> Finding | None:
         verify=again(arm),
         missing=missing,
         disproof_checked=[f"the counter moved by {number(count)}"],
+    )
+
+
+def _fits(held: tuple[float, float, float]) -> Evidence:
+    """`kv_holds` in words: tokens of the cache / tokens of a request = requests."""
+    requests, cache, each = held
+    return Evidence(
+        f"{cache:.0f} / {each:.0f} = {requests:.0f} requests fit", "form", "requests_held", round(requests, 1)
     )
 
 
@@ -217,18 +214,7 @@ def _capped(cause: Cause, observed: Observed) -> Finding | None:
             evidence_of_setting(running),
             evidence_of_setting(cap),
             *_kv(observed),
-            *(
-                [
-                    Evidence(
-                        f"{held[1]:.0f} / {held[2]:.0f} = {held[0]:.0f} requests fit",
-                        "form",
-                        "requests_held",
-                        round(held[0], 1),
-                    )
-                ]
-                if held
-                else []
-            ),
+            *([_fits(held)] if held else []),
         ],
         explains_ms=None,
         relation=f"running {running.number:g} < cap {cap.number:g} at KV {usage[0]:.0%}",

@@ -205,7 +205,15 @@ def _assumption(source: str, anchor: str, moved: float) -> str:
         return f"{source} and {anchor} are taken for one clock: their times overlap"
     if abs(moved) < 300 * _DAY:
         return f"{source} is taken to be {_words(abs(moved))} {'behind' if moved > 0 else 'before'} {anchor}"
-    return f"{source} and {anchor} are taken for one year and one clock: one of them has no year"
+    # A shift of years is what the missing year makes; the rest is a zone that nobody wrote.
+    zone = abs(moved) % _DAY
+    zone = min(zone, _DAY - zone)
+    if zone < 1.0:
+        return f"{source} and {anchor} are taken for one year and one clock: one of them has no year"
+    return (
+        f"{source} and {anchor} are taken for one year, and for clocks {_words(zone)} apart: one of them has neither "
+        "year nor zone"
+    )
 
 
 def _dated(observed: Observed, axis: Axis) -> bool:

@@ -13,6 +13,7 @@ from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Setting, Un
 from tailrace.diagnose.readers.cells import read_cell
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.heading import heading, snake
+from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
 from tailrace.measure.dialect import UNREADABLE
@@ -161,7 +162,7 @@ def _read(path: Path, source: str) -> Observed:
     if len(raw) > _MOST_BYTES:
         raise InputError(f"facts of more than {_MOST_BYTES >> 20} MiB", place=source, remedy="Give the data as a file.")
     try:
-        data = msgspec.json.decode(raw.removeprefix(b"\xef\xbb\xbf"))
+        data = decode_json(raw.removeprefix(b"\xef\xbb\xbf"))
     except UNREADABLE as error:
         raise InputError(f"these facts are no JSON: {error}", place=source) from None
     if not isinstance(data, dict):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import mmap
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from tailrace.diagnose.readers.lenient_json import NO_NUMBER
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
@@ -36,8 +36,6 @@ __all__ = [
 MOST_BYTES: Final = 2 << 30
 """A decoded result takes about four times its file: 2 GiB is what 8 GiB of memory can hold."""
 LONGEST_LINE: Final = 64 << 20
-_NOT_JSON: Final = re.compile(rb"(?<=[:,\[\s])(?:NaN|-?Infinity)(?=\s*[,\]}])")
-"""What Python's `json` writes where there is no number; no JSON, and so `null` to everybody else."""
 _MOST_COUNT: Final = 2**53
 _LONGEST_S: Final = 1e8
 """Three years: a duration beyond it is a stamp of some epoch, not a duration."""
@@ -138,7 +136,7 @@ def decode(data: Any, type_: type[T], *, place: str, tool: str, remedy: str = ""
         first: Exception = error
     if not isinstance(first, msgspec.ValidationError):
         raw = bytes(data)
-        mended = _NOT_JSON.sub(b"null", raw)
+        mended = NO_NUMBER.sub(b"null", raw)
         if mended != raw:
             del raw
             try:

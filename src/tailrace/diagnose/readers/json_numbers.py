@@ -19,6 +19,7 @@ from tailrace.diagnose.readers.cells import Cell
 from tailrace.diagnose.readers.foreign_json import opened
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.heading import heading, stat_of, statistic
+from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
 from tailrace.diagnose.readers.units import unit_of
@@ -47,7 +48,7 @@ def read_numbers(path: Path, source: str) -> Observed:
     if len(data) > _MOST_BYTES:
         raise InputError(f"a summary of more than {_MOST_BYTES >> 20} MiB", place=source)
     try:
-        decoded = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"))
+        decoded = decode_json(data.removeprefix(b"\xef\xbb\xbf"))
     except UNREADABLE as error:
         raise InputError(f"this is no JSON: {error}", place=source) from None
     return observed_numbers(decoded, source)

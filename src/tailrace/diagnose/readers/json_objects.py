@@ -10,6 +10,7 @@ import msgspec
 
 from tailrace.diagnose.observed import Understood
 from tailrace.diagnose.readers.foreign_json import lines
+from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
@@ -92,7 +93,7 @@ class Objects:
                 remedy="Give one event a line.",
             )
         try:
-            said = msgspec.json.decode(whole.removeprefix(b"\xef\xbb\xbf"))
+            said = decode_json(whole.removeprefix(b"\xef\xbb\xbf"))
         except UNREADABLE as error:
             raise InputError(
                 f"this JSON cannot be read: {error}", place=str(self._path), remedy="Give it whole, as it was written."
@@ -112,7 +113,7 @@ def _opens_more(line: bytes) -> bool:
     if text.startswith(b"["):
         return not text.startswith(b"[2")  # a log's stamp: `[2026-…`
     try:
-        msgspec.json.decode(text)
+        decode_json(text)
     except UNREADABLE:
         return text in (b"{", b"[") or text.endswith((b",", b"{", b"["))
     return False
@@ -125,7 +126,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
     if start < 0:
         return None
     try:
-        found = msgspec.json.decode(text[start : text.rfind(b"}") + 1])
+        found = decode_json(text[start : text.rfind(b"}") + 1])
     except UNREADABLE:
         return None
     if not isinstance(found, dict):

@@ -39,6 +39,7 @@ from tailrace.diagnose.readers.table_text import first_headings
 from tailrace.diagnose.readers.tables import numbered_lines
 from tailrace.diagnose.readers.text import TEXT, observed_text
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
+from tailrace.diagnose.readers.unpacked import unpacked
 from tailrace.diagnose.readers.voice_payload import VOICE_PAYLOAD
 from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
@@ -248,7 +249,7 @@ def _looks_like_samples(head: bytes) -> bool:
     return _SAMPLE.match(head.split(b"\n", maxsplit=1)[0]) is not None
 
 
-def read_source(  # noqa: PLR0911  (one return a kind)
+def read_source(
     name: str,
     decode: Decode,
     *,
@@ -261,10 +262,33 @@ def read_source(  # noqa: PLR0911  (one return a kind)
 
     Of a file that holds several runs of another load generator, `name#2` is the second one. `together`: of summaries
     without requests all are wanted at once, as the arms of `observed`. `columns` (our name -> heading) is for a table
-    of requests that has all of these headings; other files are read as ever.
+    of requests that has all of these headings; other files are read as ever. What is packed is unpacked beside it.
     """
     plain, number = split_number(name)
-    path = Path(plain)
+    with unpacked(Path(plain)) as path:
+        try:
+            read = _read(path, name, number, decode, at_ns, allow_partial, together, columns)
+        except InputError as error:
+            if path == Path(plain):
+                raise
+            # The copy is nobody's file.
+            message, where, remedy = (
+                text.replace(str(path), plain) for text in (error.message, error.place, error.remedy)
+            )
+            raise type(error)(message, place=where, remedy=remedy) from None
+    return read
+
+
+def _read(  # noqa: PLR0911  (one return a kind)
+    path: Path,
+    name: str,
+    number: int | None,
+    decode: Decode,
+    at_ns: int,
+    allow_partial: bool,  # noqa: FBT001
+    together: bool,  # noqa: FBT001
+    columns: Mapping[str, str] | None,
+) -> Source:
     if columns and has_columns(path, columns):
         observed = read_requests(path, path.name, columns)
         return Source(name=name, kind=Kind.OBSERVED, observed=observed, table=table_of_requests(observed))
@@ -277,7 +301,9 @@ def read_source(  # noqa: PLR0911  (one return a kind)
         found = _summaries(path, foreign, name, allow_partial=allow_partial) if all_of_them else None
         return found or _foreign(path, foreign, name, number, allow_partial=allow_partial)
     if number is not None:
-        raise InputError(f"#{number} names one of several runs; this is a {kind}", place=name, remedy=f"Give {plain}")
+        raise InputError(
+            f"#{number} names one of several runs; this is a {kind}", place=name, remedy=f"Give {split_number(name)[0]}"
+        )
     if kind is Kind.RUN:
         run = read_run(path, allow_partial=allow_partial)
         notes = [f"{name}: only what is whole was read ({run.problem})"] if run.problem else []

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from tailrace.diagnose.observed import Understood
 from tailrace.diagnose.readers.headings import decimal_comma, number
+from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.measure.dialect import UNREADABLE
 
 __all__ = ["MOST_COLUMNS", "TableText", "first_headings", "read_table"]
@@ -33,7 +32,7 @@ _FIELD_LIMIT: Final = 1 << 20
 _BRACES: Final = re.compile(r'\\.|["{}]', re.DOTALL)
 """Quotes and braces; a backslash takes what follows it along."""
 _RULE: Final = re.compile(r":?-{2,}:?$")
-_decode: Final = msgspec.json.Decoder().decode
+_decode: Final = decode_json
 
 
 class TableText:

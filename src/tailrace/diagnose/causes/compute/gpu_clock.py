@@ -10,7 +10,7 @@ from tailrace.diagnose.arm_evidence.clock_on_arms import power_on_arms, thermal_
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.clock_fall import ClockFall, clock_fall
 from tailrace.diagnose.commands import CLOCK_OVER_TIME
-from tailrace.diagnose.equal_work import equal_pace
+from tailrace.diagnose.equal_work import slower_parts
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
 from tailrace.diagnose.observed import Observed
@@ -76,18 +76,10 @@ class _GpuClock(Cause):
             missing = [] if fall.share >= VERY_MUCH else ["requests without the limit (--before FILE)"]
             explains = window.in_tail(window.lost.total) * fall.share
             return self._found(fall, None, explains_ms=explains, missing=missing)
-        slower = [
-            item
-            for what in ("decode", "prefill")
-            if (item := equal_pace(before, window, what)) is not None and item.change >= SLOWER and item.low > 0
-        ]
+        slower = slower_parts(before, window, least=SLOWER)
         if not slower:
             return None
-        text = "; ".join(
-            f"{'a token' if item.what == 'decode' else 'a prompt token'} {item.a:.3g} -> {item.b:.3g} ms "
-            f"({item.change:+.0%}) at equal batch and length"
-            for item in slower
-        )
+        text = "; ".join(item.words for item in slower)
         found = self._found(fall, None, explains_ms=sum(item.explains for item in slower))
         return msgspec.structs.replace(
             found,

@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 from tailrace.diagnose.arm_evidence.gpu_shared_observed import gpu_shared_observed
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.equal_work import equal_pace
+from tailrace.diagnose.equal_work import slower_parts
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
 from tailrace.diagnose.observed import Observed
@@ -81,18 +81,10 @@ class GpuShared(Cause):
         before, window = evidence.before, evidence.now
         if before is None:
             return None
-        slower = [
-            item
-            for what in ("decode", "prefill")
-            if (item := equal_pace(before, window, what)) is not None and item.change >= SLOWER and item.low > 0
-        ]
+        slower = slower_parts(before, window, least=SLOWER)
         if not slower:
             return self._by_expected_pace(evidence, device, there, readings)
-        words = "; ".join(
-            f"{'a token' if item.what == 'decode' else 'a prompt token'} {item.a:.3g} -> {item.b:.3g} ms "
-            f"({item.change:+.0%}) at equal batch and length since the window before"
-            for item in slower
-        )
+        words = "; ".join(f"{item.words} since the window before" for item in slower)
         explains = sum(item.explains for item in slower)
         return self._found(device, there, readings, explains_ms=explains, pace=words, n=slower[0].n_b)
 

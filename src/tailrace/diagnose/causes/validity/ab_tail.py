@@ -38,6 +38,16 @@ class _Change(NamedTuple):
     usual: str = "p50"
     """The statistic of `middle`."""
 
+    def evidence(self, text: str) -> Evidence:
+        """The tail's change, told so."""
+        return Evidence(
+            text=text,
+            source=str(self.arm.place) or "facts",
+            name=f"{self.metric}.{self.stat}",
+            value=round(self.tail, 2),
+            unit="%",
+        )
+
 
 class _Sides(NamedTuple):
     changes: list[_Change]
@@ -204,16 +214,7 @@ class AbTailRegressed(_AbTail):
             + ("" if change.middle is None else f"{change.usual} {change.middle:+.1f} %, ")
             + f"{change.stat} {change.tail:+.1f} %"
         )
-        evidence.insert(
-            0,
-            Evidence(
-                text=relation,
-                source=str(change.arm.place) or "facts",
-                name=f"{change.metric}.{change.stat}",
-                value=round(change.tail, 2),
-                unit="%",
-            ),
-        )
+        evidence.insert(0, change.evidence(relation))
         return self.finding(
             statement=f"{name} {middle}{change.stat} changed by {change.tail:+.1f} %: the tail regressed "
             f"({sides.label}).{words}",
@@ -263,16 +264,7 @@ class AbTailImproved(_AbTail):
                     )
                 )
             relation = f"{name} {best.stat} {best.tail:+.1f} %"
-            evidence.insert(
-                0,
-                Evidence(
-                    text=relation,
-                    source=str(best.arm.place) or "facts",
-                    name=f"{best.metric}.{best.stat}",
-                    value=round(best.tail, 2),
-                    unit="%",
-                ),
-            )
+            evidence.insert(0, best.evidence(relation))
             return self.finding(
                 statement=f"{name} {best.stat} changed by {best.tail:+.1f} %: the tail improved "
                 f"({sides.label}).{words}",

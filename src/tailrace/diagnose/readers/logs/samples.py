@@ -18,6 +18,12 @@ __all__ = ["LIMIT", "UNITS", "Samples"]
 
 LIMIT: Final = 100_000
 _BLOCK: Final = 20_000
+_BACK_S: Final = 60.0
+"""Lines of several threads are out of order by moments; further back is another thing."""
+_HOUR_S: Final = 3600.0
+_MOMENT_S: Final = 120.0
+"""Between two load lines at most, where it is to be told whether an hour was turned back between them."""
+_SHOWN: Final = 3
 
 UNITS: Final = {
     "prompt_tok_s": "tok/s",
@@ -63,6 +69,8 @@ class Samples:
         self._rows: list[tuple[float, ...]] = []
         self._blocks: list[NDArray[np.float64]] = []
         self._kept = 0
+        self.back: list[tuple[int, float]] = []
+        """(line, s) of each place at which the stamps went back; known once the rows were asked for."""
 
     def add(self, row: tuple[float, ...]) -> None:
         """One row: (time, line, value of each name); NaN where the line does not say."""
@@ -121,12 +129,46 @@ class Samples:
         return self._kept
 
     def rows(self) -> NDArray[np.float64]:
-        """All kept rows in order of time; shape (n, 2 + names)."""
+        """All kept rows in order of time; shape (n, 2 + names).
+
+        Where the stamps go back by an hour, less the moment between two lines, summer time has ended: what follows is
+        counted on. Where they go back otherwise, a clock was set or two logs stand in one file, and it is said.
+        """
         self._pack()
         if not self._blocks:
             return np.empty((0, 2 + len(self.names)))
         rows = np.concatenate(self._blocks)
+        shift = np.zeros(len(rows))
+        self.back = []
+        with np.errstate(invalid="ignore"):
+            turns = np.flatnonzero(np.diff(rows[:, 0]) < -_BACK_S) + 1
+        for turn in turns.tolist():
+            seconds = float(rows[turn - 1, 0] - rows[turn, 0])
+            if 0.0 <= _HOUR_S - seconds <= _MOMENT_S:
+                shift[turn:] += _HOUR_S
+            self.back.append((int(rows[turn, 1]), seconds))
+        if shift.any():
+            rows = rows.copy()
+            rows[:, 0] += shift
         return rows[np.argsort(rows[:, 0], kind="stable")]
+
+    def said(self) -> list[str]:
+        """Where the stamps went back, in words; known once the rows were asked for."""
+        out = []
+        for line, seconds in self.back[:_SHOWN]:
+            if 0.0 <= _HOUR_S - seconds <= _MOMENT_S:
+                out.append(
+                    f"its stamps go back by an hour at line {line}: taken for the end of summer time, what follows is "
+                    "counted on"
+                )
+            else:
+                out.append(
+                    f"its stamps go back by {seconds / 60:,.0f} min at line {line}: a clock was set, or two logs stand "
+                    "in one file; its lines were put in order of their stamps"
+                )
+        if len(self.back) > _SHOWN:
+            out.append(f"its stamps go back {len(self.back)} times in all")
+        return out
 
     def series(self, labels: dict[str, str], place: Place, clock: Clock) -> list[Series]:
         """One series a name that has any value."""

@@ -171,11 +171,15 @@ class Sglang:
         return out
 
     def said(self) -> list[str]:
-        """What was thinned."""
-        return [
+        """What was thinned, and where the clock went back."""
+        thinned = [
             f"of {samples.total:,} {kind} lines of rank {rank or '0'} {samples.kept:,} were kept: all that tell of "
             "trouble as far as they fit, of the others every second again and again"
             for part, kind in ((self._decode, "decode"), (self._prefill, "prefill"))
             for (_, rank), samples in part.items()
             if samples.kept < samples.total
         ]
+        turned = [
+            said for part in (self._decode, self._prefill) for samples in part.values() for said in samples.said()
+        ]
+        return [*thinned, *dict.fromkeys(turned)]

@@ -234,11 +234,13 @@ class Vllm:
         return out
 
     def said(self) -> list[str]:
-        """What was thinned."""
-        return [
+        """What was thinned, and where the clock went back."""
+        thinned = [
             f"of {samples.total:,} load lines of engine {engine}{f' ({origin})' if origin else ''} {samples.kept:,} "
             "were kept: all that tell of trouble as far as they fit, of the others every second again and again"
             for part in (self._load, self._steps)
             for (origin, engine), samples in part.items()
             if samples.kept < samples.total
         ]
+        turned = [said for part in (self._load, self._steps) for samples in part.values() for said in samples.said()]
+        return [*thinned, *dict.fromkeys(turned)]
