@@ -17,6 +17,7 @@ from tailrace.diagnose.bounds import MOST_EVENTS, MOST_OF_A_NAME, MOST_SETTINGS,
 from tailrace.diagnose.observed import Arm, Event, Observed, Place, Series, Setting
 from tailrace.diagnose.readers import table_text
 from tailrace.diagnose.readers.printed import runs_in
+from tailrace.diagnose.readers.source import MOST_DEVICES
 from tailrace.diagnose.readers.table_text import read_table
 from tailrace.diagnose.readers.timeseries import MOST_GROUPS, read_timeseries
 
@@ -133,3 +134,18 @@ def test_printed_runs_are_read_in_time_that_grows_with_them(title: str):
     assert len(runs_in(many, "a.txt")[0]) == 1600
     # Four times as many; by the square sixteen times.
     assert cpu(lambda: runs_in(many, "a.txt")) < 9 * cpu(lambda: runs_in(few, "a.txt"))
+
+
+def test_a_command_line_longer_than_any_is_cut_and_said(tmp_path: Path):
+    path = tmp_path / "command.txt"
+    path.write_text("vllm serve m --max-num-seqs 256" + "".join(f" --opt-{n} {n}" for n in range(1500)))
+    found = diagnose_sources([str(path)])
+    assert any("parsed 1000 of 3005 words" in line for line in found.not_understood)
+
+
+def test_devices_beyond_a_thousand_are_counted(tmp_path: Path):
+    path = tmp_path / "smi.csv"
+    rows = "".join(f"2026/01/01 00:00:00.000, {n}, 50 %, 1500 MHz\n" for n in range(MOST_DEVICES + 3))
+    path.write_text("timestamp, index, utilization.gpu [%], clocks.current.sm [MHz]\n" + rows)
+    found = diagnose_sources([str(path)])
+    assert any("1,000 of 1,003 devices" in line for line in found.not_understood)

@@ -56,6 +56,9 @@ BEHIND: Final[dict[str, frozenset[str]]] = {
     "MIX_CACHE_MISS": frozenset({"SCHED_QUEUE_SATURATION", "TUNE_NOT_SCALE"}),
     "MIX_BURSTY_ARRIVALS": _SCHEDULING | {"DECODE_SLOWDOWN", "MIX_CACHE_MISS"},
     "TUNE_NOT_SCALE": _MIX | {"SCHED_QUEUE_SATURATION", "SCHED_HOL_LONG_PREFILL"},
+    # Whatever waits: the containers are ended by their probe.
+    "GW_PROBE_KILL": frozenset({"SCHED_QUEUE_SATURATION", "ENGINE_STALL"}),
+    "ASR_VAD_SILENCE_LONG": frozenset({"ASR_FINAL_LATE"}),
     "RETRY_STORM": _SCHEDULING | _MIX,
     "GW_LANE_QUEUE": _MIX,
     "MIX_DECODING_OPTIONS": _SCHEDULING | _MIX,

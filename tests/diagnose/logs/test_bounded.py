@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 
 from tailrace.diagnose.observed import Clock, Place
+from tailrace.diagnose.readers.logs import samples as samples_module
 from tailrace.diagnose.readers.logs.accesses import Access, Accesses
 from tailrace.diagnose.readers.logs.happenings import FIRST, LAST, Happenings
 from tailrace.diagnose.readers.logs.log import read_log_text
 from tailrace.diagnose.readers.logs.request_table import RequestTable
-from tailrace.diagnose.readers.logs.samples import Samples
+from tailrace.diagnose.readers.logs.samples import MOST_GROUPS, Groups, Samples
 from tests.diagnose.logs.lines import v1
 
 NAMES = ("running", "waiting", "output_tok_s", "kv_usage")
@@ -47,6 +50,38 @@ def test_where_all_is_trouble_it_is_bounded_as_well():
     assert samples.kept <= 1000 + 20_000
     series = samples.series({}, Place("a"), Clock.LOCAL)
     assert {one.name for one in series} == set(NAMES)
+
+
+def test_a_log_of_many_pods_takes_the_memory_of_ten():
+    def peak(pods):
+        tracemalloc.start()
+        out = Groups(NAMES)
+        for index in range(60_000):
+            out.add((f"pod-{index % pods}", "0"), (float(index), index, 8.0, 0.0, 240.0, 0.4))
+        used = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert sum(samples.kept for samples in out.of.values()) == 60_000
+        return used
+
+    # Rows that waited as tuples in each of a hundred pods took five times the memory of their arrays.
+    assert peak(100) < 2.0 * peak(1)
+
+
+def test_all_engines_share_the_rows_that_are_kept(monkeypatch):
+    monkeypatch.setattr(samples_module, "TOGETHER", 50_000)
+    out = Groups(NAMES)
+    for index in range(300_000):
+        out.add((f"pod-{index % 50}", "0"), (float(index), index, 8.0, 0.0, 240.0, 0.4))
+    assert sum(samples.kept for samples in out.of.values()) <= 2 * 50_000
+    assert len(out.said("load", "engine")) == 50
+
+
+def test_engines_beyond_a_thousand_are_counted():
+    out = Groups(NAMES)
+    for index in range(MOST_GROUPS + 7):
+        out.add(("", str(index)), (0.0, 1, 8.0, 0.0, 240.0, 0.4))
+    assert len(out.of) == MOST_GROUPS
+    assert out.said("load", "engine") == ["7 load lines of further engines were left out: 1,000 are looked at"]
 
 
 def test_thinning_is_said():

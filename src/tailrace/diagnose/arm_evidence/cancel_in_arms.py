@@ -135,8 +135,15 @@ def _in_arms(observed: Observed) -> list[_Still]:
         for value in arm.values.values():
             words = f"{value.label} {value.qualifier}".replace("_", " ")
             kind = _kind(words)
-            if value.relative or not kind or not _AFTER.search(words):
+            corner = next(
+                (f"{name.replace('_', ' ')} {said}" for name, said in arm.keys.items() if said == arm.label), ""
+            )
+            if value.relative or not kind:
                 continue
+            if not _AFTER.search(words):
+                if not _AFTER.search(corner):
+                    continue
+                words = f"{words} {corner}"
             share = as_share(value.value, value.unit) if kind == "gpu" else value.value
             seconds = _SECONDS.search(words)
             out.append(

@@ -104,9 +104,9 @@ def _sweep(cause: Cause, observed: Observed) -> Finding | None:
 
 
 def _share_of_step(observed: Observed) -> tuple[float, str, list[Evidence]] | None:
-    for arm in observed.arms:
-        value = worded(arm, _COMM.pattern)
-        if value is not None and (value.unit in ("share", "%") or "%" in value.label or "share" in value.label.lower()):
+    shares = [(arm, value) for arm in observed.arms if (value := worded(arm, _COMM.pattern)) is not None]
+    for arm, value in sorted(shares, key=lambda item: -item[1].value):
+        if value.unit in ("share", "%") or "%" in value.label or "share" in value.label.lower():
             share = as_share(value.value, value.unit)
             if share > SHARE:
                 return (

@@ -23,7 +23,7 @@ AT: Final = 0.9
 
 def instance_limit_observed(cause: Cause, observed: Observed) -> Finding | None:
     """The counts, or the rate that so many instances can give."""
-    seen = server_figures(observed)
+    seen = server_figures(observed, busiest=True)
     if seen.instances is None or seen.instances.value < 1:
         return None
     queued = (seen.waiting is not None and seen.waiting.value >= 1) or (

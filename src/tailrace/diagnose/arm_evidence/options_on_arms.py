@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import TAIL_FIRST, figure, said
 from tailrace.diagnose.arms.pairs import changed, pairs
@@ -44,7 +46,7 @@ _HEADING: Final = re.compile(
 def options_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """An option that differs, and latency that follows it."""
     what = changed(observed)
-    for pair in pairs(observed.arms):
+    for pair in (*pairs(observed.arms), *pairs([_without_output(arm) for arm in observed.arms])):
         option = (
             _differs(pair.first, pair.second)
             or (what if _OPTION.search(what) else "")
@@ -85,12 +87,30 @@ def options_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     return None
 
 
+def _without_output(arm: Arm) -> Arm:
+    """More answers a request are more tokens a request: that is what the option does, no other work."""
+    keys = {name: value for name, value in arm.keys.items() if name != "output_tokens"}
+    values = {
+        name: item
+        for name, item in arm.values.items()
+        if item.quantity not in {"output_tokens", "n"} or _HEADING.search(item.label)
+    }
+    return msgspec.structs.replace(
+        arm,
+        keys=keys,
+        values={
+            name: msgspec.structs.replace(item, quantity="mean_n") if item.quantity == "n" else item
+            for name, item in values.items()
+        },
+    )
+
+
 def _differs(one: Arm, two: Arm) -> str:
     for name in one.keys.keys() & two.keys.keys():
         if _KEYS.match(name) and one.keys[name] != two.keys[name]:
             return f"{name} {one.keys[name]} and {two.keys[name]}"
     for value in one.values.values():
-        other = two.values.get(value.key)
+        other = next((item for item in two.values.values() if item.key == value.key), None)
         if other is None or other.value == value.value:
             continue
         if _KEYS.match(value.quantity) or _HEADING.search(value.label.replace("_", " ")):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tailrace.diagnose.arm_evidence.at_once import all_at_once
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import ANY, CENTRAL, TAIL_FIRST, condition, figure, number_stated, per_request
+from tailrace.diagnose.arms.pairs import sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
 from tailrace.diagnose.limits import LATE_MS
@@ -34,6 +35,8 @@ BACKLOG: Final = 0.10
 QUEUED: Final = 0.5
 LEAST_QUEUE_MS: Final = 500.0
 BUSY: Final = 10.0
+FLAT: Final = 0.15
+"""Of the load's own growth; what throughput gains less is no gain."""
 ROOM: Final = 0.7
 """KV usage below which more requests fit."""
 LEAST_OF_WORK_MS: Final = 20.0
@@ -51,6 +54,7 @@ def saturation_on_arms(cause: Cause, observed: Observed) -> Finding | None:
             *(all_at_once(cause, observed, arm) for arm in observed.arms),
             *(_queued(cause, observed, arm, ruling) for arm in observed.arms),
             _full(cause, observed, ruling),
+            _plateau(cause, observed, ruling),
         ]
     )
 
@@ -299,6 +303,54 @@ def _queued(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> Findi
             price="Refused requests must be retried by their clients; a replica costs its GPU and minutes to load.",
             verify=again(arm),
             missing=missing,
+            rivals=rivals,
+            disproof_checked=[*checked, *ruling.words],
+            action=ruling.action,
+        )
+    return None
+
+
+def _plateau(cause: Cause, observed: Observed, ruling: Ruling) -> Finding | None:
+    """A sweep over what is asked for: throughput no longer rises with it, and the first token waits."""
+    for axis in (r"\bconcurrency\b|in flight|\busers\b|\bclients\b", r"offered rps|request rate|\brate\b|\bqps\b"):
+        points = sweep(observed, axis, lambda arm: figure(arm, "ttft", stats=ANY) is not None)
+        rates = [figure(point.arm, "req_s", "output_tok_s", "total_tok_s") for point in points]
+        if len(points) < 3 or any(item is None for item in rates) or len({r.quantity for r in rates if r}) > 1:
+            continue
+        first, last, before = points[0], points[-1], points[-2]
+        made = [item.value for item in rates if item is not None]
+        late, earlier = (figure(point.arm, "ttft", stats=("p50", "mean", "p99", "")) for point in (last, before))
+        soon = figure(first.arm, "ttft", stats=("p50", "mean", "p99", ""))
+        if late is None or earlier is None or soon is None or late.key != soon.key or late.key != earlier.key:
+            continue
+        flat = made[-1] < made[-2] * (1 + FLAT * (last.x / before.x - 1)) and last.x >= OVERLOAD * before.x
+        rose = made[-2] > OVERLOAD * made[0]
+        if not flat or not rose or late.value < max(2 * earlier.value, LATE_MS):
+            continue
+        rivals, checked = _disproof(observed, last.arm)
+        pace = [figure(point.arm, "tpot", "itl", stats=CENTRAL) for point in (before, last)]
+        if pace[0] is not None and pace[1] is not None:
+            checked.append(f"{quantity(pace[1])} {number(pace[0].value, 'ms')} -> {number(pace[1].value, 'ms')}")
+        shown = [item for item in (rates[-2], rates[-1]) if item is not None]
+        return cause.finding(
+            statement=f"Above {before.arm.name} {quantity(shown[1])} no longer rises ({number(made[-2])} -> "
+            f"{number(made[-1], shown[1].unit)} in {last.arm.name}), and {quantity(late)} goes from "
+            f"{number(earlier.value, 'ms')} to {number(late.value, 'ms')}: what is asked for beyond it waits.",
+            evidence=[
+                *(evidence_of(point.arm, item) for point, item in zip((before, last), shown, strict=True)),
+                evidence_of(first.arm, soon),
+                evidence_of(before.arm, earlier),
+                evidence_of(last.arm, late),
+                *(evidence_of(point.arm, item) for point, item in zip((before, last), pace, strict=True) if item),
+            ],
+            explains_ms=late.value - soon.value,
+            relation=f"load x {last.x / before.x:.3g}, throughput x {made[-1] / made[-2]:.3g}, {quantity(late)} x "
+            f"{late.value / max(earlier.value, 1e-9):.3g}",
+            n=len(points),
+            advice=_advice(ruling),
+            price="Refused requests must be retried by their clients; a replica costs its GPU and minutes to load.",
+            verify=again(before.arm),
+            missing=["running and waiting requests of the engine at both loads (is it at its cap?)"],
             rivals=rivals,
             disproof_checked=[*checked, *ruling.words],
             action=ruling.action,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from tailrace.diagnose.arms.asked import as_share, condition, figure, number_stated, told
@@ -39,8 +40,16 @@ class ServerFigures(NamedTuple):
     rate: Known | None
 
 
-def server_figures(observed: Observed) -> ServerFigures:
-    """The figures, from arms first, then statements, then gauges."""
+def server_figures(observed: Observed, *, busiest: bool = False) -> ServerFigures:
+    """The figures, from arms first, then statements, then gauges. `busiest`: of several arms the one in which requests
+    wait the longest stands before the others.
+    """
+    if busiest:
+        waits = [figure(arm, "queue", "waiting", stats=("p50", "mean", "", "p99")) for arm in observed.arms]
+        order = sorted(
+            range(len(waits)), key=lambda place: -(item.value if (item := waits[place]) is not None else -1.0)
+        )
+        observed = msgspec.structs.replace(observed, arms=[observed.arms[place] for place in order])
     return ServerFigures(
         instances=_setting(observed, r"\binstances?\b(?! ?name)|instance (?:count|group)|model copies")
         or _condition(observed, r"\binstances?\b|instance count"),

@@ -79,7 +79,8 @@ def _pairs(arms: list[Arm]) -> list[tuple[Arm, Arm]]:
     out = []
     for one in before:
         rest = _rest(one)
-        match = [two for two in after if _rest(two) == rest and two.place.source == one.place.source]
+        alone = len(before) == len(after) == 1  # each in a file of its own: two printed runs
+        match = [two for two in after if _rest(two) == rest and (alone or two.place.source == one.place.source)]
         if len(match) == 1:
             out.append((one, match[0]))
     return out if len(out) == len(before) == len(after) else []

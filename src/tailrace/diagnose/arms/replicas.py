@@ -36,6 +36,10 @@ QUANTITIES: Final = (
     ("n", "requests"),
     ("waiting", "waiting requests"),
 )
+_COUNTED: Final = dict(QUANTITIES)
+_COLUMN: Final = re.compile(
+    r"\b(?:replica|worker|engine|pod|instance|node|gpu|backend|server|rank|shard)[ #-]?(?:\d+|[a-z])\b", re.IGNORECASE
+)
 IDLE: Final = 0.05
 """Of the mean: a replica with less is idle."""
 
@@ -115,7 +119,25 @@ def _cells(arm: Arm) -> list[object]:
 def spreads(observed: Observed) -> list[Spread]:
     """Every quantity that is known of at least two replicas."""
     arms = [arm for arm in observed.arms if is_replica(arm)]
-    return [*_of_arms(arms), *_of_settings(observed), *_of_series(observed)]
+    return [*_of_arms(arms), *_of_columns(observed.arms), *_of_settings(observed), *_of_series(observed)]
+
+
+def _of_columns(arms: Sequence[Arm]) -> list[Spread]:
+    """A column a replica: `worker 0 running | worker 1 running`; the row in which it is most uneven."""
+    out: list[Spread] = []
+    for arm in arms:
+        of: dict[str, list[tuple[str, float, str]]] = {}
+        for value in arm.values.values():
+            found = _COLUMN.search(value.label.replace("_", " "))
+            if found is not None and not value.relative and value.unit in {"count", ""} and value.value >= 0:
+                what = value.quantity if value.quantity in _COUNTED else ""
+                if what:
+                    of.setdefault(what, []).append((found[0].strip(), value.value, str(value.place) or "form"))
+        for quantity, members in of.items():
+            if len(members) >= FEWEST and len({name for name, *_ in members}) == len(members):
+                names, values, places = zip(*members, strict=True)
+                out.append(Spread(quantity, _COUNTED[quantity], names, values, places))
+    return [max(out, key=lambda one: one.skew)] if out else []
 
 
 def _of_arms(arms: Sequence[Arm]) -> list[Spread]:

@@ -71,6 +71,10 @@ def _cards(observed: Observed, scope: str) -> tuple[float, Setting | None]:
     return 1.0, None
 
 
+MANY: Final = 500.0
+"""So many at once no engine runs by itself: such a limit is none until more are seen under way."""
+
+
 def client_connections(cause: Cause, observed: Observed) -> Finding | None:
     """A client whose pool lets fewer requests through than it has under way."""
     limits = [
@@ -81,8 +85,8 @@ def client_connections(cause: Cause, observed: Observed) -> Finding | None:
     if not limits:
         return None
     offered = _offered(observed)
-    if offered is None:  # then only what nobody chose is worth a word
-        limits = [item for item in limits if item.scope.endswith("(default)")]
+    if offered is None:  # then only what nobody chose, and what one engine can outgrow, is worth a word
+        limits = [item for item in limits if item.scope.endswith("(default)") and (item.number or 0.0) < MANY]
     limit = min(limits, key=lambda item: item.number or 0.0, default=None)
     cap = limit.number if limit is not None else None
     if limit is None or cap is None or (offered is not None and offered[0] <= cap):

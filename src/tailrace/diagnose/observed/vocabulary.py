@@ -46,7 +46,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
             "tpot", "ms", ("time per output token", "time per token", "latency per token", "latency per output token")
         ),
         Quantity("itl", "ms", ("inter token latency", "next token", "next token latency", "token latency", "tbt")),
-        Quantity("chunk_gap", "ms", ("gap", "inter chunk latency", "stall")),
+        Quantity("chunk_gap", "ms", ("gap", "inter chunk latency", "stall", "pause", "freeze")),
         Quantity(
             "e2e",
             "ms",

@@ -25,6 +25,8 @@ __all__ = ["ENGINE_COMMAND", "TRITON_MODEL", "advice_on", "settings_of_words"]
 _COMMAND: Final = "engine command line"
 _MODEL: Final = "Triton model configuration"
 _LARGEST: Final = 256 << 10
+_MOST_WORDS: Final = 1_000
+"""Of a command line: an engine has some three hundred options; one that it does not know is looked for among them."""
 _PROGRAMS: Final = re.compile(
     r"\bvllm\s+serve\b|vllm\.entrypoints|sglang\.launch_server|\bsglang\s+serve\b|\bllama-server\b|\btritonserver\b|"
     r"text-generation-launcher|trtllm-serve|vllm/vllm-openai|lmsysorg/sglang|text-generation-inference:"
@@ -32,6 +34,7 @@ _PROGRAMS: Final = re.compile(
 _LOG: Final = re.compile(
     r"\b(?:INFO|WARNING|DEBUG|ERROR)\b.{0,40}\[\w+\.py:\d+\]|^\[?\d{4}-\d\d-\d\d[ T]\d\d:", re.MULTILINE
 )
+_CAPACITY: Final = re.compile(r"KV cache size:\s*([\d,]{1,20})\s*tokens")
 _TRITON: Final = re.compile(
     r"^[^\S\n]*(?:max_batch_size\s*:|dynamic_batching\s*\{|instance_group\s*[\[{:]|platform\s*:\s*\"|backend\s*:\s*\")",
     re.MULTILINE,
@@ -107,6 +110,7 @@ def _read_command(path: Path, name: str) -> Observed:
     with path.open("rb") as file:
         text = file.read(_LARGEST).decode("utf-8-sig", "replace")
     words = split_words(text, place=str(path))
+    beyond, words = words[_MOST_WORDS:], words[:_MOST_WORDS]
     number: dict[str, int] = {}
     for at, line in enumerate(text.splitlines(), start=1):
         for option in re.findall(r"(?<!\S)--?[A-Za-z][\w.-]*", line):
@@ -115,12 +119,30 @@ def _read_command(path: Path, name: str) -> Observed:
     settings = settings_of_words(words, source=name, line=first, lines=number)
     if not settings:
         raise InputError("no engine is started in it", place=str(path), remedy="Give the line that starts the engine.")
+    printed = _CAPACITY.search(text)
+    if printed is not None:
+        at = text.count("\n", 0, printed.start()) + 1
+        value = float(printed[1].replace(",", ""))
+        settings.append(Setting(name="kv_capacity_tokens", value=value, unit="tokens", place=Place(name, at)))
     return Observed(
         settings=settings,
         events=advice_on(read_words(words), source=name, line=first, lines=number),
         understood=[
-            Understood(source=name, format=_COMMAND, understood=len(settings), total=len(settings), what="options")
+            Understood(source=name, format=_COMMAND, understood=len(settings), total=len(settings), what="options"),
+            *([_cut(name, beyond)] if beyond else []),
         ],
+    )
+
+
+def _cut(name: str, beyond: list[str]) -> Understood:
+    """What is said of a command line that is longer than any."""
+    return Understood(
+        source=name,
+        format=f"{_COMMAND}: too long, give the one that starts the engine",
+        understood=_MOST_WORDS,
+        total=_MOST_WORDS + len(beyond),
+        what="words",
+        examples=[beyond[0][:80]],
     )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from tailrace.diagnose.readers.gpu_processes import is_process_row
 from tailrace.diagnose.readers.grids import Line
 from tailrace.diagnose.readers.prose import is_sentence
 
@@ -22,6 +23,7 @@ _LOG: Final = re.compile(
     r"(?:\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d"
     r"|(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL):?\s+(?:\d\d-\d\d\s|\d{1,3}\.|[\[(]|\d{4}-)"
     r"|(?:\d\d:\d\d:\d\d[^\]\n]{0,30}\]\s*)?(?:Decode|Prefill) batch[.,] #|GIN\] \d{4}/|Engine \d+: Avg prompt"
+    r"|(?:\d{1,4}[smhd]){1,3}\s+(?:Warning|Normal)\s+\w+\s+\w+/"
     r"|\d{1,3}(?:\.\d{1,3}){3}\s.{0,40}\[\d{1,2}/\w{3}/\d{4}|[IWEF]\d{4}\s\d\d:\d\d|\w{3} +\d{1,2} \d\d:\d\d:\d\d\s)"
 )
 _SAMPLE: Final = re.compile(r"^[a-zA-Z_:][\w:]*(?:\{[^{}]*\})?\s+[-+]?(?:\d[\d.eE+\-]*|Inf|NaN)(?:\s+\d+)?\s*$")
@@ -69,6 +71,8 @@ def is_mixed(head: str) -> bool:
 def _says(block: Block) -> bool:
     """A text of its own beside a log: a table, or several sentences; not the lines of a traceback."""
     texts = [text for _, text in block.lines if text.strip()]
+    if any(map(is_process_row, texts[:400])):
+        return True
     return sum(text.lstrip().startswith("|") for text in texts) >= 3 or sum(map(is_sentence, texts)) >= 2
 
 

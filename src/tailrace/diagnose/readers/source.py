@@ -50,6 +50,7 @@ from tailrace.store.table import RecordTable
 
 __all__ = ["Kind", "Source", "UnknownFormatError", "kind_of", "read_source"]
 
+MOST_DEVICES: Final = 1_000
 _JSON_HEAD: Final = 4096
 _HOLE: Final = 1 << 22
 _LOGS: Final = frozenset({".log", ".gz", ".out", ".txt"})
@@ -375,6 +376,11 @@ def _hardware(path: Path, name: str, kind: Kind) -> Source:
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     if kind is Kind.NVIDIA_SMI:
         states, notes = read_query(text)
+        devices = list(dict.fromkeys(state.index for state in states))
+        if len(devices) > MOST_DEVICES:
+            kept = set(devices[:MOST_DEVICES])
+            states = [state for state in states if state.index in kept]
+            notes = [*notes, f"{MOST_DEVICES:,} of {len(devices):,} devices are looked at: give those that matter"]
         hardware = Hardware(gpus=states, sources=[name])
     else:
         profiles, notes = read_nsys(text, name)

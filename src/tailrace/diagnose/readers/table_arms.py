@@ -10,7 +10,7 @@ import msgspec
 
 from tailrace.diagnose.observed import Arm, Place, Quoted
 from tailrace.diagnose.observed.vocabulary import QUANTITIES, TO_MS, in_unit
-from tailrace.diagnose.readers.cells import Cell, decimal_comma, read_cell
+from tailrace.diagnose.readers.cells import Cell, decimal_comma, dots_are_thousands, read_cell
 from tailrace.diagnose.readers.grids import Grid
 from tailrace.diagnose.readers.heading import Heading, heading, in_cell, plain, snake, statistic
 from tailrace.diagnose.readers.roles import with_roles
@@ -72,12 +72,32 @@ def arms_of(grid: Grid, source: str, *, named: str = "", context: str = "") -> l
         arms = _of_tidy(grid, columns, tidy, source, named, default)
     else:
         arms = _of_rows(grid, columns, source, default)
-    return with_roles(arms)
+    return with_roles([_by_test(arm) for arm in arms])
+
+
+_TEST: Final = re.compile(r"(?:pp(\d+))?\s?\+?\s?(?:tg(\d+))?(?:\s?@\s?d\d+)?")
+
+
+def _by_test(arm: Arm) -> Arm:
+    """llama-bench tells in a column which of two things its rate is of: `pp512` reads a prompt, `tg128` decodes."""
+    found = _TEST.fullmatch(str(arm.keys.get("test", "")))
+    rate = arm.values.get("output_tok_s")
+    if found is None or rate is None or bool(found[1]) == bool(found[2]):
+        return arm
+    name = "prompt_tok_s" if found[1] else "decode_tok_s"
+    values = {key: item for key, item in arm.values.items() if key != "output_tok_s"}
+    length = ("prompt_tokens", float(found[1])) if found[1] else ("output_tokens", float(found[2]))
+    return msgspec.structs.replace(
+        arm,
+        keys={**arm.keys, length[0]: length[1]},
+        values={name: msgspec.structs.replace(rate, quantity=name), **values},
+    )
 
 
 def _column(grid: Grid, place: int) -> _Column:
     texts = [row[place] for row in grid.rows]
     comma = decimal_comma(texts) or (grid.decimal_comma and any("," in text for text in texts))
+    comma = comma or any(dots_are_thousands(text) for row in grid.rows for text in row)
     cells = [read_cell(text, comma=comma) for text in texts]
     numbers = [cell.value for cell in cells if cell.value is not None]
     words = sum(1 for cell in cells if cell.value is None and not cell.missing)
@@ -302,9 +322,12 @@ def _of_metrics(grid: Grid, columns: list[_Column], source: str, named: str, uni
                 keys, values, head, cell, Place(source, line), unit=unit, stat=stat, relative=relative, percent=percent
             )
     label, key = _from_caption(grid.caption)
+    corner = columns[0].head.label
     arms = []
     for name, (keys, values) in made.items():
         own = name or label or named or "table"
+        if name and len(corner.split()) > 1:
+            keys.setdefault(snake(corner), name)  # `after the client closed` above `1 s | 5 s`
         if key and label and not name:
             keys.setdefault(key, label)
         if values or keys:

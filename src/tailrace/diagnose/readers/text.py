@@ -10,6 +10,7 @@ from typing import Final
 from tailrace.diagnose.observed import Observed, Understood
 from tailrace.diagnose.readers.bench_command import commands_in, flags_in, is_bench_command
 from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.gpu_processes import processes_in
 from tailrace.diagnose.readers.grids import Line, grids_in
 from tailrace.diagnose.readers.html_tables import with_pipes
 from tailrace.diagnose.readers.printed import is_printed_row, is_titled, runs_in
@@ -46,6 +47,7 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
     commands, left = commands_in(lines, source)
     known = {item.name for item in commands}
     commands += [item for item in flags_in(left, source) if item.name not in known]
+    processes, left = processes_in(left, source)
     requests, left = requests_in(left, source)
     tables, left, left_out = arms_in(left, source)
     printed, settings, left = runs_in(left, source)
@@ -54,7 +56,12 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
     lost = [(number, text) for number, text in left if text.strip() and number not in spoken] + beyond
     what = [
         name
-        for name, found in (("tables", tables or requests.rows), ("printed results", printed), ("commands", commands))
+        for name, found in (
+            ("tables", tables or requests.rows),
+            ("processes", processes),
+            ("printed results", printed),
+            ("commands", commands),
+        )
         if found
     ]
     understood = []
@@ -80,7 +87,7 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
         )
     return Observed(
         arms=[*tables, *printed],
-        settings=[*commands, *settings],
+        settings=[*commands, *settings, *processes],
         rows=requests.rows,
         understood=[*understood, *requests.understood],
         notes=[text[:_LONGEST_NOTE] for _, text in said[:_MOST_NOTES]],

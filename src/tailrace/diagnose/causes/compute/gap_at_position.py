@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.position_on_arms import position_on_arms
 from tailrace.diagnose.arm_evidence.position_stated import position_stated
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
@@ -34,4 +35,10 @@ class GapAtPosition(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return surest([gap_at_position_in_chunks(self, observed), position_stated(self, observed)])
+        return surest(
+            [
+                gap_at_position_in_chunks(self, observed),
+                position_stated(self, observed),
+                position_on_arms(self, observed),
+            ]
+        )

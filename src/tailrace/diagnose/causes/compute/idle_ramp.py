@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.idle_on_arms import idle_on_arms
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.idle_ramp import idle_ramp_in_records
@@ -29,4 +30,4 @@ class IdleRamp(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return idle_ramp_in_requests(self, observed)
+        return surest([idle_ramp_in_requests(self, observed), idle_on_arms(self, observed)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from tailrace.diagnose.arm_evidence.ranks_on_arms import ranks_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Event, Observed
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -25,7 +26,7 @@ class RankSkew(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From a trace's summary, else from stacks in which all ranks but one wait in a collective."""
-        return self._by_trace(observed) or self._by_stacks(observed)
+        return self._by_trace(observed) or ranks_on_arms(self, observed) or self._by_stacks(observed)
 
     def _by_trace(self, observed: Observed) -> Finding | None:
         step = observed.number("step_ms", "step_time_ms")

@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.bursts_on_arms import bursts_on_arms
 from tailrace.diagnose.arm_evidence.server_figures import server_figures
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
@@ -43,7 +44,7 @@ class Bursty(Cause):
         if cv is not None and cv[0] < EVEN:
             return None
         if mean is None or mean.share <= SHARE:
-            return None
+            return bursts_on_arms(self, observed)
         rate = mean.n / mean.window_s if mean.window_s else observed.number("offered_rps", "completed_rps", "req_s")
         instances = observed.number("instances", "instance_count", "count") or 1.0
         busy = rate * mean.compute_ms / 1e3 / instances if rate else None

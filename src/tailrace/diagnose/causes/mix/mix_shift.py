@@ -8,8 +8,10 @@ import msgspec
 import numpy as np
 
 from tailrace.analyze.attribution.mix_split import NAMED_SHARE, MixSplit
+from tailrace.diagnose.arm_evidence.mix_on_arms import mix_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.heavier_mix import heavier_mix
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.model.finding import Evidence, Finding
@@ -27,6 +29,10 @@ class MixShift(Cause):
     needs: ClassVar[tuple[str, ...]] = ("a window from before", "prompt, output or audio lengths")
     disproof: ClassVar[str] = "With B weighted to the traffic of A the p99 is still as high."
     only_with_before: ClassVar[bool] = True
+
+    def observe(self, observed: Observed) -> Finding | None:
+        """From a table with a row a class."""
+        return mix_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """For TTFT and E2E: mix above within, above a tenth of the p99, and its interval above 0."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.speech_evidence.speech_on_arms import rate_on_arms
 from tailrace.diagnose.speech_evidence.stream import speech_streams
 from tailrace.diagnose.trend import trend
 from tailrace.model.finding import Action, Evidence, Finding
@@ -52,7 +53,7 @@ class RateMismatch(Cause):
             pair = _pair(seen.ratio)
             if pair is not None:
                 return self._found(seen, pair, rates)
-        return None
+        return rate_on_arms(self, observed)
 
     def _found(self, seen: _Ratio, pair: tuple[float, float], rates: dict[float, str]) -> Finding:
         fits = [(one, other) for one in rates for other in rates if abs(one / other / seen.ratio - 1.0) < NEAR]

@@ -11,6 +11,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.speech_evidence.lags import utterance_lags
 from tailrace.diagnose.speech_evidence.redecode_in_series import Teeth, redecode_in_series
+from tailrace.diagnose.speech_evidence.speech_on_arms import redecode_on_arms
 from tailrace.diagnose.speech_evidence.stream import SpeechStream, speech_streams
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -46,7 +47,7 @@ class RedecodeGrowth(Cause):
         if found:
             return max(found, key=lambda one: one.explains_ms or 0.0)
         teeth = redecode_in_series(observed)
-        return None if teeth is None else self._of_teeth(teeth)
+        return redecode_on_arms(self, observed) if teeth is None else self._of_teeth(teeth)
 
     def _of_teeth(self, teeth: Teeth) -> Finding:
         slope, gained, back = f"{teeth.slope * 1e3:.0f}", f"{teeth.gained_ms:.0f}", f"{teeth.back_ms:.0f}"

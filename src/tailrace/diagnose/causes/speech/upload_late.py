@@ -10,6 +10,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.upload import upload_in_records
+from tailrace.diagnose.speech_evidence.speech_on_arms import late_upload_on_arms
 from tailrace.diagnose.speech_evidence.uploads import late_upload
 from tailrace.model.finding import Action, Finding
 
@@ -40,4 +41,4 @@ class UploadLate(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From audio that falls behind its own time line."""
-        return late_upload(self, observed)
+        return late_upload(self, observed) or late_upload_on_arms(self, observed)

@@ -9,6 +9,7 @@ import numpy as np
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.speech_evidence.silences import Silence, configured_silences
+from tailrace.diagnose.speech_evidence.speech_on_arms import silence_on_arms
 from tailrace.diagnose.speech_evidence.turns import Turns, turns_of
 from tailrace.model.finding import Evidence, Finding
 
@@ -49,7 +50,7 @@ class VadSilenceLong(Cause):
             told = configured_silences(observed)
             if ends.size >= 3 and float(ends.std() / ends.mean()) < EVEN and not told:
                 return self._found(turns, ends, typical, None)
-        return None
+        return silence_on_arms(self, observed)
 
     def _found(self, turns: Turns, ends: np.ndarray, typical: float, silence: Silence | None) -> Finding:
         source = str(turns.place_of(0))

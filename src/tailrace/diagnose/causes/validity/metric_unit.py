@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Final
 
 import numpy as np
@@ -21,6 +22,8 @@ CHUNKS: Final = 5.0
 OFF: Final = 1.3
 """ITL x throughput at one request at once is 1000 ms; more than this factor above it, a gap holds several tokens."""
 MATCHES: Final = 0.3
+_USAGE: Final = re.compile(r"usage|completion tokens|server|engine", re.IGNORECASE)
+_OURS: Final = re.compile(r"client|chunk|event|counted|our\b|measured", re.IGNORECASE)
 _ADVICE: Final = (
     "Divide the gaps by the tokens in a chunk (usage.completion_tokens / chunks), or read TPOT, which counts by usage; "
     "label the unit. Compare runs only after both count the same."
@@ -48,6 +51,7 @@ class MetricUnit(Cause):
         found = [self._peak(arm) for arm in observed.arms]
         found += [self._rate(arm, observed) for arm in observed.arms]
         found += [self._chunks(arm) for arm in observed.arms]
+        found += [self._told(arm) for arm in observed.arms]
         found += [self._counts(rows) for rows in observed.table("requests")]
         return surest(found)
 
@@ -150,6 +154,33 @@ class MetricUnit(Cause):
             advice=_ADVICE + " Then see who gathers them: the engine's own interval (SGLang --stream-interval, several "
             "scheduler steps), the server's batching of writes, or a proxy that buffers.",
             price=PRICE_OF_A_UNIT,
+            verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
+        )  # fmt: skip
+
+    def _told(self, arm: Arm) -> Finding | None:
+        """Both counts in one row of a table."""
+        counts = [v for v in arm.values.values() if not v.relative and "token" in v.label.lower() and v.value > 0]
+        usage = next((v for v in counts if _USAGE.search(v.label.replace("_", " "))), None)
+        ours = next((v for v in counts if v is not usage and _OURS.search(v.label.replace("_", " "))), None)
+        if usage is None or ours is None or LOW <= ours.value / usage.value <= HIGH:
+            return None
+        ratio = ours.value / usage.value
+        each = f" of about {1 / ratio:.2f} tokens each" if ratio < 1 else ""
+        return self.finding(
+            statement=f"{arm.name}: the client counts {shown(ours.value)} tokens where the engine's usage says "
+            f"{shown(usage.value)} ({ratio:.2f} x): it counts chunks{each}, and every number per token is off by that "
+            "factor.",
+            evidence=[
+                seen(arm, ours),
+                seen(arm, usage),
+                Evidence(text=f"{ratio:.2f} x, that is {1 / ratio:.2f} tokens in one that was counted",
+                         source=str(ours.place) or "facts", name="token_ratio", value=round(ratio, 3)),
+            ],
+            explains_ms=None,
+            relation=f"{shown(ours.value)}/{shown(usage.value)} = {ratio:.2f}, not 1.00",
+            n=int(arm.get("n") or 1),
+            advice=_ADVICE,
+            price="Numbers per token and per chunk of older runs cannot be compared.",
             verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
         )  # fmt: skip
 

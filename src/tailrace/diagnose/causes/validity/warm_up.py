@@ -7,9 +7,10 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.arms.as_written import shown
+from tailrace.diagnose.arms.moments import moments
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.observed import Arm, Observed
 from tailrace.diagnose.observed.load import Load, loads
 from tailrace.diagnose.record_evidence.warm_start import BEGIN_S, WarmStart, warm_start
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -19,6 +20,9 @@ __all__ = ["WarmUp"]
 LOW: Final = 0.5
 """Tokens/s of one running request at the start, of what it is later."""
 READINGS: Final = 6
+WINDOWS: Final = 3
+SLOW: Final = 3.0
+ALIKE: Final = 2.0
 _STARTING: Final = ("jit", "loading", "startup", "compile", "graph_capture")
 _ADVICE: Final = (
     "Judge the steady part alone: leave out the first minute (`tailrace bench --warmup`), or warm the engine up before "
@@ -44,7 +48,36 @@ class WarmUp(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """Rates of a log or of scrapes at the start against later, with what the log says of loading and compiling."""
-        return next((found for load in loads(observed) if (found := self._of_load(load, observed)) is not None), None)
+        found = next((found for load in loads(observed) if (found := self._of_load(load, observed)) is not None), None)
+        return found or self._of_windows(moments(observed))
+
+    def _of_windows(self, windows: list[Arm]) -> Finding | None:
+        """A table of windows: the first one is slow, and none of those after it."""
+        for stat in ("p99", "p95", "p50", "mean", ""):
+            known = [(arm, item) for arm in windows if (item := arm.quoted("ttft", stat)) is not None]
+            if len(known) < WINDOWS or known[0][1].unit != "ms":
+                continue
+            first, rest = known[0][1].value, [item.value for _, item in known[1:]]
+            if max(rest) > ALIKE * max(min(rest), 1e-9) or first < SLOW * max(rest):
+                return None
+            return self.finding(
+                statement=f"The first window is a warm-up: TTFT {stat} {shown(first)} ms there, "
+                f"{shown(min(rest))} to {shown(max(rest))} ms in the {len(rest)} after it. A quantile over all of them "
+                "holds for the start.",
+                evidence=[
+                    Evidence(text=f"{arm.label}: TTFT {stat} {shown(item.value)} ms", source=str(item.place),
+                             name=item.key, value=item.value, unit="ms")
+                    for arm, item in known[:12]
+                ],
+                explains_ms=None,
+                relation=f"{shown(first)}/{shown(max(rest))} = {first / max(*rest, 1e-9):.1f}",
+                n=len(known),
+                advice=_ADVICE,
+                price="A minute of load more.",
+                verify="tailrace bench http://localhost:8000 --rate 5 --duration 120",
+                missing=["when the engine was started: a burst of load at the beginning looks alike"],
+            )  # fmt: skip
+        return None
 
     def _of_requests(self, found: WarmStart, source: str, verify: str) -> Finding:
         p = f"p{100 * found.p:g}"

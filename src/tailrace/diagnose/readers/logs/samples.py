@@ -14,10 +14,16 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.observed import Clock, Place, Series
 
-__all__ = ["LIMIT", "UNITS", "Samples"]
+__all__ = ["LIMIT", "MOST_GROUPS", "TOGETHER", "UNITS", "Groups", "Samples"]
 
 LIMIT: Final = 100_000
 _BLOCK: Final = 20_000
+_PIECE: Final = 1_000
+"""Rows that wait as tuples, which take five times what they take in an array."""
+TOGETHER: Final = 10 * LIMIT
+"""Rows of all engines of a log: a log of a hundred pods may not take a hundred times the memory of one."""
+MOST_GROUPS: Final = 1_000
+_FEWEST: Final = 500
 _BACK_S: Final = 60.0
 """Lines of several threads are out of order by moments; further back is another thing."""
 _HOUR_S: Final = 3600.0
@@ -65,25 +71,39 @@ class Samples:
         """`limit` rows are kept at most (and up to one block more while they are read)."""
         self.names = names
         self.total = 0
-        self.limit = limit
+        self.keep(limit)
         self._rows: list[tuple[float, ...]] = []
         self._blocks: list[NDArray[np.float64]] = []
         self._kept = 0
+        self._since = 0
+        """Rows since it was last seen whether there are too many."""
         self.back: list[tuple[int, float]] = []
         """(line, s) of each place at which the stamps went back; known once the rows were asked for."""
 
     def add(self, row: tuple[float, ...]) -> None:
         """One row: (time, line, value of each name); NaN where the line does not say."""
         self._rows.append(row)
-        if len(self._rows) >= _BLOCK:
-            self._pack()
+        if len(self._rows) >= self._piece:
+            self._lay()
+            if self._since >= min(_BLOCK, self.limit):
+                self._pack()
 
-    def _pack(self) -> None:
+    def keep(self, limit: int) -> None:
+        """From here on, so many rows are kept."""
+        self.limit = limit
+        self._piece = min(_PIECE, max(limit // 200, 10))
+
+    def _lay(self) -> None:
         if self._rows:
             self.total += len(self._rows)
+            self._since += len(self._rows)
             self._blocks.append(np.array(self._rows, dtype=np.float64))
             self._kept += len(self._rows)
             self._rows = []
+
+    def _pack(self) -> None:
+        self._lay()
+        self._since = 0
         if self._kept > self.limit:
             kept = self._thinned(np.concatenate(self._blocks))
             self._blocks, self._kept = [kept], len(kept)
@@ -193,3 +213,45 @@ class Samples:
             for column, name in enumerate(self.names)
             if not np.isnan(rows[:, 2 + column]).all()
         ]
+
+
+class Groups:
+    """Samples of several engines, which keep `TOGETHER` rows among them."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        """`names` as of `Samples`."""
+        self.names = names
+        self.of: dict[tuple[str, str], Samples] = {}
+        """(who wrote it, engine) -> its rows."""
+        self.left = 0
+        """Lines of engines beyond the first `MOST_GROUPS`."""
+
+    def add(self, group: tuple[str, str], row: tuple[float, ...]) -> None:
+        """One row, as of `Samples`."""
+        found = self.of.get(group)
+        if found is None:
+            if len(self.of) >= MOST_GROUPS:
+                self.left += 1
+                return
+            found = self.of[group] = Samples(self.names)
+            share = min(LIMIT, max(TOGETHER // len(self.of), _FEWEST))
+            for samples in self.of.values():
+                samples.keep(share)
+        found.add(row)
+
+    def said(self, kind: str, owner: str) -> list[str]:
+        """What was thinned, and what was left out."""
+        out = [
+            f"of {samples.total:,} {kind} lines of {owner} {engine or '0'}{f' ({origin})' if origin else ''} "
+            f"{samples.kept:,} were kept: all that tell of trouble as far as they fit, of the others every second "
+            "again and again"
+            for (origin, engine), samples in self.of.items()
+            if samples.kept < samples.total
+        ]
+        if self.left:
+            out.append(f"{self.left:,} {kind} lines of further {owner}s were left out: {MOST_GROUPS:,} are looked at")
+        return out
+
+    def turned(self) -> list[str]:
+        """Where the clocks went back."""
+        return [said for samples in self.of.values() for said in samples.said()]

@@ -7,7 +7,7 @@ from typing import Final
 
 from tailrace.diagnose.observed import Place, Series
 from tailrace.diagnose.readers.logs.context import Context
-from tailrace.diagnose.readers.logs.samples import Samples
+from tailrace.diagnose.readers.logs.samples import MOST_GROUPS, Groups
 
 __all__ = ["Sglang"]
 
@@ -77,8 +77,8 @@ class Sglang:
     def __init__(self, context: Context) -> None:
         """`context` gets the events; the samples stay here until `series`."""
         self.context = context
-        self._decode: dict[_Group, Samples] = {}
-        self._prefill: dict[_Group, Samples] = {}
+        self._decode = Groups(NAMES)
+        self._prefill = Groups(NAMES)
         self.lenient = False
         """Take a line for whole although keys are missing that every version writes."""
         self._idle: dict[_Group, bool] = {}
@@ -112,19 +112,18 @@ class Sglang:
         group = (self.context.origin, rank)
         if decode:
             values[_PLACE["after_idle"]] = float(self._idle.get(group, False))
-            self._idle[group] = False
+            self._idle.pop(group, None)
         else:
             # Nothing decoded when this prompt came: what the next decode line calls its rate includes the pause.
             running = values[0]
-            self._idle[group] = running == 0 or self._idle.get(group, False)
+            if group in self._idle or len(self._idle) < MOST_GROUPS:
+                self._idle[group] = running == 0 or self._idle.get(group, False)
         stamp = self.context.stamp(text, at)
         when = _NAN
         if stamp is not None:
             when, self.context.clock = stamp
         where = self._decode if decode else self._prefill
-        if group not in where:
-            where[group] = Samples(NAMES)
-        where[group].add((when, self.context.number, *values))
+        where.add(group, (when, self.context.number, *values))
         return self.context.understood(self.dialect)
 
     @staticmethod
@@ -163,7 +162,7 @@ class Sglang:
         out: list[Series] = []
         place = Place(source)
         for part, kind in ((self._decode, "decode"), (self._prefill, "prefill")):
-            for (origin, rank), samples in part.items():
+            for (origin, rank), samples in part.of.items():
                 data = next((tag[2:] for tag in rank.split() if tag.startswith("DP")), "0")
                 labels = {"engine": data, "line": kind}
                 labels |= ({"rank": rank} if rank else {}) | ({"replica": origin} if origin else {})
@@ -172,14 +171,5 @@ class Sglang:
 
     def said(self) -> list[str]:
         """What was thinned, and where the clock went back."""
-        thinned = [
-            f"of {samples.total:,} {kind} lines of rank {rank or '0'} {samples.kept:,} were kept: all that tell of "
-            "trouble as far as they fit, of the others every second again and again"
-            for part, kind in ((self._decode, "decode"), (self._prefill, "prefill"))
-            for (_, rank), samples in part.items()
-            if samples.kept < samples.total
-        ]
-        turned = [
-            said for part in (self._decode, self._prefill) for samples in part.values() for said in samples.said()
-        ]
-        return [*thinned, *dict.fromkeys(turned)]
+        thinned = [*self._decode.said("decode", "rank"), *self._prefill.said("prefill", "rank")]
+        return [*thinned, *dict.fromkeys([*self._decode.turned(), *self._prefill.turned()])]

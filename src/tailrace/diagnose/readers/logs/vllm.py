@@ -7,7 +7,7 @@ from typing import Final
 
 from tailrace.diagnose.observed import Clock, Place, Series
 from tailrace.diagnose.readers.logs.context import Context
-from tailrace.diagnose.readers.logs.samples import Samples
+from tailrace.diagnose.readers.logs.samples import Groups
 
 __all__ = ["Vllm"]
 
@@ -67,8 +67,6 @@ _PREEMPTED_LOOSE: Final = re.compile(
 _ABORTED: Final = re.compile(rb"Aborted request(?:\(s\)|s)?:? ([\w,. -]{1,400}?)\.?\s*$|Request (\S+) aborted\b")
 _FINISHED: Final = re.compile(rb"Generated response (\S+?):? .*finish_reason: (\w+)|Finished request (\S+?)\.?$")
 
-_Group = tuple[str, str]
-
 
 class Vllm:
     """What vLLM's lines say."""
@@ -78,17 +76,10 @@ class Vllm:
     def __init__(self, context: Context) -> None:
         """`context` gets the events; the samples stay here until `series`."""
         self.context = context
-        self._load: dict[_Group, Samples] = {}
-        self._steps: dict[_Group, Samples] = {}
-        self._speculation: dict[_Group, Samples] = {}
+        self._load = Groups(LOAD)
+        self._steps = Groups(STEPS)
+        self._speculation = Groups(SPECULATION)
         self._last_aborted = ""
-
-    def _samples(self, where: dict[_Group, Samples], names: tuple[str, ...], engine: str) -> Samples:
-        group = (self.context.origin, engine)
-        found = where.get(group)
-        if found is None:
-            found = where[group] = Samples(names)
-        return found
 
     @staticmethod
     def _engine(text: bytes, end: int) -> str:
@@ -146,7 +137,7 @@ class Vllm:
             when = _NAN
         else:
             when, self.context.clock = stamp
-        self._samples(self._load, LOAD, self._engine(text, at)).add((when, self.context.number, *values))
+        self._load.add((self.context.origin, self._engine(text, at)), (when, self.context.number, *values))
         return self.context.understood(self.dialect)
 
     def step(self, text: bytes) -> bool:
@@ -161,7 +152,7 @@ class Vllm:
             self.context.clock = clock
         usage = float(kv) / 100.0 if kv else _NAN
         row = (when, self.context.number, float(elapsed), float(prefills), float(prompt), float(decodes), usage)
-        self._samples(self._steps, STEPS, self._engine(text, found.start())).add(row)
+        self._steps.add((self.context.origin, self._engine(text, found.start())), row)
         return self.context.understood(self.dialect)
 
     def speculation(self, text: bytes) -> bool:
@@ -176,7 +167,7 @@ class Vllm:
             float(length[1]) if length else _NAN,
             float(share[1]) / 100.0 if share else _NAN,
         )
-        self._samples(self._speculation, SPECULATION, self._engine(text, len(text))).add(row)
+        self._speculation.add((self.context.origin, self._engine(text, len(text))), row)
         return self.context.understood(self.dialect)
 
     def preempted(self, text: bytes) -> bool:
@@ -228,19 +219,12 @@ class Vllm:
         out: list[Series] = []
         place = Place(source)
         for part, kind in ((self._load, "load"), (self._steps, "step"), (self._speculation, "speculation")):
-            for (origin, engine), samples in part.items():
+            for (origin, engine), samples in part.of.items():
                 labels = {"engine": engine, "line": kind} | ({"replica": origin} if origin else {})
                 out += samples.series(labels, place, self.context.clock)
         return out
 
     def said(self) -> list[str]:
         """What was thinned, and where the clock went back."""
-        thinned = [
-            f"of {samples.total:,} load lines of engine {engine}{f' ({origin})' if origin else ''} {samples.kept:,} "
-            "were kept: all that tell of trouble as far as they fit, of the others every second again and again"
-            for part in (self._load, self._steps)
-            for (origin, engine), samples in part.items()
-            if samples.kept < samples.total
-        ]
-        turned = [said for part in (self._load, self._steps) for samples in part.values() for said in samples.said()]
-        return [*thinned, *dict.fromkeys(turned)]
+        thinned = [*self._load.said("load", "engine"), *self._steps.said("step", "engine")]
+        return [*thinned, *dict.fromkeys([*self._load.turned(), *self._steps.turned()])]

@@ -1,0 +1,61 @@
+"""COMPUTE_IDLE_RAMP from a sweep over the pause before a request: the longer it idled, the later its first token."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from tailrace.diagnose.arms.again import again
+from tailrace.diagnose.arms.asked import figure
+from tailrace.diagnose.arms.pairs import sweep
+from tailrace.diagnose.arms.shown import evidence_of, number, quantity
+from tailrace.diagnose.observed import Observed
+from tailrace.model.finding import Evidence, Finding
+
+if TYPE_CHECKING:
+    from tailrace.diagnose.cause import Cause
+
+__all__ = ["idle_on_arms"]
+
+SLOWER: Final = 1.5
+LEAST_MS: Final = 20.0
+AXIS: Final = (
+    r"\bidle\b|pause before|gap before|(?:time )?since (?:the )?last request|sleep (?:before|between)|wait between"
+)
+
+
+def idle_on_arms(cause: Cause, observed: Observed) -> Finding | None:
+    """TTFT never falls with the pause, and ends half as high again as it began."""
+    stats = ("p50", "mean", "", "p99")
+    points = sweep(observed, AXIS, lambda arm: figure(arm, "ttft", stats=stats) is not None)
+    times = [found for point in points if (found := figure(point.arm, "ttft", stats=stats)) is not None]
+    if len(points) < 2 or len(times) < len(points) or len({item.key for item in times}) > 1:
+        return None
+    first, last = times[0], max(times, key=lambda item: item.value)
+    late = points[times.index(last)]
+    falls = any(two.value < 0.85 * one.value for one, two in pairwise(times))
+    if falls or last.value < SLOWER * first.value or last.value - first.value < LEAST_MS:
+        return None
+    held = [figure(point.arm, "concurrency") for point in points]
+    alone = all(item is not None and item.value <= 1 for item in held)
+    missing = [] if alone else ["that nothing else was in flight (concurrency 1) in all of them"]
+    missing += [] if len(points) >= 3 else ["a third pause between the two"]
+    return cause.finding(
+        statement=f"After {late.x:g} s idle {quantity(last)} is {number(last.value, 'ms')}, after {points[0].x:g} s "
+        f"{number(first.value, 'ms')}: it follows the pause before the request, not the load.",
+        evidence=[
+            *(evidence_of(point.arm, item) for point, item in zip(points, times, strict=True)),
+            Evidence(f"idle from {points[0].x:g} to {points[-1].x:g} s", str(points[0].arm.place) or "form", "idle_s"),
+        ],
+        explains_ms=last.value - first.value,
+        relation="; ".join(
+            f"idle {point.x:g} s: {item.value:.4g} ms" for point, item in zip(points, times, strict=True)
+        ),
+        n=len(points),
+        advice="Keep the device awake: a small request every few seconds, locked clocks (`nvidia-smi -lgc`), "
+        "persistence mode; look whether a process sleeps (scale to zero, a paused container).",
+        price="A keep-warm request costs little; locked clocks cost idle power.",
+        verify=again(points[0].arm),
+        missing=missing,
+        disproof_checked=["concurrency 1 in all of them" if alone else "the load is not stated"],
+    )

@@ -1,0 +1,90 @@
+"""MIX_SHIFT from a row a class: shares and latencies before and after.
+
+Each class as slow as before, and the heavier ones a larger share: what grew is the mix. Reweighting the classes' own
+numbers by both shares gives the part of the mean that the mix made, exactly (`statistics`: share x value).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tailrace.diagnose.arms.shown import number
+from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.model.finding import Evidence, Finding
+
+if TYPE_CHECKING:
+    from tailrace.diagnose.cause import Cause
+
+__all__ = ["mix_on_arms"]
+
+_BEFORE: Final = re.compile(r"\b(?:before|old|previous|prev|baseline|then|last)\b|week \d+ \(a\)", re.IGNORECASE)
+_AFTER: Final = re.compile(r"\b(?:after|new|now|current|today|candidate)\b", re.IGNORECASE)
+_SHARE: Final = re.compile(r"share|traffic|mix|% of|percent of|proportion|fraction", re.IGNORECASE)
+NAMED: Final = 0.10
+WITHIN: Final = 0.10
+
+
+class _Class(NamedTuple):
+    arm: Arm
+    shares: tuple[float, float]
+    times: tuple[float, float]
+    shown: tuple[Quoted, ...]
+
+
+def mix_on_arms(cause: Cause, observed: Observed) -> Finding | None:
+    """Two classes or more, of which the shares add up to all of the traffic, before and after."""
+    rows = [row for arm in observed.arms if (row := _class(arm)) is not None]
+    sums = [sum(row.shares[side] for row in rows) for side in (0, 1)]
+    if len(rows) < 2 or not all(0.9 <= total <= 1.1 for total in sums):
+        return None
+    mix = sum((row.shares[1] - row.shares[0]) * row.times[0] for row in rows)
+    stage = sum(row.shares[1] * (row.times[1] - row.times[0]) for row in rows)
+    whole = sum(row.shares[0] * row.times[0] for row in rows)
+    if mix <= abs(stage) or mix < NAMED * whole:
+        return None
+    if any(abs(row.times[1] / row.times[0] - 1.0) > WITHIN for row in rows if row.times[0] > 0):
+        return None
+    grown = max(rows, key=lambda row: (row.shares[1] - row.shares[0]) * row.times[0])
+    unit = grown.shown[2].unit
+    place = str(grown.arm.place) or "form"
+    return cause.finding(
+        statement=f"The mix moved: the share of {grown.arm.name} went from {number(grown.shares[0], 'share')} to "
+        f"{number(grown.shares[1], 'share')}, while every class is as fast as before ({grown.arm.name}: "
+        f"{number(grown.times[0], unit)} -> {number(grown.times[1], unit)}).",
+        evidence=[
+            *(
+                Evidence(
+                    f"{row.arm.name}: {item.label} {item.value:g}", str(item.place) or "form", item.key, item.value
+                )
+                for row in rows
+                for item in row.shown
+            ),
+            Evidence(f"mix {mix:+.4g}, within the classes {stage:+.4g} {unit}", place, "mix", round(mix, 3), unit),
+        ],
+        explains_ms=mix if unit == "ms" else None,
+        relation=f"sum of (share after - share before) x value before = {mix:+.4g}; sum of share after x change = "
+        f"{stage:+.4g} {unit}; {whole:.4g} before",
+        n=len(rows),
+        advice="Nothing became slower: give the heavy class a lane and limits of its own, retrieve fewer chunks, trim "
+        "history, or plan capacity for the new mix. Do not roll back.",
+        price="A lane of its own makes the heavy class wait for itself.",
+        verify="tailrace diagnose after.run --before before.run",
+        missing=["the requests one by one of both windows: the mix's part of the p99 itself, with its interval"],
+        disproof_checked=[f"within the classes {stage:+.4g} {unit}"],
+    )
+
+
+def _class(arm: Arm) -> _Class | None:
+    shares = _sides([v for v in arm.values.values() if v.unit in {"%", "share"} and _SHARE.search(v.label)])
+    times = _sides([v for v in arm.values.values() if v.unit in {"ms", "s"}])
+    if shares is None or times is None:
+        return None
+    one, two = (item.value / (100.0 if item.unit == "%" else 1.0) for item in shares)
+    return _Class(arm, (one, two), (times[0].value, times[1].value), (*shares, *times))
+
+
+def _sides(values: list[Quoted]) -> tuple[Quoted, Quoted] | None:
+    before = next((v for v in values if _BEFORE.search(v.label.replace("_", " "))), None)
+    after = next((v for v in values if _AFTER.search(v.label.replace("_", " "))), None)
+    return (before, after) if before is not None and after is not None else None
