@@ -233,12 +233,14 @@ def test_failures_that_no_idle_timer_made(tmp_path, rows):
     assert of_code(answer(tmp_path, requests_jsonl=rows, gateway_yaml=ENVOY), "GW_IDLE_TIMEOUT") is None
 
 
-def test_a_proxy_that_answers_504_ended_them_itself(tmp_path):
+@pytest.mark.parametrize("status", [504, 524])
+def test_a_proxy_that_answers_with_its_own_status_ended_them_itself(tmp_path, status):
     conf = "server { location /v1/ { proxy_pass http://e; proxy_read_timeout 15s; } }"
-    result = answer(tmp_path, requests_jsonl=requests(AT_FIFTEEN, http=504), nginx_conf=conf)
+    result = answer(tmp_path, requests_jsonl=requests(AT_FIFTEEN, http=status), nginx_conf=conf)
     assert of_code(result, "GW_IDLE_TIMEOUT") is None
     found = of_code(result, "GW_UPSTREAM_TIMEOUT")
     assert found is not None
+    assert not any("504" in one.text for one in found.evidence if status != 504), "no status that nobody answered with"
     assert found.level is Level.CONSISTENT
     assert "nginx.proxy_read_timeout (15 s)" in found.statement
 

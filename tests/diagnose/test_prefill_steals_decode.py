@@ -66,10 +66,26 @@ def test_without_scrapes_the_level_falls():
 def test_without_timelines_it_cannot_run_and_says_so():
     import msgspec
 
-    records = [msgspec.structs.replace(r, timeline=None) for r in as_gateway(served(**UNCHUNKED))]
+    records = [msgspec.structs.replace(r, timeline=None) for r in as_client(served(**UNCHUNKED))]
     result = answer(records)
     assert CODE not in codes(result)
     assert any(need.startswith(f"{CODE}: timelines") for need in result.needs)
+
+
+def test_without_timelines_the_longest_gaps_and_the_engines_own_prefills_tell_it():
+    import msgspec
+
+    records = [msgspec.structs.replace(r, timeline=None) for r in as_gateway(served(**UNCHUNKED))]
+    finding = found(answer(records), CODE)
+    assert finding is not None
+    assert finding.level is Level.CONSISTENT
+    assert finding.relation.startswith("longest gap / prefill = ")
+
+    # The same gaps in other streams lie beside no prefill that is as long.
+    gaps = [r.chunk_gap_max_ns for r in records if r.chunk_gap_max_ns]
+    others = iter(gaps[37:] + gaps[:37])
+    moved = [msgspec.structs.replace(r, chunk_gap_max_ns=next(others)) if r.chunk_gap_max_ns else r for r in records]
+    assert CODE not in codes(answer(moved))
 
 
 @pytest.mark.parametrize("budget", [512, 1024, 2048])

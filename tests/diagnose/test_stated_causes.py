@@ -31,6 +31,12 @@ def test_a_lane_that_holds_requests_back_while_the_engine_has_room(tmp_path):
     assert any("waiting" in item for item in blind.missing)
 
 
+@pytest.mark.parametrize("full", [{"kv_usage": 99}, {"kv_usage": 0.99}, {"kv_usage_pct": 99}])
+def test_a_cache_that_is_full_in_whatever_unit_clears_the_lane(tmp_path, full):
+    assert found(tmp_path, "GW_LANE_QUEUE", a_json=lane(engine_waiting=0, kv_usage=40)) is not None
+    assert found(tmp_path, "GW_LANE_QUEUE", a_json=lane(engine_waiting=0, **full)) is None
+
+
 # -- LOCK_CONTENTION
 
 

@@ -38,6 +38,16 @@ def test_stops_on_a_beat_are_the_collectors(period, ms):
     assert "beat" in first.statement
 
 
+def test_a_few_stops_at_even_times_may_be_the_collectors():
+    records = calm()
+    stops = every(9.0, 1800, records)[:4]
+    first = answer(stopped(records, stops)).findings[0]
+    assert (first.code, first.level) == (GC, Level.SUSPECTED)
+    assert "6 stops show a beat" in first.missing[0]
+    uneven = [(begin + late * MS, end + late * MS) for (begin, end), late in zip(stops, (0, 2500, 0, 900), strict=True)]
+    assert GC not in codes(answer(stopped(records, uneven)))
+
+
 def test_stops_that_grow_with_the_age_are_a_leak():
     records = calm()
     stops = every(9.0, 300, records, grow=0.04, jitter=0.6)

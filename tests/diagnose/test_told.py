@@ -152,6 +152,15 @@ def test_a_rival_is_told_apart_by_what_would_disprove_it():
     assert line.startswith("what tells SCHED_HOL_LONG_PREFILL from SCHED_KV_PREEMPTION: ")
 
 
+def test_a_rival_that_is_said_with_its_reason_is_told_apart_as_well():
+    from tailrace.diagnose.told import next_evidence
+    from tailrace.model.finding import Diagnosis
+
+    one = finding("FE_CPU_STARVED", "decode", 100.0, rivals=["COMPUTE_THERMAL: the clock was limited as well"])
+    (line,) = next_evidence(Diagnosis(findings=[one], action=Action.FIX))
+    assert line.startswith("what tells FE_CPU_STARVED from COMPUTE_THERMAL: ")
+
+
 # -- same data, same words
 
 

@@ -36,6 +36,8 @@ from tailrace.stats.quantiles import needed, supported
 __all__ = ["diagnose", "rank"]
 
 MIN_N: Final = 20
+_BROKEN: Final = frozenset({"objective", "stutter", "failures"})
+_MOST_USUAL: Final = 3
 _COMPARING: Final = frozenset(cause.code for cause in CAUSES if cause.only_with_before)
 
 
@@ -274,7 +276,7 @@ def _of_requests(evidence: EvidenceSet, checked: Checked, broken: BrokenRules) -
         if not findings:
             differs = next((symptom.text for symptom in found if symptom.kind == "worse"), "")
             return healthy(evidence, checked.findings, _needs_of_n(evidence), differs)
-    findings = answering(rank(findings), {symptom.kind for symptom in found})
+    findings = _since_before(evidence, answering(rank(findings), found), found)
     findings = disciplined(findings, partial(rule_on_records, evidence, findings, CAUSES))
     return Diagnosis(
         validity=checked.findings,
@@ -295,6 +297,20 @@ def _as_before(evidence: EvidenceSet, finding: Finding) -> bool:
     cause = next(cause for cause in CAUSES if cause.code == finding.code)
     found = None if cause.cannot_run(earlier) else cause.judge(earlier)
     return found is not None and (found.explains_ms or 0.0) >= 0.7 * (finding.explains_ms or 0.0)
+
+
+def _since_before(evidence: EvidenceSet, findings: list[Finding], found: list[Symptom]) -> list[Finding]:
+    """What explains as much of a window that kept its promises is behind what came since."""
+    if evidence.before_table is None or len(findings) < 2 or not any(one.kind in _BROKEN for one in found):
+        return findings
+    earlier = EvidenceSet(evidence.before_table, objectives=evidence.objectives, sources=evidence.sources)
+    if any(one.kind in _BROKEN for one in symptoms(earlier)):
+        return findings
+    usual: list[Finding] = []
+    rest = list(findings)
+    while len(rest) > 1 and len(usual) < _MOST_USUAL and _as_before(evidence, rest[0]):
+        usual.append(rest.pop(0))
+    return [*rest, *usual] if rest and not _as_before(evidence, rest[0]) else findings
 
 
 def _needs_of_n(evidence: EvidenceSet) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.equal_work import company_of, pace_of, tokens_an_event
+from tailrace.diagnose.first_uses import first_uses
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.record_evidence.options import sequences
 from tailrace.diagnose.window import Window
@@ -129,7 +130,7 @@ def slow_episodes(before: Window, window: Window) -> Episodes | None:  # noqa: P
     timed = ~np.isnan(seen)
     busy = timed | (alive >= 1)
     inside = np.where(timed, seen >= SLOWER, busy & (hurt >= TOGETHER * alive))
-    inside = _runs(inside, alive)
+    inside = _runs(inside & ~_at_first_uses(window, edges), alive)
     elsewhere = busy & ~_widened(inside)
     if float(inside.sum()) * SLICE_S < SHORTEST_S or inside.sum() > 0.9 * busy.sum() or elsewhere.sum() < LEAST_SLICES:
         return None
@@ -154,6 +155,17 @@ def slow_episodes(before: Window, window: Window) -> Episodes | None:  # noqa: P
         int(rows.sum()),
         lived * spent * (1.0 - 1.0 / times),
     )
+
+
+def _at_first_uses(window: Window, edges: Floats) -> NDArray[np.bool_]:
+    """Slices in which the engine was in a step that is slow at its first use only."""
+    uses = first_uses(window)
+    if uses is None or not uses.holds:
+        return np.zeros(edges.size - 1, dtype=bool)
+    begun = np.searchsorted(np.sort(uses.begin / 1e9), edges[:-1] + SLICE_S, side="left")
+    over = np.searchsorted(np.sort(uses.end / 1e9), edges[:-1] - SLICE_S, side="right")
+    out: NDArray[np.bool_] = begun > over
+    return out
 
 
 def _by_slice(window: Window, line: _Line, far: float, edges: Floats) -> Floats:

@@ -16,7 +16,7 @@ from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window, once_a_window
 
-__all__ = ["LoopWork", "loop_work"]
+__all__ = ["LoopWork", "longest_within", "loop_work"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -190,11 +190,11 @@ def _blocked(window: Window, loops: list[_Loop], us: float) -> Floats:
         mine = one.done[~np.isnan(window.first[one.done])]
         first = np.searchsorted(end, window.first[mine] + 1e6, side="right")
         last = np.searchsorted(end, window.end[mine] + 1e6, side="right")
-        out[mine] = _most(work, first, np.maximum(last, first)) / 1e6
+        out[mine] = longest_within(work, first, np.maximum(last, first)) / 1e6
     return out
 
 
-def _most(values: Floats, low: Ints, high: Ints) -> Floats:
+def longest_within(values: Floats, low: Ints, high: Ints) -> Floats:
     """The largest of `values[low:high]` for each pair, 0 for none: by a table of powers of two."""
     out = np.zeros(low.size)
     span = high - low

@@ -20,6 +20,10 @@ __all__ = ["PositionLoad", "position_load"]
 Floats = NDArray[np.float64]
 LEAST: Final = 60
 LEAST_TOKENS: Final = 16
+PROMPT_MOST: Final = 2e-4
+"""What attention over a token costs at most (ms): twice what it does on a large accelerator."""
+PROMPT_ERROR: Final = 5e-5
+"""Standard error (ms a token) from which what a token of the prompts costs is not known."""
 
 
 class PositionLoad(NamedTuple):
@@ -28,6 +32,8 @@ class PositionLoad(NamedTuple):
     us_per_token: float
     """By token of text in the step's streams, beyond what a token of their prompts costs."""
     prompt_us: float
+    taken: bool
+    """`prompt_us` is the most that attention may cost, and not seen: text and prompts grew together."""
     t: float
     r: float
     """Of the fit."""
@@ -62,24 +68,30 @@ def position_load(window: Window) -> PositionLoad | None:
     low, high = np.quantile(value, (0.02, 0.98))
     keep = keep[(value >= low) & (value <= high)]
     value = pace[keep]
-    design = np.column_stack([np.ones(keep.size), batch[keep], text[keep], prompts[keep]])
-    scale = np.maximum(np.abs(design).max(axis=0), 1e-12)
-    fit, _, rank, _ = np.linalg.lstsq(design / scale, value, rcond=None)
-    if rank < design.shape[1] or np.ptp(value) == 0:
+    if np.ptp(value) == 0:
         return None
-    fit = fit / scale
-    rest = value - design @ fit
-    error = float(rest @ rest) / (keep.size - design.shape[1])
-    spreads = error * np.diag(np.linalg.pinv((design / scale).T @ (design / scale))) / scale**2
-    of_prompt = max(float(fit[3]), 0.0)
-    slope = float(fit[2]) - of_prompt
-    deviation = float(np.sqrt(max(spreads[2] + spreads[3], 1e-24)))
+    found = _fit(value, [batch[keep], text[keep], prompts[keep]])
+    if found is None:
+        return None
+    fit, errors, rest = found
+    of_prompt, taken = max(float(fit[3]), 0.0), False
+    slope, deviation = float(fit[2]) - of_prompt, float(np.hypot(errors[2], errors[3]))
+    if errors[3] > PROMPT_ERROR or fit[3] > PROMPT_MOST:
+        # Where text and prompts grow together nobody can tell their costs apart: the most that attention may cost is
+        # taken off, and the rest is the text's.
+        held = _fit(value - PROMPT_MOST * prompts[keep], [batch[keep], text[keep]])
+        if held is not None:
+            fit, errors, rest = held
+            of_prompt, taken = PROMPT_MOST, True
+            slope, deviation = float(fit[2]) - of_prompt, float(errors[2])
+    deviation = max(deviation, 1e-12)
     cost = slope * np.nan_to_num(text, nan=0.0)
     explains = np.maximum(np.minimum(cost, np.nan_to_num(pace, nan=0.0)), 0.0) * tokens
     lows, highs = (float(np.quantile(text[keep], q)) for q in (0.1, 0.9))
     return PositionLoad(
         us_per_token=slope * 1e3,
-        prompt_us=float(fit[3]) * 1e3,
+        prompt_us=of_prompt * 1e3,
+        taken=taken,
         t=slope / deviation,
         r=float(np.sqrt(max(1.0 - float(rest.var()) / float(value.var()), 0.0))),
         low_tokens=lows,
@@ -89,6 +101,19 @@ def position_load(window: Window) -> PositionLoad | None:
         explains=explains,
         n=int(keep.size),
     )
+
+
+def _fit(value: Floats, factors: list[Floats]) -> tuple[Floats, Floats, Floats] | None:
+    """(level and coefficients, their standard errors, residuals) of least squares; `None` if they are not all told."""
+    design = np.column_stack([np.ones(value.size), *factors])
+    scale = np.maximum(np.abs(design).max(axis=0), 1e-12)
+    fit, _, rank, _ = np.linalg.lstsq(design / scale, value, rcond=None)
+    if rank < design.shape[1]:
+        return None
+    rest = value - design / scale @ fit
+    spread = float(rest @ rest) / (value.size - design.shape[1])
+    errors = np.sqrt(np.maximum(spread * np.diag(np.linalg.pinv((design / scale).T @ (design / scale))), 0.0)) / scale
+    return fit / scale, errors, rest
 
 
 def _company(window: Window, rows: NDArray[np.int64], tokens: Floats) -> tuple[Floats, Floats, Floats]:

@@ -14,6 +14,7 @@ from tailrace.analyze.timebase import starts_ns
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Clock, Observed
 from tailrace.diagnose.observed.load import loads
+from tailrace.diagnose.precedence import BEHIND
 from tailrace.diagnose.record_evidence.warm_start import BEGIN_S, WarmStart, warm_start
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Diagnosis, Finding, Part
@@ -22,6 +23,9 @@ from tailrace.store.table import RecordTable
 __all__ = ["WARM_UP", "of_both", "parted", "steady_observed", "steady_part"]
 
 WARM_UP: Final = "METRIC_WARM_UP"
+FIRST_USES: Final = "COMPUTE_JIT"
+"""Its stops come at first uses, most of them in the start. Without those the last ones look like something else."""
+_LEFT_OVER: Final = BEHIND[FIRST_USES] | {FIRST_USES}
 
 
 def steady_part(evidence: EvidenceSet) -> EvidenceSet | None:
@@ -95,6 +99,10 @@ def of_both(whole: Diagnosis, steady: Diagnosis, late: EvidenceSet) -> Diagnosis
     """The answer for the steady part, with what the start adds. Where the steady part shows nothing, the start's."""
     findings = parted(whole.findings, steady.findings)
     first = whole.findings[0] if whole.findings else None
+    if first is not None and first.code == FIRST_USES and all(item.code in _LEFT_OVER for item in steady.findings):
+        return msgspec.structs.replace(
+            whole, steady=f"First uses are what the start shows. Once warm (n = {late.now.n}): {steady.summary}"
+        )
     with_start = "no cause" if first is None else f"{first.code} ({first.level})"
     if steady.findings:
         lead = steady

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.first_uses import first_uses
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.loop_work import loop_work
 from tailrace.diagnose.shared_stops import SharedStops, shared_stops
@@ -24,6 +25,10 @@ Mask = NDArray[np.bool_]
 
 MIN_STOPS: Final = 3
 MIN_PERIODIC: Final = 6
+FEW_PERIODIC: Final = 4
+TIGHT: Final = 0.08
+"""Largest distance of each time between a few stops from their mean: three times between stops at random are so even
+once in three hundred cases."""
 OFF_BEAT: Final = 0.15
 """Largest distance to the nearest whole number of periods, for a stop to be on the beat."""
 ON_BEAT: Final = 0.8
@@ -114,11 +119,14 @@ def stop_pattern(window: Window) -> StopPattern:
     return pattern._replace(kind=_kind(window, pattern))
 
 
-def _kind(window: Window, pattern: StopPattern) -> StopKind:  # noqa: PLR0911  (one a kind)
+def _kind(window: Window, pattern: StopPattern) -> StopKind:  # noqa: C901, PLR0911  (one a kind)
     n = pattern.n
     if not n:
         return StopKind.NONE
     triggers = pattern.triggers
+    uses = first_uses(window)
+    if uses is not None and uses.holds:
+        return StopKind.FIRST_USE
     work = loop_work(window)
     if work is not None and work.holds:
         return StopKind.TRIGGERED
@@ -131,7 +139,7 @@ def _kind(window: Window, pattern: StopPattern) -> StopKind:  # noqa: PLR0911  (
         return StopKind.FIRST_USE
     if began and triggers.size:
         return StopKind.TRIGGERED
-    if n >= MIN_PERIODIC and pattern.on_beat >= enough_on_beat(n - 1):
+    if n >= FEW_PERIODIC and pattern.on_beat >= enough_on_beat(n - 1):
         return StopKind.PERIODIC
     if pattern.growth_ms_per_s > 0 or (n >= MIN_PERIODIC and RATIO[0] <= pattern.ratio <= RATIO[1]):
         return StopKind.GROWING
@@ -158,7 +166,7 @@ def _weight(pattern: StopPattern) -> float:
 def beat_of(begin: Floats, length: Floats) -> tuple[float, float]:
     """(period in s, share of the stops on its beat): the times between stops as whole multiples of one period."""
     if begin.size < MIN_PERIODIC:
-        return float("nan"), 0.0
+        return _even(begin)
     between = np.diff(begin)
     if float(between.min()) <= 0 or float(np.median(between)) * 1e3 <= float(np.median(length)):
         return float("nan"), 0.0
@@ -173,6 +181,16 @@ def beat_of(begin: Floats, length: Floats) -> tuple[float, float]:
         if share > best[1] and float(np.median(np.round(between / fitted))) <= 3:
             best = (fitted, share)
     return best
+
+
+def _even(begin: Floats) -> tuple[float, float]:
+    """The same of a few stops: all times between them alike, or no beat."""
+    if begin.size < FEW_PERIODIC:
+        return float("nan"), 0.0
+    between = np.diff(begin)
+    period = float(between.mean())
+    alike = period > 0 and float(np.abs(between / period - 1.0).max()) <= TIGHT
+    return (period, 1.0) if alike else (float("nan"), 0.0)
 
 
 def _growth(begin: Floats, length: Floats) -> float:

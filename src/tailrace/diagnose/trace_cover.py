@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.observed import Observed, Rows
+from tailrace.stats.intervals import union_length
 
 __all__ = ["Cover", "covers", "engines_alone"]
 
@@ -126,7 +127,7 @@ def _cover(
         until = max(until, stop)
     if outside > _SKEW_MS:
         # Another clock: its length is right, its place is not.
-        covered = min(total, _length([(float(begin[index]), float(end[index])) for index in leaves]))
+        covered = min(total, union_length([(float(begin[index]), float(end[index])) for index in leaves]))
     before = max(0.0, inside[0][0] - low)
     after = max(0.0, high - until)
     earliest = min(leaves, key=lambda index: begin[index])
@@ -149,11 +150,3 @@ def _cover(
 
 def _called(name: str, service: str) -> str:
     return f"{name} ({service})" if service else name
-
-
-def _length(intervals: list[tuple[float, float]]) -> float:
-    total, until = 0.0, -np.inf
-    for start, stop in sorted(intervals):
-        total += max(0.0, stop - max(start, until))
-        until = max(until, stop)
-    return total

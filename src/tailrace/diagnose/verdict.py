@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from tailrace.diagnose.precedence import behind, by_chance
+from tailrace.diagnose.symptoms import Symptom
 from tailrace.model.finding import Finding, Level, Part, Proof
 
 __all__ = ["ENDS_REQUESTS", "answering", "merged", "rank", "wording"]
@@ -23,6 +25,33 @@ ENDS_REQUESTS: Final = frozenset(
     }
 )
 """Causes by which requests do not complete."""
+
+BEFORE_FIRST_TOKEN: Final = frozenset(
+    {
+        "SCHED_HOL_LONG_PREFILL",
+        "SCHED_INSTANCE_LIMIT",
+        "SCHED_BATCHER_WAIT",
+        "GW_LANE_QUEUE",
+        "GW_CONN_POOL_CAP",
+        "GW_HOLDS_FIRST_EVENT",
+        "PREPROCESS_SLOW",
+        "ENCODE_SLOW",
+        "CLIENT_UPLOAD_LATE",
+        "MIX_STRUCTURED_OUTPUT",
+    }
+)
+"""Causes that make first tokens late, and none after them."""
+
+AFTER_FIRST_TOKEN: Final = frozenset(
+    {
+        "SCHED_PREFILL_STEALS_DECODE",
+        "GW_CHUNK_COALESCING",
+        "STREAM_GAP_AT_POSITION",
+        "POSTPROCESS_SLOW",
+        "CLIENT_SLOW_READER",
+    }
+)
+"""Causes that make no first token late."""
 
 _ORDER: Final = {level: place for place, level in enumerate(Level)}
 _WORDING: Final = {
@@ -57,11 +86,21 @@ def _level(item: Finding) -> Level:
     return Level.SUSPECTED if by_chance(item) and item.level is not Level.INSUFFICIENT else item.level
 
 
-def answering(findings: list[Finding], kinds: set[str]) -> list[Finding]:
-    """Ranked findings; where requests fail and nothing else is wrong, those that end requests stand first."""
-    if kinds != {"failures"}:
+def answering(findings: list[Finding], found: Sequence[Symptom]) -> list[Finding]:
+    """Ranked findings, those first that can make what is wrong: where that is failures alone, causes that end requests;
+    where tokens are late and first tokens in time, or the other way round, not those of the other part.
+    """
+    kinds = {symptom.kind for symptom in found}
+    metrics = {symptom.objective.metric for symptom in found if symptom.objective is not None}
+    if kinds == {"failures"}:
+        return sorted(findings, key=lambda item: item.code not in ENDS_REQUESTS)
+    if "failures" in kinds or not metrics:
         return findings
-    return sorted(findings, key=lambda item: item.code not in ENDS_REQUESTS)
+    if metrics == {"ttft"} and "stutter" not in kinds:
+        return sorted(findings, key=lambda item: item.code in AFTER_FIRST_TOKEN)
+    if "tpot" in metrics and "ttft" not in metrics:
+        return sorted(findings, key=lambda item: item.code in BEFORE_FIRST_TOKEN)
+    return findings
 
 
 def merged(findings: list[Finding]) -> list[Finding]:

@@ -463,6 +463,7 @@ def test_clients_that_leave_by_a_timer_of_their_own():
     assert found is not None
     assert found.level is Level.SUSPECTED
     assert "30.001 s old" in found.statement
+    assert all(one.source.rpartition(":")[2].isdigit() for one in found.evidence), "each number has its line"
     assert "the client's timeout" in found.missing[0]
     assert ClientTimeoutBudget().observe(seen(access("3.1", "12.2", "30.0", "45.7", status=499))) is None
     assert ClientTimeoutBudget().observe(seen(access(*["30.001"] * 4, status=504))) is None

@@ -33,8 +33,8 @@ def client_timer_in_access(cause: Cause, observed: Observed) -> Finding | None:
         if same.size < max(LEAST, MOST_OF * ages.size):
             continue
         seconds = float(np.median(same)) / 1e3
-        done = took[(status < 400) & ~np.isnan(took)]
-        longest = float(done.max()) / 1e3 if done.size else None
+        done = np.flatnonzero((status < 400) & ~np.isnan(took))
+        slowest = int(done[took[done].argmax()]) if done.size else None
         facts = [
             Evidence(
                 text=f"{same.size} of {ages.size} requests that clients closed were {seconds:.3f} s old, to "
@@ -45,12 +45,9 @@ def client_timer_in_access(cause: Cause, observed: Observed) -> Finding | None:
                 unit="s",
             )
         ]
-        if longest is not None:
-            facts.append(
-                Evidence(
-                    f"the longest answered request took {longest:.1f} s", rows.place.source, "longest", longest, "s"
-                )
-            )
+        if slowest is not None:
+            longest, line = float(took[slowest]) / 1e3, str(rows.line_of(slowest))
+            facts.append(Evidence(f"the longest answered request took {longest:.1f} s", line, "longest", longest, "s"))
         configured = observed.number("client_timeout_s", "timeout_s")
         return cause.finding(
             statement=f"Clients give up by a timer of their own: {same.size} of {ages.size} requests that they "

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tailrace.diagnose.observed import Observed, Rows
+from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.retries import AMPLIFIED, RISING
 from tailrace.model.finding import Evidence, Finding
 
@@ -28,7 +28,7 @@ def retries_in_access(cause: Cause, observed: Observed) -> Finding | None:
     if not tables:
         return None
     rows = max(tables, key=len)
-    attempts, count = np.nan_to_num(rows.numbers("attempts"), nan=1.0), _count(rows)
+    attempts, count = np.nan_to_num(rows.numbers("attempts"), nan=1.0), rows.counts()
     status = rows.numbers("status")
     requests, tries = float(count.sum()), float((attempts * count).sum())
     ratio = tries / requests if requests else 0.0
@@ -102,7 +102,3 @@ def retries_in_access(cause: Cause, observed: Observed) -> Finding | None:
         rivals=rivals,
         disproof_checked=[f"second half {late:.2f} against {early:.2f} attempts a request"],
     )
-
-
-def _count(rows: Rows) -> np.ndarray:
-    return np.nan_to_num(rows.numbers("count"), nan=1.0) if rows.has("count") else np.ones(len(rows))

@@ -308,6 +308,10 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             return np.full(len(self), np.nan)
         return found.astype(np.float64)
 
+    def counts(self) -> Floats:
+        """How many of its kind each row stands for: its `count`, 1 where none is given."""
+        return np.nan_to_num(self.numbers("count"), nan=1.0)
+
     def texts(self, name: str) -> list[str]:
         """A text column; all empty where there is none."""
         found = self.columns.get(name)

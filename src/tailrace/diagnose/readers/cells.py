@@ -11,10 +11,14 @@ import msgspec
 from tailrace.diagnose.readers.heading import plain
 from tailrace.diagnose.readers.units import unit_of
 
-__all__ = ["Cell", "decimal_comma", "number_of", "read_cell"]
+__all__ = ["Cell", "decimal_comma", "dots_are_thousands", "number_of", "read_cell"]
 
 _MISSING: Final = frozenset({"", "-", "--", "n/a", "na", "nan", "none", "null", "?", "tbd", "…", "...", "/"})
-_NUMBER: Final = r"[+\-]?(?:\d{1,3}(?:[ ']\d{3})+(?![\d])(?:[.,]\d+)?|\d[\d.,]*|\.\d+)(?:[eE][+\-]?\d{1,3})?"
+_GROUPED: Final = re.compile(r"[+\-]?(?:\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})(?:[eE].*)?$")
+"""Thousands set apart by commas; in India the groups beyond them have two digits."""
+_DOTTED: Final = re.compile(r"[+\-]?[1-9]\d{0,2}(?:\.\d{3})+$")
+_DOTTED_COMMA: Final = re.compile(r"[+\-]?\d{1,3}(?:\.\d{3})+,\d+\D*$")
+_NUMBER: Final = r"[+\-]?(?:\d{1,3}(?:[ '_]\d{3})+(?![\d])(?:[.,]\d+)?|\d[\d.,]*|\.\d+)(?:[eE][+\-]?\d{1,3})?"
 _UNIT: Final = r"%|[A-Za-zµ°/℃]{1,12}(?:/s(?:ec)?)?"
 _CELL: Final = re.compile(
     rf"^(?P<mark>[~≈<>≤≥]|about|ca\.?|approx\.?)?\s*(?P<factor>x)?\s*(?P<low>{_NUMBER})\s*(?P<unit>{_UNIT})?"
@@ -57,12 +61,17 @@ def decimal_comma(texts: Iterable[str]) -> bool:
     return any(_COMMA_DECIMAL.match(text) for text in texts if "," in text)
 
 
+def dots_are_thousands(text: str) -> bool:
+    """Whether a cell says for its whole table that a comma is decimal and dots set thousands apart: `1.234,5`."""
+    return "," in text and "." in text and _DOTTED_COMMA.match(plain(text)) is not None
+
+
 def number_of(text: str, *, comma: bool = False) -> float | None:
     """`25,200`, `1 234.5`, `1.234,5`, `-3`, `1e3` as a number; `None` when it is none.
 
     `comma` says that a comma is a decimal one. Without it a comma before exactly three digits separates thousands.
     """
-    plain_text = re.sub(r"[ ']", "", plain(text))
+    plain_text = re.sub(r"[ ']|(?<=\d)_(?=\d{3})", "", plain(text))
     if len(plain_text) > _LONGEST_NUMBER:
         return None
     dot, comma_at = plain_text.rfind("."), plain_text.rfind(",")
@@ -71,13 +80,13 @@ def number_of(text: str, *, comma: bool = False) -> float | None:
             plain_text = plain_text.replace(",", "")
         elif dot >= 0:
             plain_text = plain_text.replace(".", "").replace(",", ".")
-        elif comma or not re.match(r"^[+\-]?\d{1,3}(,\d{3})+(?:[eE].*)?$", plain_text):
+        elif comma or not _GROUPED.match(plain_text):
             if plain_text.count(",") > 1:
                 return None
             plain_text = plain_text.replace(",", ".")
         else:
             plain_text = plain_text.replace(",", "")
-    elif plain_text.count(".") > 1:
+    elif plain_text.count(".") > 1 or (comma and _DOTTED.match(plain_text)):
         if not re.match(r"^[+\-]?\d{1,3}(\.\d{3})+$", plain_text):
             return None
         plain_text = plain_text.replace(".", "")

@@ -10,7 +10,7 @@ import msgspec
 
 from tailrace.diagnose.observed import Arm, Place, Quoted
 from tailrace.diagnose.observed.vocabulary import QUANTITIES, TO_MS, in_unit
-from tailrace.diagnose.readers.cells import Cell, decimal_comma, read_cell
+from tailrace.diagnose.readers.cells import Cell, decimal_comma, dots_are_thousands, read_cell
 from tailrace.diagnose.readers.grids import Grid
 from tailrace.diagnose.readers.heading import Heading, heading, in_cell, plain, snake, statistic
 from tailrace.diagnose.readers.roles import with_roles
@@ -97,6 +97,7 @@ def _by_test(arm: Arm) -> Arm:
 def _column(grid: Grid, place: int) -> _Column:
     texts = [row[place] for row in grid.rows]
     comma = decimal_comma(texts) or (grid.decimal_comma and any("," in text for text in texts))
+    comma = comma or any(dots_are_thousands(text) for row in grid.rows for text in row)
     cells = [read_cell(text, comma=comma) for text in texts]
     numbers = [cell.value for cell in cells if cell.value is not None]
     words = sum(1 for cell in cells if cell.value is None and not cell.missing)

@@ -226,7 +226,8 @@ def _delimited(path: Path) -> TableText:
 
 
 def _row(out: TableText, names: list[str], row: list[str], line: int) -> None:
-    cells = _inner([cell.strip() for cell in row], out.delimiter)
+    # A file that was cut while it was written has holes of NUL bytes.
+    cells = _inner([cell.replace("\0", "").strip() for cell in row], out.delimiter)
     if not any(cells) or cells[0].startswith("#") or cells == names:
         return  # blank, a comment, or the header again where files were joined
     if out.delimiter == "|" and all(_RULE.match(cell) for cell in cells):

@@ -40,6 +40,7 @@ def numbered_lines(path: Path) -> list[Line]:
         with path.open("rb") as file:
             while read < _MOST_BYTES and len(out) < MOST_LINES and (raw := file.readline(LONGEST_LINE)):
                 read += len(raw)
+                raw = raw.replace(b"\0", b"")  # a file that was cut while it was written has holes
                 text = raw.decode("utf-8-sig" if not out else "utf-8", "replace").rstrip("\r\n")
                 # A lone carriage return ends a line of a progress bar, or of an old Macintosh.
                 out.extend((len(out) + 1, part) for part in text.split("\r"))

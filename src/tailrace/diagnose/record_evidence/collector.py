@@ -44,6 +44,8 @@ def pauses_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         rivals.append("SCHED_KV_PREEMPTION")
     words, fact = _rhythm(pattern)
     leak = pattern.kind is StopKind.GROWING
+    if pattern.kind is StopKind.PERIODIC and pattern.n < MIN_PERIODIC:
+        missing.append(f"a longer window: {MIN_PERIODIC} stops show a beat (n = {pattern.n})")
     return cause.finding(
         statement=f"Something that keeps its own time stops the engine's process: {head(pattern)}, {words}.",
         evidence=[*stop_facts(evidence, pattern, explains), fact],

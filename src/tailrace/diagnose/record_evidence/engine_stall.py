@@ -9,6 +9,7 @@ import numpy as np
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.engine_counts import Intervals, intervals_of, longest_run
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.first_uses import first_uses
 from tailrace.diagnose.kv_cache import KV_CLEAR
 from tailrace.diagnose.stop_pattern import StopKind, stop_pattern
 from tailrace.diagnose.stop_words import head, stop_facts
@@ -35,6 +36,9 @@ class _Standing(NamedTuple):
 def stall_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     """By the engine's counters where scrapes cover it, and by one long stop that all streams share."""
     window = evidence.now
+    uses = first_uses(window)
+    if uses is not None and uses.holds:
+        return None  # a prefill was in progress: the engine's own times of it have the wait
     standing = _standing(intervals_of(evidence.states))
     pattern = stop_pattern(window) if window.stalls.row.size else None
     wedge = pattern is not None and pattern.kind is StopKind.WEDGE

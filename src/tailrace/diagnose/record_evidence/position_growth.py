@@ -97,7 +97,7 @@ def _of_all_text(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         or load.t < CERTAIN - 0.5
         or load.r < EXPLAINED
         or load.us_per_token < LEAST_US
-        or load.us_per_token < 2.0 * load.prompt_us
+        or (not load.taken and load.us_per_token < 2.0 * load.prompt_us)
         or load.share < OF_PACE
     ):
         return None
@@ -121,7 +121,8 @@ def _of_all_text(cause: Cause, evidence: EvidenceSet) -> Finding | None:
                 "ms",
             ),
             Evidence(
-                f"{load.us_per_token:.2f} us by token of text, {load.prompt_us:.2f} us by token of prompt "
+                f"{load.us_per_token:.2f} us by token of text beyond the {load.prompt_us:.2f} us "
+                f"{'at most' if load.taken else 'that'} a token of prompt costs "
                 f"(t = {load.t:.1f}, correlation {load.r:.2f}, n = {load.n})",
                 "record:tpot_ns, record:output_tokens, record:prompt_tokens",
                 "us_per_token",
@@ -144,7 +145,10 @@ def _of_all_text(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         price="A cap cuts answers that somebody would have read.",
         verify=evidence.verify_command + "  # one long answer alone: the gap at its beginning and at its end",
         disproof_checked=[
-            f"a token of prompt costs {load.prompt_us:.2f} us: attention alone would make both equal",
+            (
+                f"a token of prompt costs {load.prompt_us:.2f} us{' at most' if load.taken else ''}: attention alone "
+                "would make both equal"
+            ),
             "the number of streams is held equal by the regression",
         ],
     )

@@ -6,7 +6,7 @@ from typing import Final
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.changed import changed_between
-from tailrace.diagnose.equal_work import equal_pace
+from tailrace.diagnose.equal_work import slower_parts
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.record_evidence.slower_than_before import slower_than_before
 from tailrace.model.finding import Evidence, Finding, Level
@@ -14,6 +14,12 @@ from tailrace.model.finding import Evidence, Finding, Level
 __all__ = ["regression_in_windows"]
 
 SLOWER: Final = 0.08
+
+ADVICE: Final = (
+    "Roll the engine back to what it was, pin that version, and bisect (version, attention backend, precision, graph "
+    "capture) with one change at a time under the same load."
+)
+PRICE: Final = "What the new version brought besides."
 
 
 def regression_in_windows(cause: Cause, evidence: EvidenceSet) -> Finding | None:
@@ -24,8 +30,7 @@ def regression_in_windows(cause: Cause, evidence: EvidenceSet) -> Finding | None
     changed = changed_between(evidence)
     if not changed:
         return None
-    found = [item for item in (equal_pace(before, window, what) for what in ("decode", "prefill")) if item]
-    slower = [item for item in found if item.change >= SLOWER and item.low > 0]
+    slower = slower_parts(before, window, least=SLOWER)
     if not slower:
         return _otherwise(cause, evidence, changed)
     worst = max(slower, key=lambda item: item.explains)
@@ -53,9 +58,8 @@ def regression_in_windows(cause: Cause, evidence: EvidenceSet) -> Finding | None
         explains_ms=worst.explains,
         relation=f"({worst.b:.3g} - {worst.a:.3g}) ms x {worst.tokens:.0f} tokens = {worst.explains:.0f} ms",
         n=worst.n_b,
-        advice="Roll the engine back to what it was, pin that version, and bisect (version, attention backend, "
-        "precision, graph capture) with one change at a time under the same load.",
-        price="What the new version brought besides.",
+        advice=ADVICE,
+        price=PRICE,
         verify="tailrace compare before.run after.run",
         missing=missing,
         level=Level.SUSPECTED if missing else Level.CONSISTENT,
@@ -78,9 +82,8 @@ def _otherwise(cause: Cause, evidence: EvidenceSet, changed: list[str]) -> Findi
         explains_ms=found.explains,
         relation=found.relation,
         n=found.n,
-        advice="Roll the engine back to what it was, pin that version, and bisect (version, attention backend, "
-        "precision, graph capture) with one change at a time under the same load.",
-        price="What the new version brought besides.",
+        advice=ADVICE,
+        price=PRICE,
         verify="tailrace compare before.run after.run",
         missing=missing,
         level=Level.SUSPECTED if missing else Level.CONSISTENT,

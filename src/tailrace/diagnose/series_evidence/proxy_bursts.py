@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.configured.buffering import PRICE, VERIFY
 from tailrace.diagnose.observed import Observed, Rows
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
@@ -325,10 +326,4 @@ ADVICE: Final = (
     "off; proxy_http_version 1.1;` (or answer with `X-Accel-Buffering: no`), Envoy without a buffer filter, and no "
     "compression that waits for a full block (`gzip off` for text/event-stream); flush each event in a gateway of "
     "one's own."
-)
-PRICE: Final = "More and smaller writes: some CPU in the proxy, and a slow reader then holds its upstream connection."
-VERIFY: Final = (
-    "tailrace bench http://localhost:8080 --concurrency 1 --requests 20 --out via.run && "
-    "tailrace bench http://localhost:8000 --concurrency 1 --requests 20 --out direct.run && "
-    "tailrace compare direct.run via.run"
 )

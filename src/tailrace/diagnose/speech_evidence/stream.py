@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.observed import Observed, Place, Rows
+from tailrace.stats.intervals import union_length
 
 __all__ = ["LOUD_DBFS", "SpeechStream", "speech_streams"]
 
@@ -102,11 +103,7 @@ class SpeechStream(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 def _covered(start: Floats, end: Floats) -> float:
     known = np.isfinite(start) & np.isfinite(end) & (end > start)
-    total, until = 0.0, -np.inf
-    for begin, stop in sorted(zip(start[known].tolist(), end[known].tolist(), strict=True)):
-        total += max(0.0, stop - max(begin, until))
-        until = max(until, stop)
-    return total
+    return union_length(zip(start[known].tolist(), end[known].tolist(), strict=True))
 
 
 def speech_streams(observed: Observed) -> list[SpeechStream]:

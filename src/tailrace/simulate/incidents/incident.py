@@ -20,7 +20,7 @@ from tailrace.model.thresholds import S
 from tailrace.simulate.incidents.fault import Fault
 from tailrace.simulate.incidents.faults import BY_KIND
 from tailrace.simulate.incidents.machine import ENGINE_PID, gpu_states, host_states
-from tailrace.simulate.incidents.measures import Bounds, Measures, breaks, differs, keeps, measure, objectives
+from tailrace.simulate.incidents.measures import Bounds, breaks, differs, held, keeps, measure, objectives
 from tailrace.simulate.incidents.setting import Setting, chance, draw_setting, pick, settled
 from tailrace.simulate.incidents.world import Seen, World
 from tailrace.simulate.incidents.writer import RecordWriter
@@ -110,7 +110,7 @@ def _attempt(
         changed = fault.change(setting, strength, _generator(seeds[2]))
         seen = _run(changed, seeds[1])
         faulty = measure(seen.flows)
-        if differs(healthy, faulty) and _noticed(earlier, bounds, faulty):
+        if differs(healthy, faulty) and _noticed(earlier, bounds, seen):
             shown = {"gpu": setting.gpu_signals, "host": setting.host_signals}.get(fault.signals, True)
             return _told(
                 kind=fault.kind,
@@ -132,9 +132,12 @@ def _attempt(
     return None
 
 
-def _noticed(earlier: Seen | None, bounds: Bounds, faulty: Measures) -> bool:
+def _noticed(earlier: Seen | None, bounds: Bounds, seen: Seen) -> bool:
     """Whoever has only what production has would see it: it breaks a promise, or differs from the window before."""
-    return breaks(bounds, faulty) or (earlier is not None and differs(measure(earlier.flows), faulty))
+    faulty = measure(seen.flows)
+    return breaks(bounds, faulty, measure(held(seen.flows))) or (
+        earlier is not None and differs(measure(earlier.flows), faulty)
+    )
 
 
 def _generator(seed: np.random.SeedSequence) -> np.random.Generator:

@@ -25,6 +25,7 @@ _GAP_MS: Final = 150.0
 """Gaps from which a reader sees that the text has stopped; see `SlowThresholds`."""
 _TOLERANCE: Final = 1.10
 _ALLOWED: Final = 0.01
+_LONG_FACTOR: Final = 4.0
 _ALPHA: Final = 0.01
 """A promise is broken where the system that keeps it would show as many late requests once in a hundred windows."""
 
@@ -41,6 +42,14 @@ class Measures(NamedTuple):
     streams: int
     failed: int
     n: int
+
+
+def held(flows: list[Flow]) -> list[Flow]:
+    """Those whom an objective binds: a prompt of four times the usual length is not held to it (`analyze.classes`)."""
+    if not flows:
+        return flows
+    most = _LONG_FACTOR * float(np.median([flow.call.prompt for flow in flows]))
+    return [flow for flow in flows if flow.call.prompt < most]
 
 
 def measure(flows: list[Flow]) -> Measures:
@@ -101,10 +110,12 @@ def differs(healthy: Measures, faulty: Measures) -> bool:
     )
 
 
-def breaks(bounds: Bounds, seen: Measures) -> bool:
-    """Whether the window breaks an objective, stalls or fails more often than chance allows."""
+def breaks(bounds: Bounds, seen: Measures, binding: Measures | None = None) -> bool:
+    """Whether the window breaks an objective, stalls or fails more often than chance allows. `binding`: those of its
+    requests that an objective binds, where these are not all.
+    """
     for name, wanted in bounds.items():
-        values: Floats = getattr(seen, name)
+        values: Floats = getattr(seen if binding is None else binding, name)
         for p, bound in wanted.items():
             if _more(int((values > bound / MS).sum()), values.size, 1 - p):
                 return True

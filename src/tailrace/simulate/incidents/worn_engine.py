@@ -18,6 +18,8 @@ from tailrace.simulate.incidents.site import Site, Wear
 from tailrace.simulate.knobs import knobs_from
 from tailrace.simulate.presets import preset
 
+_LONGEST_PAUSE: Final = 0.5
+"""Of the time between two pauses."""
 _MS: Final = 1_000_000_000
 """Picoseconds in a millisecond."""
 
@@ -170,6 +172,8 @@ def _pauses(wear: Wear, rng: np.random.Generator, window_s: float, horizon_s: fl
     at = np.cumsum(gaps) - gaps[0] * rng.random()
     at = at[(at > 0) & (at < horizon_s)]
     length = wear.pause_ms * rng.lognormal(0.0, 0.15, at.size) * (1 + wear.pause_growth * np.minimum(at, window_s))
+    # A process that stands still for longer than it runs between two pauses is down.
+    length = np.minimum(length, _LONGEST_PAUSE * wear.pause_every_s * 1e3)
     return [(round(a * PS_PER_S), round(b * _MS)) for a, b in zip(at.tolist(), length.tolist(), strict=True)]
 
 

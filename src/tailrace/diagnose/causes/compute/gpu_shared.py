@@ -11,6 +11,7 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.pace import compare_pace
+from tailrace.diagnose.record_evidence.slower_than_before import slower_than_before
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.model.gpu_state import GpuProcess, GpuState
 
@@ -82,10 +83,19 @@ class GpuShared(Cause):
             return None
         slower = slower_parts(before, window, least=SLOWER)
         if not slower:
-            return None
+            return self._by_expected_pace(evidence, device, there, readings)
         words = "; ".join(f"{item.words} since the window before" for item in slower)
         explains = sum(item.explains for item in slower)
         return self._found(device, there, readings, explains_ms=explains, pace=words, n=slower[0].n_b)
+
+    def _by_expected_pace(
+        self, evidence: EvidenceSet, device: str, there: list[list[GpuProcess]], readings: int
+    ) -> Finding | None:
+        """A slower engine has so much more under way that no equal company is left to compare."""
+        found = slower_than_before(evidence, self.code)
+        if found is None:
+            return None
+        return self._found(device, there, readings, explains_ms=found.explains, pace=found.relation, n=found.n)
 
     def _found(
         self,

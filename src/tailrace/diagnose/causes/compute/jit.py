@@ -7,6 +7,7 @@ from typing import ClassVar
 from tailrace.diagnose.arm_evidence.first_of_several import first_of_several
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.first_uses import first_uses
 from tailrace.diagnose.log_evidence.compiling import jit_in_log
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.compiling import jit_in_records
@@ -26,11 +27,12 @@ class Jit(Cause):
     action: ClassVar[Action] = Action.FIX
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
-        """It needs timelines."""
-        return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+        """It needs timelines, or the engine's own prefill times."""
+        known = evidence.now.gaps.rows or first_uses(evidence.now) is not None
+        return "" if known else "timelines of streams (none was kept)"
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
-        """From stops at the first request of a length."""
+        """From stops or slow prefills at the first request of a length."""
         return jit_in_records(self, evidence)
 
     def observe(self, observed: Observed) -> Finding | None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, NamedTuple
 
-import numpy as np
-
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.observed import Event, Observed, Rows
+from tailrace.diagnose.observed import Event, Observed
 from tailrace.diagnose.observed.load import loads
 from tailrace.diagnose.verdict import rank
 from tailrace.model.finding import Action, Evidence, Finding
@@ -158,10 +156,6 @@ def _who(open_: float | None, held: float | None, words: list[Event]) -> str:
     return f"the proxy only says “{words[0].text[:120]}”, which does not tell which side closed"
 
 
-def _count(rows: Rows) -> np.ndarray:
-    return np.nan_to_num(rows.numbers("count"), nan=1.0) if rows.has("count") else np.ones(len(rows))
-
-
 def _begun(observed: Observed) -> _Begun | None:
     """Answers that an application server began. A proxy writes its line at the end: those lines say nothing here."""
     total, place = 0.0, ""
@@ -175,7 +169,7 @@ def _begun(observed: Observed) -> _Begun | None:
             if status[index] == 200 and method[index] == "POST" and any(word in paths[index] for word in _GENERATES)
         ]
         if mine:
-            total += float(_count(rows)[mine].sum())
+            total += float(rows.counts()[mine].sum())
             place = place or str(rows.place)
     if total:
         return _Begun(total, place)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.arm_evidence.cpus_given import cpus_given
 from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.clock_fall import clock_fall
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Shares, host_shares, of_engine
 from tailrace.diagnose.observed import Observed
@@ -29,6 +30,8 @@ COVERED: Final = 0.8
 MORE: Final = 1.2
 FEW_LOST: Final = 0.25
 SLOWER: Final = 1.2
+VERY_MUCH: Final = 0.5
+"""Of everybody's time. Steps that wait so long for a processor are at least twice as long: nobody need be compared."""
 
 
 class _Withheld(NamedTuple):
@@ -110,21 +113,32 @@ class CpuStarved(Cause):
         if slow < MORE * rest:
             if not for_all and others.any() and float(lost[others].mean()) < FEW_LOST * window.tail_lost_ms:
                 return None  # those who lost nothing were hit as hard: it is not what makes the difference
-            if for_all != "before":
+            whole = shares.inside_ms(window.start, window.end) * 1e6 / np.maximum(window.end - window.start, 1.0)
+            if for_all != "before" and float(np.median(whole)) < VERY_MUCH:
                 missing.append("a window in which the engine has its CPU: all requests of this one were hit alike")
         first = np.where(np.isnan(window.first), window.end, window.first)
         if not for_all and float(np.median(shares.covered(window.start, first)[window.tail])) < COVERED:
             missing.append("samples of the machine for the whole time in which the slow requests waited")
-        if any(set(state.reasons or ()) - {"idle", "application_clocks"} for state in evidence.meanwhile.gpus):
+        if _clock_fell(evidence):
             rivals.append("COMPUTE_POWER_CAP or COMPUTE_THERMAL: the accelerator's clock was limited as well")
         how = _words(withheld, stopped=stopped)
+        felt = f"up to {explains:.0f} of the {window.tail_lost_ms:.0f} ms that the slowest requests lost"
+        relation = (
+            f"withheld / lost = {explains:.0f} / {window.tail_lost_ms:.0f} ms = "
+            f"{explains / max(window.tail_lost_ms, 1e-9):.0%} in the tail"
+        )
+        if (
+            explains > window.tail_lost_ms
+        ):  # it is in everybody's usual time, and not in what the slowest lost beyond it
+            lasts = float(np.median(window.end - window.start)) / 1e6
+            felt = f"{explains:.0f} of the {lasts:.0f} ms that a request takes (medians)"
+            relation = f"withheld / taken = {explains:.0f} / {lasts:.0f} ms = {explains / max(lasts, 1e-9):.0%}"
         return self.finding(
-            statement=f"The engine is not given the CPU that it could use: {how}; up to {explains:.0f} of the "
-            f"{window.tail_lost_ms:.0f} ms that the slowest requests lost.",
+            statement=f"The engine is not given the CPU that it could use: {how}; {felt}.",
             evidence=[
                 *_evidence(withheld),
                 Evidence(
-                    text=f"up to {explains:.0f} of {window.tail_lost_ms:.0f} ms lost by the slowest requests",
+                    text=felt,
                     source="host:run_queue, host:cgroup",
                     name="explains_ms",
                     value=round(explains, 1),
@@ -133,8 +147,7 @@ class CpuStarved(Cause):
                 Evidence(text=compared, source="host:run_queue, host:cgroup"),
             ],
             explains_ms=explains,
-            relation=f"withheld / lost = {explains:.0f} / {window.tail_lost_ms:.0f} ms = "
-            f"{explains / max(window.tail_lost_ms, 1e-9):.0%} in the tail",
+            relation=relation,
             n=int((part > SHARE).sum()),
             advice="Raise the engine's CPU limit, or run it with fewer threads than its quota."
             if stopped
@@ -178,6 +191,14 @@ class CpuStarved(Cause):
             verify=evidence.verify_command,
             missing=["the engine's processes on this machine (signals.engine_pid)"],
         )
+
+
+def _clock_fell(evidence: EvidenceSet) -> bool:
+    """Whether an accelerator's clock fell as well, by more than the usual play of a device that touches its limit."""
+    devices = evidence.meanwhile.devices().items()
+    return any(
+        clock_fall(device, states, heat=heat) is not None for device, states in devices for heat in (True, False)
+    )
 
 
 def _where_it_was_lost(window: Window, shares: Shares) -> tuple[Floats, Floats]:

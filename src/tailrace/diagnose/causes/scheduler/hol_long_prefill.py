@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.arm_evidence.hol_on_arms import hol_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.first_uses import first_uses
 from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.series_evidence.hol_in_requests import hol_in_requests
@@ -51,6 +52,10 @@ def waits_behind_prefill(window: Window) -> Waits:
     short = ~window.long & ~np.isnan(window.first)
     lost = window.lost
     wait = np.where(short, lost.engine_queue + lost.first_token, 0.0)
+    uses = first_uses(window)
+    if uses is not None and uses.holds:
+        # A step that takes seconds at its first use only is no longer for the length of a prompt.
+        wait = np.maximum(wait - uses.waits, 0.0)
     # The wait begins when the request leaves the gateway's own queue.
     begin = window.start + lost.gateway_queue * 1e6
     first = np.where(np.isnan(window.first), begin, window.first)

@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.preemption_on_arms import preemption_on_arms
+from tailrace.diagnose.caps import counted_cap
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.kv_cache import KV_CLEAR, KV_FULL
@@ -20,6 +21,8 @@ __all__ = ["KvPreemption"]
 
 RATE: Final = 0.01
 """Preemptions a request from which they matter."""
+OFTEN: Final = 0.05
+"""Preemptions a request from which the cache is what the engine runs into."""
 
 
 class KvPreemption(Cause):
@@ -109,7 +112,9 @@ class KvPreemption(Cause):
     @staticmethod
     def _explains(evidence: EvidenceSet) -> tuple[float, float | None]:
         """(ms in the tail, share of the tail that was preempted): stalls of victims that no prefill explains, and
-        the engine queue where the cache was full at admission.
+        the engine queue where the cache was full at admission or at the first token. A prompt that needs more blocks
+        than are free waits beside a cache that is not full, and all behind it: where many are preempted and the engine
+        runs into no other limit, whoever queues waits for blocks.
         """
         window = evidence.now
         stall = window.lost.stall
@@ -119,8 +124,11 @@ class KvPreemption(Cause):
         if np.isnan(kv).all():
             # Only scrapes saw the cache: it was full or it was not.
             kv = np.full(window.n, evidence.kv_usage or 0.0)
+        kv = np.fmax(kv, window.done.column("kv_usage_at_first_token"))
+        often = evidence.preemptions is not None and evidence.preemptions >= OFTEN * window.n
         with np.errstate(invalid="ignore"):
-            queued = np.where(kv >= KV_CLEAR, window.lost.engine_queue, 0.0)
+            full = np.ones(window.n, dtype=bool) if often and counted_cap(window) is None else kv >= KV_CLEAR
+        queued = np.where(full, window.lost.engine_queue, 0.0)
         preempted = window.preempted
         if preempted is None:
             return window.explain("SCHED_KV_PREEMPTION", stall + queued), None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+import numpy as np
+
 from tailrace.diagnose.arm_evidence.steals_on_arms import steals_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
@@ -11,6 +13,7 @@ from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.log_evidence.prefill import prefill_in_load, prefill_in_steps
 from tailrace.diagnose.log_evidence.stated_prefill import prefill_beside_requests, prefill_stated
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.prefill_gaps import prefill_gaps
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.model.finding import Evidence, Finding
@@ -30,6 +33,10 @@ CHUNK_STALL_MS: Final = 500.0
 of many, and chunking is at fault only when a single chunk stops the streams for half a second."""
 FIT: Final = 0.35
 """Largest median error of gap = tokens / rate for the relation to hold."""
+_PRICE: Final = (
+    "The first token of long prompts comes later, because their prefill now shares each step; the chunk gap p95 of all "
+    "streams rises a little while its maximum falls."
+)
 
 
 class PrefillStealsDecode(Cause):
@@ -49,8 +56,8 @@ class PrefillStealsDecode(Cause):
     )
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
-        """It needs timelines and some prompt lengths."""
-        if not evidence.now.gaps.rows:
+        """It needs timelines, or the engine's own prefill times, and some prompt lengths."""
+        if not evidence.now.gaps.rows and not evidence.now.reported:
             return "timelines of streams (none was kept)"
         if not evidence.now.long.any():
             return "prompt lengths"
@@ -58,8 +65,13 @@ class PrefillStealsDecode(Cause):
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Stalls inside prefills, shared by the streams, gap in proportion to the prompt."""
+        if self.cannot_run(evidence):
+            return None
+        return self._in_timelines(evidence) or self._in_longest_gaps(evidence)
+
+    def _in_timelines(self, evidence: EvidenceSet) -> Finding | None:
         window = evidence.now
-        if self.cannot_run(evidence) or not window.stalls.row.size:
+        if not window.stalls.row.size:
             return None
         found = prefill_stalls(window)
         explains = window.explain(self.code, found.excess_by_row)
@@ -77,7 +89,8 @@ class PrefillStealsDecode(Cause):
         if not window.prefills.reported and (relation is None or relation.error > FIT):
             # Without the engine's own word the prompt-to-gap proportion is what tells this from other stalls.
             return None
-        missing, rivals, checked = self._weigh(evidence, found)
+        missing, rivals = self._weigh(evidence)
+        checked = [f"{1 - found.covered_share:.0%} of the stall time lies outside long prefills"]
         return self.finding(
             statement=self._statement(evidence, found),
             evidence=self._evidence(evidence, found, explains),
@@ -85,12 +98,66 @@ class PrefillStealsDecode(Cause):
             relation=self._relation(found),
             n=found.stalling,
             advice=f"{self._advice(evidence)} {shorter_prompts_of(evidence.now)}",
-            price="The first token of long prompts comes later, because their prefill now shares each step; the chunk "
-            "gap p95 of all streams rises a little while its maximum falls.",
+            price=_PRICE,
             verify=evidence.verify_command,
             missing=missing,
             rivals=rivals,
-            disproof_checked=checked,
+            disproof_checked=[*checked, *self._cache(evidence)],
+        )
+
+    def _in_longest_gaps(self, evidence: EvidenceSet) -> Finding | None:
+        """Stops that are too short to keep a timeline: each stream's longest gap against others' prefills."""
+        window = evidence.now
+        found = prefill_gaps(window)
+        if found is None or not found.holds:
+            return None
+        size = max(10, round(0.025 * window.n))
+        explains = max(window.explain(self.code, found.lost), float(np.sort(found.lost)[-size:].mean()))
+        if not self.carries(evidence, explains):
+            return None
+        missing, rivals = self._weigh(evidence)
+        share = f"{found.explained:.0%} of the {found.stopped} streams that stop for {window.stall_ms:.0f} ms or more"
+        return self.finding(
+            statement=f"The prefill of long prompts stops the streams that are decoding: {share} decoded through a "
+            f"prefill as long as their longest gap, {found.gap_ms:.0f} ms each (usual gap {window.median_gap_ms:.0f} "
+            "ms).",
+            evidence=[
+                Evidence(
+                    f"{share} decoded through a prefill that is as long (within a quarter)",
+                    "record:chunk_gap_max_ns, record:prefill_ns",
+                    "explained",
+                    round(found.explained, 4),
+                ),
+                Evidence(
+                    f"of {found.streams} streams that decoded through such a prefill, the longest gap of "
+                    f"{found.agree:.0%} goes with it: {found.gap_ms:.0f} ms at a prefill of {found.prefill_ms:.0f} ms "
+                    "(medians)",
+                    "record:chunk_gap_max_ns, record:prefill_ns",
+                    "agree",
+                    round(found.agree, 4),
+                ),
+                Evidence(
+                    f"the usual gap is {window.median_gap_ms:.0f} ms, a long prompt has {found.tokens:,.0f} tokens to "
+                    "compute (median)",
+                    "record:chunk_gap_p50_ns, record:prompt_tokens",
+                    "usual_gap_ms",
+                    round(window.median_gap_ms, 1),
+                    "ms",
+                ),
+            ],
+            explains_ms=explains,
+            relation=f"longest gap / prefill = {found.gap_ms:.0f} / {found.prefill_ms:.0f} ms, {found.fill:.2f} "
+            f"(median of {found.streams} streams)",
+            n=found.streams,
+            advice=f"{self._advice(evidence)} {shorter_prompts_of(window)}",
+            price=_PRICE,
+            verify=evidence.verify_command,
+            missing=missing,
+            rivals=rivals,
+            disproof_checked=[
+                f"{1 - found.explained:.0%} of the streams that stop decoded through no such prefill",
+                *self._cache(evidence),
+            ],
         )
 
     def observe(self, observed: Observed) -> Finding | None:
@@ -99,24 +166,24 @@ class PrefillStealsDecode(Cause):
         told = prefill_beside_requests(self, observed) or prefill_stated(self, observed)
         return surest([logged or told, steals_on_arms(self, observed)])
 
-    def _weigh(self, evidence: EvidenceSet, found: PrefillStalls) -> tuple[list[str], list[str], list[str]]:
+    @staticmethod
+    def _weigh(evidence: EvidenceSet) -> tuple[list[str], list[str]]:
+        """(what is missing, rivals)."""
         missing, rivals = [], []
-        checked = [f"{1 - found.covered_share:.0%} of the stall time lies outside long prefills"]
         if not evidence.now.prefills.reported:
             missing.append("prefill times from the engine (run the gateway before an engine that reports them)")
             rivals.append("FE_EVENTLOOP_BLOCK")
         if evidence.kv_usage is None and evidence.preemptions is None:
             missing.append("KV usage or the preemption counter (two scrapes of /metrics)")
-        else:
-            if evidence.kv_usage is not None:
-                checked.append(f"KV usage at most {evidence.kv_usage:.0%}")
-                if evidence.kv_usage >= KV_FULL:
-                    rivals.append("SCHED_KV_PREEMPTION")
-            if evidence.preemptions is not None:
-                checked.append(f"{evidence.preemptions:.0f} preemptions")
-                if evidence.preemptions > 0.05 * max(evidence.now.n, 1) and "SCHED_KV_PREEMPTION" not in rivals:
-                    rivals.append("SCHED_KV_PREEMPTION")
-        return missing, rivals, checked
+        elif (evidence.kv_usage or 0.0) >= KV_FULL or (evidence.preemptions or 0.0) > 0.05 * max(evidence.now.n, 1):
+            rivals.append("SCHED_KV_PREEMPTION")
+        return missing, rivals
+
+    @staticmethod
+    def _cache(evidence: EvidenceSet) -> list[str]:
+        """What was looked at of the KV cache."""
+        usage = [] if evidence.kv_usage is None else [f"KV usage at most {evidence.kv_usage:.0%}"]
+        return usage if evidence.preemptions is None else [*usage, f"{evidence.preemptions:.0f} preemptions"]
 
     @staticmethod
     def _statement(evidence: EvidenceSet, found: PrefillStalls) -> str:

@@ -137,6 +137,28 @@ class _AbTail(Cause):
     stage: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ("two arms with p50 and p99", "n >= 1000 of each", "at least a minute of load")
 
+    @staticmethod
+    def _opposite(change: _Change, observed: Observed) -> tuple[list[str], list[Evidence]]:
+        """(what is missing where another source says the opposite of the same latency, that as evidence)."""
+        source = change.arm.place.source
+        for sides in _sides(observed):
+            for other in sides.changes:
+                if (other.metric, other.stat) != (change.metric, change.stat) or other.arm.place.source == source:
+                    continue
+                if min(abs(other.tail), abs(change.tail)) < WORSE or (other.tail > 0) == (change.tail > 0):
+                    continue
+                name = f"{other.metric.upper()} {other.stat} {other.tail:+.1f} %"
+                seen_there = Evidence(
+                    text=f"the opposite: {name} ({sides.label})",
+                    source=str(other.arm.place) or "facts",
+                    name=f"{other.metric}.{other.stat}",
+                    value=round(other.tail, 2),
+                    unit="%",
+                )
+                wants = f"which of {source} and {other.arm.place.source} holds: they say the opposite of each other"
+                return [wants], [seen_there]
+        return [], []
+
     def _carries(self, sides: _Sides) -> tuple[list[str], list[Evidence], str]:
         """(what is missing for more than a suspicion, evidence of it, words)."""
         missing, evidence, words = [], [], ""
@@ -186,6 +208,8 @@ class AbTailRegressed(_AbTail):
             return None
         _, sides, change = worst
         missing, evidence, words = self._carries(sides)
+        opposed, opposite = self._opposite(change, observed)
+        missing += opposed
         if change.middle is None:
             missing.append(f"{change.metric.upper()} p50 of both arms: it tells a worse tail from a slower whole")
         name = change.metric.upper()
@@ -218,7 +242,7 @@ class AbTailRegressed(_AbTail):
         return self.finding(
             statement=f"{name} {middle}{change.stat} changed by {change.tail:+.1f} %: the tail regressed "
             f"({sides.label}).{words}",
-            evidence=[*evidence, *change.numbers],
+            evidence=[*evidence, *change.numbers, *opposite],
             explains_ms=None,
             relation=relation,
             n=int(sides.n or 0),
@@ -228,6 +252,8 @@ class AbTailRegressed(_AbTail):
             price=price,
             verify=_VERIFY,
             missing=missing,
+            # Nobody rolls back on a word that another takes back.
+            action=Action.COLLECT if opposed else None,
         )
 
 
@@ -247,6 +273,8 @@ class AbTailImproved(_AbTail):
             if sides.failures is not None and sides.failures[1] > sides.failures[0] + 0.001:
                 continue  # It may be better only because the slow ones failed.
             missing, evidence, words = self._carries(sides)
+            opposed, opposite = self._opposite(best, observed)
+            missing += opposed
             if sides.failures is None:
                 missing.append("failed requests of both arms: those that fail do not wait")
             name = best.metric.upper()
@@ -268,7 +296,7 @@ class AbTailImproved(_AbTail):
             return self.finding(
                 statement=f"{name} {best.stat} changed by {best.tail:+.1f} %: the tail improved "
                 f"({sides.label}).{words}",
-                evidence=[*evidence, *best.numbers],
+                evidence=[*evidence, *best.numbers, *opposite],
                 explains_ms=None,
                 relation=relation,
                 n=int(sides.n or 0),

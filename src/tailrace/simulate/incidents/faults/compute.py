@@ -80,7 +80,8 @@ def _ramp(setting: Setting, strength: float, rng: np.random.Generator) -> Settin
 COMPUTE: Final[tuple[Fault, ...]] = (
     Fault("thermal", "COMPUTE_THERMAL", _hot, without_signals=_SLOWER, signals="gpu"),
     Fault("power_cap", "COMPUTE_POWER_CAP", _capped, without_signals=_SLOWER, signals="gpu"),
-    Fault("gpu_shared", "COMPUTE_GPU_SHARED", _neighbour, without_signals=_SLOWER, signals="gpu"),
+    # What a neighbour costs shows against a time without it: no reading of the device says it.
+    Fault("gpu_shared", "COMPUTE_GPU_SHARED", _neighbour, without_signals=_SLOWER, signals="gpu", before=True),
     Fault("slower_engine", "DECODE_SLOWDOWN", _slower, also=("COMPUTE_KERNEL_REGRESSION",), before=True),
     Fault("new_build", "COMPUTE_KERNEL_REGRESSION", _new_build, also=("DECODE_SLOWDOWN",), before=True),
     Fault("compiling", "COMPUTE_JIT", _compiling, also=("COMPUTE_STALL",)),

@@ -14,6 +14,8 @@ from tailrace.simulate.incidents.site import Batcher, Wear
 from tailrace.simulate.incidents.traffic import Class
 
 _replace = msgspec.structs.replace
+_GONE: Final = 0.6
+"""Strength from which no threshold is left."""
 
 
 def _overload(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
@@ -70,12 +72,11 @@ def _guarded(setting: Setting, rng: np.random.Generator) -> Setting:
 
 
 def _unguarded(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
-    """The threshold is gone: whoever comes behind a long prompt waits until it is through."""
+    """The threshold is raised, or gone: whoever comes behind a long prompt waits until it is through."""
     del rng
-    document = setting.traffic.classes[1]
-    longer = _replace(document, prompt=int(document.prompt * between(0.8, 1.6, strength)))
-    knobs = {**setting.site.knobs, "long_prefill_token_threshold": 0}
-    return setting.with_site(knobs=knobs).with_traffic(classes=(setting.traffic.classes[0], longer))
+    budget = int(setting.site.knobs["max_num_batched_tokens"])
+    most = 0 if strength >= _GONE else int(budget * between(0.6, 1.0, strength / _GONE))
+    return setting.with_site(knobs={**setting.site.knobs, "long_prefill_token_threshold": most})
 
 
 def _small_batch(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
