@@ -11,7 +11,7 @@ import pytest
 
 from tailrace.app.diagnosis_page import diagnosis_page, write_diagnosis
 from tailrace.model.errors import InputError
-from tailrace.model.finding import Diagnosis, Evidence, Finding, Layer, Level
+from tailrace.model.finding import Action, Diagnosis, Evidence, Finding, Layer, Level
 from tests.diagnose.simulated import UNCHUNKED, answer, as_client, as_gateway, served
 from tests.web.browser import Browser
 
@@ -46,7 +46,9 @@ def test_the_page_holds_the_paragraph_the_evidence_and_the_requests():
     for part in (first.code, first.evidence[0].source, first.requests[0], "not explained", "Where the tail, or its"):
         assert part in page
     loads = re.findall(r"(?:src|href|url|action)\s*[=(]\s*[\"']?(https?:[^\"' )>]*)", page)
-    assert loads == [], "it opens offline: addresses stand in commands only"
+    assert loads == [], "it opens offline"
+    outside = re.sub(r"<code>.*?</code>", "", page, flags=re.DOTALL).replace("http://www.w3.org", "")
+    assert "http" not in outside.replace("http-equiv", ""), "addresses stand in commands to type, and nowhere else"
     assert page.count("<script") == 1  # the data of no picture: an empty object
 
 
@@ -62,6 +64,19 @@ def test_nothing_wrong_and_nothing_at_all_are_pages_too():
     page = diagnosis_page(few, title="t")
     assert "No cause found" in page
     assert "To collect next" in page
+
+
+def test_an_action_without_advice_ends_without_a_colon():
+    one = Finding(
+        code="INSUFFICIENT_EVIDENCE",
+        layer=Layer.VALIDITY,
+        stage="",
+        level=Level.INSUFFICIENT,
+        statement="",
+        evidence=[],
+    )
+    page = diagnosis_page(Diagnosis(findings=[one], summary="Cannot tell.", action=Action.COLLECT), title="t")
+    assert "<dd>collect</dd>" in page
 
 
 def test_foreign_text_is_escaped():

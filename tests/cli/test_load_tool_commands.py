@@ -90,6 +90,7 @@ def test_diagnose_reads_requests_and_says_what_percentiles_lack(
     assert done.returncode == 0, "percentiles are evidence, if too little here"
     assert "Cannot tell" in done.stdout
     assert "requests one by one" in done.stdout
+    assert "--save-detailed" in done.stdout, "and how to have them"
 
 
 def test_a_report_of_another_tool_s_result(tmp_path: Path, tailrace: Tailrace, ok: Callable[..., str]) -> None:

@@ -72,6 +72,34 @@ FOUND = [
 ]  # fmt: skip
 
 
+PARTS = "metric | before | after"
+SPEC = "metric | baseline | EAGLE-3"
+BUDGET = "max_tokens | client timeout (s) | tok/s per stream | aborted (%)"
+TGI = "metric | value"
+USERS = "users | median latency (s) | throughput (req/s)"
+
+FOUND += [
+    (
+        "DECODE_SLOWDOWN", "suspected",
+        rows(PARTS, "TTFT p50 / p99 (ms) | 120 / 900 | 118 / 890\n TPOT p50 / p99 (ms) | 22 / 35 | 35 / 55\n"
+                    "requests | 4000 | 4000\n concurrency | 32 | 32"),
+    ),
+    (
+        "AB_TAIL_REGRESSED", "consistent",
+        rows(SPEC, "TTFT p50 (ms) | 61 | 64\n TTFT p99 (ms) | 88 | 402\n n | 2000 | 2000"),
+    ),
+    ("CLIENT_TIMEOUT_BUDGET", "consistent", rows(BUDGET, "256 | 60 | 12 | 0.1\n 1024 | 60 | 12 | 96")),
+    (
+        "SCHED_QUEUE_SATURATION", "consistent",
+        rows(TGI, "queue_time p50 | 4.9 s\n inference_time p50 | 1.1 s\n time_per_token p50 | 24 ms\n waiting | 310"),
+    ),
+    (
+        "SCHED_QUEUE_SATURATION", "suspected",
+        rows(USERS, "10 | 1.2 | 8.1\n 50 | 1.9 | 26\n 100 | 3.6 | 27.5\n 200 | 7.4 | 27.6"),
+    ),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(("code", "level", "text"), FOUND)
 def test_it_is_found(code, level, text, tmp_path):
     result = asked(tmp_path, text)
@@ -79,6 +107,9 @@ def test_it_is_found(code, level, text, tmp_path):
 
 
 NEARLY = [
+    ("AB_TAIL_REGRESSED", rows(SPEC, "TTFT p50 (ms) | 61 | 64\n TTFT p99 (ms) | 88 | 96\n n | 2000 | 2000")),
+    ("CLIENT_TIMEOUT_BUDGET", rows(BUDGET, "256 | 60 | 12 | 0.1\n 512 | 60 | 12 | 0.2")),
+    ("SCHED_QUEUE_SATURATION", rows(TGI, "queue_time p50 | 0.4 s\n inference_time p50 | 1.1 s\n waiting | 3")),
     ("COMPUTE_IDLE_RAMP", rows(IDLE, "0.1 | 88 | 1\n 5 | 85 | 1\n 30 | 91 | 1")),
     ("COMPUTE_IDLE_RAMP", rows(IDLE, "0.1 | 880 | 1\n 5 | 85 | 1\n 30 | 910 | 1")),
     ("STREAM_GAP_AT_POSITION", rows(GAPS, "a | 6.1 | 184\n b | 5.8 | 1884\n c | 7 | 884")),

@@ -35,6 +35,40 @@ def test_clients_that_leave_in_droves():
     assert CancelStorm().judge(evidence(leaving(0.3, at_random), before=leaving(0.3, at_random, seed=1))) is None
 
 
+def test_a_few_that_leave_are_what_is_wrong_where_nobody_else_fails():
+    few = leaving(0.05, at_random)
+    left = sum(r.outcome == "cancelled" for r in few)
+    assert 0.03 < left / len(few) < 0.07
+    finding = CancelStorm().judge(evidence(few))
+    assert finding.level is Level.SUSPECTED
+    assert any("longer window" in text for text in finding.missing)
+    # Beside as many that fail otherwise, it is not the clients that are the matter.
+    others = [failed(r, 900.0) if i % 12 == 0 and r.outcome == "completed" else r for i, r in enumerate(few)]
+    assert CancelStorm().judge(evidence(others)) is None
+
+
+def held(records, *, stale, told):
+    """The engine goes on with what was cancelled unless it is told; its gauge is so old that it follows nobody."""
+    zero = min(r.start_unix_ns for r in records)
+    spans = [(r.start_unix_ns - zero, r.start_unix_ns - zero + r.e2e_ns, r.outcome == "cancelled") for r in records]
+    end = [over + (over - begin) * 2 if gone and not told else over for begin, over, gone in spans]
+    out = []
+    for r, (begin, _, _) in zip(records, spans, strict=True):
+        at = begin // stale * stale
+        count = sum(a <= at < b for (a, _, _), b in zip(spans, end, strict=True))
+        seen = {"running_at_admission": count, "waiting_at_admission": 0, "max_tokens": None}
+        out.append(msgspec.structs.replace(r, **seen))
+    return out
+
+
+def test_as_many_too_many_as_left_are_theirs_though_the_gauge_is_old():
+    gone = leaving(0.5, lambda r, rng: float(rng.uniform(0.2, 0.5)) * r.e2e_ns / MS)
+    finding = CancelNotPropagated().judge(evidence(held(gone, stale=7_000 * MS, told=False)))
+    assert finding.code == "CANCEL_NOT_PROPAGATED"
+    assert {"ghosts", "expected"} <= {item.name for item in finding.evidence}
+    assert CancelNotPropagated().judge(evidence(held(gone, stale=7_000 * MS, told=True))) is None
+
+
 def test_clients_that_leave_at_one_age_have_a_timeout():
     finding = ClientTimeoutBudget().judge(evidence(leaving(0.1, lambda *_: 8_000)))
     assert finding.code == "CLIENT_TIMEOUT_BUDGET"

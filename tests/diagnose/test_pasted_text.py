@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tailrace.app.diagnose import diagnose_sources, read_any
 from tailrace.cli.diagnose_ask import ask_facts
-from tailrace.diagnose.interview import MOST, SYMPTOMS, next_question
+from tailrace.diagnose.interview import MOST, QUESTIONS, SYMPTOMS, next_question
 from tailrace.diagnose.observed import Observed, Role
 from tailrace.diagnose.readers.facts import observed_facts
 from tailrace.diagnose.readers.given_facts import facts_from, value_of
@@ -324,8 +324,37 @@ def test_the_interview_makes_facts_of_answers(monkeypatch, capsys):
     ]  # fmt: skip
     assert diagnose_sources([], facts=said).findings[0].code == "AB_TAIL_REGRESSED"
     questions = capsys.readouterr()
-    assert "TTFT p99 before" in questions.err
+    assert "TTFT p99, ms\n   why: what the slowest one in a hundred waits" in questions.err
+    assert "   not known: AB_TAIL_IMPROVED, AB_TAIL_REGRESSED" in questions.err
+    assert "   before, a number, ms: 400\n   now, a number, ms: 900\n" in questions.err
     assert questions.out == ""
+
+
+def test_answers_come_in_the_unit_of_the_question(monkeypatch, capsys):
+    said = asked(monkeypatch, ["1", "no", "0.4 s", "a lot", "5 s"])
+    assert said == ["ttft_p50_ms=400", "ttft_p99_ms=5000"]
+    assert "'a lot' is not understood: a number, such as 850 or 0.85 s" in capsys.readouterr().err
+    assert asked(monkeypatch, ["stream", "maybe", "n", "", "", "", "", "", "", "", "5 to 7"])[-1] == "gap_s=5..7"
+
+
+def test_ctrl_c_ends_the_questions_and_keeps_the_answers(monkeypatch, capsys):
+    class Terminal(io.StringIO):
+        def readline(self, *_):
+            line = super().readline()
+            if not line:
+                raise KeyboardInterrupt
+            return line
+
+    monkeypatch.setattr(sys, "stdin", Terminal("1\nno\n400\n"))
+    said = ask_facts([], lambda known: diagnose_sources([], facts=known) if known else None)
+    assert said == ["ttft_p50_ms=400"]
+    assert "The questions end here; 1 answer is kept." in capsys.readouterr().err
+
+
+def test_each_question_says_why():
+    for question in QUESTIONS:
+        assert question.why
+        assert question.text[-1] not in ".:"
 
 
 def test_the_interview_ends_with_its_input_and_asks_nothing_twice(monkeypatch):

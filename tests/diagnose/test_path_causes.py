@@ -43,6 +43,25 @@ def test_from_a_client_the_hop_is_suspected():
     assert "direct path" in finding.missing[0]
 
 
+def test_few_timelines_leave_the_gaps_that_every_record_sums_up():
+    def without(records):
+        return [r if i < 3 else msgspec.structs.replace(r, timeline=None) for i, r in enumerate(records)]
+
+    finding = ProxyBuffering().judge(evidence(without(buffered(few(), 30))))
+    assert finding.code == "GW_PROXY_BUFFERING"
+    assert finding.evidence[0].source == "record:chunk_gap_p50_ns, record:chunk_gap_max_ns"
+    assert ProxyBuffering().judge(evidence(without(few()))) is None
+
+
+def test_bursts_that_the_gateway_or_lost_segments_make_are_no_buffer():
+    bursty = buffered(few(), 30)
+    assert ProxyBuffering().judge(evidence(bursty)) is not None
+    stood = [msgspec.structs.replace(r, loop_lag_ns=r.chunk_gap_max_ns) for r in bursty]
+    assert ProxyBuffering().judge(evidence(stood)) is None
+    again = [msgspec.structs.replace(r, upstream_retransmits=2) for r in bursty]
+    assert ProxyBuffering().judge(evidence(again)) is None
+
+
 @pytest.mark.parametrize("ms", [50, 120])
 def test_a_timer_groups_tokens(ms):
     finding = ChunkCoalescing().judge(evidence(merged_by_timer(few(), ms), before=few()))
@@ -53,6 +72,8 @@ def test_without_a_window_before_the_timer_is_suspected():
     finding = ChunkCoalescing().judge(evidence(merged_by_timer(few(), 80)))
     assert finding.level is Level.SUSPECTED
     assert "speculates" in finding.missing[0]
+    # No draft is as long as what a third of a second brings together.
+    assert ChunkCoalescing().judge(evidence(merged_by_timer(few(), 330))).level is Level.CONSISTENT
 
 
 def test_tokens_one_by_one_are_not_grouped():

@@ -64,12 +64,6 @@ def test_a_fleet_tells_a_change_once_and_which_worker_died(tmp_path: Path) -> No
             await served.until(_seen(served, f"worker {served.workers[1]} was ended by SIGKILL"))
             kinds = [one["kind"] for one in (await served.get("/happenings"))["happenings"]]
             assert kinds == ["configuration", "worker"]
-            served.signal(signal.SIGUSR2)
-            await served.heard("the workers were replaced")
-            replaced = [
-                one for one in (await served.get("/happenings"))["happenings"] if "is replaced by" in one["text"]
-            ]
-            assert [one["by"] for one in replaced] == ["SIGUSR2"] * len(served.workers)
 
     run(scenario())
 

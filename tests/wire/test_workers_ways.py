@@ -77,6 +77,9 @@ def test_one_unix_socket_for_all_workers_outlives_each_of_them(tmp_path: Path) -
             old = [first, second]
             served.signal(signal.SIGUSR2)
             await served.heard("the workers were replaced")
+            known = (await served.get("/happenings"))["happenings"]
+            told = {one["text"].split()[1]: one["by"] for one in known if "is replaced by worker" in one["text"]}
+            assert told[str(first)] == "SIGUSR2", "who wanted it stands with each worker that served"
             assert path.is_socket()
             await served.until(lambda: replaced(served, old))
             engine.go.set()

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.app.alert_delivery import Delivery
+from tailrace.app.alert_past import AlertPast
 from tailrace.app.live_diagnosis import LiveDiagnosis
 from tailrace.export.alert_payloads import Said, tailrace_form
 from tailrace.export.prometheus import GatewayMetrics
@@ -45,6 +46,7 @@ class AlertDesk:
         self._sending: list[asyncio.Task[None]] = []
         self._why: dict[str, dict[str, Any] | None] = {}
         """Alert -> the diagnosis of when it began."""
+        self._past = AlertPast()
         self._repeated = 0
         self._recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
         self.begun: Counter[tuple[str, str, str]] = Counter()
@@ -53,6 +55,7 @@ class AlertDesk:
     async def run(self) -> None:
         """Look, until cancelled; whatever goes wrong once must not end the watch."""
         try:
+            await self._read_past()
             while True:
                 keys = self._served.config.alerts
                 try:
@@ -66,6 +69,17 @@ class AlertDesk:
             for task in self._sending:
                 task.cancel()
             await asyncio.gather(*self._sending, return_exceptions=True)
+
+    async def _read_past(self) -> None:
+        """The windows begin with what the records of before say."""
+        config = self._served.config
+        if not config.alerts.enabled:
+            return
+        longest = max(self._alarms.policy.windows().values(), default=0)
+        try:
+            await asyncio.to_thread(self._past.read, config.records.dir, config.lane_bounds(), longest)
+        except Exception:
+            log.exception("what was before this start could not be counted")
 
     def _follow(self, keys: AlertsConfig) -> None:
         """The configuration may have changed."""
@@ -100,7 +114,8 @@ class AlertDesk:
         if config.alerts.enabled:
             lanes = await self._served.lanes()
             missed = {lane: view["missed"] for lane, view in lanes.items() if view.get("missed")}
-            changes = self._alarms.judge(missed, config.lane_bounds(), now)
+            bounds, windows = config.lane_bounds(), self._alarms.policy.windows()
+            changes = self._alarms.judge(self._past.joined(missed, bounds, windows, now), bounds, now)
         else:
             changes = self._alarms.judge({}, {}, now)
         fresh = [one for one in changes if one.state is State.FIRING]

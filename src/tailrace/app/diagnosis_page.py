@@ -16,7 +16,7 @@ from tailrace.app.outputs import refuse_to_replace
 from tailrace.app.report import write_page
 from tailrace.app.report_markup import ABSENT, Cell, Section, card, cell, facts, ms, row, table, text
 from tailrace.app.report_page import document
-from tailrace.diagnose.told import answer_of, context_of
+from tailrace.diagnose.told import answer_of, context_of, open_questions
 from tailrace.diagnose.triage import RULES
 from tailrace.model.finding import Attribution, Diagnosis, Evidence, Finding, Level, Tail
 
@@ -93,10 +93,11 @@ def _verdict(found: Diagnosis) -> Cell:
     banner += f"<p>{text(said, _LONG)}</p></div>" if said else "</div>"
     first = found.findings[0] if found.findings else None
     name = first.code if first is not None else "No cause found" if found.action != "none" else "Nothing is wrong"
-    pairs: list[tuple[str, object]] = [("To do", f"{found.action}: {first.advice}" if first else found.action)]
+    pairs: list[tuple[str, object]] = [("To do", found.action)]
     if first is not None:
         pairs += [("Layer", first.layer), ("Stage", first.stage or ABSENT), ("How sure", _LEVELS[first.level])]
-    inside = banner + facts(pairs, limit=_LONG)
+    advice = f"<p>{text(first.advice, _LONG)}</p>" if first is not None and first.advice else ""
+    inside = banner + advice + facts(pairs, limit=_LONG)
     if found.next_evidence:
         inside += f"<h3>To collect next</h3>{_list(found.next_evidence)}"
     return card("Verdict", name, inside, name="verdict")
@@ -195,10 +196,9 @@ def _seen(items: Sequence[Evidence]) -> Cell | str:
 
 
 def _open(found: Diagnosis) -> Cell | str:
-    lacking = {f"{one.code}: {item}" for one in found.findings for item in one.missing} | set(found.next_evidence)
     parts = [
         ("First questions that fire", [f"{rule}: {RULES.get(rule, '')}" for rule in found.triage]),
-        ("Not answered, for want of", [need for need in found.needs if need not in lacking]),
+        ("Not answered, for want of", open_questions(found)),
         ("Not understood", found.not_understood),
     ]
     inside = "".join(f"<h3>{text(name)}</h3>{_list(lines)}" for name, lines in parts if lines)

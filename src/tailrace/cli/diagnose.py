@@ -90,9 +90,9 @@ def diagnose(
         columns=_columns(column or []),
     )
     known = _known(list(facts or []), sources, given.diagnosis, ask=ask)
-    result = given.diagnosis(known)
     if facts_out is not None:
-        _write_facts(known, facts_out)
+        _write_facts(known, facts_out)  # first: whatever follows from them, they are not typed again
+    result = given.diagnosis(known)
     both = None
     if records is not None and sources:
         from tailrace.app.joined import join_run

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from tailrace.cli.console import Console
-from tailrace.diagnose.told import answer_of, context_of
+from tailrace.diagnose.told import answer_of, context_of, open_questions
 from tailrace.diagnose.triage import RULES
 from tailrace.model.finding import Level, Part
 
@@ -32,7 +32,8 @@ def print_diagnosis(result: Diagnosis) -> None:
     """Print a diagnosis for people."""
     console = Console(soft_wrap=True, highlight=False)
     console.put(answer_of(result), style="bold")
-    if context := context_of(result):
+    context = context_of(result)
+    if context:
         console.put(context)
     for finding in result.validity:
         if finding.statement and finding not in result.findings:
@@ -43,10 +44,10 @@ def print_diagnosis(result: Diagnosis) -> None:
     console.put(f"\nAction: {result.action}")
     _list(console, "To collect next", result.next_evidence)
     _list(console, "First questions that fire", [f"{rule}: {RULES.get(rule, '')}" for rule in result.triage])
-    _list(console, "Where the tail lies", _places(result.attribution))
+    _list(console, "Where the tail lies", _places(result.attribution, context))
     seen = [f"{item.text}  [{item.source}]" for item in result.observations]
     _list(console, "Seen beside the requests (no verdict by itself)", seen)
-    _list(console, "Not answered, for want of", _needs(result))
+    _list(console, "Not answered, for want of", _few(open_questions(result)))
     for note in dict.fromkeys(result.not_understood):
         console.put(f"not understood: {note}")
     _list(console, "About the evidence", result.remarks)
@@ -64,11 +65,13 @@ def _list(console: Console, title: str, lines: list[str]) -> None:
             console.put(f"  {line}")
 
 
-def _places(items: Iterable[Attribution]) -> list[str]:
-    """At most two of a kind, which are the most telling; how many more there are is said."""
+def _places(items: Iterable[Attribution], context: str) -> list[str]:
+    """What `context` does not say already: at most two of a kind, the most telling, and how many more there are."""
     shown: Counter[str] = Counter()
     out = []
     for one in items:
+        if one.text in context:
+            continue
         shown[one.kind] += 1
         if shown[one.kind] <= _MOST_OF_A_KIND:
             out.append(f"{one.text}  [{one.source}]")
@@ -76,22 +79,7 @@ def _places(items: Iterable[Attribution]) -> list[str]:
     return [*out, f"and {more} more like these {_ALL}"] if more else out
 
 
-def _needs(result: Diagnosis) -> list[str]:
-    """What rules could not be computed for want of, by what they lack; without what was said already."""
-    lacking = {f"{finding.code}: {item}" for finding in result.findings for item in finding.missing}
-    lacking |= {*result.next_evidence, *(item for finding in result.findings for item in finding.missing)}
-    by_want: dict[str, list[str]] = {}
-    for need in result.needs:
-        if need in lacking:
-            continue
-        code, sign, want = need.partition(": ")
-        if sign and code.isupper():
-            by_want.setdefault(want, []).append(code)
-        else:
-            by_want.setdefault(need, [])
-    # What most rules lack is what to bring.
-    wants = sorted(by_want.items(), key=lambda pair: -len(pair[1]))
-    lines = [f"{want} (for {', '.join(codes)})" if codes else want for want, codes in wants]
+def _few(lines: list[str]) -> list[str]:
     left = len(lines) - _MOST_NEEDS
     return [*lines[:_MOST_NEEDS], f"and {left} more {_ALL}"] if left > 1 else lines
 

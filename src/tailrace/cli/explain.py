@@ -101,7 +101,8 @@ def _facts(told: Explanation) -> Iterator[str]:
         ttft = "" if alike.ttft_ms is None else f", TTFT {alike.ttft_ms:,.0f} ms"
         yield (
             f"alike: {alike.request_id}, {_tokens(alike.prompt_tokens)} -> {_tokens(alike.output_tokens)} tokens"
-            f"{ttft}, E2E {alike.e2e_ms:,.0f} ms, {alike.seconds_away:+,.1f} s away"
+            f"{ttft}, E2E {alike.e2e_ms:,.0f} ms, began {abs(alike.seconds_away):,.1f} s "
+            f"{'later' if alike.seconds_away > 0 else 'earlier'}"
         )
     for lack in told.missing:
         yield f"missing: {lack}"

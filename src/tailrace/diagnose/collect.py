@@ -21,6 +21,8 @@ _PARTS: Final = {"llm_ttft": "the LLM's first token", "tts_ttfb": "the voice's f
                  "transcription_delay": "the transcription"}  # fmt: skip
 MOST_OF: Final = 0.5
 LATE_MS: Final = 1000.0
+ACCEPTED_LESS: Final = 0.6
+FEWEST: Final = 3
 
 
 def what_to_collect(observed: Observed) -> list[str]:
@@ -31,11 +33,16 @@ def what_to_collect(observed: Observed) -> list[str]:
             "the numbers as text: a picture cannot be read, and numbers in sentences are given as facts "
             "(--facts ttft_p99_ms=850 --facts n=1000, or --ask)"
         )
+    out += _of_ends(observed)
     out += _of_scrapes(observed)
     out += _of_turns(observed)
+    out += _of_speculation(observed)
     out += _of_arms(observed.arms)
     if not observed.table("requests"):
-        out.append("the requests one by one, as CSV or JSONL: send, first token, last token, tokens")
+        out.append(
+            "the requests one by one, as CSV or JSONL: send, first token, last token, tokens (vLLM's benchmark: "
+            "--save-result --save-detailed, SGLang's: --output-details, GuideLLM: its JSON)"
+        )
     if not (observed.series or observed.counters or observed.events):
         out.append(
             "the engine's log of the slow window, or two scrapes of its /metrics (preemptions, running, waiting, "
@@ -55,6 +62,36 @@ def _of_scrapes(observed: Observed) -> list[str]:
         return [
             "a second scrape of /metrics, from the other end of the slow window: one holds everything since the start"
         ]
+    return []
+
+
+def _of_ends(observed: Observed) -> list[str]:
+    """An engine that died is no slow one: its own words are wanted first."""
+    died, memory = observed.of_kind("died"), observed.of_kind("oom")
+    first = next(iter((*died, *memory)), None)
+    if first is None:
+        return []
+    words = (
+        f"why the engine died (“{first.text.strip()[:140]}”, {first.place}): its error and traceback from just before; "
+        "requests of that moment failed for it and are no matter of latency"
+    )
+    return [words]
+
+
+def _of_speculation(observed: Observed) -> list[str]:
+    """Drafts that are accepted far less than before make every stream slower, and no rule knows why they are."""
+    for series in observed.of_series("accept_length"):
+        known = series.values[np.isfinite(series.values)]
+        part = known.size // 3
+        if part < FEWEST:
+            continue
+        early, late = float(np.median(known[:part])), float(np.median(known[-part:]))
+        if late < ACCEPTED_LESS * early:
+            words = (
+                f"what changed when the drafts' accepted length fell from {early:.2f} to {late:.2f} tokens (other "
+                "prompts, sampling, a grammar, another draft model): each step then makes so much less"
+            )
+            return [words]
     return []
 
 

@@ -25,19 +25,18 @@ from tailrace.diagnose.scale_records import rule_on_records
 from tailrace.diagnose.seen_beside import seen_beside
 from tailrace.diagnose.steady_part import WARM_UP, of_both, parted, steady_observed, steady_part
 from tailrace.diagnose.symptoms import Symptom, application_symptoms, missed_objectives, symptoms
+from tailrace.diagnose.than_before import ThanBefore
 from tailrace.diagnose.told import CALM, told
 from tailrace.diagnose.triage import triage
 from tailrace.diagnose.triage_arms import triage_arms
 from tailrace.diagnose.validity import Checked, check
-from tailrace.diagnose.verdict import answering, merged, rank, wording
+from tailrace.diagnose.verdict import ENDS_REQUESTS, answering, merged, rank, wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level
 from tailrace.stats.quantiles import needed, supported
 
 __all__ = ["diagnose", "rank"]
 
 MIN_N: Final = 20
-_BROKEN: Final = frozenset({"objective", "stutter", "failures"})
-_MOST_USUAL: Final = 3
 _COMPARING: Final = frozenset(cause.code for cause in CAUSES if cause.only_with_before)
 
 
@@ -261,22 +260,17 @@ def _of_requests(evidence: EvidenceSet, checked: Checked, broken: BrokenRules) -
         if finding is not None:
             findings.append(finding)
             needs += [f"{cause.code}: {item}" for item in finding.missing]
+    kinds = {symptom.kind for symptom in found}
     kept = bool(evidence.objectives.bounds)
-    worse = any(symptom.kind == "worse" for symptom in found)
-    if all(symptom.kind == "moved" or (kept and symptom.kind == "worse") for symptom in found):
-        # Windows of one healthy system differ too, and whatever was promised is kept: only a cause that fits makes it a
-        # complaint, and with all its inputs where no test of the whole says that the window is worse.
-        findings = [
-            finding
-            for finding in findings
-            if ((worse and finding.code in _COMPARING) or finding.level in (Level.PROVEN, Level.CONSISTENT))
-            and (finding.code != "MIX_SHIFT" or heavier(finding))
-            and not broken.ask(finding.code, partial(_as_before, evidence, finding))
-        ]
+    than = ThanBefore(evidence, CAUSES, broken)
+    if kinds <= ({"moved", "worse", "fails_more"} if kept else {"moved"}):
+        # Windows of one healthy system differ too, and whatever was promised is kept: only a cause that fits, and takes
+        # more than before, makes it a complaint.
+        findings = [finding for finding in findings if _tells_them_apart(finding, than, kinds)]
         if not findings:
-            differs = next((symptom.text for symptom in found if symptom.kind == "worse"), "")
+            differs = next((symptom.text for symptom in found if symptom.kind != "moved"), "")
             return healthy(evidence, checked.findings, _needs_of_n(evidence), differs)
-    findings = _since_before(evidence, answering(rank(findings), found), found)
+    findings = _new_first(answering(rank(findings), found), than)
     findings = disciplined(findings, partial(rule_on_records, evidence, findings, CAUSES))
     return Diagnosis(
         validity=checked.findings,
@@ -289,28 +283,29 @@ def _of_requests(evidence: EvidenceSet, checked: Checked, broken: BrokenRules) -
     )
 
 
-def _as_before(evidence: EvidenceSet, finding: Finding) -> bool:
-    """Whether the same cause explains about as much of the window before: how a system is does not make it worse."""
-    if evidence.before_table is None or finding.code in _COMPARING:
+def _tells_them_apart(finding: Finding, than: ThanBefore, kinds: set[str]) -> bool:
+    """Whether a finding is a reason to complain of a window that keeps its promises and differs from the one before.
+
+    Where no test of the whole says that it is worse, all inputs of the rule must be there; where the cause does not
+    compare the windows itself, what it explains must have grown beyond chance.
+    """
+    sure = finding.level in (Level.PROVEN, Level.CONSISTENT)
+    worse = kinds != {"moved"}
+    if finding.code in _COMPARING:
+        return (sure or worse) and (finding.code != "MIX_SHIFT" or heavier(finding))
+    if than.as_before(finding):
         return False
-    earlier = EvidenceSet(evidence.before_table, objectives=evidence.objectives, sources=evidence.sources)
-    cause = next(cause for cause in CAUSES if cause.code == finding.code)
-    found = None if cause.cannot_run(earlier) else cause.judge(earlier)
-    return found is not None and (found.explains_ms or 0.0) >= 0.7 * (finding.explains_ms or 0.0)
+    grew = than.grew(finding)
+    if grew is None:
+        return sure or ("fails_more" in kinds and finding.code in ENDS_REQUESTS)
+    return grew and (sure or worse)
 
 
-def _since_before(evidence: EvidenceSet, findings: list[Finding], found: list[Symptom]) -> list[Finding]:
-    """What explains as much of a window that kept its promises is behind what came since."""
-    if evidence.before_table is None or len(findings) < 2 or not any(one.kind in _BROKEN for one in found):
+def _new_first(findings: list[Finding], than: ThanBefore) -> list[Finding]:
+    """Ranked findings; those that explain as much of a window before in which all was well stand last."""
+    if len(findings) < 2 or not than.was_well:
         return findings
-    earlier = EvidenceSet(evidence.before_table, objectives=evidence.objectives, sources=evidence.sources)
-    if any(one.kind in _BROKEN for one in symptoms(earlier)):
-        return findings
-    usual: list[Finding] = []
-    rest = list(findings)
-    while len(rest) > 1 and len(usual) < _MOST_USUAL and _as_before(evidence, rest[0]):
-        usual.append(rest.pop(0))
-    return [*rest, *usual] if rest and not _as_before(evidence, rest[0]) else findings
+    return sorted(findings, key=lambda item: item.code not in _COMPARING and than.as_before(item))
 
 
 def _needs_of_n(evidence: EvidenceSet) -> list[str]:

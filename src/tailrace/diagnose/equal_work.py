@@ -12,8 +12,18 @@ from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window
 from tailrace.stats.decomposition import BUCKET_ROWS
+from tailrace.store.table import RecordTable
 
-__all__ = ["EqualPace", "batch_of", "company_of", "equal_pace", "pace_of", "slower_parts", "tokens_an_event"]
+__all__ = [
+    "EqualPace",
+    "batch_of",
+    "company_of",
+    "equal_pace",
+    "pace_of",
+    "sequences_of",
+    "slower_parts",
+    "tokens_an_event",
+]
 
 Floats = NDArray[np.float64]
 QUEUED: Final = 5.0
@@ -70,6 +80,12 @@ def tokens_an_event(window: Window) -> Floats:
             counted & (events > 1), (done.column("output_tokens") - 1.0) / np.maximum(events - 1.0, 1.0), 1.0
         )
     return np.nan_to_num(np.maximum(ratio, 1.0), nan=1.0)
+
+
+def sequences_of(table: RecordTable) -> Floats:
+    """By row: sequences that the engine decodes for it, the largest of n, best_of and beams."""
+    out: Floats = np.maximum.reduce([table.column(name).astype(np.float64) for name in ("n", "best_of", "beam")])
+    return np.maximum(np.nan_to_num(out, nan=1.0), 1.0)
 
 
 def batch_of(window: Window) -> float:
@@ -144,12 +160,14 @@ def company_of(window: Window) -> Floats:
     A gauge at one moment says little of a request's whole time where the load grows.
     """
     known, served = account(window), replicas(window)
+    each = sequences_of(window.every)
     out = np.full(window.n, np.nan)
     for place in np.unique(served.of_row).tolist():
         rows = np.flatnonzero(served.of_row == place)
         mine = known.reached & (served.of_every == place)
         at = np.concatenate([known.sent[mine], known.end[mine]])
-        step = np.concatenate([np.ones(int(mine.sum())), -np.ones(int(mine.sum()))])
+        # Several answers to one request are as many sequences in the batch.
+        step = np.concatenate([each[mine], -each[mine]])
         order = np.argsort(at, kind="stable")
         at, count = at[order], np.cumsum(step[order])
         total = np.concatenate([[0.0], np.cumsum(np.diff(at) * count[:-1])]) if at.size else np.zeros(1)

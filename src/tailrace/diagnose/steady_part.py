@@ -12,6 +12,7 @@ import numpy as np
 
 from tailrace.analyze.timebase import starts_ns
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.healthy import NOTHING_WRONG
 from tailrace.diagnose.observed import Clock, Observed
 from tailrace.diagnose.observed.load import loads
 from tailrace.diagnose.precedence import BEHIND
@@ -112,7 +113,13 @@ def of_both(whole: Diagnosis, steady: Diagnosis, late: EvidenceSet) -> Diagnosis
         )
     else:
         lead = whole
-        text = f"That holds for the start alone. Once warm (n = {late.now.n}): {steady.summary}"
+        calm = steady.summary.startswith(NOTHING_WRONG)
+        begin = (
+            f"That holds for the start alone. Once warm (n = {late.now.n})"
+            if calm
+            else (f"Without the start (n = {late.now.n})")
+        )
+        text = f"{begin}: {steady.summary}"
     return msgspec.structs.replace(
         lead,
         validity=whole.validity,

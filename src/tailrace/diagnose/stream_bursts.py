@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tailrace.analyze.gaps import Part
 from tailrace.diagnose.window import Window, once_a_window
 
-__all__ = ["StreamBursts", "stream_bursts"]
+__all__ = ["StreamBursts", "stream_bursts", "summary_bursts"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -21,6 +21,7 @@ INSTANT_SHARE: Final = 0.1
 """A gap is none if it is at most this much of the stream's mean gap (or `INSTANT_MS`, if that is more)."""
 LEAST_EVENTS: Final = 12
 MOST_INSTANT: Final = 0.5
+SUMMED: Final = "record:chunk_gap_p50_ns, record:chunk_gap_max_ns"
 
 
 class StreamBursts(NamedTuple):
@@ -40,6 +41,8 @@ class StreamBursts(NamedTuple):
     """Time between two bursts (median of the stream), NaN where it is not bursty or there is one burst only."""
     spread: Floats
     """Its quartile distance over its median, NaN where it is not bursty or for fewer than four bursts."""
+    source: str = "timeline"
+    """Where that was read."""
 
     def of(self, rows: Mask) -> StreamBursts:
         """Those among `rows`, a mask over `Window.done`."""
@@ -52,6 +55,7 @@ class StreamBursts(NamedTuple):
             self.first[keep],
             self.gap_ms[keep],
             self.spread[keep],
+            self.source,
         )
 
 
@@ -62,7 +66,26 @@ def stream_bursts(window: Window) -> StreamBursts:
     if not parts:
         nothing, none = np.empty(0), np.empty(0, dtype=bool)
         return StreamBursts(np.empty(0, dtype=np.int64), none, none, nothing, nothing, nothing, nothing)
-    return StreamBursts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    columns = zip(*(part[:-1] for part in parts), strict=True)
+    return StreamBursts._make([*(np.concatenate(column) for column in columns), "timeline"])
+
+
+@once_a_window
+def summary_bursts(window: Window) -> StreamBursts:
+    """The same from what every record has, its gaps' median and maximum: where the median gap is none, at least half of
+    the events came with the one before; the longest gap is the time between two bursts.
+    """
+    done = window.done
+    count, middle, longest = done.column("chunk_gap_count"), done.ms("chunk_gap_p50"), done.ms("chunk_gap_max")
+    whole = done.ms("e2e_last_token") - done.ms("ttft")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = whole / count
+        rows = np.flatnonzero((count + 1 >= LEAST_EVENTS) & ~np.isnan(middle) & ~np.isnan(mean))
+        none = (middle <= np.maximum(INSTANT_MS, INSTANT_SHARE * mean))[rows]
+        at_once = (longest <= INSTANT_MS)[rows]
+        events = np.where(at_once, count[rows] + 1.0, np.clip(longest[rows] / mean[rows], 1.0, count[rows] + 1.0))
+    gap = np.where(at_once, np.nan, longest[rows])
+    return StreamBursts(rows, none, at_once, events, events, gap, np.full(rows.size, np.nan), SUMMED)
 
 
 def _of_part(part: Part) -> StreamBursts:

@@ -37,7 +37,7 @@ STUTTER_SHARE: Final = 0.01
 PAUSE_MS: Final = 250.0
 PAUSE_SHARE: Final = 0.10
 FAILED_SHARE: Final = 0.01
-MOVED: Final = 1.04
+MOVED: Final = 1.10
 
 
 class Missed(NamedTuple):
@@ -64,8 +64,8 @@ class Symptom(NamedTuple):
     """Something that a user would complain about."""
 
     kind: str
-    """`objective`, `stutter`, `failures`, `budget`, `worse`, or `moved`: noticed only beside a window from before, and
-    nothing by itself."""
+    """`objective`, `stutter`, `failures`, `budget`; beside a window from before `worse` or `fails_more`; or `moved`:
+    noticed only beside that window, and nothing by itself."""
     text: str
     objective: Missed | None = None
     """Of the kind `objective`: which one."""
@@ -95,7 +95,9 @@ def symptoms(evidence: EvidenceSet) -> list[Symptom]:
         # A window that got worse under a heavier load is worse all the same; why is what the causes are asked.
         worse = Verdict.REGRESSED in (change.verdict, change.observed)
         if worse or _mix_made_it_worse(evidence):
-            out.append(Symptom("worse", f"worse than before: {change.summary}"))
+            # What only fails more often is no slower: the causes that end requests are asked for.
+            kind = "fails_more" if worse and change.decided_by == "failures" else "worse"
+            out.append(Symptom(kind, f"worse than before: {change.summary}"))
     return out
 
 
@@ -112,6 +114,8 @@ def _moved(before: Window, window: Window) -> str:
                 continue
             high, low = quantile_interval(old, p)[1], quantile_interval(new, p)[0]
             a, b = quantile(old, p), quantile(new, p)
+            if metric == "chunk_gap_max" and b < window.stall_ms:
+                continue  # nobody sees a gap that short
             if high is not None and low is not None and low > high and b > MOVED * a:
                 return f"{word} p{p * 100:g} went from {a:.0f} to {b:.0f} ms"
     return ""

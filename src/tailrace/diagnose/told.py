@@ -18,7 +18,7 @@ from tailrace.diagnose.symptoms import missed_objectives, stutters
 from tailrace.diagnose.verdict import wording
 from tailrace.model.finding import Action, Diagnosis, Finding, Layer, Level, Tail
 
-__all__ = ["CALM", "answer_of", "context_of", "told"]
+__all__ = ["CALM", "answer_of", "context_of", "open_questions", "told"]
 
 CALM: Final = "Nothing in this shows a slow tail"
 """How the summary begins where the evidence is calm and no request is in it."""
@@ -95,6 +95,36 @@ def next_evidence(found: Diagnosis) -> list[str]:
     return list(dict.fromkeys(out))[:_MOST]
 
 
+def _split(found: Diagnosis) -> str:
+    """How much of a change is the traffic's, and how much the same requests' own; where the whole did not
+    move, the kind of requests that did; empty without a change.
+    """
+    for kind in ("mix_within", "slower_kind"):
+        one = next((one for one in found.attribution if one.kind == kind), None)
+        if one is not None:
+            return one.text
+    return ""
+
+
+def open_questions(found: Diagnosis) -> list[str]:
+    """What rules could not be computed for want of, one line a want with the codes that lack it, what most of them lack
+    first; without what is said elsewhere.
+    """
+    said = {f"{finding.code}: {item}" for finding in found.findings for item in finding.missing}
+    said |= {*found.next_evidence, *(item for finding in found.findings for item in finding.missing)}
+    by_want: dict[str, list[str]] = {}
+    for need in found.needs:
+        code, sign, want = need.partition(": ")
+        if need in said:
+            continue
+        if sign and code.isupper():
+            by_want.setdefault(want, []).append(code)
+        else:
+            by_want.setdefault(need, [])
+    wants = sorted(by_want.items(), key=lambda pair: -len(pair[1]))
+    return [f"{want} (for {', '.join(codes)})" if codes else want for want, codes in wants]
+
+
 def _acts_on(cause: Cause | None, stage: str) -> bool:
     return cause is not None and bool(stage) and cause.stage.partition(".")[0] == stage
 
@@ -110,14 +140,14 @@ def answer_of(found: Diagnosis) -> str:
 def context_of(found: Diagnosis) -> str:
     """What a reader asks next: how sure that is, what is slow, how much of it that explains, what else was found."""
     if not found.findings or found.summary.startswith(CALM):
-        return found.steady
+        return " ".join(filter(None, (found.steady, _split(found))))
     first, tail = found.findings[0], found.tail
     parts = [
         wording(first),
         _slow(tail) if tail is not None and tail.lost_ms >= _SHOWN_MS else "",
         _beside(found, first, tail),
         found.steady,
-        *[one.text for one in found.attribution if one.kind == "mix_within"][:1],
+        _split(found),
     ]
     return " ".join(part for part in parts if part)
 
@@ -125,7 +155,7 @@ def context_of(found: Diagnosis) -> str:
 def _paragraph(found: Diagnosis, tail: Tail | None) -> str:
     if not found.findings:
         nexts = [] if found.summary.startswith(NOTHING_WRONG) else next_evidence(found)
-        said = f"{found.summary} {found.steady}".strip()
+        said = " ".join(filter(None, (found.summary, found.steady, _split(found))))
         return f"{said} To collect next: {nexts[0]}." if nexts else said
     first = found.findings[0]
     if found.summary.startswith(CALM):
@@ -139,7 +169,7 @@ def _paragraph(found: Diagnosis, tail: Tail | None) -> str:
         _checked(first),
     ]
     # Where the mix made it, the attribution says what a reader would ask next.
-    parts += [one.text for one in found.attribution if one.kind == "mix_within"][:1]
+    parts.append(_split(found))
     if first.advice:
         parts.append(f"{_DO[first.action]}: {_sentence(first.advice)}")
     if first.price:

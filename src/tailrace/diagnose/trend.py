@@ -40,6 +40,9 @@ def trend(x: Floats, y: Floats) -> Trend | None:
     n = int(x.size)
     if n < 3:
         return None
+    # The squares of readings near the end of what a float holds would be infinite.
+    scale = max(float(np.abs(y).max()), 1.0)
+    y = y / scale
     centred = x - x.mean()
     spread = float(centred @ centred)
     if spread <= 0.0:
@@ -50,10 +53,10 @@ def trend(x: Floats, y: Floats) -> Trend | None:
     half = t_quantile(0.975, n - 2) * error
     middle = float(y.mean())
     return Trend(
-        slope,
-        slope - half,
-        slope + half,
-        middle + slope * float(x.min() - x.mean()),
-        middle + slope * float(x.max() - x.mean()),
+        slope * scale,
+        (slope - half) * scale,
+        (slope + half) * scale,
+        (middle + slope * float(x.min() - x.mean())) * scale,
+        (middle + slope * float(x.max() - x.mean())) * scale,
         n,
     )

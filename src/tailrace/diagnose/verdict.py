@@ -92,9 +92,10 @@ def answering(findings: list[Finding], found: Sequence[Symptom]) -> list[Finding
     """
     kinds = {symptom.kind for symptom in found}
     metrics = {symptom.objective.metric for symptom in found if symptom.objective is not None}
-    if kinds == {"failures"}:
+    fail = bool(kinds & {"failures", "fails_more"})
+    if fail and kinds <= {"failures", "fails_more", "moved"}:
         return sorted(findings, key=lambda item: item.code not in ENDS_REQUESTS)
-    if "failures" in kinds or not metrics:
+    if fail or not metrics:
         return findings
     if metrics == {"ttft"} and "stutter" not in kinds:
         return sorted(findings, key=lambda item: item.code in AFTER_FIRST_TOKEN)

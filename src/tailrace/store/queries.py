@@ -161,6 +161,15 @@ QUERIES: Final[dict[str, NamedQuery]] = {
         "count(*) FILTER (outcome = 'completed' AND {m} <= {bound_ms} * 1e6) / count(*) AS share "
         "FROM records GROUP BY 1 ORDER BY 1",
     ),
+    "missed_over_time": NamedQuery(
+        answers="requests, and those that missed a bound, by lane and by when they ended; shadow copies are none",
+        metric="ttft",
+        numbers={"bound_ms": 500, "cell_s": 30, "absent_misses": 1},
+        sql="SELECT lane, (start_unix_ns + e2e_ns) // CAST({cell_s} * 1e9 AS BIGINT) * CAST({cell_s} * 1e9 AS BIGINT) "
+        "+ CAST({cell_s} * 1e9 AS BIGINT) AS until_unix_ns, count(*) AS requests, count(*) FILTER "
+        "(outcome <> 'completed' OR {m} > {bound_ms} * 1e6 OR ({absent_misses} > 0 AND {m} IS NULL AND stream)) "
+        "AS missed FROM records WHERE route <> 'shadow' GROUP BY 1, 2 ORDER BY 1, 2",
+    ),
     "two_windows": NamedQuery(
         answers="one metric of every request on both sides of a moment, with what the work was: the input of a verdict",
         metric="ttft",

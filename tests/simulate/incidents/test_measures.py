@@ -57,6 +57,10 @@ def test_a_promise_is_kept_by_the_system_that_gives_it_and_broken_by_a_slower_on
     assert breaks(bounds, seen(2.0, seed=5))
     assert not keeps(bounds, seen(2.0, seed=5))
     assert breaks(bounds, seen(seed=5, failed=60))
+    # Whoever leaves without the fault too is no sign of it.
+    assert not breaks(bounds, seen(seed=5, failed=60), usual=seen(failed=60))
+    assert breaks(bounds, seen(seed=5, failed=150), usual=seen(failed=60))
+    assert not breaks(bounds, seen(2.0, seed=5), seen(seed=5)), "documents have no reader that waits"
     assert not keeps(bounds, seen(seed=5, stalled=40))
 
 

@@ -69,7 +69,8 @@ def first_of_several(cause: Cause, observed: Observed) -> Finding | None:
         "request of each shape that will come (short and long prompts, each batch size, grammar, image), and leave the "
         "first request out of every benchmark. Keep the compile cache between starts.",
         price="The start takes longer by what the first request takes now.",
-        verify="tailrace bench URL --concurrency 1 --requests 20  # twice after a start: only the first run is slow",
+        verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20  "
+        "# twice after a start: only the first run is slow",
         missing=[
             "a log or a stack dump of the first request: whether it compiles, reads weights or fills a cache",
             "whether it is slow again after a pause, or at the first use of a shape",

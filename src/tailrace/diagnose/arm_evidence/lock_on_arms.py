@@ -13,6 +13,7 @@ from tailrace.diagnose.arms.pairs import Point, sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding
+from tailrace.stats.correlation import correlation
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -62,7 +63,7 @@ def _linear(cause: Cause, observed: Observed, points: list[Point], name: str) ->
     if len({value.key for value in known}) > 1 or x[0] <= 0 or y[0] <= 0 or y[-1] - y[0] < GAINED_MS:
         return None
     step = (y[-1] / y[0]) / (x[-1] / x[0])
-    fit = float(np.corrcoef(x, y)[0, 1])
+    fit = correlation(x, y)
     if step < IN_STEP or fit < FIT:
         return None
     busy = worded(points[-1].arm, _CPU)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from tailrace.diagnose.arm_evidence.at_once import all_at_once
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import ANY, CENTRAL, TAIL_FIRST, condition, figure, number_stated, per_request
@@ -263,6 +265,8 @@ def _queued(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> Findi
         ttft = figure(arm, "ttft", stats=(stat,)) or (
             figure(arm, "e2e", stats=(stat,)) if figure(arm, "ttft", stats=ANY) is None else None
         )
+        if queue is not None and ttft is None and figure(arm, "ttft", "e2e", stats=ANY) is None:
+            ttft = _queue_and_work(arm, queue)
         if queue is None or ttft is None or ttft.value <= 0:
             continue
         share = queue.value / ttft.value
@@ -310,17 +314,26 @@ def _queued(cause: Cause, observed: Observed, arm: Arm, ruling: Ruling) -> Findi
     return None
 
 
+def _queue_and_work(arm: Arm, queue: Quoted) -> Quoted | None:
+    """Of a server that tells both parts (TGI: queue_time, inference_time), the whole of a request."""
+    work = figure(arm, "compute", stats=(queue.stat,))
+    if work is None or work.unit != queue.unit:
+        return None
+    return msgspec.structs.replace(work, quantity="e2e", value=queue.value + work.value, label="queue + inference")
+
+
 def _plateau(cause: Cause, observed: Observed, ruling: Ruling) -> Finding | None:
     """A sweep over what is asked for: throughput no longer rises with it, and the first token waits."""
     for axis in (r"\bconcurrency\b|in flight|\busers\b|\bclients\b", r"offered rps|request rate|\brate\b|\bqps\b"):
-        points = sweep(observed, axis, lambda arm: figure(arm, "ttft", stats=ANY) is not None)
+        points = sweep(observed, axis, lambda arm: figure(arm, "ttft", "e2e", stats=ANY) is not None)
         rates = [figure(point.arm, "req_s", "output_tok_s", "total_tok_s") for point in points]
         if len(points) < 3 or any(item is None for item in rates) or len({r.quantity for r in rates if r}) > 1:
             continue
         first, last, before = points[0], points[-1], points[-2]
         made = [item.value for item in rates if item is not None]
-        late, earlier = (figure(point.arm, "ttft", stats=("p50", "mean", "p99", "")) for point in (last, before))
-        soon = figure(first.arm, "ttft", stats=("p50", "mean", "p99", ""))
+        late, earlier, soon = (
+            figure(point.arm, "ttft", "e2e", stats=("p50", "mean", "p99", "")) for point in (last, before, first)
+        )
         if late is None or earlier is None or soon is None or late.key != soon.key or late.key != earlier.key:
             continue
         flat = made[-1] < made[-2] * (1 + FLAT * (last.x / before.x - 1)) and last.x >= OVERLOAD * before.x

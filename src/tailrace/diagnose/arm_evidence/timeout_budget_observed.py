@@ -9,7 +9,7 @@ import numpy as np
 
 from tailrace.diagnose.arms.asked import TAIL_FIRST, figure, per_request, told
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number
-from tailrace.diagnose.observed import Arm, Observed, Setting
+from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 from tailrace.diagnose.observed.vocabulary import in_unit
 from tailrace.model.finding import Evidence, Finding
 
@@ -40,7 +40,7 @@ def timeout_budget_observed(cause: Cause, observed: Observed) -> Finding | None:
     tokens = _tokens(observed)
     pace = _pace(observed)
     if timeout is None:
-        return None
+        return _in_rows(cause, observed)
     seconds, timer = timeout
     if tokens is None or pace is None:
         return _incomplete(cause, observed, seconds, timer, tokens, pace)
@@ -84,6 +84,60 @@ def timeout_budget_observed(cause: Cause, observed: Observed) -> Finding | None:
             f"{fits:.0%} of {len(ages)} aborts lie at the timeout" if fits is not None else "ages of the aborts unknown"
         ],
     )
+
+
+_PER_STREAM: Final = re.compile(r"stream|user|request", re.IGNORECASE)
+_GONE: Final = re.compile(r"abort|cancel|timed? ?out (?:%|share)|fail", re.IGNORECASE)
+
+
+def _is_timer(value: Quoted) -> bool:
+    client = _TIMEOUT.search(value.label) is not None and _NOT_CLIENT.search(value.label) is None
+    return client and value.unit in {"s", "ms"}
+
+
+def _in_rows(cause: Cause, observed: Observed) -> Finding | None:
+    """Rows that tell timeout, length and speed of a stream: those that cannot end in time, and that do not."""
+    for arm in observed.arms:
+        timer = next((v for v in arm.values.values() if _is_timer(v)), None)
+        tokens, speed = figure(arm, "output_tokens"), figure(arm, "decode_tok_s", "output_tok_s")
+        gap = figure(arm, "tpot", "itl")
+        each = gap.value if gap is not None and gap.unit == "ms" else None
+        if each is None and speed is not None and speed.value > 0 and _PER_STREAM.search(speed.label):
+            each = 1000.0 / speed.value
+        if timer is None or tokens is None or each is None:
+            continue
+        seconds = timer.value if timer.unit == "s" else timer.value / 1e3
+        needed = tokens.value * each / 1e3
+        if needed <= seconds:
+            continue
+        gone = next((v for v in arm.values.values() if _GONE.search(v.label) and v is not timer), None)
+        pace = gap if gap is not None else speed
+        return cause.finding(
+            statement=f"{arm.name}: an answer of {number(tokens.value)} tokens takes {number(needed)} s at "
+            f"{number(each, 'ms')} a token, and the client gives up after {number(seconds)} s.",
+            evidence=[evidence_of(arm, item) for item in (timer, tokens, pace, gone) if item is not None]
+            + [
+                Evidence(
+                    f"needed: {number(needed)} s; given: {number(seconds)} s",
+                    "computed",
+                    "needed_s",
+                    round(needed, 2),
+                    "s",
+                )
+            ],
+            explains_ms=None,
+            relation=f"{number(tokens.value)} tokens x {number(each, 'ms')} = {number(needed)} s > {number(seconds)} s",
+            n=1,
+            advice=f"Set the timeout from the token budget (at least {number(1.2 * needed)} s here), stream and time "
+            "the gap between tokens instead of the whole, or cap the answer at "
+            f"{max(int(seconds * 1e3 / each), 1)} tokens.",
+            price="A longer timeout holds a connection and a place in the batch longer; a cap cuts answers.",
+            verify=f"tailrace bench http://localhost:8000 --rate 1 --output-tokens {int(tokens.value)} --duration 60 "
+            "--out after.run",
+            missing=[] if gone is not None else ["how many requests the client gave up, and at which age"],
+            disproof_checked=[f"{gone.label} {gone.value:g}"] if gone is not None else [],
+        )
+    return None
 
 
 def _incomplete(

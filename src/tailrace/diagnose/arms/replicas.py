@@ -19,7 +19,10 @@ _REPLICA: Final = re.compile(
     r"(?:[ _#-]*[\w.:-]+)?$",
     re.IGNORECASE,
 )
-_LABELS: Final = ("engine", "replica", "instance", "pod", "worker", "rank", "dp_rank", "backend", "node", "server")
+_LABELS: Final = (
+    *("engine", "replica", "instance", "pod", "worker", "rank", "dp_rank", "backend", "node", "server"),
+    *("worker_id", "worker_addr", "worker_url", "addr", "address"),
+)
 _OF_REPLICAS: Final = re.compile(
     r"(?:running|waiting|queued|in.?flight|requests|tokens|load|queue)\w*[ _](?:per|by|of|on|each)[ _](?:the )?"
     r"(?:dp )?(?:rank|replica|worker|engine|pod|instance|node|gpu|backend|server)s?"

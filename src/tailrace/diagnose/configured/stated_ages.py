@@ -81,7 +81,7 @@ def _found(cause: Cause, observed: Observed, item: Setting, ages: np.ndarray, ne
         advice="Set the idle timer of that hop above the longest silence (p99 TTFT, tool calls), or send SSE comments "
         "(`: heartbeat`) while nothing is said; stop retrying these requests meanwhile.",
         price="A longer timer keeps dead connections longer; heartbeats cost a few bytes a second.",
-        verify=f"tailrace bench http://GATEWAY --requests 1  # quiet for {seconds:.0f} s, it must live on",
+        verify=f"tailrace bench http://localhost:8080 --requests 1  # quiet for {seconds:.0f} s, it must live on",
         missing=missing,
         disproof_checked=[f"the ages do not spread: {low:.4g} to {high:.4g} s"],
     )

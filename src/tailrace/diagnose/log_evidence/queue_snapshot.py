@@ -100,7 +100,7 @@ def queue_in_snapshot(cause: Cause, observed: Observed) -> Finding | None:
         + "What cannot be served in time is shed at the gateway (a queued limit and 429); a longer timeout only hides "
         "the queue.",
         price="TPOT rises with the batch; refused requests must be tried again by their clients.",
-        verify="tailrace bench URL --sweep rate=1,2,4,8 --duration 30",
+        verify="tailrace bench http://localhost:8000 --sweep rate=1,2,4,8 --duration 30",
         missing=[
             f"the log of the whole slow window: {n} line{'s' if n > 1 else ''} may show a burst",
             "how many requests came and how many were served",

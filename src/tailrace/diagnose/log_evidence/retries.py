@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["retries_in_access"]
 
+MOST_ATTEMPTS: Final = 1e6
+"""Nobody tries one request more often: what says so is no count of attempts."""
 LEAST: Final = 10
 
 
@@ -29,6 +31,7 @@ def retries_in_access(cause: Cause, observed: Observed) -> Finding | None:
         return None
     rows = max(tables, key=len)
     attempts, count = np.nan_to_num(rows.numbers("attempts"), nan=1.0), rows.counts()
+    attempts = np.where(attempts > MOST_ATTEMPTS, 1.0, attempts)
     status = rows.numbers("status")
     requests, tries = float(count.sum()), float((attempts * count).sum())
     ratio = tries / requests if requests else 0.0

@@ -126,8 +126,9 @@ class Observed(msgspec.Struct, kw_only=True, eq=False):
         return [item for item in self.rows if item.kind == kind]
 
 
-_LARGEST: Final = 1e100
-"""No quantity is larger; squares of what is kept stay finite. NaN, which is a hole, is not larger either."""
+_LARGEST: Final = 1e150
+"""A larger value has an infinite square, and no spread nor product is known of it: it is as good as infinite itself.
+NaN, which is a hole, is not larger either."""
 
 
 def _finite(body: Observed) -> Observed:

@@ -15,6 +15,7 @@ from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS
 from tailrace.diagnose.readers.logs.log import LOG
 from tailrace.diagnose.readers.nginx_conf import NGINX_CONF
 from tailrace.diagnose.readers.nvidia_smi_q import NVIDIA_SMI_DMON, NVIDIA_SMI_Q
+from tailrace.diagnose.readers.nvidia_smi_table import NVIDIA_SMI_TABLE
 from tailrace.diagnose.readers.otlp_traces import OTLP_TRACES
 from tailrace.diagnose.readers.pyspy import PYSPY
 from tailrace.diagnose.readers.pyspy_top import PYSPY_TOP
@@ -24,6 +25,7 @@ from tailrace.diagnose.readers.response_headers import RESPONSE_HEADERS
 from tailrace.diagnose.readers.speech_events import SPEECH_EVENTS
 from tailrace.diagnose.readers.text import TEXT
 from tailrace.diagnose.readers.timeseries import TIMESERIES
+from tailrace.diagnose.readers.trtllm_stats import TRTLLM_STATS
 from tailrace.diagnose.readers.voice_payload import VOICE_PAYLOAD
 from tailrace.diagnose.readers.whisper_streaming import WHISPER_STREAMING
 
@@ -33,10 +35,12 @@ FORMATS: Final[tuple[Format, ...]] = (
     CPU_STAT,
     NVIDIA_SMI_Q,
     NVIDIA_SMI_DMON,
+    NVIDIA_SMI_TABLE,
     PYSPY,
     PYSPY_TOP,
     WHISPER_STREAMING,
     OTLP_TRACES,
+    TRTLLM_STATS,
     SPEECH_EVENTS,
     VOICE_PAYLOAD,
     CHUNKS,

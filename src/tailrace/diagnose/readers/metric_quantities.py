@@ -68,7 +68,7 @@ _FRONTS: Final = ("dynamo_",)
 _IDENTITY: Final = (
     *("instance", "replica", "pod", "pod_name", "kubernetes_pod_name", "exported_instance", "worker", "worker_id"),
     *("server", "target", "node", "host", "hostname", "container", "backend", "upstream", "dp_rank", "engine", "gpu"),
-    *("gpu_uuid", "UUID", "model", "namespace_pod", "exported_pod"),
+    *("gpu_uuid", "UUID", "model", "namespace_pod", "exported_pod", "worker_addr", "worker_url", "addr", "address"),
 )
 """Labels that say whose a series is. Series that differ in others only (the model's name, a reason) are added up."""
 

@@ -83,15 +83,25 @@ _BY_WORD: Final[dict[str, str]] = {
     word: name for name, words in reversed(tuple(_SYNONYMS.items())) for word in words.split()
 }
 _ARRIVALS: Final = frozenset({"arrival", "arrived", "arrival_time", "t_arrival"})
+_HOLDERS: Final = frozenset(
+    {
+        *("timings", "timing", "times", "timestamps", "stamps", "latency", "latencies", "metrics", "stats"),
+        *("request", "response", "usage", "tokens"),
+    }
+)
+"""Objects inside a request's object whose own name says nothing: `timings.first_token`, `usage.completion_tokens`."""
 _ALONE: Final = _ARRIVALS | {"received", "received_at", "timestamp", "ts", "t", "time"}
 """The send where nothing else is; where there is a send, an arrival is the intended time, the rest keep their names."""
 _NOT_OURS: Final = frozenset(
     {
         *("method", "uri", "path", "url", "user_agent", "response_flags", "upstream_status"),
         *("t_recv", "utt_id", "speech_id", "level", "logger", "msg"),
+        *("span", "span_name", "span_id", "operation"),
     }
 )
 """Columns of access logs and of speech events: tables of their own."""
+_ASKED_FOR: Final = ("max_tokens", "max_new_tokens", "max_completion_tokens", "min_tokens")
+"""What a request asks for is no statistic."""
 _STATISTICS: Final = frozenset({"mean", "avg", "median", "p50", "p90", "p95", "p99", "p999", "max", "min", "std"})
 
 
@@ -100,6 +110,9 @@ def column_of(name: str) -> str:
     base = (
         heading(name).name.replace("stage_ms_", "stage_").replace("stages_", "stage_").replace("stages_ms_", "stage_")
     )
+    outer, point, inner = name.partition(".")
+    if base not in _BY_WORD and point and outer.lower() in _HOLDERS:
+        return _BY_WORD.get(heading(inner).name, "")
     return _BY_WORD.get(base, "")
 
 
@@ -142,7 +155,7 @@ def looks_like_requests(headings: Iterable[str]) -> bool:
     names = list(headings)
     if len(names) < 2:
         return False
-    words = {heading(name).name for name in names}
+    words = {heading(name).name for name in names if not heading(name).name.endswith(_ASKED_FOR)}
     if words & _NOT_OURS or any(_STATISTICS & set(word.split("_")) for word in words):
         return False
     ours = set(canonical(names).values())

@@ -23,7 +23,7 @@ _BRACKETS: Final = re.compile(r"[(\[]([^)\]]*)[)\]]")
 
 def plain_shape(grid: Grid) -> Grid:
     """The same table with one row of headings and one number a cell."""
-    return _parted(_one_heading(grid))
+    return _parted(_parted_rows(_one_heading(grid)))
 
 
 # -- headings over two rows
@@ -73,6 +73,23 @@ def _parted(grid: Grid) -> Grid:
         [part for cell, parts in zip(row, widths, strict=True) for part in _cut(cell, len(parts))] for row in grid.rows
     ]
     return msgspec.structs.replace(grid, header=[name for parts in widths for name in parts], rows=rows)
+
+
+def _parted_rows(grid: Grid) -> Grid:
+    """The same where metrics are rows: `TTFT p50 / p99 (ms) | 120 / 900 | 118 / 890` is a row for each part."""
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    for row, line in zip(grid.rows, grid.lines, strict=True):
+        flipped = msgspec.structs.replace(grid, header=[row[0]], rows=[[cell] for cell in row[1:]], lines=[])
+        parts = _parts_of(flipped, 0) if "/" in row[0] else []
+        if len(parts) < 2:
+            rows.append(row)
+            lines.append(line)
+            continue
+        cells = [_cut(cell, len(parts)) for cell in row[1:]]
+        rows += [[name, *(cell[place] for cell in cells)] for place, name in enumerate(parts)]
+        lines += [line] * len(parts)
+    return grid if len(rows) == len(grid.rows) else msgspec.structs.replace(grid, rows=rows, lines=lines)
 
 
 def _parts_of(grid: Grid, place: int) -> list[str]:

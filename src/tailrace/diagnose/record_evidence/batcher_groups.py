@@ -33,6 +33,8 @@ NARROW: Final = 0.12
 NARROW_MS: Final = 6.0
 SHARE: Final = 0.6
 LONGER: Final = 0.1
+OF_WAY: Final = 0.5
+"""A round trip to the engine of so much of the window explains the waits as well."""
 
 
 def batcher_in_groups(cause: Cause, evidence: EvidenceSet) -> Finding | None:
@@ -73,6 +75,9 @@ def batcher_in_groups(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     if not cause.carries(evidence, explains):
         return None
     together = float(np.mean(sizes))
+    # What is inferred beyond the engine's own word holds the way to it too.
+    way = window.done.ms("upstream_rtt")
+    rivals = ["GW_NETWORK"] if float(np.nanmedian(way) if not np.isnan(way).all() else 0.0) >= OF_WAY * size else []
     return cause.finding(
         statement=f"A batcher waits: requests leave the engine's queue in groups ({together:.1f} on average), and "
         f"{share:.0%} of the {waited.size} groups leave it {size:.0f} ms after their first request came.",
@@ -100,6 +105,7 @@ def batcher_in_groups(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         advice=ADVICE,
         price=PRICE,
         verify=evidence.verify_command,
+        rivals=rivals,
         disproof_checked=[f"{longer:.1%} wait longer than the window, whatever the load"],
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 from tailrace.analyze.labels import among, codes_of
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.stream_bursts import StreamBursts, stream_bursts
+from tailrace.diagnose.stream_bursts import StreamBursts, stream_bursts, summary_bursts
 from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["buffering_in_timelines", "bursty_path"]
@@ -23,12 +23,20 @@ SMALL_EVENTS: Final = 8.0
 SMALL_MS: Final = 60.0
 """Bursts that are as small and as quick as this are made by a timer, not by a buffer."""
 SILENT_MS: Final = 25.0
+OWN: Final = 0.5
+LOOKED: Final = 2
+LOSSY: Final = 0.3
 
 
 def bursty_path(evidence: EvidenceSet) -> tuple[str, StreamBursts] | None:
-    """(name of the path, its streams) where most streams of a backend, or of all, come in bursts or at once."""
+    """(name of the path, its streams) where most streams of a backend, or of all, come in bursts or at once.
+
+    By the timelines; where fewer were kept, by the gaps that every record sums up.
+    """
     window = evidence.now
     every = stream_bursts(window)
+    if every.rows.size < LEAST:
+        every = summary_bursts(window)
     labels = window.done.column("backend")
     _, names = codes_of(labels)
     for name in ["", *(name for name in names if name)]:
@@ -52,6 +60,8 @@ def buffering_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | Non
     whole = float(streams.at_once.mean())
     between = float(np.median(silent)) if silent.size else float("nan")
     if max(events, first) < MIN_EVENTS or (events < SMALL_EVENTS and between < SMALL_MS) or between < SILENT_MS:
+        return None
+    if _own(evidence, streams, between) or _sent_again(evidence, streams):
         return None
     pace, source = _pace(evidence, streams, between, events)
     if pace is None:
@@ -82,20 +92,20 @@ def buffering_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | Non
             Evidence(
                 f"{share:.0%} of {streams.rows.size} streams{where} come in bursts, fast and slow ones alike; "
                 f"{whole:.0%} come whole, at one instant",
-                "timeline",
+                streams.source,
                 "bursty_share",
                 round(share, 4),
             ),
             Evidence(
                 f"{max(events, first):.0f} events at one instant (median)"
                 + (f", nothing for {between:.0f} ms between" if silent.size else ""),
-                "timeline",
+                streams.source,
                 "burst_events",
                 round(max(events, first), 1),
             ),
             Evidence(
                 f"at {pace:.1f} ms a token the first one waits {held:.0f} ms for the others of its burst",
-                source or "timeline (burst period / events)",
+                source or f"{streams.source} (burst period / events)",
                 "held_ms",
                 round(held, 1),
                 "ms",
@@ -139,12 +149,28 @@ def buffering_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | Non
     )
 
 
+def _own(evidence: EvidenceSet, streams: StreamBursts, between: float) -> bool:
+    """Whether the gateway's own loop stood still for as long as nothing came: then it made the bursts itself."""
+    lag = evidence.now.done.ms("loop_lag")[streams.rows[streams.bursty]]
+    lag = lag[~np.isnan(lag)]
+    return lag.size > 0 and not np.isnan(between) and float(np.median(lag)) >= OWN * between
+
+
+def _sent_again(evidence: EvidenceSet, streams: StreamBursts) -> bool:
+    """Whether segments were lost on many of the connections that were looked at: what comes after a lost one waits for
+    it, and makes the same bursts.
+    """
+    again = evidence.now.done.column("upstream_retransmits")[streams.rows[streams.bursty]]
+    again = again[~np.isnan(again)]
+    return again.size >= LOOKED and float((again > 0).mean()) >= LOSSY
+
+
 def _pace(evidence: EvidenceSet, streams: StreamBursts, between: float, events: float) -> tuple[float | None, str]:
     """(ms a token that the engine needs, where that is known from): its own decode time, the bursts' own period, the
     window from before.
     """
     if events >= 2.0 and not np.isnan(between):
-        return between / events, "timeline (burst period / events)"
+        return between / events, f"{streams.source} (burst period / events)"
     window = evidence.now
     rows = streams.rows[streams.bursty]
     tokens, ttft = window.done.column("output_tokens")[rows], window.done.ms("ttft")[rows]

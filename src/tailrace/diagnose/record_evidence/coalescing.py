@@ -18,6 +18,8 @@ __all__ = ["coalesced_in_records"]
 Floats = NDArray[np.float64]
 GROUPED: Final = 1.5
 """Tokens an event."""
+SPECULATED: Final = 8.0
+"""Tokens an event: no engine accepts more in one step of speculation, as it is deployed (two to five drafted)."""
 LEAST: Final = 20
 LEAST_MS: Final = 15.0
 EVEN: Final = 0.25
@@ -58,8 +60,10 @@ def _groups(cause: Cause, evidence: EvidenceSet) -> Finding | None:
             return None
         pace = [float(np.nanmedian(side.done.ms("tpot"))) for side in (before, window)]
         checked.append(f"tokens an event {old:.1f} before; TPOT {pace[0]:.1f} -> {pace[1]:.1f} ms")
-    else:
+    elif group < SPECULATED:
         missing.append("the same through the direct path, or before: an engine that speculates groups its tokens too")
+    else:
+        checked.append(f"{group:.1f} tokens an event are more than an engine's speculation accepts in a step")
     added = timer
     share = float((np.abs(gap[known] - timer) <= 0.15 * timer).mean())
     if added < 50.0 and not _matters(evidence, added):

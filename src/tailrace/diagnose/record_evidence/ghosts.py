@@ -23,6 +23,7 @@ FOLLOWS: Final = 0.4
 LEAVE: Final = 0.1
 SURPLUS: Final = 0.2
 SOME: Final = 0.2
+AS_MANY: Final = (0.5, 2.0)
 CERTAIN: Final = 4.0
 """Where a fifth of what the engine runs is nobody's, a weaker correlation that chance does not give is enough."""
 
@@ -35,6 +36,13 @@ class _Ghosts(NamedTuple):
     share: float
     """Of what the engine runs."""
     n: int
+    expected: float
+    """Cancelled requests that would still run if nothing ended them, mean at the same moments."""
+
+    @property
+    def as_many(self) -> bool:
+        """Whether there are about as many of them as the cancelled ones would be."""
+        return AS_MANY[0] <= self.mean / max(self.expected, 1e-9) <= AS_MANY[1]
 
 
 def cancelled_still_runs(cause: Cause, evidence: EvidenceSet) -> Finding | None:
@@ -97,7 +105,7 @@ def _by_ghosts(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         return None
     many = found.share >= SURPLUS and found.correlation >= max(SOME, CERTAIN / found.n**0.5)
     follows = found.correlation >= FOLLOWS or many
-    if not follows and not _new(evidence, found):
+    if not follows and not _new(evidence, found) and not _as_many(evidence, found):
         return None
     return _found(
         cause,
@@ -112,6 +120,13 @@ def _by_ghosts(cause: Cause, evidence: EvidenceSet) -> Finding | None:
                 "record:running_at_admission, record:start, record:e2e_ns",
                 "ghosts",
                 round(found.mean, 2),
+            ),
+            Evidence(
+                f"if nothing ended them, {found.expected:.1f} of the cancelled requests would still run (mean at the "
+                "same moments)",
+                "record:max_tokens, record:output_tokens, record:tpot_ns",
+                "expected",
+                round(found.expected, 2),
             ),
             Evidence(
                 f"that surplus goes with what the cancelled requests would still have had to do (rank correlation "
@@ -181,6 +196,14 @@ def _new(evidence: EvidenceSet, found: _Ghosts) -> bool:
     return leave >= LEAVE and old is not None and old.mean < GHOSTS
 
 
+def _as_many(evidence: EvidenceSet, found: _Ghosts) -> bool:
+    """Whether many clients leave and the engine holds about as many too many as those would still be: a gauge that is
+    read every few seconds follows no single cancel.
+    """
+    leave = cancels(evidence.now).rows.size / max(len(evidence.now.every), 1)
+    return leave >= LEAVE and found.share >= SURPLUS and found.as_many
+
+
 def _ghosts(window: Window) -> _Ghosts | None:
     every = window.every
     known = account(window)
@@ -204,5 +227,9 @@ def _ghosts(window: Window) -> _Ghosts | None:
     expected = InFlight.of(over, over + left * float(np.median(pace)) * 1e6).at(known.sent[rows])
     total = float(seen[rows].mean())
     return _Ghosts(
-        float(surplus.mean()), spearman(surplus, expected), float(surplus.mean()) / max(total, 1e-9), int(rows.size)
+        float(surplus.mean()),
+        spearman(surplus, expected),
+        float(surplus.mean()) / max(total, 1e-9),
+        int(rows.size),
+        float(expected.mean()),
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import CARRIES_SHARE, Cause
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.record_evidence.options import sequences
@@ -16,6 +17,8 @@ from tailrace.model.finding import Evidence, Finding
 
 __all__ = ["heavier_mix"]
 
+Floats = NDArray[np.float64]
+
 HEAVIER: Final = 1.12
 CERTAIN: Final = 2.5
 """Standard errors; chance alone reaches them in one of 160 windows, and seldom makes anybody slower then."""
@@ -23,6 +26,7 @@ LONGER: Final = 4.0
 """A prompt of so many times the median of before is a long one ..."""
 MORE_LONG: Final = 1.5
 """... and so many times their share is another mix, however little it moves the mean."""
+SAME_CACHED: Final = 0.9
 RATE: Final = 1.15
 PACE: Final = 0.12
 GREW: Final = 0.08
@@ -57,14 +61,14 @@ def heavier_mix(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         return None
     most = max(sides, key=lambda side: side.ratio)
     rates = [side.rate for side in (before, window)]
-    if rates[1] > RATE * rates[0]:
-        return None
+    if rates[1] > max(RATE, most.ratio) * rates[0]:
+        return None  # more requests came, and that adds more work than what each of them brings
     pace = equal_pace(before, window, "decode")
     if pace is not None and pace.change > PACE and pace.low > 0:
         return None  # the engine is slower for the same work: the traffic is not all
     ends = {metric: p95_of_both(before, window, metric) for metric in ("ttft", "e2e")}
     metric, (a, b) = max(ends.items(), key=lambda item: item[1][1] / item[1][0])
-    if b < (1.0 + GREW) * a:
+    if b < (1.0 + GREW) * a or b - a < CARRIES_SHARE * window.tail_lost_ms:
         return None
     name = {"ttft": "TTFT", "e2e": "E2E"}[metric]
     return cause.finding(
@@ -117,15 +121,46 @@ def _sides(before: Window, window: Window) -> list[_Side]:
         a, b = a[~np.isnan(a)], b[~np.isnan(b)]
         if min(a.size, b.size) < LEAST or float(a.mean()) <= 0:
             continue
-        error = float(np.hypot(a.std() / a.size**0.5, b.std() / b.size**0.5))
-        z = float(b.mean() - a.mean()) / max(error, 1e-9)
-        out.append(_Side(what, field, float(a.mean()), float(b.mean()), z, int(a.size), int(b.size)))
-    share = _long_share(before, window)
-    return out if share is None else [*out, share]
+        out.append(_mean(what, field, a, b))
+    computed = _computed(before, window)
+    shares = [_long_share((before.tokens, window.tokens), "prompt_tokens")]
+    if computed is not None:
+        out.append(_mean("computed prompt tokens", "prompt_tokens, record:cached_tokens", *computed))
+        shares.append(_long_share(computed, "prompt_tokens, record:cached_tokens"))
+    return [*out, *(share for share in shares if share is not None)]
 
 
-def _long_share(before: Window, window: Window) -> _Side | None:
-    a, b = (side.tokens[~np.isnan(side.tokens)] for side in (before, window))
+def _mean(what: str, unit: str, a: Floats, b: Floats) -> _Side:
+    error = float(np.hypot(a.std() / a.size**0.5, b.std() / b.size**0.5))
+    return _Side(
+        what,
+        unit,
+        float(a.mean()),
+        float(b.mean()),
+        float(b.mean() - a.mean()) / max(error, 1e-9),
+        int(a.size),
+        int(b.size),
+    )
+
+
+def _computed(before: Window, window: Window) -> tuple[Floats, Floats] | None:
+    """Prompt tokens that the engine had to compute, where it says what it had cached and that did not become less: a
+    long beginning that everybody shares hides in the whole length how much longer the rest has become.
+    """
+    sides = []
+    cached = []
+    for side in (before, window):
+        known = ~np.isnan(side.tokens) & ~np.isnan(side.done.column("cached_tokens"))
+        if known.sum() < max(LEAST, 0.5 * side.n):
+            return None
+        held = np.minimum(side.done.column("cached_tokens")[known], side.tokens[known])
+        cached.append(float(held.mean()))
+        sides.append(np.maximum(side.tokens[known] - held, 1.0))
+    return (sides[0], sides[1]) if cached[1] >= SAME_CACHED * cached[0] > 0 else None
+
+
+def _long_share(tokens: tuple[Floats, Floats], unit: str) -> _Side | None:
+    a, b = (side[~np.isnan(side)] for side in tokens)
     if min(a.size, b.size) < LEAST:
         return None
     bound = LONGER * float(np.median(a))
@@ -135,4 +170,4 @@ def _long_share(before: Window, window: Window) -> _Side | None:
     if q < MORE_LONG * p or q * b.size < 10:
         return None
     name = f"long prompts (from {bound:,.0f} tokens) in 100 requests"
-    return _Side(name, "prompt_tokens", 100 * p, 100 * q, (q - p) / max(error, 1e-9), int(a.size), int(b.size))
+    return _Side(name, unit, 100 * p, 100 * q, (q - p) / max(error, 1e-9), int(a.size), int(b.size))

@@ -10,6 +10,7 @@ import numpy as np
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.engine_counts import intervals_of
 from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.late import makes_late
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.reuse import LEAST, Reuse, reuse
 from tailrace.model.finding import Evidence, Finding
@@ -97,8 +98,10 @@ def _found(
     load = float(missed.sum()) / max(float(tokens.sum()), 1.0)
     own = np.where(np.isnan(prefill), missed * each, np.minimum(share, 1.0) * np.nan_to_num(prefill, nan=0.0))
     queue = (window.lost.engine_queue + window.lost.first_token) * load
-    explains = window.explain(cause.code, np.minimum(own + queue, ttft))
-    if not cause.carries(evidence, explains):
+    values = np.minimum(own + queue, ttft)
+    explains = window.explain(cause.code, values)
+    # Prefills that became longer stop the streams too, and those stops make the tail: what was promised is what counts.
+    if not cause.carries(evidence, explains) and not makes_late(evidence, "ttft", values):
         return None
     missing, rivals, checked = [], [], []
     if old is None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.equal_work import sequences_of
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window, p95_of_both, tail_of
 from tailrace.model.finding import Evidence, Finding
@@ -24,9 +25,7 @@ _FELT: Final = {"TTFT": "ttft", "TPOT": "tpot", "E2E": "e2e"}
 
 def sequences(window: Window) -> Floats:
     """By row of `done`: sequences that the engine decodes for it, the largest of n, best_of and beams."""
-    done = window.done
-    out: Floats = np.maximum.reduce([done.column(name).astype(np.float64) for name in ("n", "best_of", "beam")])
-    return np.maximum(out, 1.0)
+    return sequences_of(window.done)
 
 
 def options_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:

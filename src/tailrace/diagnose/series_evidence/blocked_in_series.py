@@ -12,6 +12,7 @@ from tailrace.diagnose.observed import Event, Observed, Series
 from tailrace.diagnose.series_evidence.jit_in_stacks import taken_in_the_stall
 from tailrace.diagnose.series_evidence.shared_gaps import SharedGaps, at_times, beat_of, shared_gaps
 from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
+from tailrace.stats.correlation import correlation
 
 __all__ = ["blocked_in_series"]
 
@@ -98,7 +99,7 @@ def _beside(observed: Observed, lag: _Lag) -> tuple[str, float, Series] | None:
         known = np.isfinite(values) & np.isfinite(lag.series.values)
         if known.sum() < 5 or np.ptp(values[known]) == 0 or np.ptp(lag.series.values[known]) == 0:
             continue
-        found = float(np.corrcoef(values[known], lag.series.values[known])[0, 1])
+        found = correlation(values[known], lag.series.values[known])
         if found >= ALONG and (best is None or found > best[1]):
             best = series.name, found, series
     return best

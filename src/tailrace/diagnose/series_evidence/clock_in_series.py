@@ -14,6 +14,7 @@ from tailrace.diagnose.commands import CLOCK_OVER_TIME
 from tailrace.diagnose.observed import Arm, Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import at_times
 from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.stats.correlation import correlation
 
 __all__ = ["clock_in_series"]
 
@@ -166,7 +167,7 @@ def _fits(fall: _Fall, observed: Observed, *, heat: bool) -> bool:
         return True
     if known.sum() < 4 or np.ptp(seen[known]) < 8 or float(np.nanmax(seen)) < 75:
         return False
-    return float(np.corrcoef(seen[known], fall.clock.values[known])[0, 1]) <= -0.8
+    return correlation(seen[known], fall.clock.values[known]) <= -0.8
 
 
 def _held_at_heat(observed: Observed, fall: _Fall, seen: NDArray[np.float64], low: Mask) -> bool:

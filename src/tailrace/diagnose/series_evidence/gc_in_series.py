@@ -11,6 +11,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import SharedGaps, beat_of, shared_gaps
 from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.stats.correlation import straight_line
 
 __all__ = ["ADVICE", "PRICE", "VERIFY", "gc_in_series"]
 
@@ -251,9 +252,7 @@ def _straight(series: Series, hour: float) -> _Line | None:
     at, values = series.at[known] / hour, series.values[known]
     if at.size < 3 or float(np.ptp(at)) <= 0 or float(values.max()) < 100.0:
         return None
-    slope, base = np.polyfit(at, values, 1)
-    rest = values - (slope * at + base)
-    fit = 1.0 - float(rest.var()) / max(float(values.var()), 1e-12)
+    slope, fit = straight_line(at, values)
     if slope <= 0 or fit < SLOPE_FIT or values[-1] < 1.5 * values[0]:
         return None
     return _Line(float(slope), fit, (float(at[0]), float(values[0])), (float(at[-1]), float(values[-1])))

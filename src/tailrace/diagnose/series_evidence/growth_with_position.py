@@ -10,6 +10,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import at_times
 from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.stats.correlation import correlation, straight_line
 
 __all__ = ["growth_with_position"]
 
@@ -37,9 +38,7 @@ def _line(series: Series) -> tuple[float, float] | None:
     at, values = series.at[known], series.values[known]
     if at.size < LEAST or np.ptp(at) <= 0:
         return None
-    slope, base = np.polyfit(at / 1e3, values, 1)
-    rest = values - (slope * at / 1e3 + base)
-    fit = 1.0 - float(rest.var()) / max(float(values.var()), 1e-12)
+    slope, fit = straight_line(at / 1e3, values)
     third = max(at.size // 4, 1)
     grown = float(np.median(values[-third:])) / max(float(np.median(values[:third])), 1e-9)
     return (float(slope), fit) if slope > 0 and fit >= FIT and grown >= GROWTH else None
@@ -56,7 +55,7 @@ def _judged(cause: Cause, observed: Observed, series: Series, slope: float, fit:
         spread = float(np.nanstd(values)) / max(middle, 1e-9)
         if spread > CONSTANT:
             known = np.isfinite(values) & np.isfinite(series.values)
-            along = float(np.corrcoef(values[known], series.values[known])[0, 1]) if known.sum() > 2 else 0.0
+            along = correlation(values[known], series.values[known]) if known.sum() > 2 else 0.0
             if along > 0.7:
                 return None  # it grows with the batch
             missing.append(f"a run at a constant batch: running varies by {spread:.0%} here")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.observed import Arm, Observed, Series
 from tailrace.diagnose.observed.vocabulary import in_unit, unit_in_name
 from tailrace.diagnose.trend import Trend, trend
+from tailrace.stats.correlation import correlation
 
 __all__ = ["Growth", "growths"]
 
@@ -168,7 +169,7 @@ def _sessions(observed: Observed, series: Series, values: Floats) -> tuple[str, 
         most = float(count.max())
         if float(np.ptp(count)) == 0.0:
             return "constant", most
-        alike = float(np.corrcoef(count, seen)[0, 1]) if float(np.ptp(seen)) > 0 else 0.0
+        alike = correlation(count, seen)
         if alike >= _FOLLOWS and not _grows_within(series.at[known], seen, count):
             return "follows", most
         return "constant" if _grows_within(series.at[known], seen, count) else "unknown", most

@@ -10,6 +10,7 @@ import numpy as np
 
 from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.series_evidence.shared_gaps import at_times
+from tailrace.stats.correlation import correlation
 
 __all__ = ["Teeth", "redecode_in_series"]
 
@@ -57,7 +58,7 @@ def _teeth(age: Series, work: Series) -> Teeth | None:
         if known.sum() < LEAST or np.ptp(x[known]) <= 0:
             continue
         slope = float(np.polyfit(x[known], y[known], 1)[0]) / 1e3
-        straight = np.ptp(y[known]) > 0 and float(np.corrcoef(x[known], y[known])[0, 1]) >= FIT
+        straight = correlation(x[known], y[known]) >= FIT
         ends.append((float(y[known][0]), float(y[known][-1])))
         if slope > SLOPE and straight:
             slopes.append(slope)

@@ -20,7 +20,7 @@ from tailrace.model.thresholds import S
 from tailrace.simulate.incidents.fault import Fault
 from tailrace.simulate.incidents.faults import BY_KIND
 from tailrace.simulate.incidents.machine import ENGINE_PID, gpu_states, host_states
-from tailrace.simulate.incidents.measures import Bounds, breaks, differs, held, keeps, measure, objectives
+from tailrace.simulate.incidents.measures import Bounds, Measures, breaks, differs, held, keeps, measure, objectives
 from tailrace.simulate.incidents.setting import Setting, chance, draw_setting, pick, settled
 from tailrace.simulate.incidents.world import Seen, World
 from tailrace.simulate.incidents.writer import RecordWriter
@@ -33,6 +33,8 @@ _STEPS: Final = 4
 """How often a fault that nobody would notice is made stronger before another setting is drawn."""
 _SETTINGS: Final = 12
 _CALIBRATION: Final = 1500
+_LONGER: Final = 3
+"""Where windows are kept short, what is promised comes from one of so many times their length."""
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +112,7 @@ def _attempt(
         changed = fault.change(setting, strength, _generator(seeds[2]))
         seen = _run(changed, seeds[1])
         faulty = measure(seen.flows)
-        if differs(healthy, faulty) and _noticed(earlier, bounds, seen):
+        if differs(healthy, faulty) and _noticed(earlier, bounds, seen, healthy):
             shown = {"gpu": setting.gpu_signals, "host": setting.host_signals}.get(fault.signals, True)
             return _told(
                 kind=fault.kind,
@@ -132,10 +134,10 @@ def _attempt(
     return None
 
 
-def _noticed(earlier: Seen | None, bounds: Bounds, seen: Seen) -> bool:
+def _noticed(earlier: Seen | None, bounds: Bounds, seen: Seen, healthy: Measures) -> bool:
     """Whoever has only what production has would see it: it breaks a promise, or differs from the window before."""
     faulty = measure(seen.flows)
-    return breaks(bounds, faulty, measure(held(seen.flows))) or (
+    return breaks(bounds, faulty, measure(held(seen.flows)), usual=healthy) or (
         earlier is not None and differs(measure(earlier.flows), faulty)
     )
 
@@ -197,7 +199,7 @@ def _control(index: int, block: str, longest: int) -> Incident:
         setting = _healthy(rng, longest)
         with_e2e = chance(rng, 0.7)
         # A p99 of a few hundred requests is a guess: what is promised comes from a longer window.
-        longer = setting.with_traffic(n=max(setting.traffic.n, _CALIBRATION))
+        longer = setting.with_traffic(n=max(setting.traffic.n, min(_CALIBRATION, _LONGER * longest)))
         bounds = objectives(measure(_run(longer, seeds[2]).flows), setting.margin, with_e2e=with_e2e)
         seen = _run(setting, seeds[1])
         if keeps(bounds, measure(seen.flows)):

@@ -24,6 +24,7 @@ _STALL_FACTOR: Final = 10.0
 _GAP_MS: Final = 150.0
 """Gaps from which a reader sees that the text has stopped; see `SlowThresholds`."""
 _TOLERANCE: Final = 1.10
+_AS_USUAL: Final = 1.5
 _ALLOWED: Final = 0.01
 _LONG_FACTOR: Final = 4.0
 _ALPHA: Final = 0.01
@@ -110,16 +111,22 @@ def differs(healthy: Measures, faulty: Measures) -> bool:
     )
 
 
-def breaks(bounds: Bounds, seen: Measures, binding: Measures | None = None) -> bool:
+def breaks(bounds: Bounds, seen: Measures, binding: Measures | None = None, *, usual: Measures | None = None) -> bool:
     """Whether the window breaks an objective, stalls or fails more often than chance allows. `binding`: those of its
-    requests that an objective binds, where these are not all.
+    requests that an objective binds, where these are not all. `usual`: the same without the fault; stalls and failures
+    that are there anyway are no sign of it.
     """
     for name, wanted in bounds.items():
         values: Floats = getattr(seen if binding is None else binding, name)
         for p, bound in wanted.items():
             if _more(int((values > bound / MS).sum()), values.size, 1 - p):
                 return True
-    return _more(seen.stalled, seen.streams, _ALLOWED) or _more(seen.failed, seen.n, _ALLOWED)
+    stalls = fails = 0.0
+    if usual is not None:
+        stalls, fails = usual.stalled / max(usual.streams, 1), usual.failed / max(usual.n, 1)
+    return _more(seen.stalled, seen.streams, max(_ALLOWED, _AS_USUAL * stalls)) or _more(
+        seen.failed, seen.n, max(_ALLOWED, _AS_USUAL * fails)
+    )
 
 
 def keeps(bounds: Bounds, seen: Measures) -> bool:

@@ -7,11 +7,12 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.slowdown_on_arms import slowdown_on_arms
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.changed import changed_between
 from tailrace.diagnose.equal_work import equal_pace
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.expected_pace import equal_demand
+from tailrace.diagnose.log_evidence.pace_step import pace_step_in_served
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.slower_than_before import slower_than_before
 from tailrace.diagnose.window import Window
@@ -43,8 +44,8 @@ class DecodeSlowdown(Cause):
     only_with_before: ClassVar[bool] = True
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From tables and forms with both windows."""
-        return slowdown_on_arms(self, observed)
+        """From tables and forms with both windows; from an engine's log in which the pace steps up."""
+        return surest([slowdown_on_arms(self, observed), pace_step_in_served(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Pace at least a tenth slower at equal batch and length, of decoding or of the prefill as it is reported."""

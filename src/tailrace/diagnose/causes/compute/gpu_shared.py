@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from tailrace.diagnose.arm_evidence.gpu_shared_observed import gpu_shared_observed
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.equal_work import slower_parts
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.pace import compare_pace
 from tailrace.diagnose.record_evidence.slower_than_before import slower_than_before
+from tailrace.diagnose.series_evidence.strangers_on_devices import strangers_on_devices
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.model.gpu_state import GpuProcess, GpuState
 
@@ -45,8 +46,8 @@ class GpuShared(Cause):
         return ""
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From tables and forms."""
-        return gpu_shared_observed(self, observed)
+        """From tables and forms, or the processes that `nvidia-smi` lists."""
+        return surest([gpu_shared_observed(self, observed), strangers_on_devices(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A stranger was there for some of the time, and the requests of that time were slower."""

@@ -12,12 +12,13 @@ from tailrace.diagnose.cancels import cancels
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.symptoms import more_often_than
+from tailrace.diagnose.symptoms import FAILED_SHARE, more_often_than
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["CancelStorm"]
 
 SHARE: Final = 0.05
+MOST: Final = 0.8
 WORK: Final = 0.10
 SOME_WORK: Final = 0.02
 """Less is no storm's; from here to a tenth it is told as a suspicion, where requests that do not complete are what is
@@ -47,12 +48,15 @@ class CancelStorm(Cause):
         window = evidence.now
         gone = cancels(window)
         n = len(window.every)
-        if not gone.rows.size or not more_often_than(int(gone.rows.size), n, SHARE):
-            return None
-        share = gone.rows.size / n
-        if gone.work_share < SOME_WORK:
+        many = more_often_than(int(gone.rows.size), n, SHARE)
+        # Fewer are still what is wrong, where most of the requests that do not complete are theirs.
+        most = gone.rows.size > MOST * (n - window.n) and more_often_than(int(gone.rows.size), n, FAILED_SHARE)
+        share = gone.rows.size / max(n, 1)
+        if not (many or most) or gone.work_share < SOME_WORK:
             return None
         missing, rivals, rise = [], [], ""
+        if not many:
+            missing.append(f"a longer window: {gone.rows.size} of {n} may be no more than {SHARE:.0%}")
         if gone.work_share < WORK:
             missing.append("what the engine computed for them (its own token counters by outcome)")
         if evidence.before is not None:

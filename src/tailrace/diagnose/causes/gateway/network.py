@@ -100,6 +100,7 @@ class Network(Cause):
                 if prefill[1] > UNCHANGED * prefill[0] and prefill[1] - prefill[0] > grown:
                     return None
         was = f", {old:.1f} ms before" if old is not None else ""
+        window.explain(self.code, np.where(np.isnan(window.first), 0.0, grown))
         return self.finding(
             statement=f"The way to the engine is long: a round trip takes {rtt:.0f} ms{was}, of {first:.0f} ms to the "
             "first token (median).",
@@ -165,6 +166,9 @@ class Network(Cause):
         shared = shared_stops(window).stop_share if window.stalls.row.size else 0.0
         if shared > 0.5:
             return None  # streams that stop together do not wait for a lost segment each
+        cost = max(cost, 0.0)
+        # Whoever waited for a segment that was sent again lost that wait; that the tail did is another question.
+        window.explain(self.code, np.where(of_timeout, np.maximum(waits - min(usual, RTO_MS[0]), 0.0), 0.0))
         return self.finding(
             statement=f"Segments are lost on the way from the engine: {share:.1%} of the requests wait once for "
             f"{np.median(waits[of_timeout]):.0f} ms{was}, as long as TCP waits before it sends again, and {seen:.0%} "
@@ -189,7 +193,7 @@ class Network(Cause):
                     f"{shared:.0%} of the stall time is shared by streams", "timeline", "shared", round(shared, 4)
                 ),
             ],
-            explains_ms=max(cost, 0.0),
+            explains_ms=cost,
             relation=f"longest wait {np.median(waits[of_timeout]):.0f} ms ~ a retransmission timeout (200 ms and a "
             f"round "
             "trip at the least)",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from tailrace.diagnose.arm_evidence.whole_at_once import whole_at_once
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.configured.buffering import buffering_on_paths
@@ -29,8 +31,10 @@ class ProxyBuffering(Cause):
     action: ClassVar[Action] = Action.FIX
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
-        """It needs timelines."""
-        return "" if evidence.now.gaps.rows else "timelines of streams (none was kept)"
+        """It needs gaps between events: timelines, or what each record says of its own."""
+        window = evidence.now
+        known = window.gaps.rows or not np.isnan(window.done.column("chunk_gap_p50_ns")).all()
+        return "" if known else "timelines of streams (none was kept), or their gaps' median and maximum"
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

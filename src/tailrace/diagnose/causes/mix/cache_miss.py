@@ -12,6 +12,7 @@ from tailrace.diagnose.arms.asked import as_share
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.kv_cache import KV_CLEAR
+from tailrace.diagnose.log_evidence.hits_fall import hits_fall_in_load
 from tailrace.diagnose.log_evidence.lost_prompt_cache import lost_prompt_cache
 from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.record_evidence.missed_cache import counted_hits, missed_in_records
@@ -75,7 +76,7 @@ class CacheMiss(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From counters, tables and forms; from an engine that logs it."""
-        observing = (misses_observed, misses_by_turn, lost_prompt_cache)
+        observing = (misses_observed, misses_by_turn, lost_prompt_cache, hits_fall_in_load)
         return surest([self._observed(observed), *(look(self, observed) for look in observing)])
 
     def _observed(self, observed: Observed) -> Finding | None:

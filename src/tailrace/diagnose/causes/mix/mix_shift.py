@@ -87,8 +87,13 @@ class MixShift(Cause):
             explains_ms=mix,
             relation=f"mix {mix:+.0f} + within {split.within.value:+.0f} = {split.b - split.a:+.0f} ms",
             n=split.n_b,
-            advice="Give the traffic that grew a lane with its own limits, or capacity for the new mix; nothing became "
-            "slower, so do not tune the engine for it. Where prompts grew: " + shorter_prompts_of(evidence.now),
+            advice="Give the traffic that grew a lane with its own limits, or capacity for the new mix; "
+            + (
+                f"equal requests became slower besides ({within}): look for that apart from it"
+                if split.within.low > 0
+                else "nothing became slower, so do not tune the engine for it"
+            )
+            + f". Where prompts grew: {shorter_prompts_of(evidence.now)}",
             price="The lane that is limited waits longer.",
             verify="tailrace compare before.run after.run  # it weights B to the traffic of A",
             missing=missing,

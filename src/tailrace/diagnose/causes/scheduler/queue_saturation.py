@@ -126,7 +126,11 @@ class QueueSaturation(Cause):
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A wait that no long prefill explains, on a full engine; or more load than before in fuller batches."""
-        return self._queue(evidence) or more_load(self, evidence)
+        queued = self._queue(evidence)
+        if queued is None:
+            # What follows compares the windows: it does not say what each request waited.
+            evidence.now.explained.pop(self.code, None)
+        return queued or more_load(self, evidence)
 
     def _queue(self, evidence: EvidenceSet) -> Finding | None:
         window = evidence.now

@@ -67,7 +67,7 @@ class AudioUnderrun(Cause):
             "whatever the first byte did"
         )
         relation = f"RTF {slow.rtf:.2f} > 1"
-        if slow.first_ms is not None:
+        if slow.first_ms is not None and np.isfinite(slow.first_ms):
             evidence.append(
                 Evidence(
                     text=f"first byte after {slow.first_ms:.0f} ms",

@@ -18,6 +18,8 @@ __all__ = ["AbTailImproved", "AbTailRegressed"]
 WORSE: Final = 5.0
 """Percent from which a quoted tail is called worse or better: below it lies the spread of any repeated run."""
 NOT_WORSE: Final = 2.0
+MOVED: Final = 20.0
+"""Percent by which a tail has left its middle behind: that may then have moved by `WORSE` as well (R4)."""
 ENOUGH: Final = 1000
 LONG_S: Final = 60.0
 _METRICS: Final = ("ttft", "e2e", "tpot", "itl", "chunk_gap")
@@ -127,6 +129,11 @@ def _of_changes(arm: Arm, observed: Observed) -> _Sides:
     return _Sides(changes, rate, n, observed.number("duration_s", "window_s"), None, [], arm.name)
 
 
+def _slack(tail: float) -> float:
+    """Percent by which the middle may be worse where the tail is worse by so much."""
+    return WORSE if tail >= MOVED else NOT_WORSE
+
+
 def _percent(old: Quoted | None, new: Quoted | None) -> float | None:
     if old is None or new is None or old.relative or new.relative or old.value <= 0 or old.unit != new.unit:
         return None
@@ -198,7 +205,7 @@ class AbTailRegressed(_AbTail):
         worst: tuple[float, _Sides, _Change] | None = None
         for sides in _sides(observed):
             for change in sides.changes:
-                if change.tail < WORSE or (change.middle is not None and change.middle > NOT_WORSE):
+                if change.tail < WORSE or (change.middle is not None and change.middle > _slack(change.tail)):
                     continue
                 if change.middle is None and sides.differs:
                     continue  # more work, and no middle to tell a worse tail from a slower whole

@@ -14,6 +14,7 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.stats.quantiles import quantile_interval
 
 __all__ = ["UnequalWork"]
 
@@ -45,6 +46,8 @@ class UnequalWork(Cause):
         if before is None or min(before.n, now.n) < ENOUGH:
             return None
         pairs = _both(_work(before), _work(now))
+        for name in [name for name in pairs if _by_chance(before, now, name)]:
+            del pairs[name]
         return self._found(_differing(pairs), "before and now", "record", now.n, evidence.verify_command)
 
     def observe(self, observed: Observed) -> Finding | None:
@@ -69,7 +72,10 @@ class UnequalWork(Cause):
             "what this does to it.",
             evidence=[
                 Evidence(
-                    text=f"{name}: {_shown(name, old)} -> {_shown(name, new)}", source=source, name=name, value=new
+                    text=f"{name} ({sides}): {_shown(name, old)} -> {_shown(name, new)}",
+                    source=source,
+                    name=name,
+                    value=new,
                 )
                 for name, old, new in differs
             ],
@@ -89,6 +95,28 @@ _VERIFY: Final = "tailrace ab --a http://localhost:8000 --b http://localhost:800
 
 def _both(before: dict[str, float], now: dict[str, float]) -> dict[str, tuple[float, float]]:
     return {name: (value, now[name]) for name, value in before.items() if name in now}
+
+
+_QUANTILES: Final = {"p50": 0.5, "p90": 0.9}
+
+
+def _by_chance(before: Window, now: Window, name: str) -> bool:
+    """Whether a quantile of lengths differs by no more than two samples of one traffic do: where kinds of requests lie
+    far apart and the quantile falls between two of them, a few requests more move it from one to the other.
+    """
+    column, _, stat = name.rpartition(" ")
+    p = _QUANTILES.get(stat)
+    if p is None:
+        return False
+    ends = []
+    for side in (before, now):
+        values = side.done.column(column.replace(" ", "_")).astype(np.float64)
+        ends.append(quantile_interval(values[np.isfinite(values)], p))
+    (low_a, high_a), (low_b, high_b) = ends
+    apart = (high_a is not None and low_b is not None and high_a < low_b) or (
+        high_b is not None and low_a is not None and high_b < low_a
+    )
+    return not apart
 
 
 def _work(window: Window) -> dict[str, float]:

@@ -46,6 +46,7 @@ MARKS: Final = (
     frozenset({"ai_log"}),
     frozenset({"latencies", "request"}),
     frozenset({"http_status_code", "duration_ms"}),
+    frozenset({"EdgeResponseStatus", "EdgeStartTimestamp"}),
     frozenset({"x_litellm_overhead_duration_ms"}),
     frozenset({"httpStatus", "timeTaken"}),
 )
@@ -127,6 +128,10 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
     ("e2e", ("duration_ns", "latency_ns", "elapsed_ns"), _millis(1e-6)),
     # Azure's second generation writes seconds; the first wrote whole milliseconds, and has no latency of the server.
     ("upstream", ("serverResponseLatency",), _millis(1e3)),
+    # Cloudflare: the first byte at its edge, what its origin took in ns (later versions: ms).
+    ("e2e", ("EdgeTimeToFirstByteMs",), _millis(1.0)),
+    ("upstream", ("OriginResponseDurationMs",), _millis(1.0)),
+    ("upstream", ("OriginResponseTime",), _millis(1e-6)),
     ("ttft", ("ttft_ms", "time_to_first_token_ms", "llm_first_token_duration"), _millis(1.0)),
     ("ttft", ("ttft", "time_to_first_token"), _millis(1e3)),
     (
@@ -145,11 +150,11 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
         "status",
         (
             *("response_code", "status_code", "status", "http_status", "DownstreamStatus", "response_status"),
-            *("http_status_code", "http_response_status_code", "http_code", "httpStatus"),
+            *("http_status_code", "http_response_status_code", "http_code", "httpStatus", "EdgeResponseStatus"),
         ),
         _number,
     ),
-    ("upstream_status", ("OriginStatus", "serverStatus"), _number),
+    ("upstream_status", ("OriginStatus", "serverStatus", "OriginResponseStatus"), _number),
     (
         "bytes",
         (
@@ -162,10 +167,10 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
     ("prompt_tokens", ("prompt_tokens", "input_tokens", "input_token"), _number),
     ("output_tokens", ("completion_tokens", "output_tokens", "output_token"), _number),
 )
-_METHODS: Final = ("method", "request_method", "RequestMethod", "http_method", "httpMethod")
+_METHODS: Final = ("method", "request_method", "RequestMethod", "http_method", "httpMethod", "ClientRequestMethod")
 _PATHS: Final = (
     *("path", "uri", "request_uri", "RequestPath", "url", "http_route", "http_target", "http_path", "route", "handler"),
-    *("call_type", "requestUri"),
+    *("call_type", "requestUri", "ClientRequestURI", "ClientRequestPath"),
 )
 _STAMPS: Final = (
     "timeStamp",
@@ -179,6 +184,7 @@ _STAMPS: Final = (
     "time",
     "ts",
     "started_at",
+    "EdgeStartTimestamp",
 )
 _ADDRESSES: Final = (
     "upstream_host",

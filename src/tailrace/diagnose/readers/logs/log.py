@@ -21,7 +21,7 @@ from tailrace.diagnose.readers.logs.jit import is_jit, jit
 from tailrace.diagnose.readers.logs.kubernetes import Kubernetes
 from tailrace.diagnose.readers.logs.lines import Batch, batches, read_batches, record_starts
 from tailrace.diagnose.readers.logs.llamacpp import LlamaCpp
-from tailrace.diagnose.readers.logs.prefix import unprefixed
+from tailrace.diagnose.readers.logs.prefix import unprefixed, words_of
 from tailrace.diagnose.readers.logs.proxy_error import is_proxy_error, proxy_error
 from tailrace.diagnose.readers.logs.sglang import Sglang
 from tailrace.diagnose.readers.logs.tgi import Tgi
@@ -153,7 +153,13 @@ class Log:
                 continue
             at = line.find(MARK)
             # The commonest line of an engine's log, whole and alone: nothing else is looked at.
-            if at >= 0 and line.find(MARK, at + 20) < 0 and _whole_line(line, at) and load(line, at):
+            if (
+                at >= 0
+                and line[:1] != b"{"
+                and line.find(MARK, at + 20) < 0
+                and _whole_line(line, at)
+                and load(line, at)
+            ):
                 self._release()
                 self.records += 1
                 self.understood += 1
@@ -269,7 +275,11 @@ class Log:
     def _known(self, line: bytes) -> bool:
         """Whether some dialect understands it."""
         if line[:1] == b"{":
-            return self.access_json.line(line) or (b"print_timing" in line and self.llamacpp.line(line))
+            return (
+                self.access_json.line(line)
+                or (b"print_timing" in line and self.llamacpp.line(line))
+                or self._inside(line)
+            )
         at = line.find(MARK)
         if at >= 0:
             return self.vllm.load(line, at)
@@ -283,6 +293,14 @@ class Log:
             if word in line and read(line):
                 return True
         return (is_jit(line) and jit(self.context, line)) or (is_proxy_error(line) and proxy_error(self.context, line))
+
+    def _inside(self, line: bytes) -> bool:
+        """A log that its writer or a collector put into JSON: the words stand in a field of it, a stamp in another."""
+        words = words_of(line)
+        if words is None:
+            return False
+        self.context.outer, self.context.origin = words.stamp, words.origin
+        return self._known(words.text)
 
     def _retracted(self, line: bytes) -> bool:
         return (b"#retracted_reqs" in line or b"etract request" in line) and self.sglang.retracted(line)

@@ -6,6 +6,7 @@
 vllm-1  | (APIServer pid=434) INFO …                                   docker compose logs
 May 11 17:50:24 host vllm[123]: (APIServer pid=434) INFO …             the journal
 {"log": "(APIServer pid=434) INFO …", "stream": "stderr", "time": "2026-…Z"}   docker's JSON file
+{"timestamp": "2026-…Z", "level": "INFO", "message": "Engine 000: …"}          a writer's own JSON
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tailrace.diagnose.observed import Clock
 from tailrace.diagnose.readers.logs.stamps import leading_rfc3339, stamp_in
 from tailrace.measure.dialect import UNREADABLE
 
-__all__ = ["Prefixed", "unprefixed"]
+__all__ = ["Prefixed", "unprefixed", "words_of"]
 
 _COMPOSE: Final = re.compile(rb"([A-Za-z0-9][\w.-]{0,80}) +\| ?")
 _POD: Final = re.compile(rb"\[pod/([^\]/]+)(?:/[^\]]+)?\] ?")
@@ -79,6 +80,31 @@ def _of_docker(line: bytes) -> Prefixed | None:
     text = said.log.encode("utf-8", "replace")
     stamp = stamp_in(said.time.encode()) if said.time else None
     return Prefixed(text.rstrip(b"\r\n"), stamp, "", partial=not text.endswith(b"\n"))
+
+
+_WORDS: Final = ("message", "msg", "log", "line", "textPayload", "body", "MESSAGE", "event")
+_STAMPS: Final = ("timestamp", "@timestamp", "time", "ts", "asctime", "date")
+_ORIGINS: Final = ("pod", "pod_name", "container", "container_name", "host", "hostname", "service")
+_ANY: Final = msgspec.json.Decoder()
+
+
+def words_of(line: bytes) -> Prefixed | None:
+    """The log line that stands in a field of a JSON object; `None` where none does."""
+    try:
+        said = _ANY.decode(line)
+    except UNREADABLE:
+        return None
+    if not isinstance(said, dict):
+        return None
+    text = next((value for key in _WORDS if isinstance(value := said.get(key), str) and value), None)
+    if text is None or text.lstrip()[:1] == "{":
+        return None
+    told = next((value for key in _STAMPS if isinstance(value := said.get(key), str) and value), "")
+    stamp = stamp_in(told.encode()) if told else None
+    inner = said.get("kubernetes")
+    places = {**(inner if isinstance(inner, dict) else {}), **said}
+    origin = next((value for key in _ORIGINS if isinstance(value := places.get(key), str)), "")
+    return Prefixed(text.encode("utf-8", "replace").rstrip(), stamp, origin, partial=False)
 
 
 def _of_journal(line: bytes) -> Prefixed | None:

@@ -11,6 +11,8 @@ from tailrace.diagnose.readers.logs.samples import Groups
 
 __all__ = ["Vllm"]
 
+_BEHIND: Final = b"%.\r\"'`|"
+"""What may follow a number: its unit, a full stop, the end of a cell that the line was put into."""
 MARK: Final = b"Avg prompt throughput: "
 _NAN: Final = float("nan")
 
@@ -108,7 +110,7 @@ class Vllm:
                         self.context.unknown_keys[name] = self.context.unknown_keys.get(name, 0) + 1
                     continue
             try:
-                value = float(said.split(b" ", 1)[0].rstrip(b"%.\r"))
+                value = float(said.split(b" ", 1)[0].rstrip(_BEHIND))
             except ValueError:
                 if said[:3] != b"n/a":
                     return False

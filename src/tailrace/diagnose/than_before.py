@@ -1,0 +1,110 @@
+"""Whether a cause takes more of this window than of the one before: how a system always is does not make it worse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.diagnose.broken_rules import BrokenRules
+from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.evidence import EvidenceSet
+from tailrace.diagnose.symptoms import symptoms
+from tailrace.diagnose.window import Window
+from tailrace.model.finding import Finding
+from tailrace.stats.student import t_quantile
+
+__all__ = ["ThanBefore", "grown"]
+
+Floats = NDArray[np.float64]
+
+AS_MUCH: Final = 0.7
+BLOCKS: Final = 20
+"""Of time: requests of one burst lose their time together, and single ones would count it several times."""
+ERRORS: Final = 0.001
+"""Chance of one rule to find more than before where nothing changed. Some eighty rules look at each window: together
+fewer than one window in ten has one, and only a window that differs anyway is asked."""
+UNTESTED: Final = frozenset(
+    {"ENGINE_STALL", "COMPUTE_STALL", "SCHED_ADMISSION_DEADLOCK", "COMPUTE_JIT", "LB_SKEW", "LB_HOTSPOT"}
+)
+"""Causes that happen once, which no number of blocks shows more than once; and those that are told by how the load is
+shared out, whatever time is lost so."""
+
+
+class ThanBefore:
+    """The window before, judged by the same rules; built when the first is asked for."""
+
+    def __init__(self, evidence: EvidenceSet, causes: Sequence[Cause], broken: BrokenRules) -> None:
+        self._evidence = evidence
+        self._broken = broken
+        self._causes = {cause.code: cause for cause in causes}
+        self._earlier: EvidenceSet | None = None
+        self._found: dict[str, Finding | None] = {}
+
+    @property
+    def earlier(self) -> EvidenceSet | None:
+        """What is known of the window before, as a window of its own."""
+        given = self._evidence
+        if self._earlier is None and given.before_table is not None:
+            self._earlier = EvidenceSet(given.before_table, objectives=given.objectives, sources=given.sources)
+        return self._earlier
+
+    @property
+    def was_well(self) -> bool:
+        """Whether the window before kept its promises."""
+        return self.earlier is not None and not symptoms(self.earlier)
+
+    def as_before(self, finding: Finding) -> bool:
+        """Whether the same cause explains about as much of the window before."""
+        found = self._judged(finding.code)
+        return found is not None and (found.explains_ms or 0.0) >= AS_MUCH * (finding.explains_ms or 0.0)
+
+    def grew(self, finding: Finding) -> bool | None:
+        """Whether what the cause explains by request grew beyond chance: Welch's t over blocks of time, one-sided.
+
+        `None` where that cannot be tested: see `UNTESTED`, and some rules compare the windows
+        themselves instead of saying what each request lost.
+        """
+        earlier, code = self.earlier, finding.code
+        now = self._evidence.now.explained.get(code)
+        if earlier is None or code in UNTESTED or now is None:
+            return None
+        self._judged(code)
+        old = earlier.now.explained.get(code, np.zeros(earlier.now.n))
+        return grown(_in_order(earlier.now, old), _in_order(self._evidence.now, now))
+
+    def _judged(self, code: str) -> Finding | None:
+        earlier = self.earlier
+        if earlier is None:
+            return None
+        if code not in self._found:
+            self._found[code] = self._broken.ask(code, partial(_judge, self._causes[code], earlier))
+        return self._found[code]
+
+
+def _judge(cause: Cause, evidence: EvidenceSet) -> Finding | None:
+    return None if cause.cannot_run(evidence) else cause.judge(evidence)
+
+
+def grown(before: Floats, now: Floats) -> bool | None:
+    """Whether the mean of `now` is above that of `before` beyond chance (one-sided, `ERRORS`), both in order of time.
+
+    Welch's test of block means; `None` where there are too few for blocks.
+    """
+    if min(before.size, now.size) < 2 * BLOCKS:
+        return None
+    a, b = (np.array([part.mean() for part in np.array_split(side, BLOCKS)]) for side in (before, now))
+    variances = [float(side.var(ddof=1)) / BLOCKS for side in (a, b)]
+    difference = float(b.mean() - a.mean())
+    if not any(variances):
+        return difference > 0.0
+    freedom = sum(variances) ** 2 / sum(value**2 / (BLOCKS - 1) for value in variances)
+    return difference > t_quantile(1.0 - ERRORS, freedom) * float(np.sqrt(sum(variances)))
+
+
+def _in_order(window: Window, values: Floats) -> Floats:
+    ordered: Floats = values[np.argsort(window.start, kind="stable")]
+    return ordered
