@@ -2,8 +2,9 @@
 
     python bench/diagnose.py [--rows N] [--stamps N]
 
-Two cases. `table`: records that are in memory, as a program has them. `directory`: a gateway's data directory of sealed
-segments, read and diagnosed by `tailrace diagnose DIRECTORY`; writing it is not counted. Chat with a tenth of documents
+Three cases. `table`: records that are in memory, as a program has them. `directory`: a gateway's data directory of
+sealed segments, read and diagnosed by `tailrace diagnose DIRECTORY`. `run`: a run file of the same requests. Writing
+them is not counted. Chat with a tenth of documents
 on two engines of unequal load, one of which stops as a whole again and again in the last fifth of the window; every
 slow request and one in a hundred of the others has its timeline, of 24 stamps, or up to `--stamps N`.
 One core: numpy and DuckDB are told to use one thread.
@@ -30,6 +31,8 @@ STAMPS = 24
 """Stamps that a kept timeline has at most, unless `--stamps` says otherwise."""
 _INCIDENT = 0.8
 """From this share of the window on, one engine stops as a whole every twenty seconds: findings cost more than none."""
+_SLOW_READERS = 0.05
+"""So many clients do not take what was sent to them: a cause that is found, whose finding is written out."""
 _RATE = 200.0
 _START = 1_700_000_000_000_000_000
 
@@ -63,7 +66,8 @@ def table(rows: int, stamps_each: int = STAMPS):  # noqa: PLR0915  (one statemen
     stall = np.where(hit, lengths[which], stall)
     at = np.where(hit, token, at)
     decode = np.round(output * pace + stall)
-    response = np.round(draw.exponential(1e6, rows))
+    reads_late = draw.random(rows) < _SLOW_READERS
+    response = np.round(np.where(reads_late, draw.exponential(3e9, rows), draw.exponential(1e6, rows)))
     ttft = queue_gateway + queue_engine + prefill
     numbers = {
         "start_unix_ns": _START + start.astype(np.int64),
@@ -167,6 +171,18 @@ def write(rows: int, root: Path, stamps: int) -> None:
             copy_to_parquet(connection, select, name.temporary(segments), name.path(segments))
 
 
+def write_run(rows: int, path: Path, stamps: int) -> None:
+    """A run file."""
+    from tailrace.store.run_file import Arrival, RunHeader, RunTrailer, RunWriter
+
+    whole, _ = table(rows, stamps)
+    size = 20_000
+    writer = RunWriter(path, RunHeader(arrival=Arrival(kind="poisson", rate=_RATE)))
+    for first in range(0, rows, size):
+        writer.write_all(whole.where(np.arange(first, min(first + size, rows))).records())
+    writer.close(RunTrailer(n=rows, duration_s=rows / _RATE))
+
+
 def case(name: str, rows: int, root: str, stamps: int) -> None:
     """Run one case in this process and print its rows."""
     if name == "table":
@@ -184,7 +200,7 @@ def case(name: str, rows: int, root: str, stamps: int) -> None:
         before = time.process_time()
         found = diagnose_sources([root])
         spent = time.process_time() - before
-        said = f"{rows:,} records of a data directory"
+        said = f"{rows:,} records of a {'run file' if name == 'run' else 'data directory'}"
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{said}: {[one.code for one in found.findings]}, {len(found.attribution)} attributions", flush=True)
     for what, value, unit, budget in (("CPU", spent, "s", BUDGET_S), ("peak RSS", peak, "MB", BUDGET_MB)):
@@ -196,19 +212,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--stamps", type=int, default=STAMPS)
-    parser.add_argument("--case", choices=("table", "directory", "write"))
+    parser.add_argument("--case", choices=("table", "directory", "write", "run", "write-run"))
     parser.add_argument("--root", default="")
     given = parser.parse_args()
     if given.case == "write":
         write(given.rows, Path(given.root), given.stamps)
+        return 0
+    if given.case == "write-run":
+        write_run(given.rows, Path(given.root), given.stamps)
         return 0
     if given.case:
         case(given.case, given.rows, given.root, given.stamps)
         return 0
     alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as root:
-        for name in ("table", "write", "directory"):
-            command = [sys.executable, __file__, "--case", name, "--rows", str(given.rows), "--root", root]
+        for name in ("table", "write", "directory", "write-run", "run"):
+            place = Path(root) / ("a.run" if name.endswith("run") else "data")
+            command = [sys.executable, __file__, "--case", name, "--rows", str(given.rows), "--root", str(place)]
             command += ["--stamps", str(given.stamps)]
             code = subprocess.run(command, check=False, env={**os.environ, **alone}).returncode
             if code:

@@ -342,3 +342,12 @@ def test_a_mean_that_many_answers_diluted(tmp_path):
 def test_more_work_is_no_worse_tail(tmp_path):
     text = table("arm | n | input tokens mean | TTFT p99 (ms)", "old | 3000 | 510 | 620", "new | 3000 | 2950 | 2980")
     assert asked(tmp_path, text).findings[0].code == "METRIC_UNEQUAL_WORK"
+
+
+def test_arms_that_are_called_by_numbers_stand_in_the_evidence_of_unequal_work(tmp_path):
+    text = table(
+        "arm | n | input tokens mean | TTFT p99 (ms)", "main 16 | 3000 | 510 | 620", "pr 17 | 3000 | 2950 | 2980"
+    )
+    found = asked(tmp_path, text).findings[0]
+    assert found.code == "METRIC_UNEQUAL_WORK"
+    assert all("16" in item.text and "17" in item.text for item in found.evidence[:1])

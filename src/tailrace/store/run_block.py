@@ -31,7 +31,7 @@ from tailrace.model.timeline import Timeline
 from tailrace.store.run_frame import inflate
 from tailrace.store.table import FIELDS, KINDS, ColumnKind
 
-__all__ = ["NUMBERS", "TEXTS", "decode_records", "encode_records"]
+__all__ = ["NUMBERS", "TEXTS", "block_parts", "decode_records", "encode_records", "flat_stamps"]
 
 _NUMERIC: Final = frozenset(
     {
@@ -134,6 +134,13 @@ def _starts(lengths: Sequence[int]) -> Any:
     return (ends - lengths)[np.array(lengths) > 0]
 
 
+def block_parts(payload: bytes) -> tuple[list[Any], list[Any], Any, int, bytes, bytes]:
+    """(columns of numbers, columns of texts, streams, width, low, high) of a block. Whatever is wrong raises."""
+    first, packed, width, low, high = _decode(payload)
+    second, streams = _decode(packed if packed[:1] == _ARRAY else inflate(packed))
+    return first, second, streams, width, low, high
+
+
 def decode_records(
     payload: bytes, rows: int, numbers: Sequence[str] = NUMBERS, texts: Sequence[str] = TEXTS
 ) -> list[RequestRecord]:
@@ -143,8 +150,7 @@ def decode_records(
     says what is wrong; nothing else is raised, whatever the bytes are.
     """
     try:
-        first, packed, width, low, high = _decode(payload)
-        second, streams = _decode(packed if packed[:1] == _ARRAY else inflate(packed))
+        first, second, streams, width, low, high = block_parts(payload)
         lines = _timelines(streams, width, low, high)
         _must_be(rows, len(lines))
         fields = {
@@ -218,11 +224,21 @@ def _timelines(streams: Any, width: int, low: bytes, high: bytes) -> list[Timeli
 
 
 def _stamps_of(sizes: list[int], firsts: list[int], width: int, low: bytes, high: bytes) -> list[list[int]]:
+    flat = flat_stamps(sizes, firsts, width, low, high).tolist()
+    out, at = [], 0
+    for size in sizes:
+        out.append(flat[at : at + size])
+        at += size
+    return out
+
+
+def flat_stamps(sizes: list[int], firsts: list[int], width: int, low: bytes, high: bytes) -> Any:
+    """The stamps of all streams, one behind the other (int64). ValueError where the bytes do not fit."""
     total = sum(sizes)
     if width not in (4, 8):
         raise ValueError(f"gaps of {width} bytes")
     if not total:
-        return [[] for _ in sizes]
+        return np.empty(0, np.int64)
     planes = np.frombuffer(low + inflate(high, window=_WINDOW), np.uint8)
     if len(planes) != total * width:
         raise ValueError(f"{len(planes)} bytes of gaps for {total} events")
@@ -233,9 +249,4 @@ def _stamps_of(sizes: list[int], firsts: list[int], width: int, low: bytes, high
     if len(firsts) != len(starts):
         raise ValueError(f"{len(firsts)} first stamps for {len(starts)} streams")
     offsets = np.array(firsts, np.int64) - run[starts]
-    flat = (run + np.repeat(offsets, lengths[lengths > 0])).tolist()
-    out, at = [], 0
-    for size in sizes:
-        out.append(flat[at : at + size])
-        at += size
-    return out
+    return run + np.repeat(offsets, lengths[lengths > 0])

@@ -125,12 +125,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     measured part, as a record's `run_offset_ns` does."""
     health: list[ClientSample] = []
     """How the load generator was, second by second."""
+    columns: RecordTable | None = None
+    """The records, where they were read as columns; `records` is empty then."""
 
     def table(self) -> RecordTable:
         """The records as columns."""
         from tailrace.store.table import RecordTable  # noqa: PLC0415  (numpy is loaded only where it is used)
 
-        return RecordTable.from_records(self.records)
+        return RecordTable.from_records(self.records) if self.columns is None else self.columns
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -406,8 +408,8 @@ def is_run_file(head: bytes) -> bool:
     return head.startswith((MAGIC, b'{"tailrace_run"'))
 
 
-def read_run(path: str | Path, *, allow_partial: bool = False) -> Run:
-    """Read a run file.
+def read_run(path: str | Path, *, allow_partial: bool = False, columns: bool = False) -> Run:
+    """Read a run file; with `columns`, as a table without an object a record, which a million of them need.
 
     RunFileError (a bad file; names file, byte and remedy) when it is missing, is no run, has another schema, was
     cut, is damaged, or has something foreign in it. With `allow_partial`, every whole block is returned and
@@ -415,4 +417,4 @@ def read_run(path: str | Path, *, allow_partial: bool = False) -> Run:
     """
     from tailrace.store.run_reader import read  # noqa: PLC0415  (it makes the classes above)
 
-    return read(Path(path), allow_partial=allow_partial)
+    return read(Path(path), allow_partial=allow_partial, columns=columns)

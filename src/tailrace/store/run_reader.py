@@ -13,6 +13,7 @@ from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import RunFileError
 from tailrace.model.record import SCHEMA, RequestRecord
 from tailrace.store.run_block import decode_records
+from tailrace.store.run_columns import RunColumns
 from tailrace.store.run_file import EMPTY, HEADER_CUT, RUN_SCHEMA, Contents, End, Run, SeenState
 from tailrace.store.run_frame import (
     MAGIC,
@@ -43,7 +44,7 @@ _decode_samples: Final = msgspec.msgpack.Decoder(list[ClientSample]).decode
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError)
 
 
-def read(path: Path, *, allow_partial: bool) -> Run:
+def read(path: Path, *, allow_partial: bool, columns: bool = False) -> Run:
     """See `run_file.read_run`."""
     try:
         data = path.read_bytes()
@@ -60,7 +61,7 @@ def read(path: Path, *, allow_partial: bool) -> Run:
             f"cannot be read: {error.strerror or error}", place=str(path), remedy="Check its permissions."
         ) from None
     _refuse_others(data, str(path))
-    return _Reading(data, str(path)).run(allow_partial=allow_partial)
+    return _Reading(data, str(path), RunColumns() if columns else None).run(allow_partial=allow_partial)
 
 
 def _refuse_others(data: bytes, place: str) -> None:
@@ -101,7 +102,8 @@ def _refuse_others(data: bytes, place: str) -> None:
 
 
 class _Reading:
-    def __init__(self, data: bytes, name: str) -> None:
+    def __init__(self, data: bytes, name: str, columns: RunColumns | None) -> None:
+        self.columns = columns
         self.data = data
         self.name = name
         self.records: list[RequestRecord] = []
@@ -126,9 +128,7 @@ class _Reading:
         if self.problems and not allow_partial:
             at, problem = self.problems[0]
             more = f" (and {len(self.problems) - 1} more)" if len(self.problems) > 1 else ""
-            raise RunFileError(
-                problem + more, place=f"{self.name}, byte {at}", remedy=_PARTIAL.format(n=len(self.records))
-            )
+            raise RunFileError(problem + more, place=f"{self.name}, byte {at}", remedy=_PARTIAL.format(n=self.rows))
         return Run(
             path=self.name,
             header=contents.header,
@@ -137,7 +137,13 @@ class _Reading:
             problem=self.told(),
             states=self.states,
             health=self.samples,
+            columns=None if self.columns is None else self.columns.table(),
         )
+
+    @property
+    def rows(self) -> int:
+        """Records that were read."""
+        return len(self.records) if self.columns is None else self.columns.rows
 
     def told(self) -> str:
         shown = "; ".join(f"byte {at}: {problem}" for at, problem in self.problems[:_SHOWN])
@@ -167,7 +173,10 @@ class _Reading:
 
     def take(self, one: Frame, contents: Contents) -> None:
         if one.kind == FrameKind.RECORDS:
-            self.records += decode_records(one.payload, one.rows, contents.numbers, contents.texts)
+            if self.columns is not None:
+                self.columns.take(one.payload, one.rows, contents.numbers, contents.texts)
+            else:
+                self.records += decode_records(one.payload, one.rows, contents.numbers, contents.texts)
         elif one.kind == FrameKind.STATES:
             for seen in _decode_states(one.payload):
                 self.names = self.names if seen.names is None else seen.names
@@ -182,8 +191,8 @@ class _Reading:
         if self.end is None or self.problems:
             return
         said = self.end.trailer.n
-        if said != len(self.records):
-            what = f"the trailer says {said} requests, but the file holds {len(self.records)}"
+        if said != self.rows:
+            what = f"the trailer says {said} requests, but the file holds {self.rows}"
             self.problems.append((len(self.data), what))
 
     def sentence(self, flaw: Flaw) -> str:

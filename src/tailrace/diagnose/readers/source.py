@@ -306,7 +306,7 @@ def _read(  # noqa: PLR0911  (one return a kind)
             f"#{number} names one of several runs; this is a {kind}", place=name, remedy=f"Give {split_number(name)[0]}"
         )
     if kind is Kind.RUN:
-        run = read_run(path, allow_partial=allow_partial)
+        run = read_run(path, allow_partial=allow_partial, columns=True)
         notes = [f"{name}: only what is whole was read ({run.problem})"] if run.problem else []
         return Source(name=name, kind=kind, table=run.table(), run=run, notes=notes)
     if kind is Kind.LINES:

@@ -72,7 +72,10 @@ class UnequalWork(Cause):
             "what this does to it.",
             evidence=[
                 Evidence(
-                    text=f"{name}: {_shown(name, old)} -> {_shown(name, new)}", source=source, name=name, value=new
+                    text=f"{name} ({sides}): {_shown(name, old)} -> {_shown(name, new)}",
+                    source=source,
+                    name=name,
+                    value=new,
                 )
                 for name, old, new in differs
             ],
