@@ -17,10 +17,10 @@ from tailrace.testing.incident_trial import NOTHING, Score, evidence_of, trial_o
 KINDS = [fault.kind for fault in FAULTS]
 IN_DEFAULT_TIER = 60
 CONTROLS = 20
-LONGEST = 360
-TOP1 = 0.80
+LONGEST = 500
+TOP1 = 0.87
 """At least so many of the first answers are right."""
-FALSE_ALARMS = 1
+FALSE_ALARMS = 0
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +40,14 @@ def test_sixty_incidents(trials):
 
 
 @pytest.mark.tier("ci")
-@pytest.mark.long("two hundred incidents are simulated and diagnosed", timeout=900)
-def test_two_hundred_incidents():
-    jobs = [(kind, index) for kind in KINDS for index in (1, 2, 3)]
-    jobs += [(CONTROL, CONTROLS + i) for i in range(60)]
+@pytest.mark.long("a hundred incidents are simulated and diagnosed", timeout=900)
+def test_a_hundred_incidents():
+    # Every kind once more and other controls: the figures themselves come from `bench/incidents.py`.
+    jobs = [(kind, 1) for kind in KINDS] + [(CONTROL, CONTROLS + i) for i in range(53)]
     score = Score(trial_of(make_incident(kind, index, "test", longest=1000)) for kind, index in jobs)
     print(score.table())
     assert score.top1 / len(score.faults) >= TOP1, score.table()
-    assert len(score.false_alarms) <= 3 * FALSE_ALARMS, score.false_alarms
+    assert len(score.false_alarms) <= FALSE_ALARMS + 1, score.false_alarms
 
 
 def test_every_kind_has_a_label_of_the_catalogue_and_its_own_name():

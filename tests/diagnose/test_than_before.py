@@ -78,6 +78,14 @@ def test_two_windows_of_one_system_seldom_seem_to_differ(clustered, share):
     assert sum(bool(grown(a, b)) for a, b in zip(*sides, strict=True)) <= 1
 
 
+def test_a_few_blocks_that_lost_much_do_not_hide_that_most_lose_more():
+    rng = np.random.default_rng(3)
+    before, now = np.zeros(500), np.where(rng.random(500) < 0.1, 300.0, 0.0)
+    now[:50] = 4_000.0
+    before[:5] = 9_000.0
+    assert grown(before, now) is True
+
+
 def test_fewer_requests_than_blocks_need_are_not_compared():
     assert grown(np.zeros(30), np.ones(500)) is None
     assert grown(np.zeros(500), np.ones(500)) is True

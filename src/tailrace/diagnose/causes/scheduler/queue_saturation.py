@@ -127,10 +127,13 @@ class QueueSaturation(Cause):
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A wait that no long prefill explains, on a full engine; or more load than before in fuller batches."""
         queued = self._queue(evidence)
-        if queued is None:
-            # What follows compares the windows: it does not say what each request waited.
+        if queued is not None:
+            return queued
+        more = more_load(self, evidence)
+        if more is not None:
+            # It compares the windows, and does not say what each request waited.
             evidence.now.explained.pop(self.code, None)
-        return queued or more_load(self, evidence)
+        return more
 
     def _queue(self, evidence: EvidenceSet) -> Finding | None:
         window = evidence.now
