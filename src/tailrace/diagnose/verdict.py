@@ -45,7 +45,6 @@ BEFORE_FIRST_TOKEN: Final = frozenset(
 AFTER_FIRST_TOKEN: Final = frozenset(
     {
         "SCHED_PREFILL_STEALS_DECODE",
-        "GW_CHUNK_COALESCING",
         "STREAM_GAP_AT_POSITION",
         "POSTPROCESS_SLOW",
         "CLIENT_SLOW_READER",
