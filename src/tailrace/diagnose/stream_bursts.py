@@ -136,5 +136,5 @@ def _first_burst(part: Part, instant: Mask) -> Floats:
     """1 + the leading gaps of each stream that are none."""
     longs = np.append(np.flatnonzero(~instant), instant.size)
     end = np.minimum(longs[np.searchsorted(longs, part.first)], part.first + part.size)
-    found: Floats = 1.0 + (end - part.first)
+    found: Floats = 1.0 + (end - part.first).astype(np.float64)
     return found

@@ -167,7 +167,7 @@ def _by_anchor(part: Part, tool: Floats | None, anchor: int) -> Floats:
     brought = np.where(part.tokens > 0, part.tokens, 1).astype(np.int64)
     before = np.cumsum(brought) - brought
     if anchor == 0:
-        since: Floats = before - before[part.first][part.owner] + 1.0
+        since: Floats = (before - before[part.first][part.owner]).astype(np.float64) + 1.0
         return since
     if anchor == 1:
         last = part.first + part.size - 1

@@ -103,7 +103,8 @@ def words_of(line: bytes) -> Prefixed | None:
     stamp = stamp_in(told.encode()) if told else None
     inner = said.get("kubernetes")
     places = {**(inner if isinstance(inner, dict) else {}), **said}
-    origin = next((value for key in _ORIGINS if isinstance(value := places.get(key), str)), "")
+    origins = [value for key in _ORIGINS if isinstance(value := places.get(key), str)]
+    origin = origins[0] if origins else ""
     return Prefixed(text.encode("utf-8", "replace").rstrip(), stamp, origin, partial=False)
 
 
