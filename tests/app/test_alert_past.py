@@ -47,6 +47,13 @@ def test_an_alarm_fires_at_once_after_a_restart(tmp_path):
     assert Alarms(AlarmPolicy()).judge({}, BOUNDS, monotonic_ns()) == [], "without its past it knows nothing"
 
 
+def test_what_ended_right_before_the_start_is_counted(tmp_path):
+    stored(tmp_path, [12.0 + i / 100 for i in range(40)], e2e_ns=11 * S)
+    past, found = past_of(tmp_path)
+    assert found == 40
+    assert past.joined({}, BOUNDS, WINDOWS, monotonic_ns())["default"]["ttft_p99"]["5m"]["missed"] == 40
+
+
 def test_what_is_counted_live_is_added_and_the_past_leaves_the_windows(tmp_path):
     stored(tmp_path, [200.0 + i for i in range(20)])
     past, _ = past_of(tmp_path)

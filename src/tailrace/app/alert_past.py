@@ -75,8 +75,9 @@ class AlertPast:
     def _keep(self, objective: str, bound: int, rows: list[tuple[Any, ...]]) -> int:
         lanes: dict[str, list[tuple[int, int, int]]] = {}
         for lane, end, requests, missed in rows:
-            if end <= self._began_unix_ns:  # what began before the start and ended after it is counted as live
-                lanes.setdefault(str(lane), []).append((int(end), int(requests), int(missed)))
+            # The last cell is that in which this process began: its requests are of before, though its end is not.
+            at = min(int(end), self._began_unix_ns)
+            lanes.setdefault(str(lane), []).append((at, int(requests), int(missed)))
         total = 0
         for lane, cells in lanes.items():
             table = np.array(sorted(cells), dtype=np.int64)
