@@ -189,7 +189,7 @@ def test_the_command_writes_the_file_and_tells_its_summary(tmp_path):
 
 def test_bad_places_are_refused(tmp_path):
     run = written(tmp_path / "a.run", a_run(20))
-    with pytest.raises(InputError, match="replace its own source"):
+    with pytest.raises(InputError, match="would replace what is read"):
         report(str(run), out=run)
     with pytest.raises(InputError, match="cannot write"):
         report(str(run), out=tmp_path / "no" / "where.html")

@@ -47,9 +47,10 @@ def read_any(
     timeout_s: float = 30.0,
     together: bool = False,
     columns: Mapping[str, str] | None = None,
+    records: bool = True,
 ) -> list[Source]:
-    """Read a file, a directory, or a live server (its records and its scrape are two sources). `together` and `columns`
-    as of `read_source`.
+    """Read a file, a directory, or a live server (its records and its scrape are two sources). `together`, `columns`
+    and `records` as of `read_source`.
 
     InputError (exit 2) says what is wrong with it and what would do instead.
     """
@@ -59,7 +60,15 @@ def read_any(
         if together and not columns and is_paste(Path(source)):
             return read_paste(Path(source).read_bytes(), source, _decode)
         return [
-            read_source(source, _decode, at_ns=order, allow_partial=allow_partial, together=together, columns=columns)
+            read_source(
+                source,
+                _decode,
+                at_ns=order,
+                allow_partial=allow_partial,
+                together=together,
+                columns=columns,
+                records=records,
+            )
         ]
     return _live(source, token, timeout_s)
 
@@ -92,7 +101,13 @@ class Given:
         for order, source in enumerate(once):
             try:
                 self._read += read_any(
-                    source, order=order, allow_partial=allow_partial, token=token, together=True, columns=columns
+                    source,
+                    order=order,
+                    allow_partial=allow_partial,
+                    token=token,
+                    together=True,
+                    columns=columns,
+                    records=False,
                 )
             except UnknownFormatError as error:
                 unknown.append(error)
@@ -107,7 +122,7 @@ class Given:
             self._read[0] = msgspec.structs.replace(self._read[0], notes=[*self._read[0].notes, *said])
         self._before = None
         if before is not None:
-            self._before = next(iter(read_any(before, allow_partial=allow_partial, token=token)))
+            self._before = next(iter(read_any(before, allow_partial=allow_partial, token=token, records=False)))
         self._objectives = objectives
 
     def diagnosis(self, facts: Sequence[str] = ()) -> Diagnosis:

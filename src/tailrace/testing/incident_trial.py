@@ -128,5 +128,6 @@ class Score:
         if n:
             parts.append(f"{n} incidents: first right {self.top1 / n:.1%}, in first two {self.top2 / n:.1%}")
         if self.controls:
-            parts.append(f"{len(self.controls)} controls: {len(self.false_alarms)} false alarms")
+            alarms = len(self.false_alarms)
+            parts.append(f"{len(self.controls)} controls: {alarms} false alarm{'s' if alarms != 1 else ''}")
         return "; ".join(parts)

@@ -258,17 +258,19 @@ def read_source(
     allow_partial: bool = False,
     together: bool = False,
     columns: Mapping[str, str] | None = None,
+    records: bool = True,
 ) -> Source:
     """Read one source. `at_ns` orders scrapes, which carry no stamp of their own. InputError says what is wrong.
 
     Of a file that holds several runs of another load generator, `name#2` is the second one. `together`: of summaries
     without requests all are wanted at once, as the arms of `observed`. `columns` (our name -> heading) is for a table
     of requests that has all of these headings; other files are read as ever. What is packed is unpacked beside it.
+    Without `records` the run of a run file has its table only: an object a request costs several times as much.
     """
     plain, number = split_number(name)
     with unpacked(Path(plain)) as path:
         try:
-            read = _read(path, name, number, decode, at_ns, allow_partial, together, columns)
+            read = _read(path, name, number, decode, at_ns, allow_partial, together, columns, records)
         except InputError as error:
             if path == Path(plain):
                 raise
@@ -289,6 +291,7 @@ def _read(  # noqa: PLR0911  (one return a kind)
     allow_partial: bool,  # noqa: FBT001
     together: bool,  # noqa: FBT001
     columns: Mapping[str, str] | None,
+    records: bool,  # noqa: FBT001
 ) -> Source:
     if columns and has_columns(path, columns):
         observed = read_requests(path, path.name, columns)
@@ -306,7 +309,7 @@ def _read(  # noqa: PLR0911  (one return a kind)
             f"#{number} names one of several runs; this is a {kind}", place=name, remedy=f"Give {split_number(name)[0]}"
         )
     if kind is Kind.RUN:
-        run = read_run(path, allow_partial=allow_partial, columns=True)
+        run = read_run(path, allow_partial=allow_partial, columns=not records)
         notes = [f"{name}: only what is whole was read ({run.problem})"] if run.problem else []
         return Source(name=name, kind=kind, table=run.table(), run=run, notes=notes)
     if kind is Kind.LINES:
