@@ -76,8 +76,8 @@ class AlertPast:
         lanes: dict[str, list[tuple[int, int, int]]] = {}
         for lane, end, requests, missed in rows:
             # The last cell is that in which this process began: its requests are of before, though its end is not.
-            at = min(int(end), self._began_unix_ns)
-            lanes.setdefault(str(lane), []).append((at, int(requests), int(missed)))
+            ended = min(int(end), self._began_unix_ns)
+            lanes.setdefault(str(lane), []).append((ended, int(requests), int(missed)))
         total = 0
         for lane, cells in lanes.items():
             table = np.array(sorted(cells), dtype=np.int64)
