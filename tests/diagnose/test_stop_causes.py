@@ -38,6 +38,14 @@ def test_stops_on_a_beat_are_the_collectors(period, ms):
     assert "beat" in first.statement
 
 
+def test_a_beat_of_stops_that_arrivals_keep_is_no_collectors():
+    """Clients of a closed loop come back at even times: each stop begins with one of them, and no timer made it."""
+    records = calm()
+    starts = np.array(sorted(r.start_unix_ns - origin(records) for r in records))
+    beats = [starts[np.searchsorted(starts, begin)] for begin, _ in every(6.0, 700, records)]
+    assert GC not in codes(answer(stopped(records, [(int(at), int(at) + 700 * MS) for at in beats])))
+
+
 def test_a_few_stops_at_even_times_may_be_the_collectors():
     records = calm()
     stops = every(9.0, 1800, records)[:4]

@@ -27,7 +27,11 @@ http {{
   uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
   server {{
     listen 127.0.0.1:{port};
-    location / {{ proxy_pass {url}; proxy_read_timeout 60s; {extra} }}
+    location / {{ proxy_pass http://127.0.0.1:{inner}; proxy_read_timeout 60s; {extra} }}
+  }}
+  server {{
+    listen 127.0.0.1:{inner};
+    location / {{ proxy_pass {url}; proxy_read_timeout 60s; proxy_buffering off; }}
   }}
 }}
 """
@@ -59,7 +63,11 @@ class Incident:
 
 @contextmanager
 def incident(folder: Path, *, engine: Sequence[str] = (), proxy: str | None = None) -> Iterator[Incident]:
-    """`engine`: options of the engine; `proxy`: directives of an nginx between gateway and engine."""
+    """`engine`: options of the engine; `proxy`: directives of an nginx between gateway and engine.
+
+    Two hops, as an ingress and a sidecar are: nginx passes chunks on as they come even where it is told to buffer, and
+    holds them back only of an answer without chunks, which is what the second nginx gives to the first one's HTTP/1.0.
+    """
     python = llamacpp_python()
     assert python is not None, 'mark this test with needs("llamacpp")'
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,11 +94,12 @@ def incident(folder: Path, *, engine: Sequence[str] = (), proxy: str | None = No
 def _nginx(folder: Path, url: str, extra: str) -> Iterator[str]:
     program = nginx_path()
     assert program is not None, 'mark this test with needs("nginx")'
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with socket.socket() as one, socket.socket() as two:
+        for probe in (one, two):
+            probe.bind(("127.0.0.1", 0))
+        port, inner = (probe.getsockname()[1] for probe in (one, two))
     config = folder / "nginx.conf"
-    config.write_text(_NGINX.format(folder=folder, port=port, url=url, extra=extra))
+    config.write_text(_NGINX.format(folder=folder, port=port, inner=inner, url=url, extra=extra))
     child = Child([program, "-c", str(config), "-p", str(folder)])
     try:
         deadline = time.monotonic() + 10

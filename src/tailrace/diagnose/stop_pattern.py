@@ -39,6 +39,8 @@ RATIO: Final = (1.15, 1.35)
 """A collector that runs when the heap has grown by a quarter stops the process at times in this ratio."""
 TRIGGERED: Final = 0.7
 ABOVE_CHANCE: Final = 1.5
+BEYOND: Final = 3.1
+"""Deviations: once in a thousand cases."""
 SCALES: Final = 0.5
 WEIGHT: Final = 1 / 3
 """Of the time in shared stops, the least that must lie outside prefills for arrivals to be what begins them."""
@@ -139,7 +141,9 @@ def _kind(window: Window, pattern: StopPattern) -> StopKind:  # noqa: C901, PLR0
         return StopKind.FIRST_USE
     if began and triggers.size:
         return StopKind.TRIGGERED
-    if n >= FEW_PERIODIC and pattern.on_beat >= enough_on_beat(n - 1):
+    # Clients in a closed loop come on a beat as well: stops that begin with them keep theirs, and no timer's.
+    theirs = began and _beyond_chance(triggers, n)
+    if n >= FEW_PERIODIC and pattern.on_beat >= enough_on_beat(n - 1) and not theirs:
         return StopKind.PERIODIC
     if pattern.growth_ms_per_s > 0 or (n >= MIN_PERIODIC and RATIO[0] <= pattern.ratio <= RATIO[1]):
         return StopKind.GROWING
@@ -148,6 +152,12 @@ def _kind(window: Window, pattern: StopPattern) -> StopKind:  # noqa: C901, PLR0
     if n <= 2 and float(pattern.ms.max()) >= LONG_STALL_MS:
         return StopKind.WEDGE
     return StopKind.OTHER
+
+
+def _beyond_chance(triggers: Triggers, n: int) -> bool:
+    """Do so many of `n` stops begin with an arrival as arrivals at any time give once in a thousand cases at most?"""
+    deviation = float(np.sqrt(triggers.chance * (1.0 - triggers.chance) / n))
+    return triggers.share >= triggers.chance + BEYOND * deviation
 
 
 def enough_on_beat(n: int) -> float:

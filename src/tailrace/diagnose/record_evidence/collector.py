@@ -60,7 +60,8 @@ def pauses_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         rivals=rivals,
         disproof_checked=[
             *disproofs(evidence, pattern),
-            f"{pattern.triggers.share:.0%} of the stops begin with an arrival, {pattern.triggers.chance:.0%} would",
+            f"{pattern.triggers.share:.0%} of the stops begin with an arrival, {pattern.triggers.chance:.0%} would by "
+            "chance",
         ],
     )
 
