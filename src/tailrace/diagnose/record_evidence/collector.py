@@ -60,8 +60,7 @@ def pauses_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         rivals=rivals,
         disproof_checked=[
             *disproofs(evidence, pattern),
-            f"{pattern.triggers.share:.0%} of the stops begin with an arrival, {pattern.triggers.chance:.0%} would by "
-            "chance",
+            f"{pattern.triggers.share:.0%} of them begin with an arrival ({pattern.triggers.chance:.0%} by chance)",
         ],
     )
 
