@@ -75,7 +75,7 @@ class Streams:
             self._lay()
 
     def take_lines(self, lines: Timelines) -> None:
-        """Those of rows that were decoded as records. ValueError for a number beyond 64 bits; nothing was taken then."""
+        """Those of rows that were decoded as records. ValueError, and nothing is taken, for a number beyond 64 bits."""
         try:
             flat = lines.held.flat()
         except OverflowError as error:
