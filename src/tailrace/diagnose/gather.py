@@ -14,6 +14,7 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Arm, Observed
 from tailrace.diagnose.readers.arm_series import series_of_arms
+from tailrace.diagnose.readers.fact_arms import stated_arm
 from tailrace.diagnose.readers.gpu_series import series_of_gpus
 from tailrace.diagnose.readers.metric_observations import observations_of
 from tailrace.diagnose.readers.request_table import windows_of_requests
@@ -77,6 +78,7 @@ def gather(
         ]
         observed = Observed.joined([observed, Observed(series=gpus)])
     observed = observed.finite()
+    observed.arms = observed.arms or _stated(sources, observed)
     observed.series += series_of_arms(observed.arms)
     observed = bounded(observed)
     observed.arms = _apart(observed.arms)
@@ -120,6 +122,11 @@ def gather(
         events=[event for source in sources for event in source.events],
         before_source="" if before is None else before.name,
     )
+
+
+def _stated(sources: Sequence[Source], observed: Observed) -> list[Arm]:
+    """One arm of what a form states, where nothing else is an arm; none beside records."""
+    return [] if _has_records(sources) else stated_arm(observed.settings)
 
 
 def _windows(

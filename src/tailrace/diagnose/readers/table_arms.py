@@ -189,9 +189,10 @@ def placed(values: dict[str, Quoted], item: Quoted) -> None:
     if key in values:
         extra = item.qualifier or ("change" if item.relative else item.label)
         key, base = f"{key}@{extra}", key
-        if item.relative is False and values[base].relative:
+        if not item.relative and values[base].relative:
             # The level goes by the plain key, its change beside it.
-            values[f"{base}@{values[base].qualifier or 'change'}"] = values.pop(base)
+            change = values.pop(base)
+            values[f"{base}@{change.qualifier or 'change'}"] = change
             key = base
     values.setdefault(key, item)
 
