@@ -51,15 +51,16 @@ def clock_stated(cause: Cause, observed: Observed, *, heat: bool) -> Finding | N
     at_limit = power is not None and limit is not None and limit[0] > 0 and power[0] >= AT_CAP * limit[0]
     flags = {True: _flag(items, r"therm|heat"), False: _flag(items, r"power_cap|power_brake|sw_power")}
     temperature = _number(items, r"temp", last=True)
-    hot = flags[True] is not None and flags[True][0]
-    capped = at_limit or (flags[False] is not None and flags[False][0])
+    thermal, capping = flags[True], flags[False]
+    hot = thermal is not None and thermal[0]
+    capped = at_limit or (capping is not None and capping[0])
     if span is None or span[1] > (1 - STATED_FALL) * span[0]:
         return None
     if heat and (
         not hot and not (temperature is not None and temperature[0] >= HOT_C and power is not None and not at_limit)
     ):
         return None
-    if heat and flags[True] is not None and not flags[True][0]:
+    if heat and thermal is not None and not thermal[0]:
         return None
     if not heat and (hot or not capped):
         return None
@@ -96,7 +97,7 @@ def clock_stated(cause: Cause, observed: Observed, *, heat: bool) -> Finding | N
         verify=CLOCK_OVER_TIME,
         missing=missing,
         disproof_checked=[
-            *([f"thermal limit {'active' if flags[True][0] else 'not active'}"] if flags[True] is not None else []),
+            *([f"thermal limit {'active' if thermal[0] else 'not active'}"] if thermal is not None else []),
             *([f"power {'at' if at_limit else 'below'} its limit"] if power is not None and limit is not None else []),
         ],
         action=Action.FIX,
@@ -142,7 +143,9 @@ def _flag(items: list[Setting], words: str) -> tuple[bool, Setting] | None:
         if _YES.search(text):
             return True, item
     for item in items:
-        about = isinstance(item.value, str) and re.search(r"reason|throttl|slowdown|clock_event", item.name, re.IGNORECASE)
+        about = isinstance(item.value, str) and re.search(
+            r"reason|throttl|slowdown|clock_event", item.name, re.IGNORECASE
+        )
         if about and re.search(words.replace("_", "[ _]"), item.value, re.IGNORECASE):
             return not re.search(r"inactive|not active", item.value, re.IGNORECASE), item
     return None

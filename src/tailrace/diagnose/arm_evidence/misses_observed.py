@@ -283,16 +283,12 @@ def _of_settings(observed: Observed) -> list[_Hits]:
         number_stated(observed, r"hit tokens|^hits$|prefix hits|cached tokens"),
         number_stated(observed, r"query tokens|queries|total tokens|tokens asked"),
     )
-    if hits is None or asked is None:
-        hits, asked = _listed(observed, r"cached|hit tokens|hits\b"), _listed(observed, r"prompt|input|query|queried")
-        if hits is not None and asked is not None and len(hits[1]) == len(asked[1]) and sum(asked[1]) > 0:
-            found, whole = sum(hits[1][1:]), sum(asked[1][1:])  # the first prompt has nothing to find
-            return [
-                _Hits(
-                    "", found / whole, found, whole, [evidence_of_setting(hits[0]), evidence_of_setting(asked[0])], None
-                )
-            ]
-        hits = asked = None
+    turns = _listed(observed, r"cached|hit tokens|hits\b"), _listed(observed, r"prompt|input|query|queried")
+    if (hits is None or asked is None) and turns[0] is not None and turns[1] is not None:
+        found, whole = sum(turns[0][1][1:]), sum(turns[1][1][1:])  # the first prompt has nothing to find
+        if len(turns[0][1]) == len(turns[1][1]) and whole > 0:
+            shown = [evidence_of_setting(turns[0][0]), evidence_of_setting(turns[1][0])]
+            return [_Hits("", found / whole, found, whole, shown, None)]
     if hits is not None and asked is not None and hits.number is not None and asked.number:
         return [
             _Hits(

@@ -191,8 +191,8 @@ def _knob(cause: Cause, observed: Observed, weighed: _Weighed) -> Finding | None
         missing.append("that nothing else was changed between the two")
     return cause.finding(
         statement=f"Prefill takes the steps of streams that decode: {quantity(high)} is {number(high.value, 'ms')} "
-        f"with {slow.name} and {number(low.value, 'ms')} with {fast.name} ({ratio:.3g} x), and the change only decides how "
-        "prefill and decode share the steps.",
+        f"with {slow.name} and {number(low.value, 'ms')} with {fast.name} ({ratio:.3g} x), and the change only decides "
+        "how prefill and decode share the steps.",
         evidence=[
             evidence_of(slow, high),
             evidence_of(fast, low),

@@ -72,7 +72,8 @@ def _arithmetic(cause: Cause, observed: Observed) -> Finding | None:
         observed,
         r"^(?:gap|stall|pause|chunk)(?: s| ms| max s| max ms)?$|"
         r"(?:longest|max|worst|biggest) (?:gap|stall|itl|pause|freeze|silence|stop)|"
-        r"(?:gap|stall|pause|freeze|itl|stop) (?:max|p99)|freezes?\b|gaps? (?:of|in|between)|stalls? (?:of|in)|pauses? (?:of|in)",
+        r"(?:gap|stall|pause|freeze|itl|stop) (?:max|p99)|freezes?\b|gaps? (?:of|in|between)|"
+        r"stalls? (?:of|in)|pauses? (?:of|in)",
     )
     seen = _ms(gap)
     if chunk is None or rate is None or gap is None or seen is None or not rate.number or not chunk.number:

@@ -24,7 +24,7 @@ _MACHINERY: Final = re.compile(
     r"dcgm|nvidia-cuda-mps-server|Xorg|gnome|nv-hostengine|nvidia-persistenced", re.IGNORECASE
 )
 SLOWER: Final = 0.1
-_DEVICE: Final = r"^gpu\b(?!.*(?:util|mem|clock|temp|load|power|busy))|^index\b"
+_DEVICE: Final = r"^gpu(?:[ _]|\b)(?!.*(?:util|mem|clock|temp|load|power|busy))|^index\b"
 LEAST_MIB: Final = 500.0
 """A context alone takes some hundred MiB: what monitors a device holds no more."""
 
