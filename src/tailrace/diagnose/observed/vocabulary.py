@@ -157,6 +157,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "request count",
                 "num requests",
                 "num prompts",
+                "prompts",
                 "sample count",
                 "count",
             ),
@@ -208,7 +209,11 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("kv_capacity_tokens", "tokens", ("kv capacity", "gpu kv cache size")),
         Quantity("tensor_parallel", "count", ("tp", "tp size", "tensor parallel size")),
         Quantity("data_parallel", "count", ("dp", "dp size", "data parallel size")),
-        Quantity("sessions", "count", ("streams",)),
+        Quantity(
+            "sessions",
+            "count",
+            ("streams", "concurrent streams", "concurrent sessions", "parallel sessions", "calls", "concurrent calls"),
+        ),
         Quantity(
             "prompt_tokens",
             "tokens",
