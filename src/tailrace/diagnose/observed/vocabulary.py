@@ -93,7 +93,11 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "generate tok/s",
             ),
         ),
-        Quantity("peak_output_tok_s", "tok/s", ("peak output token throughput",)),
+        Quantity(
+            "peak_output_tok_s",
+            "tok/s",
+            ("peak output token throughput", "peak output tok/s", "peak tok/s", "max output tok/s"),
+        ),
         Quantity(
             "prompt_tok_s",
             "tok/s",
