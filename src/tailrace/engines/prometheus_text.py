@@ -207,6 +207,8 @@ class Scrape:
 
 def label_key(labels: dict[str, str], *, without: str = "") -> Labels:
     """A label set as a key, one label left out."""
+    if without not in labels:
+        return tuple(sorted(labels.items()))
     return tuple(sorted(item for item in labels.items() if item[0] != without))
 
 
@@ -252,6 +254,8 @@ def _unescape(text: str) -> str:
 def _labels(text: str | None) -> dict[str, str]:
     if not text:
         return {}
+    if "\\" not in text:
+        return dict(_LABEL.findall(text))
     return {found[1]: _unescape(found[2]) for found in _LABEL.finditer(text)}
 
 

@@ -21,8 +21,8 @@ Line = tuple[int, str]
 MOST_ROWS: Final = 2000
 """More rows are a table of requests or a log, no comparison of arms; the rest is counted as not understood."""
 MOST_COLUMNS: Final = 200
-_LONGEST: Final = 20_000
-"""A longer line is no row."""
+_LONGEST: Final = 1 << 20
+"""A longer line is no row. A cell may hold a whole prompt, or a picture as text."""
 _BOXES: Final = str.maketrans(
     dict.fromkeys("│┃║|┆┇┊┋", "|")
     | dict.fromkeys("─━═┄┅┈┉╌╍", "-")
@@ -58,6 +58,7 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
 
 def grids_in(lines: Sequence[Line]) -> tuple[list[Grid], list[Line]]:
     """(the tables, the lines that belong to none and are not blank)."""
+    csv.field_size_limit(_LONGEST)
     out: list[Grid] = []
     left: list[Line] = []
     at = 0
@@ -105,7 +106,8 @@ def _drawn(text: str) -> str:
 
 
 def _is_rule(text: str) -> bool:
-    return "--" in text or "==" in text if _RULE.match(text) else False
+    # Blanks at both ends are taken away before: between them the pattern would try each place with each other.
+    return ("--" in text or "==" in text) and _RULE.match(text.strip()) is not None
 
 
 def _pipes(lines: Sequence[Line], at: int) -> tuple[Grid, int] | None:
@@ -122,7 +124,9 @@ def _pipes(lines: Sequence[Line], at: int) -> tuple[Grid, int] | None:
         elif "|" not in text:
             break
         else:
-            cells = [cell.strip() for cell in _PIPE.split(text.strip().removeprefix("|").removesuffix("|"))]
+            # What stands beyond the headings is not kept: a line of bars has as many cells as letters.
+            bare = text.strip().removeprefix("|").removesuffix("|")
+            cells = [cell.strip() for cell in _PIPE.split(bare, maxsplit=len(header) or MOST_COLUMNS)]
             if header:
                 body.append((lines[place][0], cells))
             elif 2 <= len(cells) <= MOST_COLUMNS:
