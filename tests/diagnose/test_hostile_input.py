@@ -19,15 +19,10 @@ from tailrace.diagnose.readers.foreign import HEAD_BYTES, foreign_of
 from tailrace.diagnose.readers.formats import FORMATS
 from tailrace.model.errors import InputError
 from tailrace.model.finding import Level
-from tailrace.model.record import RequestRecord
 
 TABLE = "| metric | before | after |\n|---|---|---|\n| TTFT p99 (ms) | 100 | 900 |\n"
 REPEATED = ("x", "1", " ", '"', "|", "`", "{", "[", "(", "a-", "1.", "=,:", "1 ", "TTFT p99 ", "INFO 06-01 12:00:00 ",
             "10.0.0.1 - - [", "vllm serve --a ", "\n", "x\n", "\\", "'", "<", "a=", "STT", "#1 ")  # fmt: skip
-
-
-def decode(line: bytes, place: str) -> RequestRecord:
-    raise InputError("no record", place=place)
 
 
 @pytest.mark.parametrize("piece", REPEATED)

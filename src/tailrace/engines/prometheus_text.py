@@ -165,7 +165,7 @@ class Scrape:
     def series(self, name: str) -> dict[Labels, float]:
         """Label set -> value, of what can be one."""
         found = self.samples.get(name, ())
-        return {label_key(sample.labels): sample.value for sample in found if _possible(sample.value)}
+        return {label_key(sample.labels): sample.value for sample in found if -_LARGEST < sample.value < _LARGEST}
 
     def histograms(self, name: str) -> dict[Labels, Histogram]:
         """Label set (without `le`) -> its histogram. Its count is the bucket without end, or `_count` without one."""

@@ -323,9 +323,9 @@ def _gauges(readings: Sequence[Reading], extra: Whose) -> list[Series]:
     for place, reading in enumerate(readings):
         for item in gauges_in(reading.scrape):
             cells: dict[Whose, float] = {}
+            share = item.unit == "share"
             for labels, value in reading.scrape.series(item.raw).items():
                 whose = identity(labels)
-                share = item.unit == "share"
                 cells[whose] = max(cells.get(whose, value), value) if share else cells.get(whose, 0.0) + value
             for whose, value in cells.items():
                 found.setdefault((item.name, whose), (item, {}))[1][place] = value * item.scale

@@ -31,6 +31,7 @@ _AFTER: Final = re.compile(r"\b(?:t|time|at|after)\s*[=:+]?\s*(\d+(?:\.\d+)?)\s*
 _BETWEEN: Final = re.compile(
     r"^(?:==+>|---|===|\*\*\*|\$ |#+ (?:scrape|sample|reading|snapshot|t\s*[=:]|time|at )|<==)", re.IGNORECASE
 )
+_BEGINS_BETWEEN: Final = "=-*$#<"
 _TO_S: Final = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "": 1.0}
 _PREFIXES: Final = ("tgi_", "nv_", "trtllm_", "dynamo_", "process_", "python_", "DCGM_", "tailrace_")
 _LOOKED_AT: Final = 1 << 14
@@ -131,7 +132,7 @@ class _Blocks:
 
     def take(self, number: int, line: str) -> None:
         """One line that is not blank."""
-        if line == "# EOF" or _BETWEEN.match(line):
+        if line[0] in _BEGINS_BETWEEN and (line == "# EOF" or _BETWEEN.match(line)):
             self.hint = _hint(line) or self.hint
             if self.done[-1].key:
                 self._next()
@@ -140,7 +141,7 @@ class _Blocks:
                 self.hint = _hint(line) or self.hint
             self.done[-1].lines.append(line)
         else:
-            found = _SERIES.match(line.partition(" # {")[0])
+            found = _SERIES.match(line.partition(" # {")[0] if " # {" in line else line)
             if found is None:
                 self.hint = _hint(line) or self.hint  # `Mon 2026-03-02 10:00:05` between two of them
             else:
