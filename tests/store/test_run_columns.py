@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tailrace.model.errors import RunFileError
 from tailrace.model.record import RequestRecord
 from tailrace.model.timeline import Timeline
-from tailrace.store import run_columns
+from tailrace.store import run_columns, run_streams
 from tailrace.store.run_block import decode_records, encode_records
 from tailrace.store.run_columns import RunColumns
 from tailrace.store.run_file import RunHeader, RunTrailer, RunWriter, read_run
@@ -54,9 +54,13 @@ def alike(found: RecordTable, wanted: RecordTable) -> None:
     assert found.timelines == wanted.timelines
 
 
-@pytest.mark.parametrize("chunk", [1, 300, 1 << 16])
-def test_columns_are_those_of_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(run_columns, "_CHUNK", chunk)
+@pytest.mark.parametrize("events", [1, 300, 1 << 16])
+@pytest.mark.parametrize("room", [1, 300, 1 << 16])
+def test_columns_are_those_of_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, events: int
+) -> None:
+    monkeypatch.setattr(run_columns, "_LEAST", room)
+    monkeypatch.setattr(run_streams, "_TOGETHER", events)
     path = written(tmp_path / "a.run", records())
     run = read_run(path, columns=True)
     assert run.records == []
@@ -121,3 +125,34 @@ def test_columns_cost_less_than_records(tmp_path: Path) -> None:
         return min(took)
 
     assert cpu(columns=True) < cpu(columns=False)
+
+
+def test_a_block_that_is_decoded_as_records_leaves_the_other_columns_as_they_are(tmp_path: Path) -> None:
+    rows = records(384)
+    odd = Timeline(at_ns=[1, 2], kind=[0, 300], tokens=[1, 2**40])
+    rows[200] = msgspec.structs.replace(rows[200], timeline=odd)
+    path = written(tmp_path / "a.run", rows)
+    table = read_run(path, columns=True).table()
+    alike(table, read_run(path).table())
+    assert table.column("schema").strides == (0,)
+    assert table.timelines[200] == odd
+
+
+def test_a_stamp_that_no_column_holds_is_named_and_the_other_blocks_are_read(tmp_path: Path) -> None:
+    rows = records(384)
+    rows[200] = msgspec.structs.replace(rows[200], timeline=Timeline(at_ns=[2**62, 2**64 - 1], kind=[0, 0]))
+    path = written(tmp_path / "a.run", rows)
+    with pytest.raises(RunFileError, match="the time of an event"):
+        read_run(path, columns=True)
+    part = read_run(path, columns=True, allow_partial=True)
+    assert part.table().column("request_id").tolist() == [row.request_id for row in rows[:128] + rows[256:]]
+
+
+def test_labels_that_say_the_same_are_one_object_and_names_are_as_they_are(tmp_path: Path) -> None:
+    rows = [
+        msgspec.structs.replace(row, request_id=f"r{place}", tenant=("red", "blue")[place % 3 == 0])
+        for place, row in enumerate(records(384))
+    ]
+    table = read_run(written(tmp_path / "a.run", rows), columns=True).table()
+    assert len(set(map(id, table.column("tenant")))) == 2
+    assert table.column("request_id").tolist() == [row.request_id for row in rows]

@@ -31,7 +31,16 @@ from tailrace.model.timeline import Timeline
 from tailrace.store.run_frame import inflate
 from tailrace.store.table import FIELDS, KINDS, ColumnKind
 
-__all__ = ["NUMBERS", "TEXTS", "block_parts", "decode_records", "encode_records", "flat_stamps"]
+__all__ = [
+    "NUMBERS",
+    "TEXTS",
+    "block_parts",
+    "decode_records",
+    "encode_records",
+    "gap_planes",
+    "stamps_of_gaps",
+    "unpacked_texts",
+]
 
 _NUMERIC: Final = frozenset(
     {
@@ -134,15 +143,20 @@ def _starts(lengths: Sequence[int]) -> Any:
     return (ends - lengths)[np.array(lengths) > 0]
 
 
-def block_parts(payload: bytes) -> tuple[list[Any], list[Any], Any, int, bytes, bytes]:
+def block_parts(payload: bytes | memoryview) -> tuple[list[Any], list[Any], Any, int, bytes, bytes]:
     """(columns of numbers, columns of texts, streams, width, low, high) of a block. Whatever is wrong raises."""
     first, packed, width, low, high = _decode(payload)
-    second, streams = _decode(packed if packed[:1] == _ARRAY else inflate(packed))
+    second, streams = _decode(unpacked_texts(packed))
     return first, second, streams, width, low, high
 
 
+def unpacked_texts(packed: bytes) -> bytes:
+    """The msgpack of a block's texts and streams. ValueError where it cannot be unpacked."""
+    return packed if packed[:1] == _ARRAY else inflate(packed)
+
+
 def decode_records(
-    payload: bytes, rows: int, numbers: Sequence[str] = NUMBERS, texts: Sequence[str] = TEXTS
+    payload: bytes | memoryview, rows: int, numbers: Sequence[str] = NUMBERS, texts: Sequence[str] = TEXTS
 ) -> list[RequestRecord]:
     """The records of a block of `rows` rows whose file names `numbers` and `texts`.
 
@@ -224,7 +238,7 @@ def _timelines(streams: Any, width: int, low: bytes, high: bytes) -> list[Timeli
 
 
 def _stamps_of(sizes: list[int], firsts: list[int], width: int, low: bytes, high: bytes) -> list[list[int]]:
-    flat = flat_stamps(sizes, firsts, width, low, high).tolist()
+    flat = _flat_stamps(sizes, firsts, width, low, high).tolist()
     out, at = [], 0
     for size in sizes:
         out.append(flat[at : at + size])
@@ -232,21 +246,34 @@ def _stamps_of(sizes: list[int], firsts: list[int], width: int, low: bytes, high
     return out
 
 
-def flat_stamps(sizes: list[int], firsts: list[int], width: int, low: bytes, high: bytes) -> Any:
+def _flat_stamps(sizes: list[int], firsts: list[int], width: int, low: bytes, high: bytes) -> Any:
     """The stamps of all streams, one behind the other (int64). ValueError where the bytes do not fit."""
+    planes = gap_planes(sizes, len(firsts), width, low, high)
+    if not planes:
+        return np.empty(0, np.int64)
+    return stamps_of_gaps(b"".join(planes), width, np.array(sizes, np.int64), np.array(firsts, np.int64))
+
+
+def gap_planes(sizes: list[int], firsts: int, width: int, low: bytes, high: bytes) -> list[bytes]:
+    """The `width` planes of the gaps of all streams; none without events. ValueError where the bytes do not fit."""
     total = sum(sizes)
     if width not in (4, 8):
         raise ValueError(f"gaps of {width} bytes")
     if not total:
-        return np.empty(0, np.int64)
-    planes = np.frombuffer(low + inflate(high, window=_WINDOW), np.uint8)
+        return []
+    planes = low + inflate(high, window=_WINDOW)
     if len(planes) != total * width:
         raise ValueError(f"{len(planes)} bytes of gaps for {total} events")
-    each = np.ascontiguousarray(planes.reshape(width, total).T).view("<u4" if width == 4 else "<i8").ravel()
-    run = np.cumsum(each.astype(np.int64))
-    lengths = np.array(sizes, np.int64)
-    starts = _starts(sizes)
-    if len(firsts) != len(starts):
-        raise ValueError(f"{len(firsts)} first stamps for {len(starts)} streams")
-    offsets = np.array(firsts, np.int64) - run[starts]
-    return run + np.repeat(offsets, lengths[lengths > 0])
+    begun = len(sizes) - sizes.count(0)
+    if firsts != begun:
+        raise ValueError(f"{firsts} first stamps for {begun} streams")
+    return [planes[at : at + total] for at in range(0, total * width, total)]
+
+
+def stamps_of_gaps(planes: bytes, width: int, sizes: Any, firsts: Any) -> Any:
+    """The stamps (int64) of streams whose gaps stand plane by plane; `firsts` is of those that are not empty."""
+    each = np.frombuffer(planes, np.uint8).reshape(width, -1).T
+    run = np.cumsum(np.ascontiguousarray(each).view("<u4" if width == 4 else "<i8").ravel(), dtype=np.int64)
+    some = sizes > 0
+    run += np.repeat(firsts - run[(np.cumsum(sizes) - sizes)[some]], sizes[some])
+    return run

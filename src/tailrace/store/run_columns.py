@@ -6,149 +6,203 @@ does not decode so is decoded as records (`run_block.decode_records`), which say
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from itertools import chain
+from functools import lru_cache
+from itertools import compress
+from operator import ne
 from types import GenericAlias
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tailrace.model.record import RequestRecord
-from tailrace.store.run_block import NUMBERS, TEXTS, block_parts, decode_records, flat_stamps
-from tailrace.store.table import FIELDS, RecordTable, build_column, default_of
-from tailrace.store.timelines import Packed, Timelines
+from tailrace.store.run_block import NUMBERS, TEXTS, decode_records, unpacked_texts
+from tailrace.store.run_streams import Streams, StreamsOfBlock
+from tailrace.store.table import FIELDS, KINDS, ColumnKind, RecordTable, build_column, default_of
+from tailrace.store.timelines import Timelines
 
 __all__ = ["RunColumns"]
 
 Column = npt.NDArray[Any]
 
 _INFO: Final = {info.name: info for info in msgspec.structs.fields(RequestRecord) if info.name in FIELDS}
-_TYPES: Final[dict[str, Any]] = {name: GenericAlias(list, (info.type,)) for name, info in _INFO.items()}
 _REQUIRED: Final = frozenset(name for name, info in _INFO.items() if info.required)
-_EVENTS: Final = list[list[int]]
-_CHUNK: Final = 1 << 16
-"""Rows that are laid out together."""
+_LEAST: Final = 1 << 12
+"""Rows that a column has room for at least."""
+_SHARED: Final = 4
+"""A text that stands so often in a block on average is held once: it is a label, not a name."""
+_CODES: Final = {
+    ColumnKind.INTEGER: "q",
+    ColumnKind.MAYBE_INTEGER: "d",
+    ColumnKind.FLOAT: "d",
+    ColumnKind.MAYBE_FLOAT: "d",
+}
+"""How numbers are packed straight into their column, which takes two thirds of numpy's time to read a list."""
+
+
+class _Form(NamedTuple):
+    """How the blocks of one file are decoded, with the types of the record: what it says is checked by that."""
+
+    names: tuple[str, ...]
+    block: msgspec.msgpack.Decoder[Any]
+    texts: msgspec.msgpack.Decoder[Any]
+    absent: tuple[str, ...]
+    """Columns of a record that are not in the file."""
+
+
+@lru_cache(maxsize=16)
+def _form(numbers: tuple[str, ...], texts: tuple[str, ...]) -> _Form:
+    names = (*numbers, *texts)
+    absent = tuple(name for name in FIELDS if name not in names)
+    if len({*names}) < len(names) or not _REQUIRED.isdisjoint(absent):
+        raise ValueError("a column is there twice, or one that every record has is missing")
+    return _Form(
+        names,
+        msgspec.msgpack.Decoder(GenericAlias(tuple, (_columns_of(numbers), bytes, int, bytes, bytes))),
+        msgspec.msgpack.Decoder(GenericAlias(tuple, (_columns_of(texts), StreamsOfBlock))),
+        absent,
+    )
+
+
+def _columns_of(names: tuple[str, ...]) -> Any:
+    lists = [GenericAlias(list, (_INFO[name].type,)) if name in _INFO else Any for name in names]
+    return GenericAlias(tuple, tuple(lists))
+
+
+@lru_cache(maxsize=4096)
+def _packer(count: int, code: str) -> Any:
+    return struct.Struct(f"={count}{code}").pack_into
 
 
 class RunColumns:
     """Takes blocks in their order; `table` at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 0) -> None:
+        """`rows`: how many are expected; it costs no memory until they are there."""
         self.rows = 0
-        self._waiting = 0
-        self._values: dict[str, list[Any]] = {name: [] for name in FIELDS}
-        self._columns: dict[str, list[Column]] = {name: [] for name in FIELDS}
-        self._slots: list[Any] = []
-        self._packed: list[Packed] = []
-        self._known: dict[str, Any] = {}
+        self._room = max(rows, _LEAST)
+        self._alike: dict[str, list[Any]] = {}
+        """What all rows say so far, as a list of one, of each column of which this holds."""
+        self._columns: dict[str, Column] = {}
+        """The others, with room for more rows."""
+        self._streams = Streams()
+        self._objects: dict[str, Any] = {}
         """Dicts and lists by what they say: records share theirs."""
+        self._labels: dict[str, str] = {}
 
-    def take(self, payload: bytes, rows: int, numbers: Sequence[str] = NUMBERS, texts: Sequence[str] = TEXTS) -> None:
+    def take(
+        self,
+        payload: bytes | memoryview,
+        rows: int,
+        numbers: Sequence[str] = NUMBERS,
+        texts: Sequence[str] = TEXTS,
+    ) -> None:
         """One block. ValueError as of `decode_records`."""
         try:
-            fields, slot, packed = self._decoded(payload, rows, numbers, texts)
+            form = _form(tuple(numbers), tuple(texts))
+            first, packed, width, low, high = form.block.decode(payload)
+            second, streams = form.texts.decode(unpacked_texts(packed))
+            fresh = self._fresh(form, (*first, *second), rows)
+            self._streams.take(rows, streams, width, low, high)
         except Exception:  # noqa: BLE001  (whatever is wrong with it: decoded as records it is named)
-            self._records(decode_records(payload, rows, numbers, texts))
+            if records := decode_records(payload, rows, numbers, texts):
+                self._records(records)
             return
-        for name, values in self._values.items():
-            found = fields.get(name)
-            values.extend([default_of(name)] * rows if found is None else found)
-        self._slots.append(slot)
-        self._packed.append(packed)
-        self._count(rows)
+        self._put(fresh, rows)
 
-    def _decoded(
-        self, payload: bytes, rows: int, numbers: Sequence[str], texts: Sequence[str]
-    ) -> tuple[dict[str, list[Any]], Any, Packed]:
-        first, second, streams, width, low, high = block_parts(payload)
-        fields = {}
-        for name, values in (*zip(numbers, first, strict=True), *zip(texts, second, strict=True)):
-            if name not in _TYPES:
-                continue
-            told = msgspec.convert(values, _TYPES[name])
-            if name in ("stage_sources", "slow"):
-                told = [self._known.setdefault(repr(value), value) for value in told]
-            if len(told) not in (1, rows):
-                raise ValueError(f"a column of {len(told)} values for {rows} rows")
-            fields[name] = told if len(told) == rows else told * rows
-        if len(streams[0]) != rows or not fields.keys() >= _REQUIRED:
-            raise ValueError("not as many streams as rows")
-        lengths = np.array(streams[0], dtype=np.int64)
-        there = lengths >= 0
-        sizes = lengths[there]
-        at = flat_stamps(sizes.tolist(), streams[1], width, low, high)
-        kinds, tokens = (_flat(column, sizes) for column in streams[2:4])
-        thinned, merged = (column * sizes.size if len(column) == 1 else column for column in streams[4:6])
-        packed = Packed(
-            np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-            at,
-            kinds.astype(np.int8),
-            tokens.astype(np.int32),
-            np.array(thinned, dtype=np.int64),
-            {place: said for place, said in enumerate(merged) if said},
-        )
-        if packed.thinned.size != sizes.size or not (packed.kind == kinds).all() or not (packed.tokens == tokens).all():
-            raise ValueError("streams of other lengths, or numbers beyond their types")
-        return fields, np.where(there, np.cumsum(there) - 1, -1), packed
+    def _fresh(self, form: _Form, columns: Sequence[Any], rows: int) -> dict[str, list[Any]]:
+        """The columns that say something else than all rows before. Most of a record's say one thing in a whole file,
+        so that this is the only look at them. ValueError for one of another length.
+        """
+        alike = self._alike
+        differs = compress(zip(form.names, columns, strict=True), map(ne, columns, map(alike.get, form.names)))
+        fresh = {name: values for name, values in differs if name in _INFO}
+        for values in fresh.values():
+            if len(values) not in (1, rows):
+                raise ValueError(f"a column of {len(values)} values for {rows} rows")
+        for name in form.absent:
+            if alike.get(name) != (default := [default_of(name)]):
+                fresh[name] = default
+        return fresh
 
     def _records(self, records: list[RequestRecord]) -> None:
-        table = RecordTable.from_records(records)
-        self._lay()
-        for name, columns in self._columns.items():
-            columns.append(table.columns[name])
-        self._slots.append(table.timelines.slot)
-        self._packed.append(table.timelines.held.flat())
-        self.rows += len(records)
+        self._streams.take_lines(Timelines.of(record.timeline for record in records))
+        fields = {name: [getattr(record, name) for record in records] for name in FIELDS}
+        self._put({name: values[:1] if _same(values) else values for name, values in fields.items()}, len(records))
 
-    def _count(self, rows: int) -> None:
-        self.rows += rows
-        self._waiting += rows
-        if self._waiting >= _CHUNK:
-            self._lay()
+    def _put(self, fields: dict[str, list[Any]], rows: int) -> None:
+        """Columns of one value for all rows, or of one for each; those that are not given are as before."""
+        if not rows:
+            return
+        end = self.rows + rows
+        if end > self._room:
+            self._grow(end)
+        for name, told in fields.items():
+            kind = KINDS[name]
+            values = self._shared(kind, told)
+            if len(values) == 1 and name not in self._columns:
+                held = self._alike.setdefault(name, values)
+                if held == values:
+                    continue
+            column = self._columns.get(name)
+            if column is None:
+                column = self._columns[name] = self._opened(name)
+            _write(column[self.rows : end], name, kind, values)
+        self.rows = end
 
-    def _lay(self) -> None:
-        if self._waiting:
-            for name, values in self._values.items():
-                self._columns[name].append(_column(name, values))
-                values.clear()
-            self._waiting = 0
+    def _shared(self, kind: ColumnKind, values: list[Any]) -> list[Any]:
+        """What says the same as one object: a million labels take no memory then, and are told apart at once."""
+        if kind is ColumnKind.OBJECT:
+            return [self._objects.setdefault(repr(value), value) for value in values]
+        if kind is ColumnKind.TEXT and _SHARED * len(set(values)) <= len(values):
+            return list(map(self._labels.setdefault, values, values))
+        return values
+
+    def _opened(self, name: str) -> Column:
+        """A column that begins to vary: behind rows that all said one thing, where there are any."""
+        out: Column = np.empty(self._room, dtype=build_column(name, []).dtype)
+        if self.rows:
+            out[: self.rows] = build_column(name, self._alike.pop(name))
+        return out
+
+    def _grow(self, rows: int) -> None:
+        self._room = max(rows, 2 * self._room)
+        for name, column in self._columns.items():
+            wider = np.empty(self._room, dtype=column.dtype)
+            wider[: self.rows] = column[: self.rows]
+            self._columns[name] = wider
 
     def table(self) -> RecordTable:
         """All blocks that were taken; they are let go."""
-        self._lay()
         if not self.rows:
             return RecordTable.empty()
-        columns = {}
-        for name in FIELDS:
-            columns[name] = _stacked(self._columns.pop(name))
-        parts = [Timelines(slot, packed) for slot, packed in zip(self._slots, self._packed, strict=True)]
-        return RecordTable(columns, Timelines.concat(parts))
+        columns = {
+            name: self._columns.pop(name)[: self.rows]
+            if name in self._columns
+            else np.broadcast_to(build_column(name, self._alike[name]), (self.rows,))
+            for name in FIELDS
+        }
+        return RecordTable(columns, self._streams.timelines())
 
 
-def _column(name: str, values: list[Any]) -> Column:
-    """One value for all rows takes no memory."""
-    if values[0] is values[-1] and values.count(values[0]) == len(values):
-        return np.broadcast_to(build_column(name, values[:1]), (len(values),))
-    return build_column(name, values)
+def _same(values: list[Any]) -> bool:
+    return values.count(values[0]) == len(values)
 
 
-def _stacked(parts: list[Column]) -> Column:
-    if all(part.strides == (0,) for part in parts):
-        first = parts[0][0]
-        if all(part[0] is first or part[0] == first or (part[0] != part[0] and first != first) for part in parts):  # noqa: PLR0124  (NaN is not itself)
-            return np.broadcast_to(parts[0][:1], (sum(part.size for part in parts),))
-    return np.concatenate(parts)
-
-
-def _flat(column: Any, sizes: Any) -> Any:
-    """Numbers of each stream, one behind the other. ValueError where a stream has another length than said."""
-    lists = msgspec.convert(column, _EVENTS)
-    if len(lists) == 1 and sizes.size != 1:
-        if not (sizes == len(lists[0])).all():
-            raise ValueError("streams of other lengths")
-        return np.tile(np.array(lists[0], dtype=np.int64), sizes.size)
-    if [len(one) for one in lists] != sizes.tolist():
-        raise ValueError("streams of other lengths")
-    return np.fromiter(chain.from_iterable(lists), np.int64, count=int(sizes.sum()))
+def _write(place: Column, name: str, kind: ColumnKind, values: list[Any]) -> None:
+    """Write one value for all rows of `place`, or one for each, laid out as by `build_column`."""
+    code = _CODES.get(kind)
+    if code is not None and len(values) == place.size:
+        try:
+            _packer(len(values), code)(place, 0, *values)
+        except struct.error:  # a value is absent, or beyond the column's type
+            pass
+        else:
+            return
+    if kind is ColumnKind.TEXT:
+        place[:] = values
+        return
+    place[:] = build_column(name, values)

@@ -77,7 +77,8 @@ class Frame(msgspec.Struct, frozen=True):
     number: int
     rows: int
     """Records, states or samples in it."""
-    payload: bytes
+    payload: bytes | memoryview
+    """Where it is not compressed, a view of the file's bytes: a run of a gigabyte is not copied."""
     at: int
     """Its first byte in the file."""
     end: int
@@ -131,7 +132,7 @@ def pack(payload: bytes) -> tuple[int, bytes]:
     return (_PLAIN, payload) if len(payload) < _PACK_FROM else (_ZLIB, zlib.compress(payload, 1))
 
 
-def inflate(packed: bytes, *, window: int = zlib.MAX_WBITS) -> bytes:
+def inflate(packed: bytes | memoryview, *, window: int = zlib.MAX_WBITS) -> bytes:
     """The inverse of `zlib.compress`, bounded. ValueError for anything that is not whole or too long."""
     opener = zlib.decompressobj(window)
     try:
@@ -167,6 +168,7 @@ def scan(data: bytes) -> tuple[list[Frame], list[Flaw]]:
 class _Scan:
     def __init__(self, data: bytes) -> None:
         self.data = data
+        self.view = memoryview(data)
         self.frames: list[Frame] = []
         self.flaws: list[Flaw] = []
         self.seed = zlib.crc32(data[:PREAMBLE_BYTES])
@@ -214,7 +216,7 @@ class _Scan:
         if found.number > self.next:
             self.flaw(FlawKind.MISSING, found.at, found.at, missing=found.number - self.next)
         if not self.frames:
-            self.seed = zlib.crc32(self.data[: found.end])
+            self.seed = zlib.crc32(self.view[: found.end])
         self.frames.append(found)
         self.next = found.number + 1
         return found.end
@@ -256,8 +258,8 @@ class _Scan:
         self.budget -= length
         if self.budget < 0:
             return None
-        payload = self.data[start:end]
-        if zlib.crc32(payload, zlib.crc32(self.data[at + _CRC_FROM : at + _CRC_TO], self.seed)) != crc:
+        payload = self.view[start:end]
+        if zlib.crc32(payload, zlib.crc32(self.view[at + _CRC_FROM : at + _CRC_TO], self.seed)) != crc:
             return None
         try:
             return Frame(kind, number, rows, inflate(payload) if coding == _ZLIB else payload, at, end)

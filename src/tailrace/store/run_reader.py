@@ -61,7 +61,7 @@ def read(path: Path, *, allow_partial: bool, columns: bool = False) -> Run:
             f"cannot be read: {error.strerror or error}", place=str(path), remedy="Check its permissions."
         ) from None
     _refuse_others(data, str(path))
-    return _Reading(data, str(path), RunColumns() if columns else None).run(allow_partial=allow_partial)
+    return _Reading(data, str(path), columns=columns).run(allow_partial=allow_partial)
 
 
 def _refuse_others(data: bytes, place: str) -> None:
@@ -102,8 +102,9 @@ def _refuse_others(data: bytes, place: str) -> None:
 
 
 class _Reading:
-    def __init__(self, data: bytes, name: str, columns: RunColumns | None) -> None:
-        self.columns = columns
+    def __init__(self, data: bytes, name: str, *, columns: bool) -> None:
+        self.as_columns = columns
+        self.columns: RunColumns | None = None
         self.data = data
         self.name = name
         self.records: list[RequestRecord] = []
@@ -117,6 +118,11 @@ class _Reading:
     def run(self, *, allow_partial: bool) -> Run:
         frames, flaws = scan(self.data)
         contents = self.header(frames, flaws)
+        if self.as_columns:
+            # No block that holds anything has less than a byte a row: whatever a damaged head says is bounded.
+            self.columns = RunColumns(
+                min(sum(one.rows for one in frames if one.kind == FrameKind.RECORDS), len(self.data))
+            )
         for one in frames[1:]:
             try:
                 self.take(one, contents)
