@@ -266,6 +266,7 @@ LONG = "Tell me a story, " * 6000
     "text",
     [
         "| run | TTFT p99 (ms) | prompt |\n|---|---|---|\n| before | 400 | {0} |\n| after | 1900 | {0} |\n",
+        'run,TTFT p99 (ms),prompt\nbefore,400,"{0}"\nafter,1900,"{0}"\n',
         (
             "<table><tr><th>run</th><th>TTFT p99 (ms)</th><th>prompt</th></tr>\n"
             "<tr><td>before</td><td>400</td><td>{0}</td></tr>\n<tr><td>after</td><td>1900</td><td>{0}</td></tr></table>\n"
@@ -277,6 +278,12 @@ def test_a_line_of_a_table_may_hold_a_whole_prompt(text):
     assert {name: arm.get("ttft", "p99") for name, arm in arms.items()} == {"before": 400.0, "after": 1900.0}
     # Ten times as long is no line of a table any more, and nothing is made of it.
     assert not by_name(text.format(LONG * 11))
+
+
+def test_a_comma_in_two_long_sentences_is_no_table():
+    words = "and so we have seen that it was slow again for most of the users on the second day of the trial"
+    assert not read(f"run,TTFT p99 (ms)\n{words},400\n{words},1900\n").arms
+    assert read(f'run,TTFT p99 (ms)\n"{words}",400\n"{words} too",1900\n').arms
 
 
 @pytest.mark.parametrize("mark", ["|", " ", "-", "|-", "| -", ",", ";\t", "--|", "> "])

@@ -209,7 +209,7 @@ def label_key(labels: dict[str, str], *, without: str = "") -> Labels:
     """A label set as a key, one label left out."""
     if without not in labels:
         return tuple(sorted(labels.items()))
-    return tuple(sorted(item for item in labels.items() if item[0] != without))
+    return tuple(sorted([item for item in labels.items() if item[0] != without]))
 
 
 def put_together(parts: Iterable[Histogram]) -> Histogram:

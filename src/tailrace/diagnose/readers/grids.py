@@ -33,6 +33,8 @@ _LONGEST_SET: Final = 2000
 _PEEK: Final = 12
 _ENDS_IN_NUMBER: Final = re.compile(r"[\d.](?:e[+-]?\d+|%|[a-z]{1,2})?\s*$|nan\s*$", re.IGNORECASE)
 _SHORT: Final = 100
+_SENTENCE: Final = 80
+"""A longer cell is part of a sentence, where nothing quotes it."""
 _DIGIT: Final = re.compile(r"\d")
 _PIPE: Final = re.compile(r"(?<!\\)\|")
 
@@ -162,7 +164,7 @@ def _separated(lines: Sequence[Line], at: int) -> tuple[Grid, int] | None:
             continue
         # The first rows decide: what is no table must not be read to its end from each of its lines.
         body, place = _body(lines, at + 1, mark, len(header), _PEEK)
-        if body and _is_data(header, [cells for _, cells in body]):
+        if body and _is_data(header, [cells for _, cells in body], longest=_LONGEST if '"' in following else _SENTENCE):
             more, place = _body(lines, place, mark, len(header), len(lines))
             return _made(kind, header, body + more, comma=mark == ";"), place
     return None
@@ -205,11 +207,18 @@ def _has_value(text: str) -> bool:
     return read_cell(text).value is not None
 
 
-def _is_data(header: list[str], rows: list[list[str]]) -> bool:
-    """Whether the columns hold data: a comma in two sentences is no table."""
+def _is_data(header: list[str], rows: list[list[str]], *, longest: int) -> bool:
+    """Whether the columns hold data: a comma in two sentences is no table. In quotes a cell may be `longest` for all
+    that: a prompt.
+    """
     cells = [cell for row in rows for cell in row if cell]
     numbers = sum(map(_numeric, cells))
-    return bool(cells) and numbers >= max(1, len(cells) // 4) and all(len(cell) <= 80 for cell in cells) and any(header)
+    return (
+        bool(cells)
+        and numbers >= max(1, len(cells) // 4)
+        and all(len(cell) <= longest for cell in cells)
+        and any(header)
+    )
 
 
 # -- columns set by blanks

@@ -16,7 +16,7 @@ import msgspec
 
 from tailrace.diagnose.observed import Clock
 from tailrace.diagnose.readers.triton_stats import is_triton_stats, scrapes_of_stats
-from tailrace.engines.prometheus_text import Sample, Scrape, parse_scrape
+from tailrace.engines.prometheus_text import Sample, Scrape, SeriesMemo, parse_scrape
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
@@ -93,8 +93,9 @@ def read_readings(text: str, name: str) -> list[Reading]:
     blocks = _blocks(text)
     types: dict[str, str] = {}
     out = []
+    memo = SeriesMemo()  # an engine's scrapes repeat each other's series
     for block in blocks:
-        scrape = parse_scrape("\n".join(block.lines))
+        scrape = parse_scrape("\n".join(block.lines), memo=memo)
         types |= scrape.types
         out.append((block, scrape))
     return [
