@@ -284,6 +284,8 @@ def test_a_comma_in_two_long_sentences_is_no_table():
     words = "and so we have seen that it was slow again for most of the users on the second day of the trial"
     assert not read(f"run,TTFT p99 (ms)\n{words},400\n{words},1900\n").arms
     assert read(f'run,TTFT p99 (ms)\n"{words}",400\n"{words} too",1900\n').arms
+    # The first of several lines of headings names groups of columns: what stands below it is not read by it.
+    assert not read(f'TTFT p99 (ms),TTFT p99 (ms)\n"{words}",400\n"{words} too",1900\n').arms
 
 
 @pytest.mark.parametrize("mark", ["|", " ", "-", "|-", "| -", ",", ";\t", "--|", "> "])

@@ -164,7 +164,9 @@ def _separated(lines: Sequence[Line], at: int) -> tuple[Grid, int] | None:
             continue
         # The first rows decide: what is no table must not be read to its end from each of its lines.
         body, place = _body(lines, at + 1, mark, len(header), _PEEK)
-        if body and _is_data(header, [cells for _, cells in body], longest=_LONGEST if '"' in following else _SENTENCE):
+        # Headings of which each is its own, and quotes: then a long cell is somebody's prompt.
+        longest = _LONGEST if '"' in following and len(set(header)) == len(header) else _SENTENCE
+        if body and _is_data(header, [cells for _, cells in body], longest=longest):
             more, place = _body(lines, place, mark, len(header), len(lines))
             return _made(kind, header, body + more, comma=mark == ";"), place
     return None
@@ -208,9 +210,7 @@ def _has_value(text: str) -> bool:
 
 
 def _is_data(header: list[str], rows: list[list[str]], *, longest: int) -> bool:
-    """Whether the columns hold data: a comma in two sentences is no table. In quotes a cell may be `longest` for all
-    that: a prompt.
-    """
+    """Whether the columns hold data: a comma in two sentences is no table, so no cell is longer than `longest`."""
     cells = [cell for row in rows for cell in row if cell]
     numbers = sum(map(_numeric, cells))
     return (
