@@ -164,9 +164,9 @@ def _separated(lines: Sequence[Line], at: int) -> tuple[Grid, int] | None:
             continue
         # The first rows decide: what is no table must not be read to its end from each of its lines.
         body, place = _body(lines, at + 1, mark, len(header), _PEEK)
-        # Headings of which each is its own, and quotes: then a long cell is somebody's prompt.
-        longest = _LONGEST if '"' in following and len(set(header)) == len(header) else _SENTENCE
-        if body and _is_data(header, [cells for _, cells in body], longest=longest):
+        # Below headings of which each is its own, a long cell in quotes is somebody's prompt.
+        prompts = bool(body) and len(set(header)) == len(header) and _quotes(following, body[0][1])
+        if body and _is_data(header, [cells for _, cells in body], longest=_LONGEST if prompts else _SENTENCE):
             more, place = _body(lines, place, mark, len(header), len(lines))
             return _made(kind, header, body + more, comma=mark == ";"), place
     return None
@@ -207,6 +207,17 @@ def _numeric(text: str) -> bool:
 @lru_cache(maxsize=1 << 13)
 def _has_value(text: str) -> bool:
     return read_cell(text).value is not None
+
+
+def _quotes(text: str, cells: list[str]) -> bool:
+    """Whether a row has cells longer than a sentence, and each of them stands in quotes in its text."""
+    long = [cell for cell in cells if len(cell) > _SENTENCE]
+    plain_text = text.replace('""', '"')
+    for cell in long:
+        before, found, behind = plain_text.partition(cell)
+        if not (found and before.rstrip().endswith('"') and behind.lstrip().startswith('"')):
+            return False
+    return bool(long)
 
 
 def _is_data(header: list[str], rows: list[list[str]], *, longest: int) -> bool:
