@@ -48,7 +48,7 @@ def attempts_on_arms(cause: Cause, observed: Observed) -> Finding | None:
         missing.append("attempts a request in a usual window")
     if errors[0] is None or errors[1] is None:
         missing.append("the errors of both windows: repeats follow them, or they follow the repeats")
-    elif errors[1].value <= errors[0].value:
+    elif rising and errors[1].value <= errors[0].value:
         return None  # more attempts and fewer errors: a hedge, or a second try that helps
     evidence = [evidence_of(at, item) for item in shown]
     if rising:
