@@ -63,6 +63,8 @@ def test_a_pool_in_a_table_a_series_and_two_arms(tmp_path):
     assert level(of(asked(tmp_path, rows), "GW_CONN_POOL_CAP")) == "suspected"
     even = table(STATES, "50 | 50 | 0 | 210", "100 | 100 | 0 | 240", "200 | 199 | 0 | 300")
     assert of(asked(tmp_path, even), "GW_CONN_POOL_CAP") is None
+    unknown = table("clients | running (engine)", "100 | 100", "200 | 100", "400 | 100")
+    assert of(asked(tmp_path, unknown), "GW_CONN_POOL_CAP") is None
     series = "t_s,proxy_inflight,vllm_running,vllm_waiting\n" + "".join(
         f"{5 * at},{n},{min(n, 100)},0\n" for at, n in enumerate([20, 90, 150, 210, 240, 260])
     )
@@ -317,3 +319,9 @@ def test_what_is_asked_about_is_asked_for(tmp_path):
     assert any("loop lag" in need for need in asked(tmp_path, text).needs)
     command = "vllm serve some/model --tensor-parallel-size 1 -dp 8 --port 5000\n"
     assert any("each replica" in need for need in asked(tmp_path, command).needs)
+
+
+def test_a_limit_that_is_switched_off_is_no_impossible_number(tmp_path):
+    result = asked(tmp_path, facts(n_predict=-1, ttft_p99_ms=400))
+    assert of(result, "METRIC_BUG") is None
+    assert of(asked(tmp_path, facts(ttft_mean_ms=-1715507074412, n=100)), "METRIC_BUG") is not None

@@ -140,7 +140,7 @@ def _in_series(observed: Observed) -> _Plateau | None:
 def _in_engine(observed: Observed) -> _Plateau | None:
     """The engine runs the same round number in every reading and has room for more, which are under way before it."""
     running, waiting = over_engines(observed, "running"), over_engines(observed, "waiting")
-    if running is None or len(running) < FLAT or not np.isfinite(running.values).any():
+    if running is None or waiting is None or len(running) < FLAT or not np.isfinite(running.values).any():
         return None
     cap = float(np.nanmax(running.values))
     top = np.flatnonzero(running.values >= cap - max(1.0, 0.01 * cap))
@@ -160,14 +160,14 @@ def _in_engine(observed: Observed) -> _Plateau | None:
     client = _under_way(observed, top)
     if client is None or client[0] <= MORE * cap:
         return None
-    waits = waiting.values[top[top < len(waiting)]] if waiting is not None else np.zeros(0)
+    waits = waiting.values[top[top < len(waiting)]]
     last = int(top[-1])
     return _Plateau(
         cap,
         client[0],
         float(np.nanmax(waits)) if waits.size and np.isfinite(waits).any() else None,
         int(top.size),
-        (client[1], str(running.line_of(last)), str(waiting.line_of(min(last, len(waiting) - 1))) if waiting else ""),
+        (client[1], str(running.line_of(last)), str(waiting.line_of(min(last, len(waiting) - 1)))),
     )
 
 
@@ -206,10 +206,12 @@ def _in_arms(observed: Observed) -> _Plateau | None:
     """Rows along the load: the busiest tells, the others make the plateau."""
     rows = []
     for arm in observed.arms:
-        behind = worded(arm, _UPSTREAM) or figure(arm, "running")
+        waiting = worded(arm, _WAITING) or figure(arm, "waiting")
+        # What runs in the engine stops at its own limits too: only that nobody waits there says who holds the rest.
+        behind = worded(arm, _UPSTREAM) or (figure(arm, "running") if waiting is not None else None)
         before = worded(arm, _CLIENT) or arm.quoted("concurrency")
         if before is not None and behind is not None:
-            rows.append((before, behind, worded(arm, _WAITING) or figure(arm, "waiting"), arm))
+            rows.append((before, behind, waiting, arm))
     if not rows:
         return None
     rows.sort(key=lambda row: row[0].value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.diagnose.observed.vocabulary import QUANTITIES
+from tailrace.diagnose.observed.vocabulary import QUANTITIES, TO_MS
 from tailrace.diagnose.readers.facts import fact_into
 
 __all__ = ["STATED", "stated_arm"]
@@ -28,6 +28,8 @@ def stated_arm(observed: Observed) -> list[Arm]:
     place = None
     for item in observed.settings:
         if item.place.source in forms and item.number is not None and not isinstance(item.value, list):
+            if item.number < 0 and item.unit not in TO_MS:
+                continue  # `n_predict: -1`: a limit that is switched off
             place = place or item.place
             fact_into(keys, values, item.name, item.value, item.place)
     known = sum(item.quantity in QUANTITIES for item in values.values())
