@@ -125,10 +125,15 @@ def _cells(arm: Arm) -> list[object]:
 
 def spreads(observed: Observed) -> list[Spread]:
     """Every quantity that is known of at least two replicas."""
-    arms = [arm for arm in observed.arms if is_replica(arm)]
-    of_arms, of_series = _of_arms(arms), _of_series(observed)
+    tables: dict[str, list[Arm]] = {}
+    for arm in observed.arms:
+        if is_replica(arm):
+            tables.setdefault(arm.place.source, []).append(arm)
+    each = [_of_arms(arms) for arms in tables.values()]
+    both, of_arms = [one for known in each for one in _both(known)], [one for known in each for one in known]
+    of_series = _of_series(observed)
     return [
-        *_both(of_arms), *of_arms, *_of_columns(observed.arms), *_of_settings(observed), *_together(observed),
+        *both, *of_arms, *_of_columns(observed.arms), *_of_settings(observed), *_together(observed),
         *of_series,
     ]  # fmt: skip
 
@@ -263,6 +268,7 @@ def _of_series(observed: Observed) -> list[Spread]:
         ("running", "running requests"),
         ("waiting", "waiting requests"),
         ("tokens_in_flight", "tokens in flight"),
+        *((name, "requests in flight") for name in ("inflight", "in_flight", "concurrency", "inflight_upstream")),
     ):
         series = observed.of_series(name)
         for label in _LABELS:
