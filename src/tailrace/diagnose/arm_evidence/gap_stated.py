@@ -1,13 +1,12 @@
-"""TRACE_GAP without spans: the client's time beside what the servers' spans cover, in a table or a form."""
+"""TRACE_GAP without spans: the client's time beside what the servers' spans cover, in a table with a row a span."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.diagnose.arms.asked import number_stated, said
-from tailrace.diagnose.observed import Observed, Setting
-from tailrace.diagnose.observed.vocabulary import in_unit, unit_in_name
+from tailrace.diagnose.arms.asked import said
+from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 if TYPE_CHECKING:
@@ -18,10 +17,6 @@ __all__ = ["gap_stated"]
 COVERED: Final = 0.9
 _CLIENT: Final = re.compile(r"\bclient|browser|caller|\broot\b|load ?test|end user|\buser\b", re.IGNORECASE)
 _SPAN: Final = re.compile(r"\bspans?\b|\btrace\b", re.IGNORECASE)
-_WHOLE: Final = r"^(?:client|user|total|request|e2e|caller).*(?:e2e|total|duration|time|latency|span|seconds|ms|s)$"
-_SERVED: Final = (
-    r"(?:server|engine|llm request|vllm|sglang).*span|span.*(?:server|engine|llm request|vllm)|spans? (?:sum|total)"
-)
 
 
 class _Told(NamedTuple):
@@ -32,7 +27,7 @@ class _Told(NamedTuple):
 
 def gap_stated(cause: Cause, observed: Observed) -> Finding | None:
     """The servers' spans, one or summed, against the client's."""
-    found = _in_table(observed) or _in_form(observed)
+    found = _in_table(observed)
     if found is None:
         return None
     client, served = found
@@ -74,16 +69,3 @@ def _in_table(observed: Observed) -> tuple[_Told, list[_Told]] | None:
     clients = [row for row in rows if _CLIENT.search(row.name)]
     served = [row for row in rows if row not in clients and row.ms > 0]
     return (clients[0], served) if len(clients) == 1 and served and clients[0].ms > 0 else None
-
-
-def _in_form(observed: Observed) -> tuple[_Told, list[_Told]] | None:
-    client, served = number_stated(observed, _WHOLE), number_stated(observed, _SERVED)
-    one, two = _told(client), _told(served)
-    return (one, [two]) if one is not None and two is not None and one.ms > 0 else None
-
-
-def _told(item: Setting | None) -> _Told | None:
-    if item is None or item.number is None:
-        return None
-    ms = in_unit(item.number, item.unit or unit_in_name(item.name)[1] or "s", "ms")
-    return None if ms is None else _Told(item.name.replace("_", " "), ms, str(item.place) or "form")
