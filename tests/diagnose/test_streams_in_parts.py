@@ -1,10 +1,15 @@
 """What is computed stream by stream is the same whether all gaps are looked at together or a few at a time."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from tailrace.analyze import gaps as gaps_module
 from tailrace.analyze.gaps import Gaps
+from tailrace.diagnose import expected_pace
+from tailrace.diagnose.equal_work import tokens_an_event
+from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.position_slope import position_slope
 from tailrace.diagnose.record_evidence.gap_position import _by_anchor, _chance, _positions
 from tailrace.diagnose.stream_bursts import stream_bursts
@@ -85,3 +90,32 @@ def test_every_part_has_its_own_positions(most):
     gaps = window().gaps
     both = [np.concatenate([_by_anchor(part, None, anchor) for part in gaps.parts()]) for anchor in (0, 1)]
     assert (both[0] + both[1] == np.bincount(gaps.row)[gaps.row] + 1).all()
+
+
+@pytest.mark.parametrize("small", [1, 1 << 16])
+def test_the_pace_of_each_second_is_that_of_the_gaps_that_end_in_it(most, small, monkeypatch):
+    monkeypatch.setattr(expected_pace, "_SMALL", small)
+    seen, line = window(bursts=False), expected_pace._Line(5.0, 2.0)
+    monkeypatch.setattr(expected_pace, "SLICE_S", 0.25)
+    edges = np.arange(0.0, float(seen.end.max()) / 1e9 + 0.5, 0.25)
+    found = expected_pace._by_slice(seen, line, 8.0, edges)
+    gaps = seen.gaps
+    end = (seen.start[gaps.row] + gaps.end_ns) / 1e9
+    pace = gaps.ms / tokens_an_event(seen)[gaps.row]
+    company = np.clip(account(seen).upstream().at((edges[:-1] + 0.125) * 1e9), 1.0, 8.0)
+    for place, (begin, over) in enumerate(itertools.pairwise(edges)):
+        mine = pace[(end >= begin) & (end < over)]
+        if mine.size < expected_pace.LEAST_GAPS:
+            assert np.isnan(found[place])
+        else:
+            assert found[place] == float(np.quantile(mine, 0.25)) / line(company)[place]
+    assert np.isnan(found).any()
+    assert not np.isnan(found).all()
+    # Gaps that end behind the last slice are in none.
+    assert np.array_equal(expected_pace._by_slice(seen, line, 8.0, edges[:4]), found[:3], equal_nan=True)
+
+
+def test_the_rows_of_some_gaps_are_those_of_all(most):
+    gaps = window().gaps
+    assert gaps.rows_of(np.arange(gaps.size)).tolist() == gaps.row.tolist()
+    assert gaps.rows_of(np.array([gaps.size - 1, 0, 20, 19])).tolist() == gaps.row[[gaps.size - 1, 0, 20, 19]].tolist()

@@ -62,8 +62,9 @@ class ArmData(NamedTuple):
     def series(self, metric: str, keep: NDArray[np.bool_], weights: NDArray[np.float64] | None = None) -> Arm:
         """The values of `metric` among the rows of `done` that `keep` selects."""
         if metric == "chunk_gap_ms":
-            inside = keep[self.gaps.row]
-            rows = self.gaps.row[inside]
+            rows = self.gaps.row
+            inside = keep[rows]
+            rows = rows[inside]
             # A gap belongs to the moment it ended, not to its request's start: a stall hits many streams at once.
             at = self.at_s[rows] + self.gaps.end_ns[inside] / 1e9
             return Arm(self.gaps.ms[inside], at, _of(weights, rows), _of(self.run, rows))
@@ -151,7 +152,8 @@ def pool(arms: Sequence[ArmData], name: str, spans_s: Sequence[float]) -> ArmDat
     dones = np.cumsum([0, *(len(arm.done) for arm in arms)])
     limited = [arm.client for arm in arms if arm.client.limited]
     gaps = Gaps(
-        row=np.concatenate([arm.gaps.row + np.int32(first) for arm, first in zip(arms, dones, strict=False)]),
+        of=np.concatenate([arm.gaps.of + first for arm, first in zip(arms, dones, strict=False)]),
+        each=np.concatenate([arm.gaps.each for arm in arms]),
         begin_ns=np.concatenate([arm.gaps.begin_ns for arm in arms]),
         length_ns=np.concatenate([arm.gaps.length_ns for arm in arms]),
         tokens=np.concatenate([arm.gaps.tokens for arm in arms]),

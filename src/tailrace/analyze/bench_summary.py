@@ -232,14 +232,15 @@ class _View:
 
     def _pools(self) -> _Gaps:
         gaps = pooled_gaps(self.done, np.arange(len(self.done)))
-        at = (starts_ns(self.table)[self.done_rows][gaps.row] + gaps.end_ns) / 1e9
-        chunks = each = pooled(gaps.ms, gaps.row, at)
+        row = gaps.row
+        at = (starts_ns(self.table)[self.done_rows][row] + gaps.end_ns) / 1e9
+        chunks = each = pooled(gaps.ms, row, at)
         if not (gaps.tokens == 1).all():
             known = gaps.tokens > 0
             tokens = gaps.tokens[known]
             share = np.repeat(gaps.ms[known] / tokens, tokens)
-            each = pooled(share, np.repeat(gaps.row[known], tokens), np.repeat(at[known], tokens))
-        if gaps.row.size:
+            each = pooled(share, np.repeat(row[known], tokens), np.repeat(at[known], tokens))
+        if gaps.size:
             return _Gaps(chunks, each, "", "no event said how many tokens it brought")
         why = "no timeline was kept" if not gaps.rows else "no answer had two token events"
         return _Gaps(chunks, each, why, why)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.analyze.labels import among, codes_of
+from tailrace.analyze.labels import among, codes_of, labelled
 from tailrace.store.table import RecordTable
 
 __all__ = ["LONG_FACTOR", "Classes", "classify", "long_prompts", "prompt_tokens"]
@@ -59,28 +59,28 @@ def long_prompts(table: RecordTable, median: float | None = None) -> NDArray[np.
 
 def classify(*tables: RecordTable) -> Classes:
     """Label the rows of all tables alike."""
+    codes, names = labelled(list(tables), "lane")
     lanes = [set(codes_of(table.column("lane"))[1]) for table in tables if len(table)]
     tokens = np.concatenate([prompt_tokens(table) for table in tables]) if tables else np.empty(0)
     known = tokens[~np.isnan(tokens)]
     middle = float(np.median(known)) if known.size else 0.0
     if lanes and not lanes[0] <= _UNNAMED and all(lane == lanes[0] for lane in lanes):
-        labels = [table.column("lane").astype(str).astype(object) for table in tables]
-        joined = np.concatenate(labels)
-        names = sorted(lanes[0])
+        joined = np.concatenate(codes)
         interactive = {
-            name for name in names if not _median(tokens[joined == name]) >= LONG_FACTOR * max(middle, 1.0)
+            name
+            for place, name in enumerate(names)
+            if not _median(tokens[joined == place]) >= LONG_FACTOR * max(middle, 1.0)
         } or set(names)
-        return Classes(labels, names, frozenset(interactive))
-    labels = []
-    for table in tables:
-        label = np.full(len(table), "short", dtype=object)
-        label[long_prompts(table, middle)] = "long"
-        labels.append(label)
-    names = sorted({str(name) for label in labels for name in label}, reverse=True)
-    if names != ["short", "long"]:
-        labels = [np.full(len(table), "all", dtype=object) for table in tables]
-        return Classes(labels, ["all"], frozenset({"all"}))
-    return Classes(labels, names, frozenset({"short"}))
+        return Classes([_labels(names, one) for one in codes], names, frozenset(interactive))
+    long = [long_prompts(table, middle) for table in tables]
+    if all(one.all() for one in long) or not any(one.any() for one in long):
+        return Classes([_labels(["all"], one * 0) for one in codes], ["all"], frozenset({"all"}))
+    names = ["short", "long"]
+    return Classes([_labels(names, one.astype(np.int64)) for one in long], names, frozenset({"short"}))
+
+
+def _labels(names: list[str], codes: NDArray[np.int64]) -> NDArray[np.object_]:
+    return np.array(names, dtype=object)[codes]
 
 
 def _median(values: NDArray[np.float64]) -> float:

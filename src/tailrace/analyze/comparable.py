@@ -35,7 +35,7 @@ def not_comparable(arms: Sequence[ArmData]) -> dict[str, str]:
     for metric in METRICS:
         if metric in out:
             continue
-        known = [bool(arm.gaps.row.size) if metric == "chunk_gap_ms" else _any(arm, metric) for arm in arms]
+        known = [bool(arm.gaps.size) if metric == "chunk_gap_ms" else _any(arm, metric) for arm in arms]
         if any(known) and not all(known):
             lacking = " and ".join(arm.name for arm, has in zip(arms, known, strict=True) if not has)
             out[metric] = f"no request of arm {lacking} has it"

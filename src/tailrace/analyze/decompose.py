@@ -17,6 +17,7 @@ from tailrace.analyze.timebase import starts_ns
 from tailrace.model.stage import STAGES
 from tailrace.stats.blocks import Blocks, blocks_of, interval
 from tailrace.stats.decomposition import conditional_stage_mean
+from tailrace.stats.order import stable_order
 from tailrace.stats.quantiles import quantile
 from tailrace.stats.stage_draws import stage_draws
 from tailrace.store.table import RecordTable
@@ -114,7 +115,7 @@ def tail_stages(table: RecordTable, total: str = "e2e", p: float = 0.99) -> Tail
         return None
     stages, whole = stage_columns(table if keep.size == len(table) else table.where(keep), total)
     n = int(whole.size)
-    order = np.argsort(whole, kind="stable")
+    order = stable_order(whole)
     tail = conditional_stage_mean(stages, whole, p, half_width(p, n), order=order)
     typical = conditional_stage_mean(stages, whole, 0.5, 0.05, order=order)
     excess = {name: tail.stages[name] - typical.stages[name] for name in stages}

@@ -22,22 +22,39 @@ _NARROW: Final = 2**32 - 1
 class Gaps(NamedTuple):
     """One entry a chunk gap: the time between two token-carrying events of one request.
 
-    Those of a request stand together, in order. A million long answers have sixteen million gaps: each takes twenty
+    Those of a request stand together, in order. A million long answers have sixteen million gaps: each takes thirteen
     bytes, and what is computed by request is computed in `parts`.
     """
 
-    row: NDArray[Any]
-    """The request's row in the table, as integers of 32 bits."""
+    of: NDArray[np.int64]
+    """Rows (in the table) of the requests that have a gap."""
+    each: NDArray[np.int64]
+    """How many gaps each of them has."""
     begin_ns: NDArray[np.int64]
     """Offset of the earlier event from its request's start."""
     length_ns: NDArray[Any]
     """From the earlier event to the later one; unsigned of 32 bits where none is longer than 4.29 s."""
     tokens: NDArray[Any]
-    """Tokens that the later event brought, -1 where nobody said."""
+    """Tokens that the later event brought, -1 where nobody said; of 8 bits where all of a block fit."""
     rows: int
     """Requests whose timeline was there."""
     thinned: int
     """Token events that were merged away in those timelines; their gaps are counted by their mean."""
+
+    @property
+    def size(self) -> int:
+        """How many gaps."""
+        return self.length_ns.size
+
+    @property
+    def row(self) -> NDArray[Any]:
+        """The request's row in the table of each gap."""
+        return np.repeat(self.of.astype(np.int32), self.each)
+
+    def rows_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The request's row in the table of the gaps at `places`."""
+        rows: NDArray[np.int64] = self.of[np.searchsorted(np.cumsum(self.each), places, side="right")]
+        return rows
 
     @property
     def end_ns(self) -> NDArray[np.int64]:
@@ -52,20 +69,19 @@ class Gaps(NamedTuple):
 
     def parts(self, most: int = BLOCK) -> Iterator[Part]:
         """The same in parts of whole requests, about `most` gaps each."""
-        size = self.row.size
-        cuts = np.searchsorted(self.row, self.row[most:size:most], side="left")
-        edges = np.unique(np.concatenate([[0], cuts, [size]])).tolist()
-        for begin, end in itertools.pairwise(edges):
-            row = self.row[begin:end]
-            first = np.flatnonzero(np.diff(row, prepend=-1))
-            size_of = np.diff(np.append(first, row.size))
+        ends = np.cumsum(self.each)
+        cuts = np.searchsorted(ends, np.arange(most, self.size, most), side="right")
+        for low, high in itertools.pairwise(np.unique(np.concatenate([[0], cuts, [ends.size]])).tolist()):
+            count = self.each[low:high]
+            begin, end = int(ends[low] - count[0]), int(ends[high - 1])
             yield Part(
                 begin,
-                row[first].astype(np.int64),
-                first,
-                size_of,
-                np.repeat(np.arange(first.size), size_of),
+                self.of[low:high],
+                ends[low:high] - count - begin,
+                count,
+                np.repeat(np.arange(count.size), count),
                 self.begin_ns[begin:end],
+                self.length_ns[begin:end],
                 self.length_ns[begin:end] / 1e6,
                 self.tokens[begin:end],
             )
@@ -85,6 +101,7 @@ class Part(NamedTuple):
     owner: NDArray[np.int64]
     """Place in `row` of each gap's request."""
     begin_ns: NDArray[np.int64]
+    length_ns: NDArray[Any]
     ms: NDArray[np.float64]
     tokens: NDArray[Any]
 
@@ -97,6 +114,7 @@ def token_stamps(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 _Flat = tuple[NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[Any]]
+_Counted = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[Any], NDArray[Any]]
 
 
 def pooled_gaps(table: RecordTable, rows: NDArray[np.int64]) -> Gaps:
@@ -106,20 +124,22 @@ def pooled_gaps(table: RecordTable, rows: NDArray[np.int64]) -> Gaps:
     events: then nothing else is possible. An entry that swallowed m events when the timeline was thinned stands for
     m + 1 gaps of their mean length; the longest gaps survive thinning as they were.
     """
-    row: list[NDArray[Any]] = []
+    of: list[NDArray[Any]] = []
+    each: list[NDArray[Any]] = []
     begin: list[NDArray[Any]] = []
     length: list[NDArray[Any]] = []
     tokens: list[NDArray[Any]] = []
     seen = thinned = 0
     for block in table.timelines.blocks(rows):
-        for found, column in zip(_of_events(block, table), (row, begin, length, tokens), strict=True):
+        for found, column in zip(_of_events(block, table), (of, each, begin, length, tokens), strict=True):
             column.append(found)
         seen, thinned = seen + block.rows.size, thinned + int(block.thinned.sum())
     return Gaps(
-        _stacked(row, np.int32),
+        _stacked(of, np.int64),
+        _stacked(each, np.int64),
         _stacked(begin, np.int64),
         _stacked(length, np.uint32),
-        _stacked(tokens, np.int32),
+        _stacked(tokens, np.int8),
         seen,
         thinned,
     )
@@ -132,8 +152,8 @@ def _stacked(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     return out
 
 
-def _of_events(events: Events, table: RecordTable) -> _Flat:
-    """(row, begin, length, tokens) of each gap in one block."""
+def _of_events(events: Events, table: RecordTable) -> _Counted:
+    """(requests that have gaps, how many, begin, length and tokens of each gap) in one block."""
     kept, sizes, at, kind, tokens, _, says_merged = events
     which = np.repeat(np.arange(sizes.size, dtype=np.int32), sizes)
     carries = kind <= EventKind.REFUSAL
@@ -152,7 +172,15 @@ def _of_events(events: Events, table: RecordTable) -> _Flat:
     length = end - begin
     if length.size == 0 or (int(length.min()) >= 0 and int(length.max()) <= _NARROW):
         length = length.astype(np.uint32)
-    return kept[which].astype(np.int32), begin, length, brought
+    each = np.bincount(which, minlength=sizes.size)
+    return kept[each > 0], each[each > 0], begin, length, _small(brought)
+
+
+def _small(tokens: NDArray[Any]) -> NDArray[Any]:
+    """Nearly all events bring a token or a few."""
+    if tokens.size and int(tokens.min()) >= -128 and int(tokens.max()) <= 127:
+        return tokens.astype(np.int8)
+    return tokens
 
 
 def _any_unsaid(tokens: NDArray[Any], which: NDArray[Any], lines: int) -> NDArray[np.bool_]:

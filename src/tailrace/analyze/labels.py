@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+import weakref
+from collections.abc import Callable, Collection
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +13,36 @@ from tailrace.store.table import RecordTable
 
 __all__ = ["among", "codes_of", "known_by", "labelled"]
 
+Answer = TypeVar("Answer")
+
+_MANY: Final = 50_000
+"""Rows from which on what is known of a column is remembered while it lives: a dozen rules ask for the same."""
+_known: Final[dict[tuple[str, int], tuple[weakref.ref[NDArray[Any]], Any]]] = {}
+
+
+def _once(what: str, column: NDArray[Any], compute: Callable[[NDArray[Any]], Answer]) -> Answer:
+    """`compute(column)`, once for each large column: the columns of a table are not changed."""
+    if column.size < _MANY:
+        return compute(column)
+    key = (what, id(column))
+    there = _known.get(key)
+    if there is not None and there[0]() is column:
+        found: Answer = there[1]
+        return found
+    answer = compute(column)
+    _known[key] = (weakref.ref(column, lambda _: _known.pop(key, None)), answer)
+    return answer
+
 
 def codes_of(column: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
     """(code of each row, the distinct texts in alphabetical order); about 0.05 us a row, nothing for a constant."""
     if column.size and column.strides == (0,):
-        return np.zeros(column.size, dtype=np.int64), [str(column[0])]
+        return np.broadcast_to(np.int64(0), column.shape), [str(column[0])]
+    codes, names = _once("codes", column, _codes)
+    return codes, list(names)
+
+
+def _codes(column: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
     values = column.tolist()
     distinct = set(values)
     names = sorted({str(value) for value in distinct})
@@ -24,7 +50,9 @@ def codes_of(column: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
         return np.zeros(len(values), dtype=np.int64), names
     code = {name: place for place, name in enumerate(names)}
     place = {value: code[str(value)] for value in distinct}
-    return np.fromiter(map(place.__getitem__, values), dtype=np.int64, count=len(values)), names
+    codes = np.fromiter(map(place.__getitem__, values), dtype=np.int64, count=len(values))
+    codes.flags.writeable = False
+    return codes, names
 
 
 def among(column: NDArray[Any], names: Collection[str]) -> NDArray[np.bool_]:
@@ -41,11 +69,23 @@ def known_by(sources: NDArray[Any], stage: str, kind: str) -> NDArray[np.bool_]:
 
     Records share their dicts where they say the same: each is looked at once.
     """
-    rows = sources.tolist()
+    if sources.size and sources.strides == (0,):
+        return np.full(sources.size, _says(sources[0], stage, kind))
+    distinct, which = _once("objects", sources, _objects)
+    said = np.array([_says(one, stage, kind) for one in distinct], dtype=np.bool_)
+    return said[which] if said.size else np.zeros(0, dtype=np.bool_)
+
+
+def _says(source: Any, stage: str, kind: str) -> bool:
+    return str(source.get(stage, "")).startswith(kind)
+
+
+def _objects(column: NDArray[Any]) -> tuple[list[Any], NDArray[Any]]:
+    """(the distinct objects, which of them each row holds)."""
+    rows = column.tolist()
     ids = np.fromiter(map(id, rows), dtype=np.int64, count=len(rows))
     _, first, which = np.unique(ids, return_index=True, return_inverse=True)
-    said = np.array([str(rows[place].get(stage, "")).startswith(kind) for place in first.tolist()], dtype=np.bool_)
-    return said[which] if said.size else np.zeros(0, dtype=np.bool_)
+    return [rows[place] for place in first.tolist()], which.astype(np.min_scalar_type(max(first.size, 1)))
 
 
 def labelled(tables: list[RecordTable], name: str) -> tuple[list[NDArray[np.int64]], list[str]]:

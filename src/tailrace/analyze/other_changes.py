@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from tailrace.analyze.arms import ArmData
+from tailrace.analyze.labels import codes_of
 from tailrace.store.run_arrival import arrival_words
 from tailrace.store.run_file import RunHeader
 
@@ -47,7 +48,7 @@ def conditions_of(arm: ArmData) -> list[dict[str, Any]]:
         return [_of_header(header) for header in arm.headers]
     found: dict[str, Any] = {}
     for name in _OF_TABLES:
-        values = sorted({str(value) for value in arm.every.column(name).tolist() if value})
+        values = [value for value in codes_of(arm.every.column(name))[1] if value]
         if values:
             found[name] = values[0] if len(values) == 1 else values
     return [found]

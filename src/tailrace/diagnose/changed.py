@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tailrace.analyze.labels import codes_of
 from tailrace.diagnose.evidence import EvidenceSet
 
 __all__ = ["changed_between"]
@@ -24,7 +25,7 @@ def changed_between(evidence: EvidenceSet) -> list[str]:
         return []
     out = []
     for field, word in _FIELDS.items():
-        old, new = (sorted(set(side.done.column(field).astype(str)) - {""}) for side in (before, now))
+        old, new = (sorted(set(codes_of(side.done.column(field))[1]) - {""}) for side in (before, now))
         if old and new and old != new:
             out.append(f"{word} {', '.join(old)} -> {', '.join(new)}")
     return out

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.order import stable_order
 
 __all__ = ["PositionLoad", "position_load"]
 
@@ -106,36 +107,47 @@ def position_load(window: Window) -> PositionLoad | None:
 def _fit(value: Floats, factors: list[Floats]) -> tuple[Floats, Floats, Floats] | None:
     """(level and coefficients, their standard errors, residuals) of least squares; `None` if they are not all told."""
     design = np.column_stack([np.ones(value.size), *factors])
-    scale = np.maximum(np.abs(design).max(axis=0), 1e-12)
-    fit, _, rank, _ = np.linalg.lstsq(design / scale, value, rcond=None)
+    scale = np.maximum(np.maximum(design.max(axis=0), -design.min(axis=0)), 1e-12)
+    design /= scale
+    fit, _, rank, _ = np.linalg.lstsq(design, value, rcond=None)
     if rank < design.shape[1]:
         return None
-    rest = value - design / scale @ fit
+    rest = value - design @ fit
     spread = float(rest @ rest) / (value.size - design.shape[1])
-    errors = np.sqrt(np.maximum(spread * np.diag(np.linalg.pinv((design / scale).T @ (design / scale))), 0.0)) / scale
+    errors = np.sqrt(np.maximum(spread * np.diag(np.linalg.pinv(design.T @ design)), 0.0)) / scale
     return fit / scale, errors, rest
 
 
 def _company(window: Window, rows: NDArray[np.int64], tokens: Floats) -> tuple[Floats, Floats, Floats]:
     """Streams, their positions and their prompts, each a mean over the time in which each row decoded."""
     first, end = window.first[rows], window.end[rows]
-    rate = tokens[rows] / (end - first)
+    lived = end - first
+    rate = tokens[rows] / lived
     prompt = np.nan_to_num(window.tokens[rows], nan=0.0)
     at = np.concatenate([first, end])
-    order = np.argsort(at, kind="stable")
-    at = at[order]
-    span = np.diff(at)
-    out = []
-    for begun, over in ((np.ones(rows.size), np.ones(rows.size)), (prompt, prompt)):
-        level = np.cumsum(np.concatenate([begun, -over])[order])
-        total = np.concatenate([[0.0], np.cumsum(span * level[:-1])])
-        out.append((np.interp(end, at, total) - np.interp(first, at, total)) / (end - first))
+    order = stable_order(at)
+    span = np.diff(at[order])
+    # Where each row's begin and end are in that order: a sum over time up to them is read, not looked for.
+    place = np.empty(order.size, dtype=np.int64)
+    place[order] = np.arange(order.size)
+    del at, first, end
+
+    def over_life(level: Floats) -> Floats:
+        """Mean over each row's life of what has this `level` from one moment to the next."""
+        total = np.zeros(order.size)
+        np.cumsum(span * level, out=total[1:])
+        mean: Floats = (total[place[rows.size :]] - total[place[: rows.size]]) / lived
+        return mean
+
+    def level(begun: Floats, over: Floats) -> Floats:
+        """What rises at each begin and falls at each end, behind each moment."""
+        out: Floats = np.cumsum(np.concatenate([begun, over])[order])
+        return out
+
+    streams = over_life(level(np.ones(rows.size), -np.ones(rows.size))[:-1])
+    prompts = over_life(level(prompt, -prompt)[:-1])
     # The sum of positions rises by the sum of the rates, and falls by each answer's length at its end.
-    rates = np.cumsum(np.concatenate([rate, -rate])[order])
-    jumps = np.concatenate([np.zeros(rows.size), -rate * (end - first)])[order]
-    begins = np.zeros(at.size)
-    begins[1:] = np.cumsum(span * rates[:-1])
-    begins += np.cumsum(jumps)
-    total = np.concatenate([[0.0], np.cumsum(span * (begins[:-1] + rates[:-1] * span / 2.0))])
-    text = (np.interp(end, at, total) - np.interp(first, at, total)) / (end - first)
-    return out[0], text, out[1]
+    risen = span * level(rate, -rate)[:-1]
+    text = level(np.zeros(rows.size), -rate * lived)
+    text[1:] += np.cumsum(risen)
+    return streams, over_life(text[:-1] + risen / 2.0), prompts

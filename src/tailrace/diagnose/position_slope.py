@@ -53,16 +53,16 @@ def position_slope(window: Window) -> PositionSlope | None:
     if streams < LEAST_STREAMS or np.ptp(position) == 0:
         return None
     columns = [np.ones(value.size), position, batch.astype(np.float64)] + ([prompt] if vary else [])
-    design = np.column_stack(columns)
     # Events that come at one instant say nothing of the pace, and a stall nothing of the position.
     middling = float(np.median(value))
     keep = (value >= 0.3 * middling) & (value <= 5.0 * middling)
-    fit, _, rank, _ = np.linalg.lstsq(design[keep], value[keep], rcond=None)
+    design, kept = np.column_stack([column[keep] for column in columns]), value[keep]
+    fit, _, rank, _ = np.linalg.lstsq(design, kept, rcond=None)
     if float(keep.mean()) < MOST or rank < min(design.shape[1], 3) or keep.sum() <= design.shape[1]:
         return None
-    rest = value[keep] - design[keep] @ fit
+    rest = kept - design @ fit
     error = float(rest @ rest) / (int(keep.sum()) - design.shape[1])
-    spreads = error * np.diag(np.linalg.pinv(design[keep].T @ design[keep]))
+    spreads = error * np.diag(np.linalg.pinv(design.T @ design))
     of_prompt = float(fit[3]) if vary else 0.0
     slope = float(fit[1]) - max(of_prompt, 0.0)
     deviation = float(np.sqrt(max(spreads[1] + (spreads[3] if vary else 0.0), 1e-18)))

@@ -71,11 +71,13 @@ def reuse(window: Window) -> Reuse:
     )
 
 
-def groups(window: Window) -> tuple[str, NDArray[np.str_]] | None:
-    """(what the groups are, group of each row of `done`): tenants, else sessions; `None` where there are no two."""
+@once_a_window
+def groups(window: Window) -> tuple[str, NDArray[np.int64], list[str]] | None:
+    """(what the groups are, group of each row of `done`, the groups' names): tenants, else sessions; `None` where there
+    are no two.
+    """
     for name, word in (("tenant", "tenant"), ("session_id", "session"), ("lane", "lane")):
-        labels = window.done.column(name)
-        _, names = codes_of(labels)
+        codes, names = codes_of(window.done.column(name))
         if sum(map(bool, names)) >= 2:
-            return word, labels.astype(str)
+            return word, codes, names
     return None

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.order import stable_order
 
 __all__ = ["SummaryStops", "summary_stops"]
 
@@ -53,7 +54,7 @@ def summary_stops(window: Window) -> SummaryStops | None:
     if stalled.size < 2 * LEAST_STREAMS or clean.size < stalled.size:
         return None
     at = np.concatenate([window.first[known], window.end[known]])
-    order = np.argsort(at, kind="stable")
+    order = stable_order(at)
     at = at[order]
     depth = [np.cumsum(np.concatenate([side, -side])[order]) for side in (halts.astype(float), (~halts).astype(float))]
     inside = (depth[0][:-1] >= LEAST_STREAMS) & (depth[1][:-1] == 0)

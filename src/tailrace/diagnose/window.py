@@ -17,6 +17,7 @@ from tailrace.analyze.bench_summary import completed, measured
 from tailrace.analyze.classes import Classes, classify, long_prompts, prompt_tokens
 from tailrace.analyze.gaps import Gaps, pooled_gaps
 from tailrace.analyze.timebase import starts_ns
+from tailrace.stats.order import largest
 from tailrace.store.table import RecordTable
 
 __all__ = [
@@ -183,7 +184,7 @@ class Window:
     @cached_property
     def median_gap_ms(self) -> float:
         """Median chunk gap; from the records' own summaries where no timeline was kept; NaN if there is neither."""
-        if self.gaps.row.size:
+        if self.gaps.size:
             return _median_ms(self.gaps.length_ns)
         known = self.done.ms("chunk_gap_p50")
         known = known[~np.isnan(known)]
@@ -199,7 +200,7 @@ class Window:
     def streams(self) -> Ints:
         """Rows of `done` of which a gap is known, in order."""
         seen = np.zeros(self.n, dtype=bool)
-        seen[self.gaps.row] = True
+        seen[self.gaps.of] = True
         rows: Ints = np.flatnonzero(seen)
         return rows
 
@@ -214,9 +215,9 @@ class Window:
     def stalls(self) -> Stalls:
         """The stalls of all streams with a timeline."""
         gaps, long = self.gaps, self.stall_places
-        row, begin, length = gaps.row[long].astype(np.int64), gaps.begin_ns[long], gaps.length_ns[long]
+        row, begin, length = gaps.rows_of(long), gaps.begin_ns[long], gaps.length_ns[long]
         start = self.start[row]
-        excess = length / 1e6 - (self.median_gap_ms if gaps.row.size else 0.0)
+        excess = length / 1e6 - (self.median_gap_ms if gaps.size else 0.0)
         return Stalls(row, start + begin, start + (begin + length), excess)
 
     @cached_property
@@ -372,8 +373,7 @@ def _median_ms(length_ns: NDArray[Any]) -> float:
 def tail_of(values: Floats) -> Ints:
     """Places of the largest of `values`, as many as the tail of so many requests has; ascending."""
     size = min(values.size, max(_TAIL_ROWS, round(_TAIL_SHARE * values.size)))
-    places: Ints = np.argsort(values, kind="stable")[values.size - size :]
-    return places
+    return largest(values, size)
 
 
 def p95_of_both(before: Window, window: Window, metric: str) -> tuple[float, float]:

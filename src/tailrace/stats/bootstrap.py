@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.stats.order import stable_order
 from tailrace.stats.quantiles import Floats, quantile, weighted_quantile
 
 __all__ = [
@@ -247,7 +248,7 @@ def _resampled(
     """(exact quantiles, the same on the grid, their resamples) of one arm."""
     cells = weights.shape[1]
     cell = np.minimum(((arm.at_s - start) / max(length, 1e-12) * _CELLS_A_BLOCK).astype(np.int64), cells - 1)
-    order = np.argsort(arm.values, kind="stable")
+    order = stable_order(arm.values)
     values, cell = arm.values[order], cell[order]
     weight = None if arm.weights is None else arm.weights[order]
     n = int(values.size)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.stats.order import stable_order
 from tailrace.stats.quantiles import Floats, weighted_quantile
 
 __all__ = ["BUCKET_ROWS", "MixWithin", "StageShares", "bucket_shares", "conditional_stage_mean", "mix_within"]
@@ -104,7 +105,7 @@ def conditional_stage_mean(
     """
     n = int(total.size)
     if order is None:
-        order = np.argsort(total, kind="stable")
+        order = stable_order(total)
     low = max(0, int(np.floor((p - half_width) * n + 1e-9)))
     high = min(n, max(low + 1, int(np.floor((p + half_width) * n + 1e-9))))
     low = min(low, max(0, high - 1))

@@ -9,6 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.stats.order import stable_order
+
 __all__ = [
     "SUPPORT",
     "Floats",
@@ -140,8 +142,8 @@ def weighted_quantile(values: NDArray[Any], weights: NDArray[Any], p: float) -> 
     weights = np.asarray(weights, dtype=np.float64)
     if not values.size:
         return math.nan
-    order = np.argsort(values, kind="stable")
+    order = stable_order(values)
     cumulative = np.cumsum(weights[order])
     total = float(cumulative[-1])
     place = int(np.searchsorted(cumulative, p * total - 1e-12 * max(total, 1.0), side="left"))
-    return float(values[order][min(place, values.size - 1)])
+    return float(values[order[min(place, values.size - 1)]])

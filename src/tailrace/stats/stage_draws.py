@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.stats.blocks import Blocks, drawn
+from tailrace.stats.order import stable_order
 from tailrace.stats.quantiles import Floats
 
 __all__ = ["stage_draws"]
@@ -33,7 +34,7 @@ def stage_draws(
 
     Sorted once: in a resample a row stands as often as its block was drawn, so ranks are sums of these counts.
     """
-    order = np.argsort(total, kind="stable")
+    order = stable_order(total)
     sizes = np.bincount(blocks.of, minlength=blocks.pieces).astype(np.float64)
     weights = drawn(blocks, rng, resamples).astype(np.float64)
     # A resample without a single row keeps the window as it is, instead of inventing one.

@@ -122,7 +122,7 @@ def _place(window: Window) -> _Place | None:
         group = values[densest(values, apart=WITHIN)]
         low, high = group[0], group[-1]
         mine = known & (at_stops >= low) & (at_stops <= high)
-        rows = np.unique(gaps.row[long][mine])
+        rows = np.unique(gaps.rows_of(long[mine]))
         if group.size < max(LEAST, SHARE * alone.sum()) or rows.size < LEAST:
             continue
         chance = _chance(gaps, tool, anchor, low, high)

@@ -13,6 +13,7 @@ from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.stream_bursts import stream_bursts
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
+from tailrace.stats.order import stable_order
 from tailrace.stats.rank_correlation import spearman
 
 __all__ = ["held_in_timelines"]
@@ -120,7 +121,7 @@ def _modes(window: Window, first: NDArray[np.float64]) -> _Modes | None:
     rows = np.flatnonzero(window.interactive & (ttft > 0))
     if rows.size < 20:
         return None
-    order = rows[np.argsort(ttft[rows], kind="stable")]
+    order = rows[stable_order(ttft[rows])]
     value = np.log(ttft[order])
     least = max(LEAST, round(LEAST_SHARE * order.size))
     if order.size < 2 * least:

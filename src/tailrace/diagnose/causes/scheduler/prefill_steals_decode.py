@@ -226,7 +226,7 @@ class PrefillStealsDecode(Cause):
             ),
             Evidence(
                 text=f"stalls are gaps over {window.stall_ms:.0f} ms; the usual gap is {window.median_gap_ms:.0f} ms "
-                f"(n = {window.gaps.row.size} gaps of {window.gaps.rows} requests)",
+                f"(n = {window.gaps.size} gaps of {window.gaps.rows} requests)",
                 source="timeline",
                 name="stall_threshold_ms",
                 value=round(window.stall_ms, 1),
