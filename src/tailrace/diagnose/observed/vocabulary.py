@@ -255,7 +255,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "tokens reused",
                 "tokens from cache",
                 "cached prompt tokens",
-            ),  # fmt: skip
+            ),
         ),
         Quantity("prefix_query_tokens", "tokens", ("query tokens", "queried tokens", "queries", "tokens queried")),
         Quantity(
