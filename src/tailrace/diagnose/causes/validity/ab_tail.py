@@ -6,6 +6,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from tailrace.diagnose.arms.as_written import seen
 from tailrace.diagnose.arms.asked import concurrency_of
+from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.arms.pairs import before_and_after, unlike
 from tailrace.diagnose.arms.unfinished import lost_share
 from tailrace.diagnose.cause import Cause
@@ -62,14 +63,19 @@ class _Sides(NamedTuple):
     label: str
 
 
+@asked_once
 def _sides(observed: Observed) -> list[_Sides]:
     """What each pair of arms, and each column of changes, says."""
-    out = [_of_pair(pair.before, pair.after, observed) for pair in before_and_after(observed.arms)]
+    out = [
+        side
+        for pair in before_and_after(observed.arms)
+        if (side := _of_pair(pair.before, pair.after, observed)) is not None
+    ]
     out += [_of_changes(arm, observed) for arm in observed.arms if any(v.relative for v in arm.values.values())]
     return [item for item in out if item.changes]
 
 
-def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides:
+def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides | None:
     changes = []
     for metric in _METRICS:
         for stat in ("p999", "p99", "p95"):
@@ -88,6 +94,8 @@ def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides:
             usual = mid[0].stat if mid[0] else "p50"
             changes.append(_Change(metric, middle, tail, stat, after, numbers, usual))
             break
+    if not changes:
+        return None
     n = [arm.get("n") for arm in (before, after)]
     fewest = min((one for one in n if one is not None), default=None) if any(n) else observed.number("n", "num_prompts")
     failed = (lost_share(before), lost_share(after))
