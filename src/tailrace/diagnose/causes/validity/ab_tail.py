@@ -113,10 +113,19 @@ def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides | None:
         rate,
         fewest,
         duration if duration is not None else observed.number("duration_s", "window_s"),
-        (failed[0], failed[1]) if failed[0] is not None and failed[1] is not None else None,
+        (failed[0], failed[1]) if failed[0] is not None and failed[1] is not None else _none_failed(n, observed),
         unlike(before, after),
         f"{before.name} -> {after.name}",
     )
+
+
+def _none_failed(n: list[float | None], observed: Observed) -> tuple[float, float] | None:
+    """No failure in either arm, where the form says so or as many completed as were sent; else not known."""
+    stated = observed.number("errors", "failed", "failed_requests", "error_count", "errors_total", "error_rate_pct")
+    sent = observed.number("num_prompts", "requests_sent", "sent")
+    if stated == 0 or (stated is None and sent is not None and all(one == sent for one in n)):
+        return 0.0, 0.0
+    return None
 
 
 def _of_changes(arm: Arm, observed: Observed) -> _Sides:
@@ -306,6 +315,10 @@ class AbTailImproved(_AbTail):
                         unit="%",
                     )
                 )
+            if sides.failures is not None:
+                old, new = (100.0 * share for share in sides.failures)
+                text = f"errors {old:.3g} % -> {new:.3g} %: not more requests fail"
+                evidence.append(Evidence(text, str(best.arm.place) or "facts", "failed_share", sides.failures[1]))
             relation = f"{name} {best.stat} {best.tail:+.1f} %"
             evidence.insert(0, best.evidence(relation))
             return self.finding(
