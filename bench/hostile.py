@@ -127,6 +127,30 @@ def buckets(index: int) -> str:
     return f'vllm:time_to_first_token_seconds_bucket{{instance="{index // 12}",le="{index % 12 / 10}"}} {index % 12}\n'
 
 
+def fleet(index: int) -> str:
+    """A pod's part of one scrape of many: gauges, counters, histograms."""
+    pod = f'engine="0",model_name="m",pod="llm-{index}"'
+    rows = [f"vllm:num_requests_running{{{pod}}} {index % 40}", f"vllm:num_requests_waiting{{{pod}}} {index % 3}"]
+    rows += [f"vllm:generation_tokens_total{{{pod}}} {index * 977}"]
+    for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency", "request_queue_time"):
+        rows += [f'vllm:{name}_seconds_bucket{{{pod},le="{edge / 10}"}} {edge + index % 7}' for edge in range(20)]
+        rows += [f'vllm:{name}_seconds_bucket{{{pod},le="+Inf"}} {30 + index % 7}']
+        rows += [f"vllm:{name}_seconds_sum{{{pod}}} {index}.5", f"vllm:{name}_seconds_count{{{pod}}} {30 + index % 7}"]
+    return "\n".join(rows) + "\n"
+
+
+def hours(index: int) -> str:
+    """One scrape of an engine that is asked again and again."""
+    types = "".join(f"# TYPE vllm:{name} {kind}\n" for name, kind in _TYPES)
+    counted = fleet(0).replace(" 0.5", f" {index}.5").replace("} 3", f"}} {index}3")
+    return f"# scrape at t={index * 15}\n{types}{counted}"
+
+
+def wide(text: str) -> str:
+    """ASCII in UTF-16 (little end first), a letter a byte: each is followed by a zero."""
+    return "".join(f"{letter}\0" for letter in text)
+
+
 def device(index: int) -> str:
     return (
         f"\nGPU {index:08X}:17:00.0\n    Utilization\n        Gpu                               : {index % 100} %\n"
@@ -199,6 +223,10 @@ def sse(index: int) -> str:
     return f'data: {{"id":"c{index}","choices":[{{"delta":{{"content":"w"}}}}]}}\n\n'
 
 
+_TYPES = (
+    ("num_requests_running", "gauge"), ("num_requests_waiting", "gauge"), ("generation_tokens_total", "counter"),
+    *((f"{name}_seconds", "histogram") for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency", "request_queue_time")),
+)  # fmt: skip
 _SCRAPE = "# TYPE vllm:num_requests_running gauge\n"
 _YAML = "apiVersion: apps/v1\nkind: Deployment\nspec:\n"
 
@@ -215,7 +243,21 @@ PASTES: dict[str, tuple[str, Callable[[], Pieces]]] = {
     "JSON lines nobody knows": ("events.jsonl", each(lambda i: json.dumps({"event": f"e{i}", "value": i}) + "\n")),
     "one table": ("table.md", lambda: iter([table(400_000)])),
     "many tables": ("tables.md", each(lambda i: table(40, i))),
-    "one scrape": ("metrics.txt", each(sample, _SCRAPE)),
+    "one scrape of a fleet": (
+        "metrics.txt",
+        each(fleet, "".join(f"# TYPE vllm:{name} {kind}\n" for name, kind in _TYPES)),
+    ),
+    "scrapes of hours": ("metrics.txt", each(hours)),
+    "table in UTF-16": (
+        "table.csv",
+        lambda: itertools.chain(
+            ["\udcff\udcfe"],
+            (
+                wide(line)
+                for line in each(lambda i: f"{i},{i % 977},{i % 99}\n", "concurrency,ttft_p99_ms,itl_p99_ms\n")()
+            ),
+        ),
+    ),
     "one line of words": ("line.txt", forever("word 12 ")),
 }
 HOSTILE: dict[str, tuple[str, Callable[[], Pieces]]] = {

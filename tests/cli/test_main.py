@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 
@@ -9,6 +10,7 @@ import pytest
 
 from tailrace.cli.catalogue import COMMANDS
 from tailrace.cli.durations import parse_span
+from tailrace.cli.rarely_collected import rarely_collected
 from tailrace.cli.traffic import classes_from, trace_file
 from tailrace.model.errors import InputError
 from tailrace.model.thresholds import MS, S
@@ -157,3 +159,13 @@ def test_a_trace_that_cannot_be_read_is_named(tmp_path):
         trace_file(str(tmp_path), speed=1.0, seed=0)
     with pytest.raises(InputError, match="cannot be read"):
         trace_file(str(tmp_path / "missing.csv"), speed=1.0, seed=0)
+
+
+def test_the_collector_is_as_before_behind_a_command_that_looks_for_garbage_rarely():
+    before = gc.get_threshold()
+    with rarely_collected():
+        assert gc.get_threshold()[0] > 10 * before[0]
+    assert gc.get_threshold() == before
+    with pytest.raises(InputError), rarely_collected():
+        raise InputError("no")
+    assert gc.get_threshold() == before

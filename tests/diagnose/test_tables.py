@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -254,6 +256,46 @@ def test_a_duration_without_unit_is_a_question():
 )
 def test_what_is_no_table_makes_no_arm(text):
     assert read(text).arms == []
+
+
+LONG = "Tell me a story, " * 6000
+"""A cell of a hundred thousand letters: somebody's prompt."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "| run | TTFT p99 (ms) | prompt |\n|---|---|---|\n| before | 400 | {0} |\n| after | 1900 | {0} |\n",
+        'run,TTFT p99 (ms),prompt\nbefore,400,"{0}"\nafter,1900,"{0}"\n',
+        (
+            "<table><tr><th>run</th><th>TTFT p99 (ms)</th><th>prompt</th></tr>\n"
+            "<tr><td>before</td><td>400</td><td>{0}</td></tr>\n<tr><td>after</td><td>1900</td><td>{0}</td></tr></table>\n"
+        ),
+    ],
+)
+def test_a_line_of_a_table_may_hold_a_whole_prompt(text):
+    arms = by_name(text.format(LONG))
+    assert {name: arm.get("ttft", "p99") for name, arm in arms.items()} == {"before": 400.0, "after": 1900.0}
+    # Ten times as long is no line of a table any more, and nothing is made of it.
+    assert not by_name(text.format(LONG * 11))
+
+
+def test_a_comma_in_two_long_sentences_is_no_table():
+    words = "and so we have seen that it was slow again for most of the users on the second day of the trial"
+    assert not read(f"run,TTFT p99 (ms)\n{words},400\n{words},1900\n").arms
+    assert read(f'run,TTFT p99 (ms)\n"{words}",400\n"{words} too",1900\n').arms
+    # The first of several lines of headings names groups of columns: what stands below it is not read by it.
+    assert not read(f'TTFT p99 (ms),TTFT p99 (ms)\n"{words}",400\n"{words} too",1900\n').arms
+
+
+@pytest.mark.parametrize("mark", ["|", " ", "-", "|-", "| -", ",", ";\t", "--|", "> "])
+def test_a_line_of_marks_costs_what_its_length_costs(mark):
+    head = "| run | TTFT p99 (ms) |\n|---|---|\n| before | 400 |\n"
+    line = (mark * (1 << 20))[: (1 << 20) - 20]
+    begun = time.process_time()
+    found = by_name(f"{head}{line}x\n|{line}|\n\n{line}x\n{line}x\n")
+    assert "before" in found
+    assert time.process_time() - begun < 5.0  # what tries every blank with every other takes minutes
 
 
 def test_more_lines_than_anybody_writes_are_counted_not_read():

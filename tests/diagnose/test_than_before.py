@@ -1,15 +1,17 @@
 """A cause that takes as much of the window before is no reason to complain of this one."""
 
+import msgspec
 import numpy as np
 import pytest
 
 from tailrace.diagnose.broken_rules import BrokenRules
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.symptoms import Symptom
+from tailrace.diagnose.engine import _tells_them_apart
+from tailrace.diagnose.symptoms import Symptom, symptoms
 from tailrace.diagnose.than_before import ThanBefore, grown
 from tailrace.diagnose.verdict import answering
-from tailrace.model.finding import Evidence
-from tests.diagnose.altered import calm
+from tailrace.model.finding import Evidence, Level
+from tests.diagnose.altered import calm, merged_by_timer
 from tests.diagnose.simulated import answer, as_gateway, codes, evidence, served
 
 
@@ -76,6 +78,29 @@ def test_one_cluster_by_chance_is_not_more_than_before():
 def test_two_windows_of_one_system_seldom_seem_to_differ(clustered, share):
     sides = [[waits(share, seed=1000 * side + seed, clustered=clustered) for seed in range(200)] for side in (1, 2)]
     assert sum(bool(grown(a, b)) for a, b in zip(*sides, strict=True)) <= 1
+
+
+def test_where_the_whole_is_worse_beyond_doubt_a_cause_of_a_few_waits_need_only_have_risen():
+    than, finding = asked(waits(0.02, seed=4), np.zeros(450))
+    finding = msgspec.structs.replace(finding, level=Level.CONSISTENT)
+    assert than.grew(finding) is False, "eight waits are too few for a test of their own"
+    assert _tells_them_apart(finding, than, {"worse"}, doubtless=True)
+    assert not _tells_them_apart(finding, than, {"worse"}, doubtless=False)
+    unsure = msgspec.structs.replace(finding, level=Level.SUSPECTED)
+    assert not _tells_them_apart(unsure, than, {"worse"}, doubtless=True)
+    again, other = asked(waits(0.02, seed=4), waits(0.018, seed=3))
+    other = msgspec.structs.replace(other, level=Level.CONSISTENT)
+    assert not _tells_them_apart(other, again, {"worse"}, doubtless=True), "it takes as much of the window before"
+
+
+def test_only_a_rise_far_beyond_its_interval_is_beyond_doubt():
+    usual = calm(2)
+
+    def told(records):
+        return [one for one in symptoms(evidence(records, before=usual)) if one.kind == "worse"]
+
+    assert [one.doubtless for one in told(merged_by_timer(calm(3), 400))] == [True]
+    assert not any(one.doubtless for seed in range(3, 9) for one in told(calm(seed)))
 
 
 def test_a_few_blocks_that_lost_much_do_not_hide_that_most_lose_more():

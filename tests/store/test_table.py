@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.store.table import FIELDS, KINDS, ColumnKind, RecordTable
+from tailrace.store.table import FIELDS, KINDS, ColumnKind, RecordTable, build_column, column_of, default_of
 from tests.store.processes import child_environment
 from tests.store.samples import any_record, realistic
 
@@ -124,3 +124,14 @@ def test_a_column_of_one_value_stays_one_value():
     table.columns["dtype"] = np.broadcast_to(np.array(["fp8"], dtype=object), (6,))
     assert table.where([0, 5]).column("dtype").strides == (0,)
     assert table.where([0, 5]).column("dtype").tolist() == ["fp8", "fp8"]
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_a_column_of_one_value_is_the_column_of_a_list_of_it(n):
+    for name in FIELDS:
+        value = default_of(name)
+        if value is None and KINDS[name] in (ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.BOOLEAN):
+            value = 1
+        one, listed = column_of(name, value, n), build_column(name, [value] * n)
+        assert one.dtype == listed.dtype
+        np.testing.assert_array_equal(one, listed)

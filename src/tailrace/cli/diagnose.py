@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.command_app import CommandApp
+from tailrace.cli.rarely_collected import rarely_collected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,44 +68,45 @@ def diagnose(
 
     Example: tailrace diagnose after.run --before before.run --objective ttft_p99=500ms
     """
-    from tailrace.app.diagnose import Given
-    from tailrace.app.outputs import refuse_to_replace
-    from tailrace.cli.objectives import parse_objectives
-    from tailrace.model.errors import InputError
-    from tailrace.model.finding import Level
+    with rarely_collected():
+        from tailrace.app.diagnose import Given
+        from tailrace.app.outputs import refuse_to_replace
+        from tailrace.cli.objectives import parse_objectives
+        from tailrace.model.errors import InputError
+        from tailrace.model.finding import Level
 
-    if fail_on not in (None, "found"):
-        raise InputError(f"there is no answer {fail_on!r}", place="--fail-on", remedy="Use --fail-on found.")
-    sources = sources or []
-    read = [*sources, *filter(None, (before, records))]
-    for option, out in (("--html", html), ("--facts-out", facts_out)):
-        if out is not None:
-            refuse_to_replace(out, read, option=option)
+        if fail_on not in (None, "found"):
+            raise InputError(f"there is no answer {fail_on!r}", place="--fail-on", remedy="Use --fail-on found.")
+        sources = sources or []
+        read = [*sources, *filter(None, (before, records))]
+        for option, out in (("--html", html), ("--facts-out", facts_out)):
+            if out is not None:
+                refuse_to_replace(out, read, option=option)
 
-    given = Given(
-        sources,
-        before=before,
-        objectives=parse_objectives(objective or []),
-        allow_partial=partial,
-        token=token,
-        columns=_columns(column or []),
-    )
-    known = _known(list(facts or []), sources, given.diagnosis, ask=ask)
-    if facts_out is not None:
-        _write_facts(known, facts_out)  # first: whatever follows from them, they are not typed again
-    result = given.diagnosis(known)
-    both = None
-    if records is not None and sources:
-        from tailrace.app.joined import join_run
+        given = Given(
+            sources,
+            before=before,
+            objectives=parse_objectives(objective or []),
+            allow_partial=partial,
+            token=token,
+            columns=_columns(column or []),
+        )
+        known = _known(list(facts or []), sources, given.diagnosis, ask=ask)
+        if facts_out is not None:
+            _write_facts(known, facts_out)  # first: whatever follows from them, they are not typed again
+        result = given.diagnosis(known)
+        both = None
+        if records is not None and sources:
+            from tailrace.app.joined import join_run
 
-        both = join_run(sources[0], records, allow_partial=partial, token=token)
-    if html is not None:
-        from tailrace.app.diagnosis_page import write_diagnosis
+            both = join_run(sources[0], records, allow_partial=partial, token=token)
+        if html is not None:
+            from tailrace.app.diagnosis_page import write_diagnosis
 
-        write_diagnosis(result, html, sources)
-    _put(result, both, as_json=as_json)
-    if fail_on == "found" and any(finding.level is not Level.INSUFFICIENT for finding in result.findings):
-        raise typer.Exit(_EXIT_ANSWER)
+            write_diagnosis(result, html, sources)
+        _put(result, both, as_json=as_json)
+        if fail_on == "found" and any(finding.level is not Level.INSUFFICIENT for finding in result.findings):
+            raise typer.Exit(_EXIT_ANSWER)
 
 
 def _known(facts: list[str], sources: list[str], answer: Callable[[list[str]], Diagnosis], *, ask: bool) -> list[str]:

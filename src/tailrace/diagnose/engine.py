@@ -266,7 +266,8 @@ def _of_requests(evidence: EvidenceSet, checked: Checked, broken: BrokenRules) -
     if kinds <= ({"moved", "worse", "fails_more"} if kept else {"moved"}):
         # Windows of one healthy system differ too, and whatever was promised is kept: only a cause that fits, and takes
         # more than before, makes it a complaint.
-        findings = [finding for finding in findings if _tells_them_apart(finding, than, kinds)]
+        doubtless = any(symptom.doubtless for symptom in found)
+        findings = [one for one in findings if _tells_them_apart(one, than, kinds, doubtless=doubtless)]
         if not findings:
             differs = next((symptom.text for symptom in found if symptom.kind != "moved"), "")
             return healthy(evidence, checked.findings, _needs_of_n(evidence), differs)
@@ -283,11 +284,12 @@ def _of_requests(evidence: EvidenceSet, checked: Checked, broken: BrokenRules) -
     )
 
 
-def _tells_them_apart(finding: Finding, than: ThanBefore, kinds: set[str]) -> bool:
+def _tells_them_apart(finding: Finding, than: ThanBefore, kinds: set[str], *, doubtless: bool) -> bool:
     """Whether a finding is a reason to complain of a window that keeps its promises and differs from the one before.
 
     Where no test of the whole says that it is worse, all inputs of the rule must be there; where the cause does not
-    compare the windows itself, what it explains must have grown beyond chance.
+    compare the windows itself, what it explains must have grown beyond chance. Where the whole is worse beyond doubt
+    (`doubtless`), that it grew is enough: a cause of a few long gaps has too few of them for a test of its own.
     """
     sure = finding.level in (Level.PROVEN, Level.CONSISTENT)
     worse = kinds != {"moved"}
@@ -298,7 +300,7 @@ def _tells_them_apart(finding: Finding, than: ThanBefore, kinds: set[str]) -> bo
     grew = than.grew(finding)
     if grew is None:
         return sure or ("fails_more" in kinds and finding.code in ENDS_REQUESTS)
-    return grew and (sure or worse)
+    return (grew and (sure or worse)) or (doubtless and sure and than.rose(finding))
 
 
 def _new_first(findings: list[Finding], than: ThanBefore) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from tailrace.analyze.labels import among
 from tailrace.analyze.objective_waits import objective_ms
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
-from tailrace.model.measurement import Verdict
+from tailrace.model.measurement import Comparison, Verdict
 from tailrace.stats.quantiles import quantile, quantile_interval, supported
 from tailrace.stats.tests import binomial_tail
 
@@ -38,6 +39,11 @@ PAUSE_MS: Final = 250.0
 PAUSE_SHARE: Final = 0.10
 FAILED_SHARE: Final = 0.01
 MOVED: Final = 1.10
+DOUBTLESS: Final = 3.3
+"""Standard errors beyond which a rise of the deciding metric is no chance: one of two thousand windows has it, and a
+comparison decides by the worst of a few metrics."""
+_DEVIATE: Final = 1.96
+"""The normal deviate of a 95 % interval."""
 
 
 class Missed(NamedTuple):
@@ -69,6 +75,8 @@ class Symptom(NamedTuple):
     text: str
     objective: Missed | None = None
     """Of the kind `objective`: which one."""
+    doubtless: bool = False
+    """Of the kind `worse`: the change is so large that two windows of one system never differ so."""
 
 
 def more_often_than(count: int, n: int, share: float) -> bool:
@@ -97,8 +105,20 @@ def symptoms(evidence: EvidenceSet) -> list[Symptom]:
         if worse or _mix_made_it_worse(evidence):
             # What only fails more often is no slower: the causes that end requests are asked for.
             kind = "fails_more" if worse and change.decided_by == "failures" else "worse"
-            out.append(Symptom(kind, f"worse than before: {change.summary}"))
+            doubtless = change.verdict is Verdict.REGRESSED and _deviates(change) >= DOUBTLESS
+            out.append(Symptom(kind, f"worse than before: {change.summary}", doubtless=doubtless))
     return out
+
+
+def _deviates(change: Comparison) -> float:
+    """By how many standard errors the deciding metric rose, from its 95 % interval on a scale of ratios; 0 where it has
+    none.
+    """
+    decided = change.metrics.get(change.decided_by)
+    if decided is None or decided.delta_pct is None or not decided.ci_pct or decided.ci_pct[0] is None:
+        return 0.0
+    rise, least = (math.log1p(max(percent, -99.0) / 100.0) for percent in (decided.delta_pct, decided.ci_pct[0]))
+    return _DEVIATE * rise / max(rise - least, 1e-9)
 
 
 def _moved(before: Window, window: Window) -> str:

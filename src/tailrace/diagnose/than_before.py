@@ -70,13 +70,22 @@ class ThanBefore:
         `None` where that cannot be tested: see `UNTESTED`, and some rules compare the windows
         themselves instead of saying what each request lost.
         """
-        earlier, code = self.earlier, finding.code
-        now = self._evidence.now.explained.get(code)
+        both = self._explained(finding.code)
+        return None if both is None else grown(*both)
+
+    def rose(self, finding: Finding) -> bool:
+        """Whether requests lost clearly more to it than before on average, be it by chance."""
+        both = self._explained(finding.code)
+        return both is not None and AS_MUCH * float(both[1].mean()) > float(both[0].mean())
+
+    def _explained(self, code: str) -> tuple[Floats, Floats] | None:
+        """What each request of the window before and of this one lost to the cause, in order of time."""
+        earlier, now = self.earlier, self._evidence.now.explained.get(code)
         if earlier is None or code in UNTESTED or now is None:
             return None
         self._judged(code)
         old = earlier.now.explained.get(code, np.zeros(earlier.now.n))
-        return grown(_in_order(earlier.now, old), _in_order(self._evidence.now, now))
+        return _in_order(earlier.now, old), _in_order(self._evidence.now, now)
 
     def _judged(self, code: str) -> Finding | None:
         earlier = self.earlier

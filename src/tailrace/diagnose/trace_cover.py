@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from tailrace.diagnose.observed import Observed, Rows
+from tailrace.diagnose.observed.vocabulary import TO_MS, in_unit
 from tailrace.stats.intervals import union_length
 
 __all__ = ["Cover", "covers", "engines_alone"]
@@ -45,6 +47,43 @@ class Cover(NamedTuple):
 def covers(observed: Observed) -> list[Cover]:
     """The traces that have a client's span and at least one of a server that did its work."""
     return [cover for rows in observed.table("spans") for cover in _of_rows(rows)]
+
+
+_CLIENT: Final = re.compile(
+    r"^(?:client|request|caller|user|total)\b.*(?:time|span|latency|duration|e2e|total)|e2e.*client|client.*(?:e2e|ms|s)$"
+)
+_SERVER: Final = re.compile(
+    r"^(?:server|engine|backend|llm)\b.*\bspans?\b|^(?:sum (?:of )?)?spans?\b(?:.*sum)?|"
+    r"(?:sum|total) (?:of )?(?:the )?(?:server )?spans|llm request (?:span|duration|time)"
+)
+
+
+def stated_covers(observed: Observed) -> list[Cover]:
+    """The same from sums that a table (one request a row) or a form states: without the place of what is left out."""
+    rows = [
+        (arm.name, str(arm.place), [(v.label, v.value, v.unit) for v in arm.values.values() if not v.relative])
+        for arm in observed.arms
+    ]
+    form = [(item.name, item.number, item.unit) for item in observed.settings if item.number is not None]
+    rows.append(("the request", str(observed.settings[0].place) if form else "", form))
+    out = []
+    for name, place, numbers in rows:
+        client, server = _milliseconds(numbers, _CLIENT), _milliseconds(numbers, _SERVER)
+        if client and server and server <= client:
+            unknown = float("nan")
+            out.append(
+                Cover(name, client, server, unknown, unknown, unknown, "the servers' spans", name, 0.0, unknown, place)
+            )
+    return out
+
+
+def _milliseconds(numbers: list[tuple[str, float, str]], words: re.Pattern[str]) -> float | None:
+    for label, value, unit in numbers:
+        plain = " ".join(re.sub(r"[(\[].*?[)\]]", " ", label.lower()).replace("_", " ").split())
+        ms = in_unit(value, unit, "ms") if unit in TO_MS else None
+        if ms is not None and words.search(plain):
+            return ms
+    return None
 
 
 def engines_alone(observed: Observed) -> bool:

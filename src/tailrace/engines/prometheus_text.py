@@ -165,7 +165,7 @@ class Scrape:
     def series(self, name: str) -> dict[Labels, float]:
         """Label set -> value, of what can be one."""
         found = self.samples.get(name, ())
-        return {label_key(sample.labels): sample.value for sample in found if _possible(sample.value)}
+        return {label_key(sample.labels): sample.value for sample in found if -_LARGEST < sample.value < _LARGEST}
 
     def histograms(self, name: str) -> dict[Labels, Histogram]:
         """Label set (without `le`) -> its histogram. Its count is the bucket without end, or `_count` without one."""
@@ -207,7 +207,9 @@ class Scrape:
 
 def label_key(labels: dict[str, str], *, without: str = "") -> Labels:
     """A label set as a key, one label left out."""
-    return tuple(sorted(item for item in labels.items() if item[0] != without))
+    if without not in labels:
+        return tuple(sorted(labels.items()))
+    return tuple(sorted([item for item in labels.items() if item[0] != without]))
 
 
 def put_together(parts: Iterable[Histogram]) -> Histogram:
@@ -252,6 +254,8 @@ def _unescape(text: str) -> str:
 def _labels(text: str | None) -> dict[str, str]:
     if not text:
         return {}
+    if "\\" not in text:
+        return dict(_LABEL.findall(text))
     return {found[1]: _unescape(found[2]) for found in _LABEL.finditer(text)}
 
 

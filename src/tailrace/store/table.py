@@ -30,7 +30,7 @@ from tailrace.model.record import RequestRecord
 from tailrace.model.timeline import Timeline
 from tailrace.store.timelines import Timelines
 
-__all__ = ["FIELDS", "KINDS", "ColumnKind", "RecordTable", "build_column", "default_of", "values_of"]
+__all__ = ["FIELDS", "KINDS", "ColumnKind", "RecordTable", "build_column", "column_of", "default_of", "values_of"]
 
 Column = npt.NDArray[Any]
 
@@ -121,6 +121,13 @@ def build_column(name: str, values: Sequence[Any]) -> Column:
         values = list(map(_ENUM_VALUE, values))
     out[:] = values
     return out
+
+
+def column_of(name: str, value: Any, n: int) -> Column:
+    """The column of one field in which `n` rows hold one value: as `build_column` of a list of them."""
+    if _DTYPES[KINDS[name]] is object:
+        return build_column(name, [value] * n)
+    return np.full(n, build_column(name, [value])[0])
 
 
 class _Chosen(MutableMapping[str, Column]):

@@ -210,9 +210,46 @@ def test_gzip_and_a_consoles_utf16(tmp_path):
     (tmp_path / "b.log").write_text(text, encoding="utf-16")
     assert values(read_log(tmp_path / "a.log.gz", "a"), "running") == TRUTH
     assert values(read_log(tmp_path / "b.log", "b"), "running") == TRUTH
-    (tmp_path / "c.log.gz").write_bytes(gzip.compress(text.encode())[:-20])
+
+
+def test_a_packed_log_that_is_cut_is_read_up_to_there_and_said_to_be_cut(tmp_path):
+    # Numbers that hardly repeat: packed bytes and lines are lost alike.
+    lines = [v1(10.0 * n, running=n * 7919 % 997, waiting=n * 104729 % 991) for n in range(4000)]
+    packed = gzip.compress("\n".join(lines).encode())
+    path = tmp_path / "vllm.log.gz"
+    path.write_bytes(packed)
+    whole = read_log(path, "vllm.log")
+    path.write_bytes(packed[: len(packed) * 3 // 4])
+    cut = read_log(path, "vllm.log")
+    here, there = values(cut, "running"), values(whole, "running")
+    assert 0.6 * len(there) < len(here) < len(there)
+    assert here == there[: len(here)]
+    (account,) = cut.understood
+    assert account.understood == account.total == len(here)
+    assert any("cannot be read to its end" in said and "is missing" in said for said in account.said)
+    assert not any("read to its end" in said for said in whole.understood[0].said)
+    assert any("cannot be read to its end" in remark for remark in diagnose_sources([str(path)]).remarks)
+
+
+def test_a_packed_log_whose_bytes_changed_is_read_up_to_there(tmp_path):
+    lines = [v1(10.0 * n, running=n * 7919 % 997) for n in range(4000)]
+    packed = bytearray(gzip.compress("\n".join(lines).encode()))
+    packed[len(packed) // 2 : len(packed) // 2 + 400] = bytes(400)
+    path = tmp_path / "vllm.log.gz"
+    path.write_bytes(packed)
+    read = read_log(path, "vllm.log")
+    assert 0 < len(values(read, "running")) < 4000
+    assert any("cannot be read to its end" in said for said in read.understood[0].said)
+
+
+@pytest.mark.parametrize("kept", [5, 30])
+def test_of_a_packed_log_without_one_line_it_is_an_error_that_it_is_cut(tmp_path, kept):
+    path = tmp_path / "c.log.gz"
+    path.write_bytes(gzip.compress("\n".join(PLAIN).encode())[:kept])
     with pytest.raises(InputError, match="cannot be read to its end"):
-        read_log(tmp_path / "c.log.gz", "c")
+        read_log(path, "c")
+    with pytest.raises(InputError, match="cannot be read to its end"):
+        diagnose_sources([str(path)])
 
 
 def test_stamps_rise_over_the_new_year():

@@ -42,6 +42,15 @@ def test_gaps_that_no_reader_sees_are_not_noticed():
     assert differs(seen(gap=1.0), seen(gap=4.0))
 
 
+def test_one_event_that_many_requests_share_is_no_difference_between_windows():
+    usual, once, often = seen(n=1000), seen(n=1000, seed=2), seen(n=1000, seed=2)
+    once.ttft[400:460] *= 20.0
+    often.ttft[::16] *= 20.0
+    assert differs(usual, once)
+    assert not differs(usual, once, by_blocks=True), "sixty that waited for one thing"
+    assert differs(usual, often, by_blocks=True), "sixty over the whole window"
+
+
 def test_more_failures_or_stalls_are_noticed():
     assert differs(seen(failed=2), seen(failed=30))
     assert differs(seen(stalled=2), seen(stalled=40))

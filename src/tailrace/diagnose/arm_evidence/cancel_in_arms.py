@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.client_left import left_setting
 from tailrace.diagnose.arms.asked import as_share, told
 from tailrace.diagnose.arms.pairs import change_shown, changed
 from tailrace.diagnose.arms.shown import number
@@ -36,6 +37,7 @@ _AFTER: Final = re.compile(
     r"(?:disconnect|cancel|abort|hang.?up)\w*[ _](?:\+|plus)|client (?:gone|left|killed)",
     re.IGNORECASE,
 )
+_LATER: Final = re.compile(r"\bafter \d+ ?s|\bafter$|\blater$|\d+ ?s (?:after|later)", re.IGNORECASE)
 _SECONDS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(?:s|sec|seconds)\b", re.IGNORECASE)
 
 
@@ -75,7 +77,8 @@ def cancel_in_arms(cause: Cause, observed: Observed) -> Finding | None:
         missing.append("how long after the disconnect the number was taken")
     if not stopped and not running:
         missing.append("running requests of the engine, to see that no other work keeps it busy")
-    rivals = ["other requests keep it busy"] if running and min(running) > 1 and not stopped else []
+    alone = observed.number("client_connections_open_at_end") == 0
+    rivals = ["other requests keep it busy"] if running and min(running) > 1 and not stopped and not alone else []
     first = going[0]
     after = f"{first.after_s:g} s after" if first.after_s is not None else "after"
     statement = f"The engine goes on {after} the client has left: " + "; ".join(f"{item.shown}" for item in going)
@@ -157,10 +160,12 @@ def _in_arms(observed: Observed) -> list[_Still]:
 
 def _in_settings(observed: Observed) -> list[_Still]:
     out = []
+    # Where a form says when the client was killed, `running_after_30_s` counts from there.
+    late = _LATER if left_setting(observed) is not None else _AFTER
     for item in told(observed):
         words = item.name.replace("_", " ")
         kind = _kind(words)
-        if item.number is None or not kind or not _AFTER.search(words):
+        if item.number is None or not kind or not (_AFTER.search(words) or late.search(words)):
             continue
         share = as_share(item.number, item.unit) if kind == "gpu" else item.number
         seconds = _SECONDS.search(words)

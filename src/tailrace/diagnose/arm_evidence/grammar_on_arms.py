@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
@@ -49,21 +50,29 @@ def grammar_on_arms(cause: Cause, observed: Observed) -> Finding | None:
 
 def _first_token(cause: Cause, observed: Observed) -> Finding | None:
     best: tuple[float, Arm, Quoted, Arm, Quoted] | None = None
+    named = GRAMMAR.search(changed(observed)) is not None
     for pair in pairs([arm for arm in observed.arms if figure(arm, "ttft") is not None]):
-        words = f"{said(pair.first)} {said(pair.second)} {changed(observed)}"
-        if not GRAMMAR.search(words):
-            continue
         one = figure(pair.first, "ttft", stats=USUAL_FIRST)
         two = None if one is None else figure(pair.second, "ttft", stats=(one.stat,))
         if one is None or two is None or min(one.value, two.value) <= 0:
             continue
         (late, slow), (early, fast) = sorted(((one, pair.first), (two, pair.second)), key=lambda item: -item[0].value)
         ratio = late.value / early.value
+        if ratio < LATER or (best is not None and ratio <= best[0]):
+            continue
+        if not (named or _names_grammar(said(slow)) or _names_grammar(said(fast))):
+            continue
         # Where one arm has no grammar, the one with it must be the late one.
         plain = _PLAIN.search(said(slow)) is not None and not _BACKENDS.search(said(slow))
-        if ratio >= LATER and not plain and (best is None or ratio > best[0]):
+        if not plain:
             best = ratio, slow, late, fast, early
     return None if best is None else _of_first_token(cause, observed, *best)
+
+
+@lru_cache(maxsize=512)
+def _names_grammar(text: str) -> bool:
+    """Remembered: an arm stands in a hundred pairs."""
+    return GRAMMAR.search(text) is not None
 
 
 def _of_first_token(
@@ -175,6 +184,12 @@ def _of_throughput(
     missing.append(
         "TTFT and ITL of plain requests in the same window (they must not be slow), and CPU use of the engine"
     )
+    slower = _pace(slow, fast)
+    paced = ""
+    if slower is not None and high.quantity != slower[0].quantity:
+        paced = f"; {quantity(slower[0])} {number(slower[0].value)} / {number(slower[1].value)} = "
+        paced += f"{slower[0].value / slower[1].value:.3g} x"
+        evidence += [evidence_of(fast, slower[1]), evidence_of(slow, slower[0])]
     what = changed(observed)
     idle = f" while the GPU is at {number(gpu, 'share')}" if gpu is not None else ""
     return cause.finding(
@@ -185,7 +200,8 @@ def _of_throughput(
         evidence=[*evidence, *([Evidence(f"changed: {what}", "form")] if what else [])],
         explains_ms=None,
         relation=f"{number(high.value)} / {number(low.value)} = {ratio:.3g}"
-        + (f" at GPU {number(gpu, 'share')}" if gpu is not None else ""),
+        + (f" at GPU {number(gpu, 'share')}" if gpu is not None else "")
+        + paced,
         n=2,
         advice=f"{ADVICE}; give the engine more CPU.",
         price=PRICE,

@@ -6,10 +6,18 @@ import math
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.impossible_parts import (
+    Wrong,
+    no_time_at_all,
+    one_number_twice,
+    parts_of_arm,
+    parts_of_rows,
+    series_of_zeros,
+)
 from tailrace.diagnose.arms.again import MEASURE
 from tailrace.diagnose.arms.as_written import called, shown
 from tailrace.diagnose.observed import Arm, Histogram, Observed, Quoted, Rows
@@ -34,18 +42,10 @@ _ADVICE: Final = (
 )
 
 
-class _Wrong(NamedTuple):
-    text: str
-    """What is wrong, with its numbers."""
-    relation: str
-    evidence: Evidence
-    certain: bool
-    """By arithmetic; else it looks like a fault and may be chance."""
-
-
 def impossible_numbers(cause: Cause, observed: Observed) -> Finding | None:
     """METRIC_BUG of tables, summaries and histograms; of rows where more than a few are impossible, or some are."""
     wrong = [one for arm in observed.arms for one in _of_arm(arm)]
+    wrong += [*one_number_twice(observed.arms), *series_of_zeros(observed), *parts_of_rows(observed)]
     wrong += [one for histogram in observed.histograms for one in _of_histogram(histogram)]
     share, rows = _of_rows(observed)
     wrong += rows
@@ -79,7 +79,7 @@ def impossible_numbers(cause: Cause, observed: Observed) -> Finding | None:
     )
 
 
-def _of_arm(arm: Arm) -> Iterator[_Wrong]:
+def _of_arm(arm: Arm) -> Iterator[Wrong]:
     for quoted in arm.values.values():
         if not quoted.relative:
             yield from _of_number(arm, quoted)
@@ -101,10 +101,12 @@ def _of_arm(arm: Arm) -> Iterator[_Wrong]:
                 f"{shown(first.value)} > {shown(whole.value)} ms: the first token would come after the end",
             )  # fmt: skip
     yield from _of_zeros(arm)
+    yield from no_time_at_all(arm)
+    yield from parts_of_arm(arm)
     yield from _of_failed(arm)
 
 
-def _of_number(arm: Arm, quoted: Quoted) -> Iterator[_Wrong]:
+def _of_number(arm: Arm, quoted: Quoted) -> Iterator[Wrong]:
     known = QUANTITIES.get(quoted.quantity)
     unit = known.unit if known else quoted.unit
     name = f"{quoted.stat} {called(quoted.quantity)}".strip()
@@ -134,7 +136,7 @@ def _of_number(arm: Arm, quoted: Quoted) -> Iterator[_Wrong]:
         )  # fmt: skip
 
 
-def _of_order(arm: Arm, quantity: str, stats: dict[str, Quoted]) -> Iterator[_Wrong]:
+def _of_order(arm: Arm, quantity: str, stats: dict[str, Quoted]) -> Iterator[Wrong]:
     ordered = [stats[name] for name in _ORDER if name in stats]
     for low, high in pairwise(ordered):
         if low.value > high.value * _TOLERANCE and low.unit == high.unit:
@@ -153,7 +155,7 @@ def _of_order(arm: Arm, quantity: str, stats: dict[str, Quoted]) -> Iterator[_Wr
         )  # fmt: skip
 
 
-def _of_zeros(arm: Arm) -> Iterator[_Wrong]:
+def _of_zeros(arm: Arm) -> Iterator[Wrong]:
     for stat in ("p50", "mean", ""):
         ttft = arm.get("ttft", stat) if stat else arm.get("ttft")
         gap = next((v for v in (arm.get("itl", stat), arm.get("tpot", stat)) if v is not None), None)
@@ -180,7 +182,7 @@ def _of_zeros(arm: Arm) -> Iterator[_Wrong]:
         )  # fmt: skip
 
 
-def _of_failed(arm: Arm) -> Iterator[_Wrong]:
+def _of_failed(arm: Arm) -> Iterator[Wrong]:
     """A latency of all requests beside that of the successful ones: failed requests are inside the percentiles."""
     for quoted in arm.values.values():
         if quoted.relative or quoted.unit != "ms" or not _ALL.search(quoted.qualifier):
@@ -208,7 +210,7 @@ def _of_failed(arm: Arm) -> Iterator[_Wrong]:
         return
 
 
-def _wrong(arm: Arm, quoted: Quoted, text: str, relation: str, *, certain: bool = True) -> _Wrong:
+def _wrong(arm: Arm, quoted: Quoted, text: str, relation: str, *, certain: bool = True) -> Wrong:
     place = str(quoted.place) or str(arm.place) or "facts"
     evidence = Evidence(
         text=f"{text} ({quoted.label or quoted.key})",
@@ -217,10 +219,10 @@ def _wrong(arm: Arm, quoted: Quoted, text: str, relation: str, *, certain: bool 
         value=quoted.value,
         unit=quoted.unit,
     )
-    return _Wrong(text[:1].upper() + text[1:], relation, evidence, certain)
+    return Wrong(text[:1].upper() + text[1:], relation, evidence, certain)
 
 
-def _of_histogram(histogram: Histogram) -> Iterator[_Wrong]:
+def _of_histogram(histogram: Histogram) -> Iterator[Wrong]:
     """All values in the first bucket, of which the mean lies above it (or is 0): the stamp was never set."""
     if histogram.n < 10 or not histogram.bounds or histogram.sum is None or histogram.counts[0] < histogram.n:
         return
@@ -231,7 +233,7 @@ def _of_histogram(histogram: Histogram) -> Iterator[_Wrong]:
         f"all {histogram.n:.0f} values of {histogram.raw or histogram.name} lie in the first bucket (up to "
         f"{shown(top, histogram.unit)}), of which the mean {shown(mean, histogram.unit)} is none"
     )
-    yield _Wrong(
+    yield Wrong(
         text[:1].upper() + text[1:],
         f"{histogram.counts[0]:.0f} of {histogram.n:.0f} in one bucket, mean {shown(mean, histogram.unit)}",
         Evidence(text=text, source=str(histogram.place), name=histogram.name, value=mean, unit=histogram.unit),
@@ -256,8 +258,8 @@ def unsound_rows(rows: Rows) -> dict[str, np.ndarray]:
     return out
 
 
-def _of_rows(observed: Observed) -> tuple[float, list[_Wrong]]:
-    out: list[_Wrong] = []
+def _of_rows(observed: Observed) -> tuple[float, list[Wrong]]:
+    out: list[Wrong] = []
     worst = 0.0
     for rows in observed.table("requests"):
         n = len(rows)
@@ -269,7 +271,7 @@ def _of_rows(observed: Observed) -> tuple[float, list[_Wrong]]:
             at = rows.line_of(int(np.flatnonzero(mask)[0]))
             text = f"in {bad} of {n} requests {rule}; they are left out"
             out.append(
-                _Wrong(
+                Wrong(
                     text[:1].upper() + text[1:],
                     f"{bad} of {n} = {bad / n:.1%}",
                     Evidence(text=text, source=str(at), name="impossible", value=float(bad)),

@@ -11,7 +11,7 @@ from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import as_share, figure, number_stated, told, worded
 from tailrace.diagnose.arms.pairs import change_shown, changed
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number
-from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
+from tailrace.diagnose.observed import Arm, Counter, Observed, Quoted, Setting
 from tailrace.diagnose.shorter_prompts import shorter_prompts
 from tailrace.model.finding import Evidence, Finding, Level, Proof
 
@@ -24,6 +24,8 @@ SHORT: Final = 0.2
 """The hit rate lies so far below what repeats."""
 LOW: Final = 0.3
 """With repeats that nobody counted, a hit rate below this is low."""
+_FOUND: Final = re.compile(r"prefix_found|prefix_(?:cache_)?hits|prefix_hit_tokens|cached_tokens")
+_ASKED: Final = re.compile(r"prefix_queried|prefix_(?:cache_)?queries|prefix_query_tokens")
 _REPEATS: Final = re.compile(
     r"identical|same (?:prompt|context|document|prefix|system)|re-?sent|sent again|repeat|multi[ -]?turn|conversation|"
     r"shared prefix|again",
@@ -137,23 +139,15 @@ def misses_observed(cause: Cause, observed: Observed) -> Finding | None:
 
 def _seen(observed: Observed) -> list[_Hits]:
     out = []
+    # By window: hours of scrapes are thousands of them.
+    queries: dict[int, list[Counter]] = {}
+    for item in observed.counters:
+        if _ASKED.search(item.name) and item.delta:
+            queries.setdefault(item.order, []).append(item)
     for hits in observed.counters:
-        if (
-            not re.search(r"prefix_found|prefix_(?:cache_)?hits|prefix_hit_tokens|cached_tokens", hits.name)
-            or hits.delta is None
-        ):
+        if not _FOUND.search(hits.name) or hits.delta is None:
             continue
-        asked = next(
-            (
-                item
-                for item in observed.counters
-                if re.search(r"prefix_queried|prefix_(?:cache_)?queries|prefix_query_tokens", item.name)
-                and item.labels == hits.labels
-                and item.order == hits.order
-                and item.delta
-            ),
-            None,
-        )
+        asked = next((item for item in queries.get(hits.order, ()) if item.labels == hits.labels), None)
         if asked is None or not asked.delta:
             continue
         out.append(

@@ -10,6 +10,7 @@ import msgspec
 
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import TAIL_FIRST, figure, said
+from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.arms.pairs import changed, pairs
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -109,13 +110,21 @@ def _differs(one: Arm, two: Arm) -> str:
     for name in one.keys.keys() & two.keys.keys():
         if _KEYS.match(name) and one.keys[name] != two.keys[name]:
             return f"{name} {one.keys[name]} and {two.keys[name]}"
-    for value in one.values.values():
+    for value in _options(one):
         other = next((item for item in two.values.values() if item.key == value.key), None)
-        if other is None or other.value == value.value:
-            continue
-        if _KEYS.match(value.quantity) or _HEADING.search(value.label.replace("_", " ")):
+        if other is not None and other.value != value.value:
             return f"{value.label or value.quantity} {value.value:g} and {other.value:g}"
     return ""
+
+
+@asked_once
+def _options(arm: Arm) -> list[Quoted]:
+    """Its numbers whose heading names an option."""
+    return [
+        value
+        for value in arm.values.values()
+        if _KEYS.match(value.quantity) or _HEADING.search(value.label.replace("_", " "))
+    ]
 
 
 def _in_names(one: Arm, two: Arm) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 __all__ = ["affine", "of_routing", "spreading"]
+
+# What they say of a text is remembered: an arm stands in a hundred pairs.
 
 _AFFINE: Final = re.compile(
     r"cache[ _-]?aware|prefix|affinity|sticky|session|consistent[ _-]?hash|ring[ _-]?hash|kv[ _-]?aware|"
@@ -26,16 +29,19 @@ _ROUTING: Final = re.compile(
 )
 
 
+@lru_cache(maxsize=512)
 def affine(words: str) -> bool:
     """A policy that follows a prefix or a session: `cache_aware`, `sticky session`."""
     return _AFFINE.search(words) is not None and "no affinity" not in words.lower().replace("-", " ").replace("_", " ")
 
 
+@lru_cache(maxsize=512)
 def spreading(words: str) -> bool:
     """A policy that spreads: `round_robin`, `least_load`."""
     return _SPREADING.search(words) is not None
 
 
+@lru_cache(maxsize=512)
 def of_routing(words: str) -> bool:
     """Whether a change is one of routing."""
     return _ROUTING.search(words) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tailrace.diagnose.arms.asked import GAUGE_FIRST, as_share, figure, said, told
+from tailrace.diagnose.arms.asked import GAUGE_FIRST, as_share, figure, given, said, told
 from tailrace.diagnose.arms.pairs import changed
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -25,6 +25,9 @@ _IDLE_WORDS: Final = re.compile(
     re.IGNORECASE,
 )
 _LATENESS: Final = ("e2e", "lag", "final_latency", "first_partial", "ttft")
+
+
+_SPEECH_LATENESS: Final = frozenset({"lag", "final_latency", "first_partial"})
 
 
 class _Sessions(NamedTuple):
@@ -104,9 +107,11 @@ def _busy(observed: Observed) -> bool:
 
 def _sessions(arm: Arm) -> _Sessions | None:
     found = arm.keys.get("sessions", arm.get("sessions"))
+    if found is None and _SPEECH_LATENESS & {value.quantity for value in arm.values.values()}:
+        found = given(arm, "concurrency")  # clients of a speech server are its sessions
     if not isinstance(found, (int, float)) or isinstance(found, bool):
         return None
-    others = [value for name, value in arm.keys.items() if name != "sessions"]
+    others = [value for name, value in arm.keys.items() if name not in {"sessions", "concurrency"}]
     kind = ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in others)
     rest = re.sub(rf"\b{found:g}\b|\b\d+ sessions?\b|\bsessions?\b", "", said(arm)).strip()
     return _Sessions(arm, float(found), kind or rest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding
 
@@ -41,7 +42,8 @@ class _Gain(NamedTuple):
 
 def stage_on_arms(cause: Cause, observed: Observed, *, advice: str) -> Finding | None:
     """Of two rows, the slower one's stage makes at least half of the difference; of one alone, half of the total."""
-    gains = [gain for slow in observed.arms for fast in observed.arms if (gain := _gain(cause.stage, fast, slow))]
+    arms = [arm for arm in observed.arms if arm.quoted(cause.stage, *_STATS) is not None]
+    gains = [gain for slow in arms for fast in arms if (gain := _gain(cause.stage, fast, slow))]
     if gains:
         return _grown(cause, max(gains, key=lambda gain: gain.stage_ms), advice)
     alone = [one for arm in observed.arms if (one := _alone(cause.stage, arm)) is not None]
@@ -65,6 +67,7 @@ def _gain(stage: str, fast: Arm, slow: Arm) -> _Gain | None:
     return None
 
 
+@asked_once
 def _total(arm: Arm, name: str, stat: str) -> Quoted | None:
     """What the stages make together; of a table that tells stages only, their sum."""
     if name != _SUM:

@@ -123,13 +123,13 @@ def _found(
 
 
 def _of_version(pair: Pair, what: str) -> bool:
+    if what:
+        return _OTHERS.search(what) is None
+    if not (_names_version(said(pair.first)) and _names_version(said(pair.second)) and _differs(pair)):
+        return False
     # What names an arm, and the heading under which its name stands; a load is no name.
     headings = [name.replace("_", " ") for name, value in pair.first.keys.items() if isinstance(value, str)]
-    if _OTHERS.search(what) or (
-        not what and _OTHERS.search(" ".join([*headings, pair.first.label, pair.second.label]))
-    ):
-        return False
-    return bool(what) or (_names_version(said(pair.first)) and _names_version(said(pair.second)) and _differs(pair))
+    return _OTHERS.search(" ".join([*headings, pair.first.label, pair.second.label])) is None
 
 
 @lru_cache(maxsize=512)

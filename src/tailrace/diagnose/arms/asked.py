@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import Final
 
+from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
 
 __all__ = [
@@ -46,6 +47,7 @@ _CONFIGURED: Final = ("k8s.", "compose.", "nginx.unset")
 _NUMBER: Final = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w]*\.\d)")
 
 
+@asked_once
 def figure(arm: Arm, *quantities: str, stats: tuple[str, ...] = CENTRAL) -> Quoted | None:
     """The level of the first of `quantities` in the first of `stats` that the arm has; never a change in percent.
 
@@ -79,14 +81,21 @@ def _pattern(words: str) -> re.Pattern[str]:
     return re.compile(words, re.IGNORECASE)
 
 
+@asked_once
 def worded(arm: Arm, words: str, *, relative: bool = False) -> Quoted | None:
     """The first number whose heading matches the regular expression `words`: for what no vocabulary names."""
     pattern = _pattern(words)
-    for value in arm.values.values():
-        heading = " ".join((value.label, value.quantity.replace("_", " "), value.qualifier, value.stat))
-        if value.relative is relative and isfinite(value.value) and pattern.search(heading):
-            return value
-    return None
+    return next((value for value, told in _headings(arm, relative) if pattern.search(told)), None)
+
+
+@asked_once
+def _headings(arm: Arm, relative: bool) -> list[tuple[Quoted, str]]:  # noqa: FBT001
+    """The finite numbers of an arm, levels or changes, each with the words over it."""
+    return [
+        (value, " ".join((value.label, value.quantity.replace("_", " "), value.qualifier, value.stat)))
+        for value in arm.values.values()
+        if value.relative is relative and isfinite(value.value)
+    ]
 
 
 def named(arm: Arm, words: str) -> tuple[str, float | str] | None:
@@ -95,6 +104,7 @@ def named(arm: Arm, words: str) -> tuple[str, float | str] | None:
     return next(((name, value) for name, value in arm.keys.items() if pattern.search(name.replace("_", " "))), None)
 
 
+@asked_once
 def condition(arm: Arm, words: str) -> float | None:
     """The number of the condition whose name or heading matches `words`: from its conditions, its values, or its label
     (`cap 16`, `2 cpus`).
@@ -152,6 +162,7 @@ def label_number(arm: Arm) -> float | None:
     return float(found[0]) if len(found) == 1 else None
 
 
+@asked_once
 def told(observed: Observed) -> list[Setting]:
     """The settings that state something: no claims, notes, titles, no manifests, nothing that is not finite."""
     return [
@@ -167,6 +178,7 @@ def _is_finite(value: object) -> bool:
     return not isinstance(value, float) or isfinite(value)
 
 
+@asked_once
 def stated(observed: Observed, words: str) -> Setting | None:
     """The first statement of which name or text matches `words`."""
     pattern = _pattern(words)
@@ -176,6 +188,7 @@ def stated(observed: Observed, words: str) -> Setting | None:
     return None
 
 
+@asked_once
 def number_stated(observed: Observed, words: str) -> Setting | None:
     """The first statement that is a number (a range counts by its lower end) and of which the name matches `words`."""
     pattern = _pattern(words)
@@ -185,6 +198,7 @@ def number_stated(observed: Observed, words: str) -> Setting | None:
     return None
 
 
+@asked_once
 def said(arm: Arm) -> str:
     """Every word by which an arm is called: label, name, and the conditions that are text."""
     texts = [arm.label, arm.name, *(str(value) for value in arm.keys.values() if isinstance(value, str))]

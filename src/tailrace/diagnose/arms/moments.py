@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Series
 
 __all__ = ["in_order", "middle", "moments"]
@@ -14,6 +15,7 @@ MOST: Final = 200
 """Longer ones are readings of a machine, no windows that somebody made."""
 
 
+@asked_once
 def moments(observed: Observed) -> list[Arm]:
     """One arm for each moment of every short series table, in order of time; the series of one source and label share
     their moments. None for long ones.
@@ -55,6 +57,7 @@ def in_order(observed: Observed) -> list[Arm]:
     return [*observed.arms, *moments(observed)]
 
 
+@asked_once
 def middle(observed: Observed) -> list[Arm]:
     """For each series table one arm with the median of its columns: what a single row would have said."""
     out: list[Arm] = []

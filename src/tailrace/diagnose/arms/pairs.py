@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from tailrace.diagnose.arms.asked import condition, given, label_number, told
+from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.observed import Arm, Observed, Role
 from tailrace.model.finding import Evidence
 
@@ -42,6 +43,7 @@ class Pair(NamedTuple):
     """Loads that are written down for both and are not."""
 
 
+@asked_once
 def loads(arm: Arm) -> dict[str, float]:
     """How much work the arm was given, as far as it is written down."""
     return {name: value for name in LOADS if (value := given(arm, name)) is not None}

@@ -121,8 +121,12 @@ def _cells(arm: Arm) -> list[object]:
 
 def spreads(observed: Observed) -> list[Spread]:
     """Every quantity that is known of at least two replicas."""
-    arms = [arm for arm in observed.arms if is_replica(arm)]
-    return [*_of_arms(arms), *_of_columns(observed.arms), *_of_settings(observed), *_of_series(observed)]
+    tables: dict[str, list[Arm]] = {}
+    for arm in observed.arms:
+        if is_replica(arm):
+            tables.setdefault(arm.place.source, []).append(arm)
+    of_arms = [spread for arms in tables.values() for spread in _of_arms(arms)]
+    return [*of_arms, *_of_columns(observed.arms), *_of_settings(observed), *_of_series(observed)]
 
 
 def _of_columns(arms: Sequence[Arm]) -> list[Spread]:
@@ -230,6 +234,7 @@ def _of_series(observed: Observed) -> list[Spread]:
         ("running", "running requests"),
         ("waiting", "waiting requests"),
         ("tokens_in_flight", "tokens in flight"),
+        *((name, "requests in flight") for name in ("inflight", "in_flight", "concurrency", "inflight_upstream")),
     ):
         series = observed.of_series(name)
         for label in _LABELS:

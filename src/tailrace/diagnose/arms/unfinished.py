@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
-from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.arms.asked_once import asked_once
+from tailrace.diagnose.observed import Arm, Counter, Observed
 
 __all__ = ["lost_share", "unfinished_of"]
 
@@ -32,13 +34,26 @@ def lost_share(arm: Arm) -> float | None:
     return share
 
 
+@asked_once
+def _unfinished(observed: Observed) -> dict[int, list[Counter]]:
+    """By window, the counters of such requests: hours of scrapes are thousands of windows, each with its hundreds."""
+    out: dict[int, list[Counter]] = {}
+    for item in observed.counters:
+        if item.name == "aborted" or _names_unfinished(item.name, item.raw):
+            out.setdefault(item.order, []).append(item)
+    return out
+
+
+@lru_cache(maxsize=4096)
+def _names_unfinished(name: str, raw: str) -> bool:
+    return _WORDS.search(f"{name} {raw}".lower()) is not None and _NOT.search(raw) is None
+
+
+@asked_once
 def unfinished_of(observed: Observed, order: int) -> tuple[float, str, str]:
     """(how many, metric, place) the counters of one window say were cancelled, aborted or timed out; 0 without any."""
     found: dict[str, tuple[float, str]] = {}
-    for item in observed.counters:
-        words = f"{item.name} {item.raw}".lower()
-        if item.order != order or (item.name != "aborted" and (not _WORDS.search(words) or _NOT.search(item.raw))):
-            continue
+    for item in _unfinished(observed).get(order, ()):
         moved = item.last if item.lifetime else item.delta
         if moved is not None and moved > 0:
             count, place = found.get(item.raw or item.name, (0.0, str(item.place)))

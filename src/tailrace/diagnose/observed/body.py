@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -23,7 +23,7 @@ from tailrace.diagnose.observed.kinds import (
 __all__ = ["Observed"]
 
 
-class Observed(msgspec.Struct, kw_only=True, eq=False):
+class Observed(msgspec.Struct, kw_only=True, eq=False, dict=True):
     """What was read. Order is the order of the sources, and within one of its lines."""
 
     arms: list[Arm] = []
@@ -131,15 +131,24 @@ _LARGEST: Final = 1e150
 NaN, which is a hole, is not larger either."""
 
 
-def _finite(body: Observed) -> Observed:
-    left: dict[str, int] = {}
+_FEW: Final = 8
+"""numpy looks at so few numbers more slowly than Python does, and the scrape of a fleet is a hundred thousand such
+series."""
 
-    def count(source: str, n: int) -> None:
-        if n:
-            left[source] = left.get(source, 0) + n
 
-    series = []
-    for item in body.series:
+def _plain(series: Series) -> bool:
+    """Whether it is short and nothing is to be left out of it; with a hole that is not known."""
+    return series.at.size <= _FEW and all(
+        -_LARGEST <= value <= _LARGEST for value in (*series.at.tolist(), *series.values.tolist())
+    )
+
+
+def _finite_series(items: Iterable[Series], count: Callable[[str, int], None]) -> list[Series]:
+    out = []
+    for item in items:
+        if _plain(item):
+            out.append(item)
+            continue
         kept = np.abs(item.at) <= _LARGEST
         odd = (np.abs(item.values) > _LARGEST) & kept
         n = int((~kept).sum() + odd.sum())
@@ -151,7 +160,18 @@ def _finite(body: Observed) -> Observed:
                 values=np.where(odd, np.nan, item.values)[kept],
                 lines=None if item.lines is None else item.lines[kept],
             )
-        series.append(item)
+        out.append(item)
+    return out
+
+
+def _finite(body: Observed) -> Observed:
+    left: dict[str, int] = {}
+
+    def count(source: str, n: int) -> None:
+        if n:
+            left[source] = left.get(source, 0) + n
+
+    series = _finite_series(body.series, count)
     rows = []
     for table in body.rows:
         columns = {}

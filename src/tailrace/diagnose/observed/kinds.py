@@ -90,7 +90,7 @@ class Quoted(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.quantity}.{self.stat}" if self.stat else self.quantity
 
 
-class Arm(msgspec.Struct, frozen=True, kw_only=True):
+class Arm(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One row of a table, one arm of a form, one printed benchmark: what was measured under one condition."""
 
     name: str

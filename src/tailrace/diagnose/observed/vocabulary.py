@@ -93,7 +93,11 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "generate tok/s",
             ),
         ),
-        Quantity("peak_output_tok_s", "tok/s", ("peak output token throughput",)),
+        Quantity(
+            "peak_output_tok_s",
+            "tok/s",
+            ("peak output token throughput", "peak output tok/s", "peak tok/s", "max output tok/s"),
+        ),
         Quantity(
             "prompt_tok_s",
             "tok/s",
@@ -157,6 +161,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "request count",
                 "num requests",
                 "num prompts",
+                "prompts",
                 "sample count",
                 "count",
             ),
@@ -208,7 +213,11 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("kv_capacity_tokens", "tokens", ("kv capacity", "gpu kv cache size")),
         Quantity("tensor_parallel", "count", ("tp", "tp size", "tensor parallel size")),
         Quantity("data_parallel", "count", ("dp", "dp size", "data parallel size")),
-        Quantity("sessions", "count", ("streams",)),
+        Quantity(
+            "sessions",
+            "count",
+            ("streams", "concurrent streams", "concurrent sessions", "parallel sessions", "calls", "concurrent calls"),
+        ),
         Quantity(
             "prompt_tokens",
             "tokens",
@@ -241,7 +250,21 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "prefix_hit_tokens",
             "tokens",
-            ("hit tokens", "tokens hit", "cached tokens", "prefix hit tokens", "hits", "cache read", "cached read"),
+            (
+                "hit tokens",
+                "tokens hit",
+                "cached tokens",
+                "prefix hit tokens",
+                "hits",
+                "cache read",
+                "cached read",
+                "n past",
+                "cache n",
+                "reused tokens",
+                "tokens reused",
+                "tokens from cache",
+                "cached prompt tokens",
+            ),
         ),
         Quantity("prefix_query_tokens", "tokens", ("query tokens", "queried tokens", "queries", "tokens queried")),
         Quantity(

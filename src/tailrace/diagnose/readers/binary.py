@@ -22,10 +22,6 @@ _MAGIC: Final[tuple[tuple[bytes, str, str], ...]] = (
     (b"BZh", "compressed by bzip2", "Unpack it first: bunzip2 FILE."),
     (b"PAR1", "a Parquet file", "Save it as CSV or JSON lines."),
     (b"SQLite format 3", "an SQLite database", "Export the table as CSV."),
-    (b"\xff\xfe\x00\x00", "text in UTF-32", "Save it as UTF-8: iconv -f UTF-32 -t UTF-8 FILE."),
-    (b"\x00\x00\xfe\xff", "text in UTF-32", "Save it as UTF-8: iconv -f UTF-32 -t UTF-8 FILE."),
-    (b"\xff\xfe", "text in UTF-16, as PowerShell's > writes it", "Save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE."),
-    (b"\xfe\xff", "text in UTF-16", "Save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE."),
     (b"\x7fELF", "a program", "Give a log, a table, or a run file."),
 )
 _SOME: Final = 64

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tailrace.diagnose.configured.engine_options import ADVICE
 from tailrace.diagnose.observed import Event, Observed, Place, Setting, Understood
@@ -51,19 +52,30 @@ def settings_of_words(
     lines: Mapping[str, int] | None = None,
 ) -> list[Setting]:
     """The options of a command line that is split already; secrets are none. `lines`: option -> its line."""
-    return _settings(read_words(words, image=image), source=source, line=line, scope=scope, lines=lines or {})
-
-
-def _settings(command: CommandLine, *, source: str, line: int, scope: str, lines: Mapping[str, int]) -> list[Setting]:
-    if not command.engine:
+    engine, options = _told(tuple(words), image)
+    if not engine:
         return []
-    place = Place(source, line)
-    title = scope or command.engine
-    out = [Setting(name="engine", value=command.engine, scope=title, place=place)]
-    for key, fact in command_facts(command, option_table(command.engine)).items():
-        option = fact.source.rpartition(": ")[2]
-        out.append(Setting(name=key, value=fact.value, scope=title, place=Place(source, lines.get(option, line))))
-    return out
+    known = lines or {}
+    title = scope or engine
+    return [
+        Setting(name="engine", value=engine, scope=title, place=Place(source, line)),
+        *(
+            Setting(name=key, value=value, scope=title, place=Place(source, known.get(option, line)))
+            for key, value, option in options
+        ),
+    ]
+
+
+@lru_cache(maxsize=64)
+def _told(words: tuple[str, ...], image: str) -> tuple[str, list[tuple[str, Any, str]]]:
+    """(the engine of a command line, what its options set: name, value, option). Remembered: a manifest starts the same
+    engine many times.
+    """
+    command = read_words(words, image=image)
+    if not command.engine:
+        return "", []
+    facts = command_facts(command, option_table(command.engine))
+    return command.engine, [(key, fact.value, fact.source.rpartition(": ")[2]) for key, fact in facts.items()]
 
 
 def advice_on(command: CommandLine, *, source: str, line: int, lines: Mapping[str, int]) -> list[Event]:

@@ -21,8 +21,8 @@ Line = tuple[int, str]
 MOST_ROWS: Final = 2000
 """More rows are a table of requests or a log, no comparison of arms; the rest is counted as not understood."""
 MOST_COLUMNS: Final = 200
-_LONGEST: Final = 20_000
-"""A longer line is no row."""
+_LONGEST: Final = 1 << 20
+"""A longer line is no row. A cell may hold a whole prompt, or a picture as text."""
 _BOXES: Final = str.maketrans(
     dict.fromkeys("│┃║|┆┇┊┋", "|")
     | dict.fromkeys("─━═┄┅┈┉╌╍", "-")
@@ -33,6 +33,8 @@ _LONGEST_SET: Final = 2000
 _PEEK: Final = 12
 _ENDS_IN_NUMBER: Final = re.compile(r"[\d.](?:e[+-]?\d+|%|[a-z]{1,2})?\s*$|nan\s*$", re.IGNORECASE)
 _SHORT: Final = 100
+_SENTENCE: Final = 80
+"""A longer cell is part of a sentence, where nothing quotes it."""
 _DIGIT: Final = re.compile(r"\d")
 _PIPE: Final = re.compile(r"(?<!\\)\|")
 
@@ -58,6 +60,7 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
 
 def grids_in(lines: Sequence[Line]) -> tuple[list[Grid], list[Line]]:
     """(the tables, the lines that belong to none and are not blank)."""
+    csv.field_size_limit(_LONGEST)
     out: list[Grid] = []
     left: list[Line] = []
     at = 0
@@ -105,7 +108,8 @@ def _drawn(text: str) -> str:
 
 
 def _is_rule(text: str) -> bool:
-    return "--" in text or "==" in text if _RULE.match(text) else False
+    # Blanks at both ends are taken away before: between them the pattern would try each place with each other.
+    return ("--" in text or "==" in text) and _RULE.match(text.strip()) is not None
 
 
 def _pipes(lines: Sequence[Line], at: int) -> tuple[Grid, int] | None:
@@ -122,7 +126,9 @@ def _pipes(lines: Sequence[Line], at: int) -> tuple[Grid, int] | None:
         elif "|" not in text:
             break
         else:
-            cells = [cell.strip() for cell in _PIPE.split(text.strip().removeprefix("|").removesuffix("|"))]
+            # What stands beyond the headings is not kept: a line of bars has as many cells as letters.
+            bare = text.strip().removeprefix("|").removesuffix("|")
+            cells = [cell.strip() for cell in _PIPE.split(bare, maxsplit=len(header) or MOST_COLUMNS)]
             if header:
                 body.append((lines[place][0], cells))
             elif 2 <= len(cells) <= MOST_COLUMNS:
@@ -158,7 +164,9 @@ def _separated(lines: Sequence[Line], at: int) -> tuple[Grid, int] | None:
             continue
         # The first rows decide: what is no table must not be read to its end from each of its lines.
         body, place = _body(lines, at + 1, mark, len(header), _PEEK)
-        if body and _is_data(header, [cells for _, cells in body]):
+        # Below headings of which each is its own, a long cell in quotes is somebody's prompt.
+        prompts = bool(body) and len(set(header)) == len(header) and _quotes(following, body[0][1])
+        if body and _is_data(header, [cells for _, cells in body], longest=_LONGEST if prompts else _SENTENCE):
             more, place = _body(lines, place, mark, len(header), len(lines))
             return _made(kind, header, body + more, comma=mark == ";"), place
     return None
@@ -201,11 +209,27 @@ def _has_value(text: str) -> bool:
     return read_cell(text).value is not None
 
 
-def _is_data(header: list[str], rows: list[list[str]]) -> bool:
-    """Whether the columns hold data: a comma in two sentences is no table."""
+def _quotes(text: str, cells: list[str]) -> bool:
+    """Whether a row has cells longer than a sentence, and each of them stands in quotes in its text."""
+    long = [cell for cell in cells if len(cell) > _SENTENCE]
+    plain_text = text.replace('""', '"')
+    for cell in long:
+        before, found, behind = plain_text.partition(cell)
+        if not (found and before.rstrip().endswith('"') and behind.lstrip().startswith('"')):
+            return False
+    return bool(long)
+
+
+def _is_data(header: list[str], rows: list[list[str]], *, longest: int) -> bool:
+    """Whether the columns hold data: a comma in two sentences is no table, so no cell is longer than `longest`."""
     cells = [cell for row in rows for cell in row if cell]
     numbers = sum(map(_numeric, cells))
-    return bool(cells) and numbers >= max(1, len(cells) // 4) and all(len(cell) <= 80 for cell in cells) and any(header)
+    return (
+        bool(cells)
+        and numbers >= max(1, len(cells) // 4)
+        and all(len(cell) <= longest for cell in cells)
+        and any(header)
+    )
 
 
 # -- columns set by blanks

@@ -12,7 +12,7 @@ __all__ = ["with_pipes"]
 Line = tuple[int, str]
 
 _ROW: Final = re.compile(
-    r"<tr\b[^>]{0,2000}>(.{0,20000}?)(?:</tr\s*>|(?=<tr\b)|(?=</table))", re.IGNORECASE | re.DOTALL
+    r"<tr\b[^>]{0,2000}>(.{0,1000000}?)(?:</tr\s*>|(?=<tr\b)|(?=</table))", re.IGNORECASE | re.DOTALL
 )
 _CELL: Final = re.compile(r"<t[dh]\b[^>]{0,2000}>", re.IGNORECASE)
 _TAG: Final = re.compile(r"<[^<>]{0,2000}>")

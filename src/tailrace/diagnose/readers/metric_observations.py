@@ -323,26 +323,27 @@ def _gauges(readings: Sequence[Reading], extra: Whose) -> list[Series]:
     for place, reading in enumerate(readings):
         for item in gauges_in(reading.scrape):
             cells: dict[Whose, float] = {}
+            share = item.unit == "share"
             for labels, value in reading.scrape.series(item.raw).items():
                 whose = identity(labels)
-                share = item.unit == "share"
                 cells[whose] = max(cells.get(whose, value), value) if share else cells.get(whose, 0.0) + value
             for whose, value in cells.items():
                 found.setdefault((item.name, whose), (item, {}))[1][place] = value * item.scale
     out = []
+    at = np.array([reading.at if stamped else float(place) for place, reading in enumerate(readings)], dtype=np.float64)
     for (name, whose), (item, values) in found.items():
         column = np.array([values.get(place, math.nan) for place in range(len(readings))], dtype=np.float64)
-        known = column[np.isfinite(column)]
-        if item.unit == "share" and known.size and float(known.max()) > _PERCENT:
-            column = column / 100.0
-        at = [reading.at if stamped else float(place) for place, reading in enumerate(readings)]
-        last = next(place for place in range(len(readings) - 1, -1, -1) if place in values)
+        if item.unit == "share":
+            known = column[np.isfinite(column)]
+            if known.size and float(known.max()) > _PERCENT:
+                column = column / 100.0
+        last = max(values)
         out.append(
             Series(
                 name=name,
                 labels=dict(extra + whose),
                 axis="time" if stamped else "scrape",
-                at=np.array(at, dtype=np.float64),
+                at=at,
                 values=column,
                 unit=item.unit,
                 clock=clock,

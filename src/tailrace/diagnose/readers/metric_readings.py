@@ -16,7 +16,7 @@ import msgspec
 
 from tailrace.diagnose.observed import Clock
 from tailrace.diagnose.readers.triton_stats import is_triton_stats, scrapes_of_stats
-from tailrace.engines.prometheus_text import Sample, Scrape, parse_scrape
+from tailrace.engines.prometheus_text import Sample, Scrape, SeriesMemo, parse_scrape
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
@@ -31,6 +31,7 @@ _AFTER: Final = re.compile(r"\b(?:t|time|at|after)\s*[=:+]?\s*(\d+(?:\.\d+)?)\s*
 _BETWEEN: Final = re.compile(
     r"^(?:==+>|---|===|\*\*\*|\$ |#+ (?:scrape|sample|reading|snapshot|t\s*[=:]|time|at )|<==)", re.IGNORECASE
 )
+_BEGINS_BETWEEN: Final = "=-*$#<"
 _TO_S: Final = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "": 1.0}
 _PREFIXES: Final = ("tgi_", "nv_", "trtllm_", "dynamo_", "process_", "python_", "DCGM_", "tailrace_")
 _LOOKED_AT: Final = 1 << 14
@@ -92,8 +93,9 @@ def read_readings(text: str, name: str) -> list[Reading]:
     blocks = _blocks(text)
     types: dict[str, str] = {}
     out = []
+    memo = SeriesMemo()  # an engine's scrapes repeat each other's series
     for block in blocks:
-        scrape = parse_scrape("\n".join(block.lines))
+        scrape = parse_scrape("\n".join(block.lines), memo=memo)
         types |= scrape.types
         out.append((block, scrape))
     return [
@@ -131,7 +133,7 @@ class _Blocks:
 
     def take(self, number: int, line: str) -> None:
         """One line that is not blank."""
-        if line == "# EOF" or _BETWEEN.match(line):
+        if line[0] in _BEGINS_BETWEEN and (line == "# EOF" or _BETWEEN.match(line)):
             self.hint = _hint(line) or self.hint
             if self.done[-1].key:
                 self._next()
@@ -140,7 +142,7 @@ class _Blocks:
                 self.hint = _hint(line) or self.hint
             self.done[-1].lines.append(line)
         else:
-            found = _SERIES.match(line.partition(" # {")[0])
+            found = _SERIES.match(line.partition(" # {")[0] if " # {" in line else line)
             if found is None:
                 self.hint = _hint(line) or self.hint  # `Mon 2026-03-02 10:00:05` between two of them
             else:

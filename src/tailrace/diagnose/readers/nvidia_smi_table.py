@@ -80,6 +80,8 @@ def _process(found: re.Match[str], place: Place, line: str) -> Event:
 
 def _matches(head: str, name: str) -> bool:
     _ = name
+    if "GPU" not in head and "NVIDIA-SMI" not in head:
+        return False
     return _TELLS.search(head[:8192]) is not None and any(_DEVICE.match(line) for line in head.splitlines())
 
 

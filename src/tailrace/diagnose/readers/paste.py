@@ -11,6 +11,7 @@ import msgspec
 from tailrace.diagnose.observed import Arm, Observed, Understood
 from tailrace.diagnose.observed.moved import moved
 from tailrace.diagnose.readers.binary import binary_words
+from tailrace.diagnose.readers.encodings import encoding_of
 from tailrace.diagnose.readers.grids import Line
 from tailrace.diagnose.readers.html_tables import with_pipes
 from tailrace.diagnose.readers.paste_blocks import Block, BlockKind, blocks_of, is_mixed
@@ -42,6 +43,9 @@ def is_paste(path: Path) -> bool:
             head = file.read(_HEAD)
     except OSError:
         return False  # whoever reads it says what is wrong with it
+    encoding = encoding_of(head)
+    if encoding is not None:
+        return is_mixed(head.decode(encoding, "replace"))
     return b"\0" not in head and is_mixed(head.decode("utf-8-sig", "replace"))
 
 
@@ -54,14 +58,16 @@ def read_paste(data: bytes, name: str, decode: Decode) -> list[Source]:
         raise InputError(
             f"it has {len(data) / 2**20:.0f} MiB; a paste has up to {MOST_BYTES >> 20}", place=name, remedy="Save it."
         )
-    binary = binary_words(data[:_HEAD])
+    encoding = encoding_of(data)
+    binary = binary_words(data[:_HEAD]) if encoding is None else None
     if binary is not None:
         raise InputError(binary[0], place=name, remedy=binary[1])
-    text = data.decode("utf-8-sig", "replace")
+    text = data.decode(encoding or "utf-8-sig", "replace")
     if not text.strip():
         raise InputError("there is nothing in it", place=name, remedy="Pipe or paste a log, a table, an issue.")
-    lines: list[Line] = [(number, line) for number, line in enumerate(text.split("\n"), start=1)]
-    lines = [(number, line.removesuffix("\r")) for number, line in lines]
+    lines: list[Line] = list(enumerate(text.split("\n"), start=1))
+    if "\r" in text:
+        lines = [(number, line.removesuffix("\r")) for number, line in lines]
     if "<tr" in text or "<TR" in text:
         lines = with_pipes(lines)
     blocks = blocks_of(lines)

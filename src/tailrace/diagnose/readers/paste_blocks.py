@@ -27,6 +27,7 @@ _LOG: Final = re.compile(
     r"|\d{1,3}(?:\.\d{1,3}){3}\s.{0,40}\[\d{1,2}/\w{3}/\d{4}|[IWEF]\d{4}\s\d\d:\d\d|\w{3} +\d{1,2} \d\d:\d\d:\d\d\s)"
 )
 _SAMPLE: Final = re.compile(r"^[a-zA-Z_:][\w:]*(?:\{[^{}]*\})?\s+[-+]?(?:\d[\d.eE+\-]*|Inf|NaN)(?:\s+\d+)?\s*$")
+_STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _HELP: Final = re.compile(r"^# (?:HELP|TYPE|UNIT|EOF)\b")
 MOST_BLOCKS: Final = 300
 """More blocks are joined with the last one of their kind: a paste is bounded work, however it is cut."""
@@ -61,10 +62,11 @@ class Block(msgspec.Struct, kw_only=True):
 def is_mixed(head: str) -> bool:
     """Whether the beginning of a text holds more than one kind of thing, or fences."""
     lines = list(enumerate(head.splitlines()[:3000], start=1))
-    if any(_FENCE.match(text) for _, text in lines[:1500] if len(text) < _LONG):
+    if ("```" in head or "~~~" in head) and any(_FENCE.match(text) for _, text in lines[:1500] if len(text) < _LONG):
         return True
-    kinds = {block.kind for block in blocks_of(lines) if block.kind is not BlockKind.TEXT}
-    told = any(block.kind is BlockKind.TEXT and _says(block) for block in blocks_of(lines))
+    blocks = blocks_of(lines)
+    kinds = {block.kind for block in blocks if block.kind is not BlockKind.TEXT}
+    told = any(block.kind is BlockKind.TEXT and _says(block) for block in blocks)
     return len(kinds | ({BlockKind.TEXT} if told else set())) > 1
 
 
@@ -91,7 +93,7 @@ def blocks_of(lines: Sequence[Line]) -> list[Block]:
                 text += rest
             break
         number, raw = lines[at]
-        fence = _FENCE.match(raw) if len(raw) < _LONG else None
+        fence = _FENCE.match(raw) if len(raw) < _LONG and ("```" in raw or "~~~" in raw) else None
         if fence is not None:
             inside, at = _fenced(lines, at + 1, fence[1])
             if any(one.strip() for _, one in inside):
@@ -104,8 +106,8 @@ def blocks_of(lines: Sequence[Line]) -> list[Block]:
             at += wide
             continue
         if kind is None or (kind is BlockKind.SCRAPE and not _goes_on(lines, at)):
-            if raw.strip() and not _TAG.match(raw[:_LONG]):
-                text.append((number, _unquoted(raw)))
+            if raw.strip() and not ("<" in raw and _TAG.match(raw[:_LONG])):
+                text.append((number, _unquoted(raw) if ">" in raw else raw))
             at += 1
             continue
         inside, at = _run(lines, at, kind)
@@ -213,7 +215,7 @@ def _run(lines: Sequence[Line], at: int, kind: BlockKind) -> tuple[list[Line], i
     strays = 0
     while place < len(lines):
         text = lines[place][1]
-        if _FENCE.match(text[:_LONG]):
+        if ("```" in text or "~~~" in text) and _FENCE.match(text[:_LONG]):
             break
         same = _kind(text) is kind
         if same:
@@ -242,7 +244,9 @@ def _document(lines: Sequence[Line], at: int) -> tuple[list[Line], int]:
     depth = 0
     place = at
     while place < len(lines) and place - at < _MOST_OF_JSON:
-        text = re.sub(r'"(?:\\.|[^"\\])*"', "", lines[place][1]) if len(lines[place][1]) < 100_000 else ""
+        text = lines[place][1] if len(lines[place][1]) < 100_000 else ""
+        if '"' in text:
+            text = _STRING.sub("", text)
         depth += text.count("{") + text.count("[") - text.count("}") - text.count("]")
         place += 1
         if depth <= 0:

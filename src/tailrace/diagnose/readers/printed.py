@@ -28,7 +28,7 @@ __all__ = ["is_printed_row", "is_titled", "runs_in"]
 _ROW: Final = re.compile(
     r"^\s*(?:[-*\u2022]\s+)?(?P<label>[^\W\d_][^:=|]{0,80}?|[pP]\d[^:=|]{0,60}?)\s*[:=]\s*(?P<value>\S.{0,80}?)\s*$"
 )
-_TITLE: Final = re.compile(r"Serving Benchmark Result|Measurement Settings", re.IGNORECASE)
+_TITLES: Final = ("serving benchmark result", "measurement settings")
 _SECTION: Final = re.compile(
     r"^\s*[-=*\u2500\u2550 ]{2,}\s*(?P<title>[A-Za-z][^=*]{0,80}?)\s*[-=*\u2500\u2550 ]{2,}\s*$"
 )
@@ -128,7 +128,7 @@ class _Reading:
     def line(self, number: int, raw: str, text: str) -> None:
         """One line that is not empty."""
         runs = self.runs
-        title = _TITLE.search(text) is not None
+        title = is_titled(text)
         if title or (_REQUESTS.match(text) and runs and any(row[1].key == "concurrency" for row in runs[-1].rows)):
             self._begin(number, title=title)
             if title:
@@ -316,4 +316,5 @@ def _settings(arm: Arm, *, alone: bool) -> list[Setting]:
 
 def is_titled(head: str) -> bool:
     """Whether a text holds the title of a benchmark's table."""
-    return bool(_TITLE.search(head))
+    low = head.lower()
+    return any(title in low for title in _TITLES)

@@ -74,6 +74,8 @@ def read_pyspy_top(path: Path, name: str) -> Observed:
 
 def _matches(head: str, name: str) -> bool:
     _ = name
+    if "GIL:" not in head and "Collecting samples" not in head and "%Own" not in head:
+        return False
     lines = head.splitlines()[:400]
     screen = any(_LOAD.search(line) or _SAMPLED.match(line) for line in lines) or "%Own" in head
     return screen and any(_ROW.match(line) for line in lines)

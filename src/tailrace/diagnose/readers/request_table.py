@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +16,7 @@ from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.told_request import reason_of
 from tailrace.model.outcome import REASON_KIND, Reason
 from tailrace.model.stage import SourceKind, source
-from tailrace.store.table import FIELDS, RecordTable, build_column, default_of
+from tailrace.store.table import FIELDS, RecordTable, column_of, default_of
 
 __all__ = ["LEAST_ROWS", "table_of_requests", "windows_of_requests"]
 
@@ -46,6 +48,16 @@ def windows_of_requests(observed: Observed) -> tuple[RecordTable, RecordTable] |
     is which; `None` otherwise, and where one of them has too few rows.
     """
     usable = [rows for rows in observed.table("requests") if rows.has("t_send_ms") and rows.has("e2e_ms")]
+    arms: dict[str, int] = {}
+    for rows in usable:
+        for arm, n in Counter(rows.texts("arm")).items():
+            name = arm or Path(rows.place.source).stem
+            arms[name] = arms.get(name, 0) + n
+    if len(arms) != 2 or min(arms.values()) < LEAST_ROWS:
+        return None
+    roles = {arm.role: arm.name for arm in with_roles([Arm(name=name, label=name) for name in arms])}
+    if set(roles) != {Role.BEFORE, Role.AFTER}:
+        return None
     parts: dict[str, list[RecordTable]] = {}
     for rows in usable:
         table = _table(rows)
@@ -53,11 +65,6 @@ def windows_of_requests(observed: Observed) -> tuple[RecordTable, RecordTable] |
             mask = np.zeros(len(rows), dtype=bool)
             mask[members] = True
             parts.setdefault(arm or Path(rows.place.source).stem, []).append(table.where(mask))
-    if len(parts) != 2 or min(sum(map(len, tables)) for tables in parts.values()) < LEAST_ROWS:
-        return None
-    roles = {arm.role: arm.name for arm in with_roles([Arm(name=name, label=name) for name in parts])}
-    if set(roles) != {Role.BEFORE, Role.AFTER}:
-        return None
     before, after = (RecordTable.concat(parts[roles[role]]) for role in (Role.BEFORE, Role.AFTER))
     return before, after
 
@@ -86,7 +93,7 @@ def _table(rows: Rows) -> RecordTable:
         several = ok & (output > 1) & np.isfinite(first) & (last > first)
         tpot = np.where(several, (last - first) / (output - 1), np.nan)
     stages, sources = _stages(rows, e2e, ttft, last_token)
-    columns: dict[str, Any] = {name: build_column(name, [default_of(name)] * n) for name in FIELDS if name not in _SET}
+    columns: dict[str, Any] = {name: column_of(name, default_of(name), n) for name in FIELDS if name not in _SET}
     columns |= stages
     columns |= {
         "vantage": _texts(["client"] * n),
@@ -191,10 +198,10 @@ def _stages(
     if "queue" in told:
         columns["queue_engine_ns"] = columns["queue_ns"]
     sources = np.empty(len(rows), dtype=object)
-    names = tuple(out)
-    for at in range(len(rows)):
-        said = {name: _REPORTED for name in names if out[name][at] == out[name][at]}
-        sources[at] = {**said, "unattributed": _REMAINDER}
+    known = zip(*((~np.isnan(values)).tolist() for values in out.values()), strict=True)
+    sources[:] = [
+        dict.fromkeys(itertools.compress(out, row), _REPORTED) | {"unattributed": _REMAINDER} for row in known
+    ]
     return columns, sources
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -56,10 +57,15 @@ def _words(arm: Arm) -> str:
     return f" {' '.join(w for n, w in enumerate(words) if w not in _LAST or n + 1 == len(words))} "
 
 
+@cache
+def _sides() -> list[tuple[re.Pattern[str], re.Pattern[str]]]:
+    return [(re.compile(rf" (?:{one})(?: |\d)"), re.compile(rf" (?:{other})(?: |\d)")) for one, other in _PAIRS]
+
+
 def _by_words(labels: list[str]) -> list[Role] | None:
-    for place, (one, other) in enumerate(_PAIRS):
-        before = [bool(re.search(rf" (?:{one})(?: |\d)", label)) for label in labels]
-        after = [bool(re.search(rf" (?:{other})(?: |\d)", label)) for label in labels]
+    for place, (one, other) in enumerate(_sides()):
+        before = [one.search(label) is not None for label in labels]
+        after = [other.search(label) is not None for label in labels]
         both = [a and b for a, b in zip(before, after, strict=True)]
         before = [a and not c for a, c in zip(before, both, strict=True)]
         after = [b and not c for b, c in zip(after, both, strict=True)]

@@ -61,7 +61,8 @@ _WEAK: Final = frozenset(
 )
 _NAMES: Final = {
     "inflight_client": "inflight_client client_inflight in_flight_client client_in_flight clients_in_flight "
-    "open_client_requests client_requests client_connections active_clients downstream_active",
+    "open_client_requests client_requests client_connections active_clients downstream_active "
+    "client_connections_open open_client_connections connections_open open_connections clients_connected",
     "inflight_upstream": "inflight_upstream upstream_inflight in_flight_upstream upstream_in_flight "
     "proxy_inflight inflight_proxy upstream_active upstream_connections upstream_requests pool_in_use",
     "running": "engine_running running num_running running_reqs running_requests num_requests_running batch_size batch "
@@ -116,7 +117,7 @@ _LABELS: Final = {
 }
 _OF: Final = re.compile(
     r"(?P<base>.+?)_(?P<kind>stream|replica|worker|engine|rank|gpu|instance|pod|node|backend|request|req|server)_?"
-    r"(?P<value>\d+|[a-z]|[a-z0-9]*\d[a-z0-9]*)(?P<rest>_.+)?"
+    r"(?!s(?:_|$))(?P<value>\d+|[a-z]|[a-z0-9]*\d[a-z0-9]*)(?P<rest>_.+)?"
 )
 _BEFORE: Final = re.compile(
     r"(?P<kind>stream|replica|worker|engine|rank|gpu|instance|pod|node|backend|server)_?(?P<value>\d+|[a-z])_(?P<base>.+)"

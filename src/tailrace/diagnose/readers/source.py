@@ -19,6 +19,7 @@ from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.readers.binary import NULS_REMEDY, binary_words
 from tailrace.diagnose.readers.data_directory import read_directory
+from tailrace.diagnose.readers.encodings import encoding_of
 from tailrace.diagnose.readers.foreign import HEAD_BYTES, Foreign, foreign_of, read_foreign
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.formats import format_of
@@ -39,7 +40,7 @@ from tailrace.diagnose.readers.table_text import first_headings
 from tailrace.diagnose.readers.tables import numbered_lines
 from tailrace.diagnose.readers.text import TEXT, observed_text
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
-from tailrace.diagnose.readers.unpacked import unpacked
+from tailrace.diagnose.readers.unpacked import LOG_ENDINGS, unpacked
 from tailrace.diagnose.readers.voice_payload import VOICE_PAYLOAD
 from tailrace.engines.nvidia_smi import is_query_header, read_query
 from tailrace.model.engine_state import EngineState
@@ -53,8 +54,6 @@ __all__ = ["Kind", "Source", "UnknownFormatError", "kind_of", "read_source"]
 MOST_DEVICES: Final = 1_000
 _JSON_HEAD: Final = 4096
 _HOLE: Final = 1 << 22
-_LOGS: Final = frozenset({".log", ".gz", ".out", ".txt"})
-_UTF_16: Final = frozenset({b"\xff\xfe", b"\xfe\xff"})
 _HEADING: Final = re.compile(rb"#{1,6} (?!TYPE |HELP |UNIT |EOF)[^\n]*\n\s*\n")
 """Markdown: a title and a blank line; a comment of a scrape has its samples below."""
 _LOOKED_AT: Final = 200
@@ -176,9 +175,10 @@ def _anything(head: bytes, start: bytes, place: str) -> tuple[Kind, Format]:
 def _refuse_nuls(head: bytes, path: Path) -> None:
     """Before anybody looks for lines in it: a sparse file of zeros is one line of gigabytes.
 
-    A log in UTF-16 is read as it is, and so is one that begins with a hole, as cutting it while it is written leaves.
+    A log in UTF-16 is read as it is, any other text in it was turned into UTF-8 before. One that begins with a hole, as
+    cutting it while it is written leaves, is read too.
     """
-    if head.count(0) * 10 <= len(head) or (path.suffix in _LOGS and (head[:2] in _UTF_16 or _ends_soon(path))):
+    if head.count(0) * 10 <= len(head) or (path.suffix in LOG_ENDINGS and (encoding_of(head) or _ends_soon(path))):
         return
     words, remedy = binary_words(head) or ("it begins with NUL bytes", NULS_REMEDY)
     raise InputError(words, place=str(path), remedy=remedy)

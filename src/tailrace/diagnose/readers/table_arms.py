@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -118,6 +119,7 @@ def _without_index(columns: list[_Column]) -> list[_Column]:
     return columns
 
 
+@lru_cache(maxsize=16)
 def _default_unit(text: str) -> str:
     found = _DURATION_WORDS.search(text)
     return unit_of(found[1] or found[2] or found[3]) if found else ""

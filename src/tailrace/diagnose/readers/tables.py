@@ -11,7 +11,7 @@ import msgspec
 
 from tailrace.diagnose.observed import Arm, Observed
 from tailrace.diagnose.readers.foreign_json import LONGEST_LINE
-from tailrace.diagnose.readers.grids import Line, grids_in
+from tailrace.diagnose.readers.grids import Grid, Line, grids_in
 from tailrace.diagnose.readers.heading import plain
 from tailrace.diagnose.readers.request_columns import looks_like_requests
 from tailrace.diagnose.readers.requests import rows_of_requests
@@ -49,9 +49,13 @@ def numbered_lines(path: Path) -> list[Line]:
     return out
 
 
-def arms_in(lines: Sequence[Line], source: str) -> tuple[list[Arm], list[Line], int]:
-    """(the arms of all tables in these lines, the lines that belong to none, rows beyond what is read)."""
-    grids, left = grids_in(lines)
+def arms_in(
+    lines: Sequence[Line], source: str, known: tuple[list[Grid], list[Line]] | None = None
+) -> tuple[list[Arm], list[Line], int]:
+    """(the arms of all tables in these lines, the lines that belong to none, rows beyond what is read). `known` is what
+    `grids_in` says of them, where it was asked.
+    """
+    grids, left = known or grids_in(lines)
     context = " ".join(text for _, text in left)[:4000]
     stem = source.rsplit("/", maxsplit=1)[-1].split(".", maxsplit=1)[0]
     arms: list[Arm] = []
@@ -72,14 +76,17 @@ def arms_in(lines: Sequence[Line], source: str) -> tuple[list[Arm], list[Line], 
     return with_roles(_distinct(arms)) if len(grids) > 1 else _distinct(arms), sorted(left), left_out
 
 
-def requests_in(lines: Sequence[Line], source: str) -> tuple[Observed, list[Line]]:
-    """(tables with one request a row, drawn as people draw tables; the lines that belong to none). What is CSV alone
-    has a reader of its own.
+def requests_in(
+    lines: Sequence[Line], source: str
+) -> tuple[Observed, list[Line], tuple[list[Grid], list[Line]] | None]:
+    """(tables with one request a row, drawn as people draw tables; the lines that belong to none; all tables of those
+    lines and the lines outside, where they are known). What is CSV alone has a reader of its own.
     """
     out, taken = Observed(), set[int]()
     if not any("|" in text or "│" in text for _, text in lines):
-        return out, list(lines)
-    for grid in grids_in(lines)[0]:
+        return out, list(lines), None
+    known = grids_in(lines)
+    for grid in known[0]:
         headings = [plain(name) for name in grid.header]
         if len(grid.rows) < _FEWEST_REQUESTS or grid.kind != "markdown" or not looks_like_requests(headings):
             continue
@@ -94,7 +101,9 @@ def requests_in(lines: Sequence[Line], source: str) -> tuple[Observed, list[Line
         first = grid.lines[0]
         rule = {line for line, text in lines if first - 3 < line < first and "|" in text}
         taken |= {*grid.lines, *rule}
-    return out, [line for line in lines if line[0] not in taken]
+    if not taken:
+        return out, list(lines), known
+    return out, [line for line in lines if line[0] not in taken], None
 
 
 def _distinct(arms: list[Arm]) -> list[Arm]:

@@ -108,7 +108,13 @@ class _Turns:
 
 
 def _matches(head: str, name: str) -> bool:  # noqa: ARG001
-    return bool(_TELLS.search(head) or _CONSOLE.search(head) or _REPR.search(head) or _LINE.search(head))
+    # A pattern that begins with any word is tried at each of them: what else it needs is asked before.
+    return bool(
+        _TELLS.search(head)
+        or ("#" in head and any(part in head for part in ("STT", "LLM", "TTS")) and _CONSOLE.search(head))
+        or ("Metrics(" in head and _REPR.search(head))
+        or (" metrics: " in head and _LINE.search(head))
+    )
 
 
 def _read(path: Path, name: str) -> Observed:

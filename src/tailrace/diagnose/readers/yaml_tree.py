@@ -19,6 +19,7 @@ __all__ = ["Mapped", "Node", "documents_of", "read_yaml_text", "scalar", "texts_
 LARGEST: Final = 4 << 20
 _MOST_NODES: Final = 200_000
 _DEEPEST: Final = 100
+_TEXT: Final = "tag:yaml.org,2002:str"
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
@@ -160,6 +161,8 @@ class _Maker:
 
     def _scalar(self, node: Any) -> Node:
         """As YAML 1.1 reads it; dates and the like stay text."""
+        if node.tag == _TEXT and isinstance(node, self._yaml.ScalarNode):
+            return node.value
         try:
             value = self._resolve.construct_object(node, deep=True)
         except (self._yaml.YAMLError, ValueError, OverflowError):

@@ -28,13 +28,10 @@ def idle_before(rows: Rows) -> tuple[Floats, Floats]:
         np.isfinite(last), last, np.where(np.isfinite(rows.numbers("t_first_ms")), rows.numbers("t_first_ms"), send)
     )
     order = np.argsort(send, kind="stable")
-    idle, flight = np.full(send.size, np.nan), np.zeros(send.size)
-    latest = np.nan
-    for row in order:
-        if not np.isfinite(send[row]):
-            continue
-        idle[row] = (send[row] - latest) / 1e3 if np.isfinite(latest) else np.nan
-        latest = end[row] if not latest >= end[row] else latest
+    idle = np.full(send.size, np.nan)
+    sent = order[np.isfinite(send[order])]
+    # Against the latest end of all that were sent before.
+    idle[sent[1:]] = (send[sent[1:]] - np.maximum.accumulate(end[sent])[:-1]) / 1e3
     ends = np.sort(end[np.isfinite(end)])
     begun = np.sort(send[np.isfinite(send)])
     flight = np.searchsorted(begun, send, side="left") - np.searchsorted(ends, send, side="right").astype(float)

@@ -138,7 +138,7 @@ def _noticed(earlier: Seen | None, bounds: Bounds, seen: Seen, healthy: Measures
     """Whoever has only what production has would see it: it breaks a promise, or differs from the window before."""
     faulty = measure(seen.flows)
     return breaks(bounds, faulty, measure(held(seen.flows)), usual=healthy) or (
-        earlier is not None and differs(measure(earlier.flows), faulty)
+        earlier is not None and differs(measure(earlier.flows), faulty, by_blocks=True)
     )
 
 

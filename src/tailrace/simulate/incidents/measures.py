@@ -14,6 +14,7 @@ from tailrace.model.outcome import OutcomeKind
 from tailrace.model.thresholds import MS
 from tailrace.simulate.incidents.flow import Flow
 from tailrace.stats.quantiles import quantile, quantile_interval
+from tailrace.stats.student import t_quantile
 
 Floats = NDArray[np.float64]
 Bounds = dict[str, dict[float, int]]
@@ -29,6 +30,7 @@ _ALLOWED: Final = 0.01
 _LONG_FACTOR: Final = 4.0
 _ALPHA: Final = 0.01
 """A promise is broken where the system that keeps it would show as many late requests once in a hundred windows."""
+_BLOCKS: Final = 20
 
 
 class Measures(NamedTuple):
@@ -89,12 +91,16 @@ def objectives(healthy: Measures, margin: float, *, with_e2e: bool) -> Bounds:
     return out
 
 
-def differs(healthy: Measures, faulty: Measures) -> bool:
+def differs(healthy: Measures, faulty: Measures, *, by_blocks: bool = False) -> bool:
     """Whether p95, p99 or the share of stalled or failed requests rose beyond its own sampling interval.
 
     Of a quantile: the 95 % intervals of the two windows do not overlap. At equal n that is an effect of 3.9 standard
     errors of one of them, which a comparison of two such windows finds four times in five. A change of less than a
     tenth, and a gap too short to be seen, are noticed by nobody.
+
+    `by_blocks`: the windows have different calls, and requests that lose their time together are one event. Blocks of
+    time must then show it as well: more of their requests are above the old quantile (Welch's t over 20 blocks, one in
+    a hundred by chance).
     """
     for name in ("ttft", "tpot", "gap", "e2e"):
         old: Floats = getattr(healthy, name)
@@ -104,6 +110,8 @@ def differs(healthy: Measures, faulty: Measures) -> bool:
                 continue
             high, low = quantile_interval(old, p)[1], quantile_interval(new, p)[0]
             grew = quantile(new, p) > _TOLERANCE * quantile(old, p)
+            if by_blocks and not _rose_in_blocks(old, new, quantile(old, p)):
+                continue
             if high is not None and low is not None and low > high and grew and (name != "gap" or low > _GAP_MS):
                 return True
     return _rose(healthy.stalled, healthy.streams, faulty.stalled, faulty.streams) or _rose(
@@ -142,6 +150,14 @@ def _more(count: int, n: int, share: float) -> bool:
     from scipy.special import bdtrc  # noqa: PLC0415  (loaded only where it is used)
 
     return count > 0 and n > 0 and count > share * n and float(bdtrc(count - 1, n, share)) < _ALPHA
+
+
+def _rose_in_blocks(old: Floats, new: Floats, bound: float) -> bool:
+    """Both in order of time."""
+    a, b = (np.array([(part > bound).mean() for part in np.array_split(side, _BLOCKS)]) for side in (old, new))
+    variances = [float(side.var(ddof=1)) / _BLOCKS for side in (a, b)]
+    freedom = sum(variances) ** 2 / max(sum(value**2 / (_BLOCKS - 1) for value in variances), 1e-30)
+    return float(b.mean() - a.mean()) > t_quantile(1.0 - _ALPHA, max(freedom, 1.0)) * float(np.sqrt(sum(variances)))
 
 
 def _rose(a: int, n_a: int, b: int, n_b: int) -> bool:

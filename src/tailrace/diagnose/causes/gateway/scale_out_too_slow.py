@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final, NamedTuple
 
+from tailrace.diagnose.arm_evidence.rollout_timeline import rollout_timeline
 from tailrace.diagnose.arms.asked import figure, number_stated, told
 from tailrace.diagnose.arms.pairs import changed
 from tailrace.diagnose.arms.shown import compared, evidence_of, evidence_of_setting, number, quantity
@@ -66,7 +67,7 @@ class ScaleOutTooSlow(Cause):
         """A replica that was added without effect; and what the latency and the volume did."""
         added = _added(observed)
         if added is None:
-            return None
+            return rollout_timeline(self, observed)
         worse = _worse(observed)
         volume = _volume(worse)
         if volume is not None and abs(volume[1].value / volume[0].value - 1.0) > SAME_VOLUME:

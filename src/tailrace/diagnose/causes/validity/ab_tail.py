@@ -6,6 +6,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from tailrace.diagnose.arms.as_written import seen
 from tailrace.diagnose.arms.asked import concurrency_of
+from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.arms.pairs import before_and_after, unlike
 from tailrace.diagnose.arms.unfinished import lost_share
 from tailrace.diagnose.cause import Cause
@@ -62,14 +63,19 @@ class _Sides(NamedTuple):
     label: str
 
 
+@asked_once
 def _sides(observed: Observed) -> list[_Sides]:
     """What each pair of arms, and each column of changes, says."""
-    out = [_of_pair(pair.before, pair.after, observed) for pair in before_and_after(observed.arms)]
+    out = [
+        side
+        for pair in before_and_after(observed.arms)
+        if (side := _of_pair(pair.before, pair.after, observed)) is not None
+    ]
     out += [_of_changes(arm, observed) for arm in observed.arms if any(v.relative for v in arm.values.values())]
     return [item for item in out if item.changes]
 
 
-def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides:
+def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides | None:
     changes = []
     for metric in _METRICS:
         for stat in ("p999", "p99", "p95"):
@@ -88,6 +94,8 @@ def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides:
             usual = mid[0].stat if mid[0] else "p50"
             changes.append(_Change(metric, middle, tail, stat, after, numbers, usual))
             break
+    if not changes:
+        return None
     n = [arm.get("n") for arm in (before, after)]
     fewest = min((one for one in n if one is not None), default=None) if any(n) else observed.number("n", "num_prompts")
     failed = (lost_share(before), lost_share(after))
@@ -105,10 +113,19 @@ def _of_pair(before: Arm, after: Arm, observed: Observed) -> _Sides:
         rate,
         fewest,
         duration if duration is not None else observed.number("duration_s", "window_s"),
-        (failed[0], failed[1]) if failed[0] is not None and failed[1] is not None else None,
+        (failed[0], failed[1]) if failed[0] is not None and failed[1] is not None else _none_failed(n, observed),
         unlike(before, after),
         f"{before.name} -> {after.name}",
     )
+
+
+def _none_failed(n: list[float | None], observed: Observed) -> tuple[float, float] | None:
+    """No failure in either arm, where the form says so or as many completed as were sent; else not known."""
+    stated = observed.number("errors", "failed", "failed_requests", "error_count", "errors_total", "error_rate_pct")
+    sent = observed.number("num_prompts", "requests_sent", "sent")
+    if stated == 0 or (stated is None and sent is not None and all(one == sent for one in n)):
+        return 0.0, 0.0
+    return None
 
 
 def _of_changes(arm: Arm, observed: Observed) -> _Sides:
@@ -298,6 +315,10 @@ class AbTailImproved(_AbTail):
                         unit="%",
                     )
                 )
+            if sides.failures is not None:
+                old, new = (100.0 * share for share in sides.failures)
+                text = f"errors {old:.3g} % -> {new:.3g} %: not more requests fail"
+                evidence.append(Evidence(text, str(best.arm.place) or "facts", "failed_share", sides.failures[1]))
             relation = f"{name} {best.stat} {best.tail:+.1f} %"
             evidence.insert(0, best.evidence(relation))
             return self.finding(

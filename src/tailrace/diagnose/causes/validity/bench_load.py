@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from tailrace.diagnose.observed import Arm, Observed, Quoted, Rows
 from tailrace.diagnose.observed.vocabulary import in_unit, unit_in_name
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
-__all__ = ["BenchClientQueue", "BenchClosedLoop", "BenchUnstable"]
+__all__ = ["BenchClientQueue", "BenchClosedLoop", "BenchUnstable", "waves_of"]
 
 LEAST_ROWS: Final = 12
 TOGETHER: Final = 0.05
@@ -58,31 +58,42 @@ class BenchClientQueue(Cause):
         return next((found for arm in arms if (found := self._waves(arm, observed)) is not None), None)
 
     def _waves(self, arm: Arm, observed: Observed) -> Finding | None:
-        n = arm.get("n") or observed.number("num_prompts", "n")
-        limit = concurrency_of(arm, observed)
-        ttft = arm.quoted("ttft", "max", "p99", "p95")
-        if not n or not limit or ttft is None or ttft.unit != "ms" or ttft.relative or n < 3 * limit:
+        found = waves_of(arm, arm.get("n") or observed.number("num_prompts", "n"), concurrency_of(arm, observed))
+        if found is None:
             return None
-        made = _generation_ms(arm)
-        if made is None or made <= 0:
-            return None
+        n, limit, made, ttft = found
         waves = n / limit
         expected = waves * made
-        ratio = ttft.value / expected
-        if not 0.7 <= ratio <= 1.3:
-            return None
+        inside = _more_than_allowed(arm, limit)
         return self.finding(
             statement=f"TTFT {ttft.stat} {shown(ttft.value, 'ms')} is what a queue of the test's own gives: {n:g} "
             "prompts at "
             f"{limit:g} at once are {waves:.3g} waves of {shown(made, 'ms')}. Whether they wait in the client or in "
             "the server "
-            "cannot be told from this.",
+            "cannot be told from this."
+            + (
+                f" At {inside[0]:g}/s and {shown(inside[1], 'ms')} each, {inside[2]:.3g} were on the clock at once "
+                f"(Little's law), where only {limit:g} may be in flight: the clock starts before the client's own gate."
+                if inside
+                else ""
+            ),
             evidence=[
                 seen(arm, ttft),
                 Evidence(text=f"{n:g} prompts, {limit:g} at once", source=str(arm.place) or "facts", name="n", value=n),
                 Evidence(
                     text=f"{waves:.3g} waves x {shown(made, 'ms')} a generation = {shown(expected, 'ms')}",
                     source=str(arm.place) or "facts", name="waves", value=waves,
+                ),
+                *(
+                    [
+                        Evidence(
+                            text=f"{inside[0]:g}/s x {shown(inside[1], 'ms')} = {inside[2]:.3g} at once, {limit:g} "
+                            "allowed",
+                            source=str(arm.place) or "facts", name="in_system", value=inside[2],
+                        )
+                    ]
+                    if inside
+                    else []
                 ),
             ],
             explains_ms=None,
@@ -96,6 +107,35 @@ class BenchClientQueue(Cause):
             rivals=["SCHED_QUEUE_SATURATION"],
             level=Level.SUSPECTED,
         )  # fmt: skip
+
+
+class Waves(NamedTuple):
+    """A run whose TTFT is the queue of its own prompts."""
+
+    n: float
+    limit: float
+    made_ms: float
+    """One generation."""
+    ttft: Quoted
+
+
+def waves_of(arm: Arm, n: float | None, limit: float | None) -> Waves | None:
+    """The run as waves of `limit` requests, where the tail of TTFT is about as long as all of them take."""
+    ttft = arm.quoted("ttft", "max", "p99", "p95")
+    made = _generation_ms(arm)
+    if not n or not limit or ttft is None or ttft.unit != "ms" or ttft.relative or n < 3 * limit or not made:
+        return None
+    if made <= 0 or not 0.7 <= ttft.value / (n / limit * made) <= 1.3:
+        return None
+    return Waves(n, limit, made, ttft)
+
+
+def _more_than_allowed(arm: Arm, limit: float) -> tuple[float, float, float] | None:
+    """(rate, mean time, requests on the clock) where Little's law gives more than the limit lets in flight."""
+    rate, whole = arm.get("req_s"), arm.get("e2e", "mean")
+    if rate is None or whole is None or rate * whole / 1e3 <= 1.3 * limit:
+        return None
+    return rate, whole, rate * whole / 1e3
 
 
 def _all_at_once(rows: Rows) -> Arm | None:
@@ -118,7 +158,7 @@ def _all_at_once(rows: Rows) -> Arm | None:
 
 
 def _generation_ms(arm: Arm) -> float | None:
-    tpot, tokens = arm.get("tpot", "mean", "p50"), arm.get("output_tokens")
+    tpot, tokens = arm.get("tpot", "mean", "p50", ""), arm.get("output_tokens")
     if tpot is not None and tokens is not None and tokens > 1:
         return tpot * (tokens - 1)
     whole, first = arm.get("e2e", "mean", "p50"), arm.get("ttft", "mean", "p50")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from tailrace.diagnose.arm_evidence.bucket_rows import histograms_in_rows
 from tailrace.diagnose.arms.again import MEASURE
 from tailrace.diagnose.arms.as_written import called, shown
 from tailrace.diagnose.cause import Cause
@@ -28,7 +29,7 @@ class BucketCeiling(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """The histogram of which the lowest quantile is beyond its top edge."""
         worst: tuple[int, int, Histogram] | None = None
-        for item in observed.histograms:
+        for item in [*observed.histograms, *histograms_in_rows(observed)]:
             if item.n < LEAST or not item.bounds or item.name not in _ORDER:
                 continue
             beyond = [p for p in (50, 90, 95, 99) if item.quantile(p / 100) == float("inf")]

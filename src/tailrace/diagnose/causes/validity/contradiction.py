@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 
 from tailrace.diagnose.arms.as_written import shown
 from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.causes.validity.bench_load import waves_of
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.lost_on_the_way import MOST, lost_on_the_way
 from tailrace.diagnose.observed import Arm, Observed
@@ -64,7 +65,9 @@ def contradictions(arm: Arm) -> Iterator[str]:
             )
     limit, rate = arm.get("concurrency"), arm.get("req_s")
     whole = arm.get("e2e", "mean")
-    if limit and rate and whole is not None and rate * whole / 1e3 > APART * limit:
+    # A run whose TTFT is the wait for its own gate holds no contradiction: its clock starts before the gate.
+    gated = waves_of(arm, n, limit) is not None
+    if limit and rate and whole is not None and not gated and rate * whole / 1e3 > APART * limit:
         yield (
             f"which number of {arm.name} holds, they contradict each other: {rate:g}/s x {shown(whole, 'ms')} = "
             f"{rate * whole / 1e3:.3g} at once (Little's law), but at most {limit:g} were allowed"

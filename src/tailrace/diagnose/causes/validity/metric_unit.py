@@ -8,10 +8,10 @@ from typing import ClassVar, Final
 import numpy as np
 
 from tailrace.diagnose.arms.as_written import seen, shown
-from tailrace.diagnose.arms.asked import concurrency_of
+from tailrace.diagnose.arms.asked import concurrency_of, told
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.observed import Arm, Observed, Rows
+from tailrace.diagnose.observed import Arm, Observed, Quoted, Rows
 from tailrace.diagnose.record_evidence.event_tokens import HIGH, LOW, PRICE_OF_A_UNIT, event_tokens
 from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
@@ -51,7 +51,7 @@ class MetricUnit(Cause):
         found = [self._peak(arm) for arm in observed.arms]
         found += [self._rate(arm, observed) for arm in observed.arms]
         found += [self._chunks(arm) for arm in observed.arms]
-        found += [self._told(arm) for arm in observed.arms]
+        found += [self._told(arm) for arm in [*observed.arms, *_stated_counts(observed)]]
         found += [self._counts(rows) for rows in observed.table("requests")]
         return surest(found)
 
@@ -216,6 +216,20 @@ class MetricUnit(Cause):
             verify="tailrace bench http://localhost:8000 --concurrency 1 --requests 20",
             missing=[] if n >= 3 else ["more requests with both counts"],
         )
+
+
+def _stated_counts(observed: Observed) -> list[Arm]:
+    """The token counts that a form states, as one arm."""
+    counts = [item for item in told(observed) if item.number is not None and "token" in item.name]
+    if len(counts) < 2:
+        return []
+    values = {
+        item.name: Quoted(
+            quantity=item.name, value=item.number or 0.0, unit="tokens", label=item.name, place=item.place
+        )
+        for item in counts
+    }
+    return [Arm(name="the form", label="the form", values=values, place=counts[0].place)]
 
 
 def _ratio(ratio: float, arm: Arm) -> Evidence:

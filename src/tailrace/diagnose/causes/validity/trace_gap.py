@@ -8,7 +8,7 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.trace_cover import Cover, covers, engines_alone
+from tailrace.diagnose.trace_cover import Cover, covers, engines_alone, stated_covers
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["TraceGap"]
@@ -33,7 +33,7 @@ class TraceGap(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """Coverage over all traces; where the gap of most of it lies."""
-        found = covers(observed)
+        found = covers(observed) or stated_covers(observed)
         if not found:
             if engines_alone(observed):
                 return self.insufficient(
@@ -49,6 +49,7 @@ class TraceGap(Cause):
         worst = max(found, key=lambda cover: cover.total_ms - cover.covered_ms)
         total = sum(cover.total_ms for cover in found) / 1e3
         covered = sum(cover.covered_ms for cover in found) / 1e3
+        placed = np.isfinite(worst.before_ms)
         gaps = {
             "before": sum(cover.before_ms for cover in found),
             "between": sum(cover.between_ms for cover in found),
@@ -75,7 +76,10 @@ class TraceGap(Cause):
             ),
         ]
         missing, rivals, checked = [], [], []
-        if skewed:
+        if not placed:
+            missing.append("the spans' begin and end: where the rest lies is not known")
+            where = "where they lie is not told"
+        elif skewed:
             missing.append(
                 "clocks that agree: spans of the servers lie outside of the client's, so the gap has no place"
             )

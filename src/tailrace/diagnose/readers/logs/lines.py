@@ -5,15 +5,17 @@ from __future__ import annotations
 import codecs
 import gzip
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from tailrace.diagnose.readers.encodings import encoding_of, recoded
 from tailrace.model.errors import InputError
 
-__all__ = ["LONGEST", "Batch", "batches", "read_batches", "record_starts"]
+__all__ = ["LONGEST", "Batch", "CutError", "batches", "read_batches", "record_starts"]
 
 BLOCK: Final = 1 << 20
 LONGEST: Final = 1 << 16
@@ -42,22 +44,29 @@ class Batch(msgspec.Struct, frozen=True):
     """All of them are pieces of one physical line."""
 
 
+class CutError(InputError):
+    """A file cannot be read to its end; the lines before were given."""
+
+
 def read_batches(path: Path) -> Iterator[Batch]:
-    """The lines of a file, in batches of about a megabyte; gzip is unpacked, UTF-16 (a console's redirection) read."""
+    """The lines of a file, in batches of about a megabyte; gzip is unpacked, UTF-16 (a console's redirection) read.
+
+    CutError behind the last whole line of a file that is cut or damaged.
+    """
     with path.open("rb") as file:
         head = file.read(4)
     try:
         if head[:2] == b"\x1f\x8b":
             with gzip.open(path, "rb") as packed:
-                yield from batches(_blocks(packed.read))
+                # `read` would lose what it has of a block when the next byte is missing.
+                yield from batches(_whole(packed.read1))
             return
         with path.open("rb") as file:
             blocks = _blocks(file.read)
-            if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                blocks = _from_utf16(blocks)
-            yield from batches(blocks)
-    except (OSError, EOFError) as error:
-        raise InputError(
+            encoding = encoding_of(head)
+            yield from batches(blocks if encoding is None else recoded(blocks, encoding))
+    except (OSError, EOFError, zlib.error) as error:
+        raise CutError(
             f"it cannot be read to its end: {error}", place=path.name, remedy="Copy it again, or unpack it first."
         ) from None
 
@@ -66,10 +75,21 @@ def _blocks(read: Callable[[int], bytes]) -> Iterator[bytes]:
     return iter(lambda: read(BLOCK), b"")
 
 
-def _from_utf16(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
-    for block in blocks:
-        yield decoder.decode(block).encode("utf-8", "replace")
+def _whole(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """Blocks put together of smaller ones, as long as such come: what was read is given before an error is raised."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        for part in _blocks(read):
+            parts.append(part)
+            size += len(part)
+            if size >= BLOCK:
+                yield b"".join(parts)
+                parts, size = [], 0
+    except (OSError, EOFError, zlib.error):
+        yield b"".join(parts)
+        raise
+    yield b"".join(parts)
 
 
 def batches(blocks: Iterable[bytes]) -> Iterator[Batch]:

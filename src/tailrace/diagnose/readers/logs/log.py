@@ -19,7 +19,7 @@ from tailrace.diagnose.readers.logs.context import Context
 from tailrace.diagnose.readers.logs.happenings import Happenings
 from tailrace.diagnose.readers.logs.jit import is_jit, jit
 from tailrace.diagnose.readers.logs.kubernetes import Kubernetes
-from tailrace.diagnose.readers.logs.lines import Batch, batches, read_batches, record_starts
+from tailrace.diagnose.readers.logs.lines import Batch, CutError, batches, read_batches, record_starts
 from tailrace.diagnose.readers.logs.llamacpp import LlamaCpp
 from tailrace.diagnose.readers.logs.prefix import unprefixed, words_of
 from tailrace.diagnose.readers.logs.proxy_error import is_proxy_error, proxy_error
@@ -92,6 +92,8 @@ class Log:
         self.ordinary = 0
         """Records of a log that say nothing of speed."""
         self.examples: list[str] = []
+        self.cut = ""
+        """Why it was not read to its end, where it was not."""
         self._held: list[bytes] = []
         self._held_line = 0
         self._partial = b""
@@ -307,12 +309,17 @@ class Log:
 
     # -- the end
 
-    def observed(self) -> Observed:
-        """Everything that the lines said."""
+    def finish(self) -> None:
+        """No line follows: what is in hand is a record."""
         self._release()
         if self._partial:
-            self._one(self._partial)
+            partial, self._partial = self._partial, b""
+            self._one(partial)
             self._release()
+
+    def observed(self) -> Observed:
+        """Everything that the lines said."""
+        self.finish()
         served = [table for table in (self.llamacpp.table(), self.tgi.table()) if table is not None]
         access = self.context.accesses.table()
         rows: list[Rows] = [*served, *([access] if access is not None else [])]
@@ -340,6 +347,8 @@ class Log:
         context = self.context
         said = [*self.vllm.said(), *self.sglang.said(), *context.events.said()]
         said += [*self.llamacpp.requests.said(), *self.tgi.requests.said()]
+        if self.cut:
+            said.append(f"{self.cut}; what stands before that is read, what comes behind it is missing")
         if context.accesses.thinned:
             said.append(
                 f"{context.accesses.total:,} access lines were thinned; each row that stayed counts for several"
@@ -392,10 +401,18 @@ def _may_be_glued(line: bytes) -> bool:
 
 
 def read_log(path: Path, name: str) -> Observed:
-    """Read a log of any length. InputError when there is not one line of a log in it."""
+    """Read a log of any length; one that is cut or damaged up to there, which is said. InputError when there is not one
+    line of a log in it.
+    """
     log = Log(name)
-    for batch in read_batches(path):
-        log.feed(batch)
+    try:
+        for batch in read_batches(path):
+            log.feed(batch)
+    except CutError as error:
+        log.finish()
+        if not log.understood:
+            raise
+        log.cut = error.message
     return _whole(log, name)
 
 

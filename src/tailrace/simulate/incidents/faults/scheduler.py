@@ -34,10 +34,10 @@ def _documents(setting: Setting, rng: np.random.Generator, *, share: tuple[float
     return setting.with_traffic(classes=(_replace(chat, share=1 - part), document), longest_prompt=int(tokens * 1.6))
 
 
-def _mixed(setting: Setting, rng: np.random.Generator) -> Setting:
+def _mixed(setting: Setting, rng: np.random.Generator, *, longer: float = 1.0) -> Setting:
     fast = setting.site.preset.startswith("h100")
     tokens = spread(rng, 6000, 16_000) if fast else spread(rng, 3000, 8000)
-    return _documents(setting, rng, share=(0.02, 0.08), tokens=tokens)
+    return _documents(setting, rng, share=(0.02, 0.08), tokens=tokens * longer)
 
 
 def _large_pieces(setting: Setting, strength: float, rng: np.random.Generator) -> Setting:
@@ -63,8 +63,10 @@ def _little_memory(setting: Setting, strength: float, rng: np.random.Generator) 
 
 
 def _guarded(setting: Setting, rng: np.random.Generator) -> Setting:
-    """Long prompts come, and a threshold keeps each of them from taking a whole step."""
-    mixed = _mixed(setting, rng)
+    """Very long prompts come, and a threshold keeps each of them from taking a whole step: a whole prompt is seconds of
+    the engine's time, and without the threshold whoever comes meanwhile waits for all of it.
+    """
+    mixed = _mixed(setting, rng, longer=2.0)
     budget = pick(rng, 1024, 2048)
     return mixed.with_site(
         knobs={**mixed.site.knobs, "max_num_batched_tokens": budget, "long_prefill_token_threshold": budget // 4}
@@ -108,7 +110,9 @@ SCHEDULER: Final[tuple[Fault, ...]] = (
     # the tokens' objective leaves room for.
     Fault("overload", "SCHED_QUEUE_SATURATION", _overload, also=("TUNE_NOT_SCALE",)),
     Fault("prefill_pieces", "SCHED_PREFILL_STEALS_DECODE", _large_pieces, _mixed, also=("SCHED_HOL_LONG_PREFILL",)),
-    Fault("long_prompt_first", "SCHED_HOL_LONG_PREFILL", _unguarded, _guarded),
+    # Both are one step that is too long for whoever shares it: what else the engine does decides whether those who wait
+    # for a first token feel it more, or those who read.
+    Fault("long_prompt_first", "SCHED_HOL_LONG_PREFILL", _unguarded, _guarded, also=("SCHED_PREFILL_STEALS_DECODE",)),
     # A cache that is too small forgets beginnings before it throws anybody out; memory for it mends both.
     Fault("kv_small", "SCHED_KV_PREEMPTION", _little_memory, also=("MIX_CACHE_MISS",)),
     Fault(
