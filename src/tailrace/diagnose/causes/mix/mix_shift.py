@@ -13,6 +13,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.heavier_mix import heavier_mix
+from tailrace.diagnose.series_evidence.mix_in_requests import mix_in_requests
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.model.finding import Evidence, Finding
 
@@ -31,8 +32,8 @@ class MixShift(Cause):
     only_with_before: ClassVar[bool] = True
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From a table with a row a class."""
-        return mix_on_arms(self, observed)
+        """From a table with a row a class, and from two arms with a row a request."""
+        return mix_on_arms(self, observed) or mix_in_requests(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """For TTFT and E2E: mix above within, above a tenth of the p99, and its interval above 0."""
