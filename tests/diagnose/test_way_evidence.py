@@ -206,7 +206,7 @@ def test_a_replica_without_a_queue_is_not_idle(tmp_path):
 
 def test_columns_of_replicas_are_no_loads_of_the_arms(tmp_path):
     text = table(
-        "policy | TTFT mean (ms) | replica 0 in flight | replica 1 in flight | replica 2 in flight | replica 3 in flight",
+        "policy | TTFT mean (ms) | " + " | ".join(f"replica {at} in flight" for at in range(4)),
         "round robin | 627 | 8 | 7 | 8 | 7",
         "prefix affinity | 1617 | 29 | 1 | 0 | 0",
     )
