@@ -19,6 +19,7 @@ from tailrace.diagnose.readers.metric_observations import observations_of
 from tailrace.diagnose.readers.request_table import windows_of_requests
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.source import Kind, Source
+from tailrace.diagnose.readers.stated_arm import stated_arm
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
 from tailrace.model.thresholds import Objectives
@@ -79,7 +80,7 @@ def gather(
     observed = observed.finite()
     observed.series += series_of_arms(observed.arms)
     observed = bounded(observed)
-    observed.arms = _apart(observed.arms)
+    observed.arms = _apart(observed.arms) or stated_arm(observed)
     if observed and hardware.gpus and not observed.of_series("sm_clock"):
         # Rules on tables and forms see the device's readings beside them.
         observed.series += series_of_gpus(hardware.gpus, ", ".join(hardware.sources))
