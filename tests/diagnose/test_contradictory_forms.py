@@ -236,3 +236,25 @@ def test_no_failures_stated_lets_an_improved_tail_stand(tmp_path):
     )
     assert answer(tmp_path, t_md=text, f_json=form(errors=0))["AB_TAIL_IMPROVED"].level.value == "consistent"
     assert answer(tmp_path, t_md=text)["AB_TAIL_IMPROVED"].level.value == "suspected"
+
+
+WINDOWS = (
+    "t_s,completed_total,ttft_mean_s,ttft_p50_s,ttft_p90_s\n"
+    "0,120,248,30,{0}\n600,800,190,{1},262\n1200,2100,138,{1},263\n"
+)
+
+
+def test_a_series_of_windows_whose_mean_is_diluted(tmp_path):
+    assert "METRIC_MEAN_DILUTION" in answer(tmp_path, t_csv=WINDOWS.format(260, 32))
+    assert "METRIC_MEAN_DILUTION" not in answer(tmp_path, t_csv=WINDOWS.format(260, 18)), "the median fell too"
+
+
+STAMPS = "| measured from | n | E2E mean (ms) | E2E p99 (ms) |\n|---|---|---|---|\n| send | 600 | 506 | 507 |\n"
+
+
+def test_one_row_from_the_send_and_one_from_the_schedule(tmp_path):
+    late = "| intended start | 600 | 1932 | 3330 |\n"
+    found = answer(tmp_path, t_md=STAMPS + late)["BENCH_COORDINATED_OMISSION"]
+    assert "1932" in found.statement
+    in_time = "| intended start | 600 | 508 | 511 |\n"
+    assert "BENCH_COORDINATED_OMISSION" not in answer(tmp_path, t_md=STAMPS + in_time)

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from tailrace.diagnose.collect_on_the_way import on_the_way
 from tailrace.diagnose.observed import Arm, Observed, Role
 from tailrace.diagnose.observed.vocabulary import QUANTITIES
 from tailrace.diagnose.speech_evidence.turns import turns_of
@@ -16,7 +17,7 @@ __all__ = ["sample_notes", "what_to_collect"]
 
 _FIRST: Final = ("ttft", "queue", "prefill")
 _PACE: Final = ("tpot", "itl", "chunk_gap", "decode_tok_s")
-_MOST: Final = 6
+_MOST: Final = 8
 _PARTS: Final = {"llm_ttft": "the LLM's first token", "tts_ttfb": "the voice's first audio",
                  "transcription_delay": "the transcription"}  # fmt: skip
 MOST_OF: Final = 0.5
@@ -34,6 +35,7 @@ def what_to_collect(observed: Observed) -> list[str]:
             "(--facts ttft_p99_ms=850 --facts n=1000, or --ask)"
         )
     out += _of_ends(observed)
+    out += on_the_way(observed)
     out += _of_scrapes(observed)
     out += _of_turns(observed)
     out += _of_speculation(observed)

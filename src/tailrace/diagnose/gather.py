@@ -14,12 +14,12 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware
 from tailrace.diagnose.observed import Arm, Observed
 from tailrace.diagnose.readers.arm_series import series_of_arms
-from tailrace.diagnose.readers.fact_arms import stated_arm
 from tailrace.diagnose.readers.gpu_series import series_of_gpus
 from tailrace.diagnose.readers.metric_observations import observations_of
 from tailrace.diagnose.readers.request_table import windows_of_requests
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.source import Kind, Source
+from tailrace.diagnose.readers.stated_arm import stated_arm
 from tailrace.model.engine_state import EngineState
 from tailrace.model.errors import InputError
 from tailrace.model.thresholds import Objectives
@@ -78,10 +78,9 @@ def gather(
         ]
         observed = Observed.joined([observed, Observed(series=gpus)])
     observed = observed.finite()
-    observed.arms = observed.arms or _stated(sources, observed)
     observed.series += series_of_arms(observed.arms)
     observed = bounded(observed)
-    observed.arms = _apart(observed.arms)
+    observed.arms = _apart(observed.arms) or stated_arm(observed)
     if observed and hardware.gpus and not observed.of_series("sm_clock"):
         # Rules on tables and forms see the device's readings beside them.
         observed.series += series_of_gpus(hardware.gpus, ", ".join(hardware.sources))
@@ -122,11 +121,6 @@ def gather(
         events=[event for source in sources for event in source.events],
         before_source="" if before is None else before.name,
     )
-
-
-def _stated(sources: Sequence[Source], observed: Observed) -> list[Arm]:
-    """One arm of what a form states, where nothing else is an arm; none beside records."""
-    return [] if _has_records(sources) else stated_arm(observed.settings)
 
 
 def _windows(

@@ -15,6 +15,16 @@ __all__ = ["Cover", "covers", "engines_alone"]
 
 _SKEW_MS: Final = 1.0
 _DEEPEST: Final = 100
+_HOPS: Final = 5
+
+
+class Hop(NamedTuple):
+    """One server's span."""
+
+    name: str
+    begins_ms: float
+    """After the client's."""
+    lasts_ms: float
 
 
 class Cover(NamedTuple):
@@ -37,6 +47,8 @@ class Cover(NamedTuple):
     ttft_ms: float
     """What the engine says of its first token; NaN where it does not."""
     place: str
+    hops: tuple[Hop, ...] = ()
+    """Spans of servers in the order of their beginnings, those that hold others too."""
 
     @property
     def share(self) -> float:
@@ -120,7 +132,13 @@ def _of_rows(rows: Rows) -> list[Cover]:
         served = [index for index in leaves if engine[index] or services[index] != services[root]]
         if total <= 0 or not served:
             continue
-        out.append(_cover(trace, root, leaves, begin, end, total, names, services, first_token, rows))
+        cover = _cover(trace, root, leaves, begin, end, total, names, services, first_token, rows)
+        others = sorted((i for i in members if i != root and services[i] != services[root]), key=lambda i: begin[i])
+        hops = [
+            Hop(_called(names[i], services[i]), float(begin[i] - begin[root]), float(end[i] - begin[i]))
+            for i in others[:_HOPS]
+        ]
+        out.append(cover._replace(hops=tuple(hops)))
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tailrace.diagnose.arm_evidence.hits_by_window import hits_by_window, hits_in_series
 from tailrace.diagnose.arm_evidence.routing_words import of_routing
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, number_stated, said
@@ -19,11 +20,20 @@ __all__ = ["affinity_on_arms", "fell"]
 
 FELL: Final = 0.2
 """Relative fall of the hit rate from which it matters."""
+_EQUAL_MIX: Final = (
+    *("mix", "trace", "prompt", "client", "workload", "session", "conversation", "replay", "traffic", "dataset"),
+    *("requests", "load"),
+)
 
 
 def hit_rate(arm: Arm) -> Quoted | None:
     """The hit rate of an arm: as it says, or from its tokens hit and asked for."""
-    return figure(arm, "prefix_hit")
+    rate = figure(arm, "prefix_hit")
+    hits, asked = figure(arm, "prefix_hit_tokens"), figure(arm, "prefix_query_tokens", "prompt_tokens")
+    if rate is not None or hits is None or asked is None or not 0 <= hits.value <= asked.value or not asked.value:
+        return rate
+    label = f"{hits.label} / {asked.label}"
+    return Quoted(quantity="prefix_hit", value=hits.value / asked.value, unit="share", label=label, place=hits.place)
 
 
 def fell(observed: Observed) -> tuple[Arm, Quoted, Arm, Quoted] | None:
@@ -39,10 +49,24 @@ def fell(observed: Observed) -> tuple[Arm, Quoted, Arm, Quoted] | None:
     return worst
 
 
+def _between_windows(observed: Observed) -> tuple[Arm, Quoted, Arm, Quoted] | None:
+    """The same of two windows between three scrapes, or of two readings of a series, the earlier one first."""
+    windows = [arm for arm in (*hits_by_window(observed), *hits_in_series(observed)) if hit_rate(arm) is not None]
+    if len(windows) < 2:
+        return None
+    first, last = windows[0], windows[-1]
+    high, low = hit_rate(first), hit_rate(last)
+    if high is None or low is None or high.value <= 0 or 1.0 - low.value / high.value < FELL:
+        return None
+    return first, high, last, low
+
+
 def affinity_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """A hit rate that fell between two arms, and routing as what differs."""
     what = changed(observed)
     found = fell(observed)
+    windows = None if found is not None else _between_windows(observed)
+    found = found or windows
     if found is None:
         return None
     up, high, down, low = found
@@ -50,7 +74,7 @@ def affinity_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     if not of_routing(words):
         return None
     same = stated_same(observed)
-    equal_mix = any(word in " ".join(same).lower() for word in ("mix", "trace", "prompt", "client", "workload"))
+    equal_mix = any(word in " ".join(same).lower() for word in _EQUAL_MIX)
     by_session = any("session" in f"{item.qualifier} {item.label}".lower() for item in (high, low))
     offered = number_stated(observed, r"designed reuse|repeat ratio|reuse (?:pct|share)|offered reuse")
     missing = []
@@ -66,7 +90,8 @@ def affinity_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     slower = times[0] if times and times[0][1].value > times[0][0].value else None
     # Where the better arm is the later one, nothing was broken: somebody repaired it.
     repaired = up.role is Role.AFTER and down.role is not Role.AFTER
-    proven = bool(what) and equal_mix and slower is not None
+    # Two windows of one run may differ in more than what was changed between them.
+    proven = bool(what) and equal_mix and slower is not None and windows is None
     return cause.finding(
         action=Action.FIX if repaired else Action.ROLLBACK,
         statement=(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.blocked_streams import OF_THE_LOOP
+from tailrace.diagnose.arm_evidence.overhead_on_arms import own_overhead
 from tailrace.diagnose.arms.asked import said, told
 from tailrace.diagnose.arms.pairs import change_shown, changed
 from tailrace.diagnose.arms.shown import number
@@ -45,8 +46,8 @@ class _Trip(NamedTuple):
 
 def blocked_health(cause: Cause, observed: Observed) -> Finding | None:
     """A round trip over 100 ms. What blocks is named where the evidence says it."""
-    if _watched(observed):
-        return None
+    if _watched(observed) or any(own_overhead(arm) is not None for arm in observed.arms):
+        return None  # a probe's own view, or the loop of a hop that tells its own time
     trips = sorted(_trips(observed), key=lambda item: -item.ms)
     if not trips or trips[0].ms <= LOOP_LATE_MS:
         return None
@@ -108,7 +109,8 @@ def blocked_health(cause: Cause, observed: Observed) -> Finding | None:
 def _watched(observed: Observed) -> bool:
     """Restarts by a probe: a late /health is then what the probe saw, and another's cause."""
     restarted = any("restart" in item.name and len(item) and np.nanmax(item.values) > 0 for item in observed.series)
-    probed = any(re.search(r"probe|restart", item.name, re.IGNORECASE) for item in told(observed))
+    lost = any(len(item) and (np.diff(item.values) < 0).any() for item in observed.of_series("ready_endpoints"))
+    probed = lost or any(re.search(r"probe|restart", item.name, re.IGNORECASE) for item in told(observed))
     return restarted or probed
 
 

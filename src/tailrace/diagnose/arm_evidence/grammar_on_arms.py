@@ -184,6 +184,12 @@ def _of_throughput(
     missing.append(
         "TTFT and ITL of plain requests in the same window (they must not be slow), and CPU use of the engine"
     )
+    slower = _pace(slow, fast)
+    paced = ""
+    if slower is not None and high.quantity != slower[0].quantity:
+        paced = f"; {quantity(slower[0])} {number(slower[0].value)} / {number(slower[1].value)} = "
+        paced += f"{slower[0].value / slower[1].value:.3g} x"
+        evidence += [evidence_of(fast, slower[1]), evidence_of(slow, slower[0])]
     what = changed(observed)
     idle = f" while the GPU is at {number(gpu, 'share')}" if gpu is not None else ""
     return cause.finding(
@@ -194,7 +200,8 @@ def _of_throughput(
         evidence=[*evidence, *([Evidence(f"changed: {what}", "form")] if what else [])],
         explains_ms=None,
         relation=f"{number(high.value)} / {number(low.value)} = {ratio:.3g}"
-        + (f" at GPU {number(gpu, 'share')}" if gpu is not None else ""),
+        + (f" at GPU {number(gpu, 'share')}" if gpu is not None else "")
+        + paced,
         n=2,
         advice=f"{ADVICE}; give the engine more CPU.",
         price=PRICE,

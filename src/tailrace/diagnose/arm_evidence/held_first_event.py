@@ -165,7 +165,22 @@ def _paths(observed: Observed) -> list[_Path]:
             by_label.setdefault(arm.label or arm.name, []).append((arm, found.value))
     for label, mine_ in by_label.items():
         out.append(_Path(label, np.array([value for _, value in mine_]), mine_[0][0].place))
-    return [*out, *_listed_arms(observed), *_lists(observed)]
+    return [*out, *_columns(observed), *_listed_arms(observed), *_lists(observed)]
+
+
+def _columns(observed: Observed) -> list[_Path]:
+    """A row a request, and a column a path."""
+    found: dict[str, list[tuple[Arm, float]]] = {}
+    for arm in observed.arms:
+        for value in arm.values.values():
+            words = value.label.replace("_", " ")
+            if value.quantity == "ttft" and value.stat in _STATS and (is_direct(words) or is_via(words)):
+                found.setdefault(value.label, []).append((arm, value.value))
+    return [
+        _Path(label, np.array([value for _, value in mine]), mine[0][0].place)
+        for label, mine in found.items()
+        if len(mine) >= 2 * EACH
+    ]
 
 
 def _listed_arms(observed: Observed) -> list[_Path]:

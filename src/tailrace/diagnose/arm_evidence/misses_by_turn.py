@@ -21,6 +21,10 @@ __all__ = ["misses_by_turn", "turns_in_arms"]
 LEAST: Final = 3
 LOW: Final = 0.3
 GROWS: Final = 0.9
+LONG: Final = 1000.0
+A_TURN: Final = 1.3
+"""A turn adds so much to a long history, at most."""
+LEAST_MS: Final = 200.0
 _LACKS: Final = (
     "whether each prompt begins with the one before, byte for byte: without it the same numbers are a changed mix"
 )
@@ -53,6 +57,27 @@ def _of_rows(observed: Observed) -> list[_Turn]:
     return []
 
 
+def _of_slots(observed: Observed) -> list[_Turn]:
+    """Requests as llama.cpp logs them, one after the other, where each prompt is a little longer than the last: so a
+    conversation grows that is sent again.
+    """
+    for rows in observed.table("requests"):
+        if not (rows.has("slot") and rows.has("task") and rows.has("cached_tokens")):
+            continue
+        computed, cached, prefill = (rows.numbers(name) for name in ("prompt_tokens", "cached_tokens", "prefill"))
+        whole = computed + cached
+        known = np.flatnonzero(np.isfinite(whole) & np.isfinite(prefill))
+        if known.size < LEAST or float(np.median(prefill[known])) < LEAST_MS:
+            continue
+        grown = whole[known][1:] / np.maximum(whole[known][:-1], 1.0)
+        if whole[known[0]] >= LONG and bool(((grown >= 1.0) & (grown <= A_TURN)).all()):
+            return [
+                _Turn(place + 1.0, float(whole[at]), float(cached[at]), str(rows.line_of(int(at))))
+                for place, at in enumerate(known)
+            ]
+    return []
+
+
 def turns_in_arms(observed: Observed) -> list[_Turn]:
     """Arms that are the turns of a conversation, with what each sent and found cached; empty where some are not."""
     out = []
@@ -68,7 +93,7 @@ def turns_in_arms(observed: Observed) -> list[_Turn]:
 
 def misses_by_turn(cause: Cause, observed: Observed) -> Finding | None:
     """What of each prompt was there in the turn before, against what was found in the cache."""
-    turns = sorted(_of_rows(observed) or turns_in_arms(observed))
+    turns = sorted(_of_rows(observed) or turns_in_arms(observed) or _of_slots(observed))
     if len(turns) < LEAST:
         return None
     later = list(itertools.pairwise(turns))
@@ -100,7 +125,8 @@ def misses_by_turn(cause: Cause, observed: Observed) -> Finding | None:
         relation=f"cached / prompt of the turn before = {hits:.0f} / {repeated:.0f} = {share:.0%}",
         n=len(later),
         advice="Look for what changes at the beginning of the prompt from turn to turn (a date, an id, a reordered "
-        "system prompt or tool list), for prefix caching that is off (vLLM: --enable-prefix-caching; SGLang: "
+        "system prompt or tool list), for turns that go to another slot (llama.cpp: id_slot), "
+        "for prefix caching that is off (vLLM: --enable-prefix-caching; SGLang: "
         "--disable-radix-cache must be absent), for a router that sends the turns to other replicas, and for a cache "
         f"that is too small. Until then: {shorter_prompts(tokens=last.prompt)}",
         price="Affinity by session makes load uneven; more cache means fewer requests at once.",

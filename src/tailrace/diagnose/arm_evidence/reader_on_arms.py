@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["reader_on_arms"]
 
 LEAST_MS: Final = 200.0
+USUAL_MS: Final = 100.0
 SHARE: Final = 0.3
 SLOWER: Final = 5.0
 _BLOCKED: Final = re.compile(
@@ -48,7 +49,9 @@ def _found(cause: Cause, arm: Arm, stat: str) -> Finding | None:
     theirs = next((v for v in gaps if _TO_CLIENT.search(_words(v))), None)
     engine = next((v for v in gaps if v is not theirs and (_FROM_ENGINE.search(_words(v)) or v.quantity != "chunk_gap"
                                                            or not v.qualifier)), None)  # fmt: skip
-    uneven = theirs is not None and engine is not None and theirs.value >= max(SLOWER * engine.value, LEAST_MS)
+    # A tail may be one pause; what is usual need not be so long to add up over a stream.
+    least = USUAL_MS if stat in {"p50", "mean"} else LEAST_MS
+    uneven = theirs is not None and engine is not None and theirs.value >= max(SLOWER * engine.value, least)
     carries = blocked is not None and blocked.value >= LEAST_MS
     if whole is not None and blocked is not None:
         carries = carries and SHARE * whole.value <= blocked.value <= 1.05 * whole.value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arm_evidence.replicas_doubled import replicas_doubled
-from tailrace.diagnose.arms.replicas import Spread, spreads
+from tailrace.diagnose.arms.replicas import IN_FLIGHT, Spread, spreads
 from tailrace.diagnose.arms.shown import number
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Evidence, Finding
@@ -29,8 +29,10 @@ def skew_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     found = [item for item in spreads(observed) if _skewed(item)]
     if not found:
         return replicas_doubled(cause, observed)
-    worst = max(found, key=lambda item: (item.skew / len(item.names), item.counts_tokens))
-    by_requests = next((item for item in spreads(observed) if not item.counts_tokens and item is not worst), None)
+    # A replica without a queue is not idle: what runs there counts as well, wherever it is told.
+    whole = [item for item in found if item.quantity == IN_FLIGHT or item.counts_tokens]
+    worst = max(whole or found, key=lambda item: (item.skew / len(item.names), item.counts_tokens))
+    others = [item for item in spreads(observed) if not item.counts_tokens and item.quantity != worst.quantity]
     snapshot = worst.times < 2 and len(worst.names) < FEW
     missing = (
         ["requests and tokens in flight per replica over time (one /metrics scrape per replica, repeated)"]
@@ -39,7 +41,7 @@ def skew_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     )
     return cause.finding(
         statement=_statement(worst),
-        evidence=_evidence(worst, by_requests),
+        evidence=_evidence(worst, others[:2]),
         explains_ms=None,
         relation=f"skew = busiest / mean = {number(worst.most)} / {number(worst.mean)} = {worst.skew:.3g}"
         + (f" (it was {worst.before:.3g} in the first reading)" if worst.before is not None else ""),
@@ -77,7 +79,7 @@ def _skewed(item: Spread) -> bool:
     return item.skew > SKEW or few
 
 
-def _evidence(worst: Spread, by_requests: Spread | None) -> list[Evidence]:
+def _evidence(worst: Spread, others: list[Spread]) -> list[Evidence]:
     out = [
         Evidence(text=f"{name}: {number(value)} {worst.what}", source=place, name=worst.quantity, value=value)
         for name, value, place in zip(worst.names, worst.values, worst.places, strict=True)
@@ -101,7 +103,7 @@ def _evidence(worst: Spread, by_requests: Spread | None) -> list[Evidence]:
                 value=round(worst.most / worst.least, 4),
             )
         )
-    if by_requests is not None:
+    for by_requests in others:
         shares = ", ".join(
             f"{name} {number(value)}" for name, value in zip(by_requests.names, by_requests.values, strict=True)
         )

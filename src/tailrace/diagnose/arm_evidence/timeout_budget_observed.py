@@ -104,6 +104,9 @@ def _in_rows(cause: Cause, observed: Observed) -> Finding | None:
         each = gap.value if gap is not None and gap.unit == "ms" else None
         if each is None and speed is not None and speed.value > 0 and _PER_STREAM.search(speed.label):
             each = 1000.0 / speed.value
+        running = figure(arm, "running", "concurrency")
+        if each is None and speed is not None and speed.value > 0 and running is not None and running.value >= 1:
+            each = 1000.0 * running.value / speed.value  # what all make together, by stream
         if timer is None or tokens is None or each is None:
             continue
         seconds = timer.value if timer.unit == "s" else timer.value / 1e3

@@ -8,11 +8,12 @@ from math import isfinite
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from tailrace.diagnose.arms.asked import figure, told
 from tailrace.diagnose.observed import Arm, Observed, Series
 
-__all__ = ["Spread", "is_replica", "spreads"]
+__all__ = ["IN_FLIGHT", "Spread", "is_replica", "spreads"]
 
 _REPLICA: Final = re.compile(
     r"^(?:dp[ _-]?)?(?:rank|replica|worker|engine|pod|instance|node|gpu|backend|server|shard|host|upstream|endpoint)s?"
@@ -40,8 +41,11 @@ QUANTITIES: Final = (
     ("waiting", "waiting requests"),
 )
 _COUNTED: Final = dict(QUANTITIES)
+IN_FLIGHT: Final = "in_flight"
+_IN_FLIGHT_WORDS: Final = "requests in flight (running and waiting)"
 _COLUMN: Final = re.compile(
-    r"\b(?:replica|worker|engine|pod|instance|node|gpu|backend|server|rank|shard)[ #-]?(?:\d+|[a-z])\b", re.IGNORECASE
+    r"\b(?:(?:replica|worker|engine|pod|instance|node|gpu|backend|server|rank|shard)[ #-]?(?:\d+|[a-z])|[rw]\d+)\b",
+    re.IGNORECASE,
 )
 IDLE: Final = 0.05
 """Of the mean: a replica with less is idle."""
@@ -125,8 +129,38 @@ def spreads(observed: Observed) -> list[Spread]:
     for arm in observed.arms:
         if is_replica(arm):
             tables.setdefault(arm.place.source, []).append(arm)
-    of_arms = [spread for arms in tables.values() for spread in _of_arms(arms)]
-    return [*of_arms, *_of_columns(observed.arms), *_of_settings(observed), *_of_series(observed)]
+    each = [_of_arms(arms) for arms in tables.values()]
+    both, of_arms = [one for known in each for one in _both(known)], [one for known in each for one in known]
+    of_series = _of_series(observed)
+    return [
+        *both, *of_arms, *_of_columns(observed.arms), *_of_settings(observed), *_together(observed),
+        *of_series,
+    ]  # fmt: skip
+
+
+def _both(known: Sequence[Spread]) -> list[Spread]:
+    """What runs and what waits on each replica are in flight there together."""
+    of = {item.quantity: item for item in known}
+    running, waiting = of.get("running"), of.get("waiting")
+    if running is None or waiting is None or running.names != waiting.names or "concurrency" in of:
+        return []
+    values = tuple(one + two for one, two in zip(running.values, waiting.values, strict=True))
+    return [Spread(IN_FLIGHT, _IN_FLIGHT_WORDS, running.names, values, running.places)]
+
+
+def _together(observed: Observed) -> list[Spread]:
+    """The same of series: the two gauges of one replica were read together."""
+    both = []
+    for running in observed.of_series("running"):
+        waiting = next((item for item in observed.of_series("waiting") if item.labels == running.labels), None)
+        if waiting is None or len(waiting) != len(running):
+            return []
+        both.append(structs.replace(running, values=running.values + np.nan_to_num(waiting.values)))
+    for label in _LABELS:
+        mine = {item.labels[label]: item for item in both if label in item.labels and len(item)}
+        if len(mine) >= 2:
+            return _over_time(IN_FLIGHT, _IN_FLIGHT_WORDS, label, mine)
+    return []
 
 
 def _of_columns(arms: Sequence[Arm]) -> list[Spread]:

@@ -59,6 +59,8 @@ class _Paths(NamedTuple):
     names: tuple[str, str]
     told: bool
     """A word says that there is a hop."""
+    chunks: float | None = None
+    """Of the answer that came straight, where they were counted."""
 
 
 class Buffered(NamedTuple):
@@ -159,7 +161,14 @@ def _found(cause: Cause, paths: _Paths, held: list[Buffered], known: int) -> Fin
         )
     )
     missing, rivals, checked = [], [], []
-    config = ""
+    config = whole = ""
+    if paths.chunks is not None:
+        ends = first.value + (paths.chunks - 1.0) * gap.value
+        if later.value > ends:
+            whole = f"; {_plain(first.value)} + {paths.chunks - 1.0:g} x {_plain(gap.value)} = {_plain(ends)} < "
+            whole += f"{_plain(later.value)} ms: the whole answer is held"
+            words = f"straight, {paths.chunks:g} chunks are through after {_ms(ends)}: the hop's first one comes later"
+            evidence.append(Evidence(words, str(later.place) or "form", "whole_ms", round(ends, 3), "ms"))
     if held:
         worst = max(held, key=lambda one: (one.buffering is not None, one.version is not None))
         config = f" In {worst.scope}, {worst.words()}."
@@ -181,7 +190,7 @@ def _found(cause: Cause, paths: _Paths, held: list[Buffered], known: int) -> Fin
         evidence=evidence,
         explains_ms=moved,
         relation=f"ITL {_ms(smaller.value)} < {_ms(gap.value)} while TTFT {_ms(later.value)} > {_ms(first.value)}; "
-        f"({_plain(later.value)} - {_plain(first.value)}) / {_plain(gap.value)} = {chunks:.0f} chunks held",
+        f"({_plain(later.value)} - {_plain(first.value)}) / {_plain(gap.value)} = {chunks:.0f} chunks held{whole}",
         n=2,
         advice=ADVICE,
         price=PRICE,
@@ -228,7 +237,7 @@ def _paths(observed: Observed) -> _Paths | None:
             # A hop in front of the faster one as well, and none in front of the slower: that is no hop's doing.
             if _HOP.search(other) and not _DIRECT.search(other) and not _HOP.search(words):
                 continue
-            found.append(_Paths((ttft, gap), (later, smaller), (before.name, behind.name), told))
+            found.append(_Paths((ttft, gap), (later, smaller), (before.name, behind.name), told, _chunks(before)))
     # The usual request says more than the tail.
     return min(found, key=lambda one: (not one.told, one.before[0].stat in _TAIL), default=None)
 
@@ -262,6 +271,9 @@ def _numbers(arm: Arm) -> list[tuple[Quoted, Quoted]]:
     for stat in (*_USUAL, *_TAIL):
         ttft = arm.quoted("ttft", stat)
         gap = arm.quoted("itl", stat) or arm.quoted("chunk_gap", stat) or arm.quoted("tpot", stat)
+        if gap is None and not stat:
+            # One request: a TTFT is a number of its own, its gaps have a mean.
+            gap = next((g for name in ("itl", "chunk_gap", "tpot") if (g := arm.quoted(name, "mean", "p50"))), None)
         if ttft is not None and gap is not None and not ttft.relative and not gap.relative:
             out.append((ttft, gap))
     return out
@@ -273,6 +285,13 @@ def _shifted(ttft: Quoted, gap: Quoted, later: Quoted, smaller: Quoted) -> bool:
         and later.value - ttft.value >= LATER_MS
         and 0 <= smaller.value <= SMOOTHER * gap.value
     )
+
+
+def _chunks(arm: Arm) -> float | None:
+    """How many chunks (else tokens) its answer had."""
+    counted = [v for v in arm.values.values() if re.fullmatch(r"(?:n )?(?:chunks|events|deltas)", v.label.lower())]
+    counted += [v for name in ("chunks", "output_tokens") if (v := arm.quoted(name, "", "mean")) is not None]
+    return next((v.value for v in counted if not v.relative and v.value > 1), None)
 
 
 def _same_load(one: Arm, other: Arm) -> bool:

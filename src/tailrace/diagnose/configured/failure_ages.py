@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.age_cluster import WIDTH, WIDTH_MS, densest
 from tailrace.diagnose.observed import Observed, Rows
+from tailrace.diagnose.timer_ends import GAVE_UP
 
 __all__ = ["Ages", "Pile", "failure_ages", "pile_of"]
 
@@ -17,6 +19,14 @@ Floats = NDArray[np.float64]
 LEAST: Final = 3
 MOST: Final = 0.6
 """Of the failures must lie in the pile."""
+_LOST: Final = re.compile(
+    r"\bU[CR]\b|\bSI\b|\bIT\b|reset|terminat|prematurely|disconnect|remote close|closed|"
+    r"hang ?up|eof|time[ -]?d? ?out|idle",
+    re.IGNORECASE,
+)
+"""A hop's word for a connection that ended under it: Envoy's flags, the details beside them, nginx's sentence."""
+_OWN: Final = (502.0, 503.0)
+"""What a hop says then. Without such a word 503 is a refusal, and both may be the engine's own."""
 
 
 class Ages(NamedTuple):
@@ -59,8 +69,8 @@ class Pile(NamedTuple):
 
 
 def failure_ages(observed: Observed) -> list[Ages]:
-    """Every table of requests that has failures with ages."""
-    out = []
+    """Every table of requests, and every access log, that has failures with ages."""
+    out = [found for rows in observed.table("access") if (found := _of_access(rows)) is not None]
     for rows in observed.table("requests"):
         status = np.array([text.lower() for text in rows.texts("status")], dtype=object)
         failed = np.flatnonzero(np.isin(status, ["error", "timeout", "failed", "cancelled"]))
@@ -82,6 +92,24 @@ def failure_ages(observed: Observed) -> list[Ages]:
             )
         )
     return out
+
+
+def _of_access(rows: Rows) -> Ages | None:
+    """Requests of an access log on which a hop lost its upstream, or gave it up."""
+    status = rows.numbers("status")
+    words = zip(rows.texts("flags"), rows.texts("reason"), strict=True)
+    lost = np.array([_LOST.search(f"{flags} {reason}") is not None for flags, reason in words], dtype=bool)
+    failed = np.isin(status, GAVE_UP) | (np.isin(status, _OWN) & lost)
+    ages, came = rows.numbers("e2e"), rows.numbers("upstream_bytes")
+    first = rows.numbers("ttft") if rows.has("ttft") else rows.numbers("upstream_header")
+    begun = np.where(np.isfinite(first), 1.0, 0.0) if np.isfinite(first[~failed]).any() else np.full(len(rows), np.nan)
+    at = np.flatnonzero(failed & (ages > 0))
+    if not at.size:
+        return None
+    nobody = np.zeros(at.size, dtype=bool)
+    return Ages(
+        ages[at], np.where(np.isfinite(came), came, begun)[at], nobody, nobody, len(rows), rows, at.astype(np.int64)
+    )
 
 
 def _answered(rows: Rows) -> NDArray[np.bool_]:

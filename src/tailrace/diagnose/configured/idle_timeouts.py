@@ -61,7 +61,8 @@ def _is_answered(pile: Pile) -> bool:
 
 
 def _status(pile: Pile) -> np.ndarray:
-    return pile.ages.rows.numbers("http_status")[pile.ages.at[pile.members]]
+    rows = pile.ages.rows
+    return rows.numbers("status" if rows.kind == "access" else "http_status")[pile.ages.at[pile.members]]
 
 
 def _is_empty(pile: Pile) -> bool | None:

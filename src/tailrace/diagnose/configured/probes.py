@@ -40,12 +40,12 @@ class Probe(NamedTuple):
         return self.misses * self.period_ms
 
 
-def liveness_probes(observed: Observed) -> list[Probe]:
-    """The liveness probes of manifests, and one that a form states (`probe_timeout_s`)."""
+def liveness_probes(observed: Observed, *, kind: str = "liveness") -> list[Probe]:
+    """The probes of manifests: `liveness` restarts a container, `readiness` takes it out of the endpoints."""
     scopes: dict[str, dict[str, object]] = {}
     places: dict[str, str] = {}
     for item in observed.settings:
-        if item.name.startswith("k8s.liveness."):
+        if item.name.startswith(f"k8s.{kind}."):
             scopes.setdefault(item.scope, {})[item.name.rpartition(".")[2]] = item.value
             if item.name.endswith(".timeout"):
                 places[item.scope] = str(item.place)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tailrace.diagnose.arms.asked import told
+from tailrace.diagnose.arms.asked import number_stated, told
 from tailrace.diagnose.arms.shown import evidence_of_setting
 from tailrace.diagnose.configured.timers import alike, timers
 from tailrace.diagnose.observed import Observed, Setting
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["idle_timeout_in_ages"]
 
 LEAST: Final = 3
+_MOST: Final = 10_000
 WIDTH: Final = 0.02
 SHARE: Final = 0.8
 _AGES: Final = re.compile(
@@ -30,10 +31,15 @@ _NOTHING: Final = re.compile(r"bytes(?: received)?$", re.IGNORECASE)
 
 def idle_timeout_in_ages(cause: Cause, observed: Observed) -> Finding | None:
     """Most of the ages lie within 2 % of one value."""
+    many = number_stated(observed, r"^(?:n |num |count )?(?:failed|failures|errors|disconnects|aborted)(?: requests)?$")
     for item in told(observed):
-        if not _AGES.search(item.name.replace("_", " ")) or not isinstance(item.value, list) or not item.unit:
+        if not _AGES.search(item.name.replace("_", " ")) or not item.unit or "share" in item.name:
             continue
-        ages = _ms(item)
+        ages = _ms(item) if isinstance(item.value, list) else np.zeros(0)
+        if item.number is not None and not isinstance(item.value, list) and many is not None and many.number:
+            # One age for all of them, and how many they were.
+            one = in_unit(item.number, item.unit, "ms")
+            ages = np.full(min(int(many.number), _MOST), one) if one is not None else ages
         if ages.size < LEAST:
             continue
         middle = float(np.median(ages))

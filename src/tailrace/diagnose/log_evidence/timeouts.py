@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.age_cluster import densest
 from tailrace.diagnose.configured.timers import alike
 from tailrace.diagnose.observed import Observed, Rows
-from tailrace.diagnose.timer_ends import ENDED_BY_HOP
+from tailrace.diagnose.timer_ends import ENDED_BY_HOP, GAVE_UP
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -53,6 +53,14 @@ def timeout_in_access(cause: Cause, observed: Observed) -> Finding | None:
         return _told(cause, observed)
     timer = max(timers, key=lambda one: one.at.size)
     rows, ages = timer.rows, timer.ages
+    near = alike(observed, float(ages.mean()), owner="gateway")
+    if (
+        near
+        and near[0].kind == "idle"
+        and not timer.named
+        and not np.isin(rows.numbers("status")[timer.at], GAVE_UP).any()
+    ):
+        return None  # a hop that loses its connection by an idle timer: another cause
     count = float(rows.numbers("count")[timer.at].sum()) if rows.has("count") else float(timer.at.size)
     spread = float(ages.max() - ages.min())
     seconds = ages.mean() / 1e3 if timer.round_s is None else timer.round_s

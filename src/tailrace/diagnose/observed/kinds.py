@@ -207,10 +207,10 @@ class Histogram(msgspec.Struct, frozen=True, kw_only=True):
 
     def quantile(self, p: float) -> float | None:
         """Linear inside the bucket, lower edge 0; `inf` where it lies above the top edge (never a number to print);
-        `None` without values.
+        `None` without values, or where only their sum and count are known.
         """
         rank, seen, low = p * self.n, 0.0, 0.0
-        if not self.n:
+        if not self.n or not self.bounds:
             return None
         for bound, count in zip(self.bounds, self.counts, strict=False):
             if count and seen + count >= rank:

@@ -261,7 +261,21 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "prefix_hit_tokens",
             "tokens",
-            ("hit tokens", "tokens hit", "cached tokens", "prefix hit tokens", "hits", "cache read", "cached read"),
+            (
+                "hit tokens",
+                "tokens hit",
+                "cached tokens",
+                "prefix hit tokens",
+                "hits",
+                "cache read",
+                "cached read",
+                "n past",
+                "cache n",
+                "reused tokens",
+                "tokens reused",
+                "tokens from cache",
+                "cached prompt tokens",
+            ),
         ),
         Quantity("prefix_query_tokens", "tokens", ("query tokens", "queried tokens", "queries", "tokens queried")),
         Quantity(

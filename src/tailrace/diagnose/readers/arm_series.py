@@ -16,7 +16,7 @@ __all__ = ["series_of_arms"]
 LEAST: Final = 3
 """Two moments are a before and an after."""
 _TO_S: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_TIMED: Final = frozenset({"time", "session_age", "uptime"})
+_TIMED: Final = frozenset({"time", "session_age", "uptime", "output_position", "iteration", "turn"})
 
 
 def series_of_arms(arms: Sequence[Arm]) -> list[Series]:

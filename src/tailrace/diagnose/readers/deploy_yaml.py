@@ -25,7 +25,8 @@ _NAME: Final = "deployment YAML"
 _KUBERNETES: Final = re.compile(r"^(?:apiVersion|kind)\s*:", re.MULTILINE)
 _GATEWAY: Final = re.compile(
     r"^(?:static_resources|dynamic_resources|route_config|virtual_hosts|routes|upstreams|apisix|nginx_config|downstream|"
-    r"services|http|plugins|global_rules|admin|clusters|listeners|filter_chains|x-[\w-]+|version)\s*:",
+    r"services|http|plugins|global_rules|admin|clusters|listeners|filter_chains|x-[\w-]+|version|"
+    r"model_list|litellm_settings|router_settings|general_settings)\s*:",
     re.MULTILINE,
 )
 _NESTED: Final = re.compile(

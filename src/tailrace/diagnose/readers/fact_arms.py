@@ -19,7 +19,7 @@ from tailrace.diagnose.readers.heading import heading
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
 
-__all__ = ["arms_in_facts", "stated_arm"]
+__all__ = ["arms_in_facts"]
 
 _BOUNDS: Final = re.compile(
     r"target|slo\b|sla\b|limit|object|budget|expect|predict|timeout|deadline|capacity|threshold|max\b|min\b|interval|"
@@ -157,23 +157,3 @@ def _of_words(settings: list[Setting], place: Place) -> list[Arm]:
                     _put(keys, values, item.name, item.number, place, words=lambda _: "")
         out.append(Arm(name=name, label=name, keys=keys, values=values, place=place))
     return with_roles(out)
-
-
-def stated_arm(settings: list[Setting]) -> list[Arm]:
-    """One arm of the numbers that are stated plainly (`ttft_mean_s: 55`), so that what asks arms may ask a form: none
-    where fewer than two of them are of a request or a rate.
-    """
-    keys: dict[str, float | str] = {}
-    values: dict[str, Quoted] = {}
-    place = Place()
-    for item in settings:
-        head = heading(item.name.rsplit(".", 1)[-1])
-        if item.number is None or isinstance(item.value, list) or head.qualifier or head.quantity not in QUANTITIES:
-            continue
-        if not re.fullmatch(r"[a-z0-9_]+", item.name):
-            continue
-        _put(keys, values, item.name, item.number, item.place)
-        place = item.place
-    if sum(one.quantity in _TIMES for one in values.values()) < 2:
-        return []
-    return [Arm(name="as stated", label="as stated", keys=keys, values=values, place=place)]

@@ -21,7 +21,7 @@ from tailrace.diagnose.readers.units import unit_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
-__all__ = ["FACTS", "observed_facts"]
+__all__ = ["FACTS", "fact_into", "observed_facts"]
 
 _MOST_BYTES: Final = 32 << 20
 _SPEECH: Final = frozenset({"note", "notes", "claim", "suspected_before", "comment", "symptom", "description"})
@@ -85,8 +85,8 @@ def _old_and_new(settings: list[Setting], place: Place) -> list[Arm]:
         now = named.get(base) or named.get(f"{base}_new") or named.get(f"{base}_after")
         if base == name or now is None or item.number is None or now.number is None:
             continue
-        _fact({}, old, base, item.number, place)
-        _fact({}, new, base, now.number, place)
+        fact_into({}, old, base, item.number, place)
+        fact_into({}, new, base, now.number, place)
     if not old:
         return []
     return with_roles([Arm(name=name, label=name, values=values, place=place) for name, values in (("old", old), ("new", new))])  # fmt: skip  # noqa: E501
@@ -133,11 +133,12 @@ def _arm(name: str, metrics: dict[str, Any], place: Place) -> Arm:
     values: dict[str, Quoted] = {}
     for key, value in metrics.items():
         for flat, one in _flat(str(key), value, 0):
-            _fact(keys, values, flat, one, place)
+            fact_into(keys, values, flat, one, place)
     return Arm(name=name, label=name, keys=keys, values=values, place=place)
 
 
-def _fact(keys: dict[str, float | str], values: dict[str, Quoted], key: str, value: Any, place: Place) -> None:
+def fact_into(keys: dict[str, float | str], values: dict[str, Quoted], key: str, value: Any, place: Place) -> None:
+    """One fact under its key, as a number of an arm, or as a condition where it is none."""
     head = heading(key)
     own = _OWN.get(snake(key))
     if own is not None:

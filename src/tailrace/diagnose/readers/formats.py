@@ -12,6 +12,7 @@ from tailrace.diagnose.readers.facts import FACTS
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.http_load import HTTP_LOAD
 from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS
+from tailrace.diagnose.readers.json_rows import JSON_ROWS
 from tailrace.diagnose.readers.logs.log import LOG
 from tailrace.diagnose.readers.nginx_conf import NGINX_CONF
 from tailrace.diagnose.readers.nvidia_smi_q import NVIDIA_SMI_DMON, NVIDIA_SMI_Q
@@ -59,6 +60,7 @@ FORMATS: Final[tuple[Format, ...]] = (
     HTTP_LOAD,
     # -- what any JSON and any text may hold, at last: requests, chunks, series and logs are told before
     JSON_NUMBERS,
+    JSON_ROWS,
     TEXT,
 )
 

@@ -43,6 +43,7 @@ _TIMERS: Final = {
     "idle": "idle_timeout",
     "request_timeout": "request_timeout",
     "http_request_timeout": "request_timeout",
+    "stream_timeout": "stream_timeout",
     "request": "request_timeout",
     "backend_request": "request_timeout",
     "max_stream_duration": "request_timeout",
@@ -91,6 +92,7 @@ def gateway_of(document: Node, *, key: str = "") -> str:
         ("apisix", bool(keys & _APISIX_KEYS) or _is_apisix(document)),
         ("traefik", bool(keys & _TRAEFIK_KEYS) or document.mapped("http", "routers") is not None),
         ("kong", _is_kong(document)),
+        ("litellm", bool(keys & _LITELLM_KEYS)),
         ("gateway", "routes" in keys or any(_snake(name) in _TIMERS for name in keys)),
     )
     return next((name for name, is_it in told if is_it), "")
@@ -98,6 +100,7 @@ def gateway_of(document: Node, *, key: str = "") -> str:
 
 _ENVOY_KEYS: Final = {"static_resources", "dynamic_resources", "virtual_hosts", "route_config", "filter_chains"}
 _APISIX_KEYS: Final = {"apisix", "upstreams", "global_rules", "nginx_config"}
+_LITELLM_KEYS: Final = {"litellm_settings", "router_settings", "general_settings", "model_list"}
 _TRAEFIK_KEYS: Final = {"entryPoints", "serversTransport"}
 
 

@@ -250,6 +250,8 @@ def _trailing_unit(words: list[str]) -> str:
 _PACES: Final = {"decode": "decode_tok_s", "prefill": "prompt_tok_s"}
 _SHARES: Final = {"kv": "kv_usage", "gpu": "gpu_util", "error": "failed_share", "failure": "failed_share"}
 """Words that are no quantity by themselves, and one in percent."""
+_WHOLES: Final = frozenset({"total", "overall", "whole", "full"})
+"""`total (ms)`: of the whole request."""
 _SIDES: Final = frozenset(
     {"client", "server", "gateway", "proxy", "upstream", "backend", "engine", "direct", "side", "request", "requests"}
 )
@@ -264,6 +266,8 @@ def _by_share(words: list[str], unit: str) -> str:
         return ""
     if unit == "%":
         return _SHARES.get(words[0], "")
+    if unit in TO_MS and words[0] in _WHOLES:
+        return "e2e"
     if unit == "W" and words[0] in {"cap", "limit"}:
         return "power_limit"
     if unit == "1/s" and words[0] in _SERVED:

@@ -26,7 +26,14 @@ from tailrace.diagnose.observed import (
     Understood,
 )
 from tailrace.diagnose.readers.gpu_series import series_of_gpus
-from tailrace.diagnose.readers.metric_quantities import Measured, counters_in, gauges_in, histograms_in, identity
+from tailrace.diagnose.readers.metric_quantities import (
+    Measured,
+    counters_in,
+    gauges_in,
+    histograms_in,
+    identity,
+    is_mean_only,
+)
 from tailrace.diagnose.readers.metric_readings import Reading
 from tailrace.engines.counter_delta import restarted as began_anew
 from tailrace.engines.dcgm import read_dcgm
@@ -248,9 +255,9 @@ def _histograms(
 ) -> list[Histogram]:
     out = []
     for item in histograms_in(after.scrape):
-        old = before.scrape.histograms(item.raw)
+        old = _cumulative(before.scrape, item.raw)
         parts: dict[Whose, list[tuple[Cumulative, bool]]] = {}
-        for labels, now in after.scrape.histograms(item.raw).items():
+        for labels, now in _cumulative(after.scrape, item.raw).items():
             if identity(labels) in skip:
                 continue
             parts.setdefault(identity(labels), []).append(histogram_increase(old.get(labels), now, anew=anew))
@@ -261,7 +268,7 @@ def _histograms(
                     item,
                     seen,
                     extra + whose,
-                    Place(after.source, after.line(f"{item.raw}_bucket")),
+                    Place(after.source, _line(after, item.raw)),
                     window_s=_seconds(before, after),
                     order=order,
                     lifetime=any(reset for _, reset in found),
@@ -270,13 +277,28 @@ def _histograms(
     return out
 
 
+def _cumulative(scrape: Scrape, raw: str) -> dict[Labels, Cumulative]:
+    """A histogram by its labels; one without buckets where only sum and count were given."""
+    if not is_mean_only(scrape, raw):
+        return scrape.histograms(raw)
+    sums = scrape.series(f"{raw}_sum")
+    return {
+        labels: Cumulative([], [], sums.get(labels, math.nan), count)
+        for labels, count in scrape.series(f"{raw}_count").items()
+    }
+
+
+def _line(reading: Reading, raw: str) -> int:
+    return reading.line(f"{raw}_bucket") or reading.line(f"{raw}_sum")
+
+
 def _lifetime_histograms(reading: Reading, extra: Whose) -> list[Histogram]:
     out = []
     for item in histograms_in(reading.scrape):
         parts: dict[Whose, list[Cumulative]] = {}
-        for labels, found in reading.scrape.histograms(item.raw).items():
+        for labels, found in _cumulative(reading.scrape, item.raw).items():
             parts.setdefault(identity(labels), []).append(found)
-        place = Place(reading.source, reading.line(f"{item.raw}_bucket"))
+        place = Place(reading.source, _line(reading, item.raw))
         for whose, every in parts.items():
             out.append(_observed(item, put_together(every), extra + whose, place, lifetime=True))
     return out

@@ -15,7 +15,7 @@ from tailrace.engines.prometheus_text import Scrape
 from tailrace.engines.registry import ADAPTERS
 from tailrace.engines.tallies import COUNTERS, TIMINGS
 
-__all__ = ["Measured", "by_words", "counters_in", "gauges_in", "histograms_in", "identity", "is_known"]
+__all__ = ["Measured", "by_words", "counters_in", "gauges_in", "histograms_in", "identity", "is_known", "is_mean_only"]
 
 
 class Measured(NamedTuple):
@@ -128,11 +128,18 @@ def counters_in(scrape: Scrape) -> list[Measured]:
     return out
 
 
+def is_mean_only(scrape: Scrape, raw: str) -> bool:
+    """Whether of a histogram its sum and its count are there, and no bucket."""
+    return f"{raw}_sum" in scrape and f"{raw}_count" in scrape and raw not in scrape and f"{raw}_bucket" not in scrape
+
+
 def histograms_in(scrape: Scrape) -> list[Measured]:
     """The histograms of a scrape: durations in ms under their quantity, others under their own names."""
     out: list[Measured] = []
     for noun, timing in TIMINGS.items():
         found = next((alias for alias in timing.aliases if f"{alias.name}_bucket" in scrape), None)
+        # Who pastes by hand leaves the buckets out: sum and count still give the mean.
+        found = found or next((alias for alias in timing.aliases if is_mean_only(scrape, alias.name)), None)
         if found is not None:
             out.append(Measured(noun, found.name, found.scale * 1e3, "ms"))
     known, nouns = {item.raw for item in out}, {item.name for item in out}

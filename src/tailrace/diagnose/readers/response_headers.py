@@ -26,12 +26,14 @@ _HEADERS: Final = {
 """Header -> the setting that carries it, in ms."""
 _LINE: Final = re.compile(r"^[<>*\s]*([A-Za-z][\w-]{1,100}):\s*(.{0,2000})$")
 _STATUS: Final = re.compile(r"^[<>*\s]*HTTP/[\d.]+ \d{3}", re.MULTILINE)
+_PROMPT: Final = re.compile(r"\A\s*(?:[$#%>]\s+)?curl\s[^\n]*(?:\\\n[^\n]*)*\n")
+"""The command that saved them, as a terminal shows it."""
 _TIMING: Final = re.compile(r"([\w.-]+)[^,]*?;\s*dur=(\d+(?:\.\d+)?)")
 _TELLS: Final = re.compile("|".join(map(re.escape, (*_HEADERS, "server-timing:"))), re.IGNORECASE)
 
 
 def _matches(head: str, name: str) -> bool:  # noqa: ARG001
-    start = head.lstrip()
+    start = _PROMPT.sub("", head).lstrip()
     headers = _LINE.match(start.split("\n", maxsplit=1)[0]) is not None
     return start[:1] not in {"{", "["} and bool(_STATUS.match(start) or headers) and _TELLS.search(head) is not None
 

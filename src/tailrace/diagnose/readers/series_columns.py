@@ -126,6 +126,7 @@ _OF: Final = re.compile(
 _BEFORE: Final = re.compile(
     r"(?P<kind>stream|replica|worker|engine|rank|gpu|instance|pod|node|backend|server)_?(?P<value>\d+|[a-z])_(?P<base>.+)"
 )
+_VENDOR: Final = re.compile(r"^(?:vllm|sglang|tgi|trtllm|triton|lmdeploy|llama|server)_")
 _STAT: Final = re.compile(r"(?P<base>.+?)_(?P<stat>mean|avg|median|p\d+(?:_\d)?|max|min)$")
 _STATS: Final = {"avg": "mean", "median": "p50"}
 
@@ -161,6 +162,8 @@ def column_of_series(text: str) -> Column:
     """What a column holds."""
     found = heading(text)
     name, unit, labels = found.name, found.unit, {}
+    if name not in _BY_WORD and (plain := _VENDOR.sub("", name)) in _BY_WORD:
+        name = plain
     if name not in _BY_WORD:
         of = _OF.fullmatch(name) or _BEFORE.fullmatch(name)
         if of is not None:

@@ -188,10 +188,10 @@ def _is_change(head: Heading, cell: Cell, unit: str, canonical: str) -> bool:
 def placed(values: dict[str, Quoted], item: Quoted) -> None:
     """Put a number among an arm's values; a second one with the same key has its qualifier in the key."""
     key = item.key
-    if key in values:
+    if key in values or (item.quantity == "concurrency" and _OF_REPLICA.search(item.label)):
         extra = item.qualifier or ("change" if item.relative else item.label)
         key, base = f"{key}@{extra}", key
-        if not item.relative and values[base].relative:
+        if item.relative is False and base in values and values[base].relative:
             # The level goes by the plain key, its change beside it.
             change = values.pop(base)
             values[f"{base}@{change.qualifier or 'change'}"] = change
@@ -222,7 +222,7 @@ def _add(
             values,
             msgspec.structs.replace(item, value=cell.change, high=None, unit="%", relative=True, qualifier="change"),
         )
-    if item.quantity in CONDITIONS and not item.relative and not item.stat:
+    if item.quantity in CONDITIONS and not item.relative and not item.stat and not _OF_REPLICA.search(item.label):
         keys.setdefault(item.quantity, item.value)
 
 
@@ -367,9 +367,19 @@ def _relative_column(column: _Column) -> bool:
 # -- rows are statistics: `describe()` of a data frame
 
 
+_OF_REPLICA: Final = re.compile(
+    r"(?:\b|_)(?:(?:replica|worker|engine|pod|instance|node|gpu|backend|server|rank)[ _#-]?\d+|[rw]\d+)\b",
+    re.IGNORECASE,
+)
+"""What one replica has in flight is no load that an arm was given."""
+_OF_REQUESTS: Final = frozenset({"id", "req", "request", "request_id", "req_id", "query", "prompt", "turn", "session"})
+
+
 def _are_statistics(first: _Column) -> bool:
     told = [statistic(cell.text) for cell in first.cells]
     known = [stat for stat in told if stat]
+    if snake(first.head.label) in _OF_REQUESTS:
+        return False  # `q1`, `p5`: somebody's names of requests
     return (
         len(known) >= 2
         and len(known) >= 0.6 * len(told)

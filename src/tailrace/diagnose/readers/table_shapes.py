@@ -12,6 +12,7 @@ import msgspec
 from tailrace.diagnose.readers.cells import read_cell
 from tailrace.diagnose.readers.grids import Grid
 from tailrace.diagnose.readers.heading import heading, plain, statistic
+from tailrace.diagnose.readers.spread_columns import unspread
 from tailrace.diagnose.readers.units import unit_of
 
 __all__ = ["plain_shape"]
@@ -23,7 +24,7 @@ _BRACKETS: Final = re.compile(r"[(\[]([^)\]]*)[)\]]")
 
 def plain_shape(grid: Grid) -> Grid:
     """The same table with one row of headings and one number a cell."""
-    return _parted(_parted_rows(_one_heading(grid)))
+    return unspread(_parted(_parted_rows(_one_heading(grid))))
 
 
 # -- headings over two rows

@@ -13,6 +13,7 @@ from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.gpu_processes import processes_in
 from tailrace.diagnose.readers.grids import Line, grids_in
 from tailrace.diagnose.readers.html_tables import with_pipes
+from tailrace.diagnose.readers.listed_rows import with_listed_rows
 from tailrace.diagnose.readers.printed import is_printed_row, is_titled, runs_in
 from tailrace.diagnose.readers.prose import is_code, is_sentence
 from tailrace.diagnose.readers.table_arms import arms_of
@@ -48,7 +49,7 @@ def observed_text(lines: Sequence[Line], source: str, *, most: int = MOST_LINES)
     known = {item.name for item in commands}
     commands += [item for item in flags_in(left, source) if item.name not in known]
     processes, left = processes_in(left, source)
-    requests, left, grids = requests_in(left, source)
+    requests, left, grids = requests_in(with_listed_rows(left), source)
     tables, left, left_out = arms_in(left, source, grids)
     printed, settings, left = runs_in(left, source)
     said = [(number, text.strip()) for number, text in left if is_sentence(text) or _TITLE.match(text[:200])]

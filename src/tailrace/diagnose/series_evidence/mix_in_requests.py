@@ -1,152 +1,160 @@
-"""MIX_SHIFT from a table of requests of two windows: each class is as fast as before, and their shares are others."""
+"""MIX_SHIFT from two arms of requests: each class as fast as before, and the heavy one a larger share.
+
+The change of the mean is split exactly into what the shares did and what the classes did (facts page, section 7).
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.arms.of_requests import tpot_of
-from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.observed import Arm, Observed, Role
+from tailrace.diagnose.arms.pairs import changed
+from tailrace.diagnose.arms.shown import number
+from tailrace.diagnose.observed import Arm, Observed, Role, Rows
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.shorter_prompts import shorter_prompts
-from tailrace.model.finding import Action, Evidence, Finding, Level
+from tailrace.model.finding import Evidence, Finding, Level
+
+if TYPE_CHECKING:
+    from tailrace.diagnose.cause import Cause
 
 __all__ = ["mix_in_requests"]
 
 Floats = NDArray[np.float64]
-LEAST: Final = 8
-"""Requests of each window."""
-GAP: Final = 2.0
-"""Between the classes, as a ratio of lengths."""
-NAMED: Final = 0.10
-WITHIN: Final = 0.15
+
+LEAST: Final = 5
+"""Requests an arm."""
+FEWEST: Final = 2
+"""Requests of a class in each arm: one alone has no usual time."""
+APART: Final = 2.0
+"""The longer class starts at so many times where the shorter one ends."""
 MOVED: Final = 0.10
-"""Of all requests, that the share of a class went up or down by."""
+WITHIN: Final = 0.15
+GREW: Final = 0.15
+_WORK: Final = (("prompt_tokens", "prompt tokens"), ("output_tokens", "output tokens"), ("audio_s", "seconds of audio"))
+
+
+class _Split(NamedTuple):
+    what: str
+    metric: str
+    edge: tuple[float, float]
+    """The largest of the short class, the smallest of the long one."""
+    shares: tuple[float, float]
+    """Of the long class, before and after."""
+    times: tuple[tuple[float, float], tuple[float, float]]
+    """(short, long) before, and after (ms, means)."""
+    means: tuple[float, float]
+    n: tuple[int, int]
+
+    @property
+    def mix(self) -> float:
+        return (self.shares[1] - self.shares[0]) * (self.times[0][1] - self.times[0][0])
+
+    @property
+    def stage(self) -> float:
+        (short, long), (short_after, long_after) = self.times
+        return (1 - self.shares[1]) * (short_after - short) + self.shares[1] * (long_after - long)
 
 
 def mix_in_requests(cause: Cause, observed: Observed) -> Finding | None:
-    """By prompt tokens first, else by output tokens with E2E."""
-    windows = _windows(observed)
-    if windows is None:
-        return None
-    for column, time, words in (("prompt_tokens", "ttft_ms", "prompt"), ("output_tokens", "e2e_ms", "output")):
-        found = _by(cause, windows, column, time, words)
-        if found is not None:
-            return found
+    """Two arms with a row a request, whose roles are told by their names."""
+    for rows in observed.table("requests"):
+        named = [name for name in dict.fromkeys(rows.texts("arm")) if name]
+        arms = with_roles([Arm(name=name, label=name) for name in named])
+        order = {arm.role: arm.name for arm in arms}
+        if len(arms) != 2 or {Role.BEFORE, Role.AFTER} - order.keys():
+            continue
+        sides = (order[Role.BEFORE], order[Role.AFTER])
+        found = [one for what in _WORK for metric in ("ttft", "e2e") if (one := _split(rows, sides, what, metric))]
+        if found:
+            return _finding(cause, observed, rows, sides, max(found, key=lambda one: one.mix))
     return None
 
 
-def _windows(observed: Observed) -> tuple[dict[str, Floats], dict[str, Floats], str] | None:
-    """(columns before, columns after, where) of two arms whose names tell which is which."""
-    parts: dict[str, list[dict[str, Floats]]] = {}
-    place = ""
-    for rows in observed.table("requests"):
-        ok = np.array([status in ("ok", "") for status in rows.texts("status")], dtype=bool)
-        columns = {name: rows.numbers(name) for name in ("prompt_tokens", "output_tokens", "ttft_ms", "e2e_ms")}
-        columns["tpot"] = tpot_of(rows)
-        place = place or str(rows.place)
-        for arm, members in rows.members("arm").items():
-            mine = members[ok[members]]
-            parts.setdefault(arm or Path(rows.place.source).stem, []).append(
-                {name: values[mine] for name, values in columns.items()}
-            )
-    if len(parts) != 2:
+def _split(rows: Rows, sides: tuple[str, str], what: tuple[str, str], metric: str) -> _Split | None:
+    work, times = rows.numbers(what[0]), _times(rows, metric)
+    status = np.array([text.lower() in {"", "ok", "success", "200", "true"} for text in rows.texts("status")])
+    arm = np.array(rows.texts("arm"), dtype=object)
+    usable = np.isfinite(work) & np.isfinite(times) & status & (times > 0)
+    masks = [usable & (arm == name) for name in sides]
+    if min(int(mask.sum()) for mask in masks) < LEAST:
         return None
-    roles = {arm.role: arm.name for arm in with_roles([Arm(name=name, label=name) for name in parts])}
-    if set(roles) != {Role.BEFORE, Role.AFTER}:
-        return None
-    before, after = (
-        {name: np.concatenate([part[name] for part in parts[roles[role]]]) for name in parts[roles[role]][0]}
-        for role in (Role.BEFORE, Role.AFTER)
-    )
-    return before, after, place
-
-
-def _by(
-    cause: Cause,
-    windows: tuple[dict[str, Floats], dict[str, Floats], str],
-    column: str,
-    time: str,
-    words: str,
-) -> Finding | None:
-    before, after, place = windows
-    lengths = [one[column][np.isfinite(one[column]) & np.isfinite(one[time])] for one in (before, after)]
-    times = [one[time][np.isfinite(one[column]) & np.isfinite(one[time])] for one in (before, after)]
-    if min(side.size for side in lengths) < LEAST:
-        return None
-    edge = _edge(np.concatenate(lengths))
+    edge = _edge(work[masks[0] | masks[1]])
     if edge is None:
         return None
-    long = [side > edge for side in lengths]
-    counts = [int(side.sum()) for side in long]
-    sizes = [side.size for side in lengths]
-    if min(counts[0], sizes[0] - counts[0]) < 1 or min(counts[1], sizes[1] - counts[1]) < 1:
+    long = work >= edge[1]
+    cells = [(mask & ~long, mask & long) for mask in masks]
+    if any(int(cell.sum()) < FEWEST for pair in cells for cell in pair):
         return None
-    shares = [counts[n] / sizes[n] for n in (0, 1)]
-    means = [(float(times[n][~long[n]].mean()), float(times[n][long[n]].mean())) for n in (0, 1)]
-    whole = [float(times[n].mean()) for n in (0, 1)]
-    mix = (shares[1] - shares[0]) * (means[0][1] - means[0][0])
-    stage = (1 - shares[1]) * (means[1][0] - means[0][0]) + shares[1] * (means[1][1] - means[0][1])
-    if abs(shares[1] - shares[0]) < MOVED or mix < NAMED * whole[0] or mix <= 2 * abs(stage):
+    before, after = ((float(times[short].mean()), float(times[longer].mean())) for short, longer in cells)
+    shares = tuple(float(longer.sum() / mask.sum()) for mask, (_, longer) in zip(masks, cells, strict=True))
+    means = tuple(float(times[mask].mean()) for mask in masks)
+    found = _Split(
+        what[1], metric, edge, (shares[0], shares[1]), (before, after), (means[0], means[1]),
+        (int(masks[0].sum()), int(masks[1].sum())),
+    )  # fmt: skip
+    same = all(abs(two / one - 1.0) <= WITHIN for one, two in zip(before, after, strict=True))
+    grew = means[1] - means[0] >= GREW * means[0] and found.mix > 2.0 * abs(found.stage)
+    return found if same and grew and abs(shares[1] - shares[0]) >= MOVED else None
+
+
+def _times(rows: Rows, metric: str) -> Floats:
+    told = rows.numbers(f"{metric}_ms")
+    end = rows.numbers("t_first_ms" if metric == "ttft" else "t_last_ms")
+    return np.where(np.isfinite(told), told, end - rows.numbers("t_send_ms"))
+
+
+def _edge(work: Floats) -> tuple[float, float] | None:
+    """The two sizes between which nothing lies, the widest such place by ratio."""
+    ordered = np.unique(work[work > 0])
+    if ordered.size < 2:
         return None
-    if any(abs(means[1][n] / means[0][n] - 1.0) > WITHIN for n in (0, 1) if means[0][n] > 0):
-        return None
-    name = "TTFT" if time == "ttft_ms" else "E2E"
-    typical = float(np.median(np.concatenate(lengths)[np.concatenate(long)]))
-    paces = [
-        float(np.nanmedian(one["tpot"])) if np.isfinite(one["tpot"]).any() else float("nan") for one in (before, after)
-    ]
-    checked = [
-        f"within the classes {stage:+.0f} ms",
-    ]
-    if np.isfinite(paces).all():
-        checked.append(f"TPOT p50 {paces[0]:.1f} -> {paces[1]:.1f} ms")
-    few = min(*counts, *(sizes[n] - counts[n] for n in (0, 1))) < 30
+    ratios = ordered[1:] / ordered[:-1]
+    at = int(np.argmax(ratios))
+    return (float(ordered[at]), float(ordered[at + 1])) if ratios[at] >= APART else None
+
+
+def _finding(cause: Cause, observed: Observed, rows: Rows, sides: tuple[str, str], one: _Split) -> Finding:
+    name = {"ttft": "TTFT", "e2e": "E2E"}[one.metric]
+    (short, long), (short_after, long_after) = one.times
+    source = str(rows.place) or "requests"
+    what = changed(observed)
+    innocent = f" The change ({what}) made nothing slower." if what else ""
+    short_words = f"up to {number(one.edge[0])} {one.what}"
+    long_words = f"from {number(one.edge[1])} {one.what} on"
     return cause.finding(
-        statement=f"The mix moved, the system did not: long {words}s (about {typical:.0f} tokens) went from "
-        f"{counts[0]} of {sizes[0]} requests to {counts[1]} of {sizes[1]} ({shares[0]:.0%} -> {shares[1]:.0%}), and "
-        f"the mean {name} from {whole[0]:.0f} to {whole[1]:.0f} ms; within the classes nothing became slower.",
+        statement=f"The mix moved, no stage did: requests {long_words} went from {one.shares[0]:.0%} to "
+        f"{one.shares[1]:.0%}, and mean {name} from {one.means[0]:.0f} to {one.means[1]:.0f} ms; the mix explains "
+        f"{one.mix:+.0f} ms of it, equal requests became {one.stage:+.0f} ms.{innocent}",
         evidence=[
             Evidence(
-                f"share of long {words}s: {counts[0]}/{sizes[0]} = {shares[0]:.1%} -> {counts[1]}/{sizes[1]} = "
-                f"{shares[1]:.1%} (longer than {edge:.0f} tokens, about {typical:.0f} tokens)",
-                place, "share", round(shares[1], 4),
+                f"mean {name} {one.means[0]:.0f} -> {one.means[1]:.0f} ms (n = {one.n[0]} and {one.n[1]})",
+                source, "mean_ms", round(one.means[1], 1), "ms",
             ),
             Evidence(
-                f"mean {name} of short ones {means[0][0]:.0f} -> {means[1][0]:.0f} ms, of long ones "
-                f"{means[0][1]:.0f} -> {means[1][1]:.0f} ms",
-                place, "within_ms", round(stage, 1), "ms",
+                f"share of requests {long_words}: {one.shares[0]:.0%} ({sides[0]}) -> {one.shares[1]:.0%} "
+                f"({sides[1]})", source, "share", round(one.shares[1], 4),
+            ),
+            *(
+                Evidence(f"{words}: {name} {a:.0f} -> {b:.0f} ms (mean)", source, "class_ms", round(b, 1), "ms")
+                for words, a, b in ((short_words, short, short_after), (long_words, long, long_after))
             ),
             Evidence(
-                f"mean {name} {whole[0]:.0f} -> {whole[1]:.0f} ms (x {whole[1] / whole[0]:.2f}): mix {mix:+.0f} ms, "
-                f"within the classes {stage:+.0f} ms; {shares[0]:.0%} -> {shares[1]:.0%}",
-                place, "mix_ms", round(mix, 1), "ms",
+                f"mix {one.mix:+.0f} ms, within equal requests {one.stage:+.0f} ms", source, "mix", round(one.mix, 1),
+                "ms",
             ),
         ],
-        explains_ms=mix,
-        relation=f"({shares[1]:.3g} - {shares[0]:.3g}) x ({means[0][1]:.0f} - {means[0][0]:.0f}) = {mix:+.0f} ms mix, "
-        f"{stage:+.0f} ms within the classes",
-        n=sum(sizes),
-        advice="Do not roll back and do not tune for it: give the heavy class a lane and limits of its own, or plan "
-        "capacity for the new mix. " + shorter_prompts(tokens=typical if words == "prompt" else None),
-        price="A lane of its own makes the heavy class wait for itself.",
-        verify="tailrace diagnose after.run --before before.run",
-        missing=["more requests of both windows: the mix's part of the p99 itself, with its interval"] if few else [],
-        disproof_checked=checked,
-        action=Action.TUNE,
-        level=Level.SUSPECTED if few else Level.CONSISTENT,
+        explains_ms=one.mix,
+        relation=f"({one.shares[1]:.2f} - {one.shares[0]:.2f}) x ({long:.0f} - {short:.0f}) = {one.mix:+.0f} ms mix; "
+        f"{one.means[0]:.0f} -> {one.means[1]:.0f} ms, within {one.stage:+.0f} ms",
+        n=min(one.n),
+        advice="Nothing became slower, so do not roll back and do not tune the engine for it: give the long requests a "
+        "lane and limits of their own, or plan capacity for the new mix. Where prompts grew: " + shorter_prompts(),
+        price="A lane of its own makes the long requests wait for themselves.",
+        verify="tailrace compare before.run after.run  # it weights B to the traffic of A",
+        missing=["more requests of both windows: the mix's part of the p99, with its interval"],
+        disproof_checked=[f"within equal requests {one.stage:+.0f} ms: each class is as fast as before"],
+        level=Level.SUSPECTED if min(one.n) < 30 else None,
     )  # fmt: skip
-
-
-def _edge(lengths: Floats) -> float | None:
-    """The middle of the widest hole between lengths (as a ratio); `None` where none is wide."""
-    known = np.unique(lengths[lengths > 0])
-    if known.size < 2:
-        return None
-    ratios = known[1:] / known[:-1]
-    place = int(np.argmax(ratios))
-    return float(np.sqrt(known[place] * known[place + 1])) if ratios[place] >= GAP else None

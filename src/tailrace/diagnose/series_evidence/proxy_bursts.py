@@ -12,7 +12,7 @@ from tailrace.diagnose.configured.buffering import PRICE, VERIFY
 from tailrace.diagnose.observed import Observed, Rows
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
-__all__ = ["Path", "paths_in", "proxy_bursts"]
+__all__ = ["ADVICE", "PRICE", "VERIFY", "Path", "paths_in", "proxy_bursts"]
 
 BUFFERS: Final = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 1048576)
 """Sizes that proxies and libraries have (nginx' buffers are a page or two, 4 or 8 KiB, times their number)."""
@@ -25,6 +25,10 @@ LEAST_IN_BURST: Final = 3.0
 EVEN: Final = 0.25
 """Spread of the bursts' periods (half the distance of the quartiles by the median) below which they are even."""
 NEAR: Final = 0.12
+
+
+SOON_MS: Final = 1000.0
+"""Streams whose first chunks are stamped within so much (and twice the earliest) are stamped from their own starts."""
 
 
 class Path(NamedTuple):
@@ -53,6 +57,9 @@ class Path(NamedTuple):
     """Median time over which a stream's chunks were sent (or read, where nobody stamped that)."""
     line: str
     """Where the first burst stands."""
+    stamps: tuple[float, float, float] | None = None
+    """First and last chunk before the hop, and the client's first, as stamped (median over streams); `None` where the
+    streams have no common origin, or one side was not stamped."""
 
     @property
     def bursty(self) -> bool:
@@ -82,6 +89,17 @@ def paths_in(observed: Observed) -> list[Path]:
     return out
 
 
+def _of_one_origin(stamped: list[tuple[float, float, float]]) -> tuple[float, float, float] | None:
+    """The median stream, where all were stamped from their own request's start: they then begin at about one time."""
+    if not stamped:
+        return None
+    begins = [first for first, _, _ in stamped]
+    if min(begins) < 0 or max(begins) > 2 * min(begins) + SOON_MS:
+        return None
+    first, last, read = (float(np.median([one[part] for one in stamped])) for part in range(3))
+    return first, last, read
+
+
 def _path(rows: Rows, arm: str, streams: list[NDArray[np.int64]]) -> Path | None:
     client, sent, size = (rows.numbers(name) for name in ("t_client_ms", "t_upstream_ms", "bytes"))
     lengths: list[float] = []
@@ -91,6 +109,7 @@ def _path(rows: Rows, arm: str, streams: list[NDArray[np.int64]]) -> Path | None
     spans: list[float] = []
     firsts: list[float] = []
     at_once: list[bool] = []
+    stamped: list[tuple[float, float, float]] = []
     line = ""
     for every in streams:
         mine = every[np.isfinite(client[every])]
@@ -115,6 +134,8 @@ def _path(rows: Rows, arm: str, streams: list[NDArray[np.int64]]) -> Path | None
         periods += list(np.diff(begins))
         spans.append(float(went[-1] - went[0]) if known else float(read[-1] - read[0]))
         firsts.append(float(read[0] - went[0]) if known else float(read[0]))
+        if known:
+            stamped.append((float(went[0]), float(went[-1]), float(read[0])))
         at_once.append(counts.size == 1 and (at_one_instant if not known else bool(read[0] >= went[-1])))
         if not line and counts.max() >= LEAST_IN_BURST:
             place = int(starts[int(np.argmax(counts))])
@@ -138,6 +159,7 @@ def _path(rows: Rows, arm: str, streams: list[NDArray[np.int64]]) -> Path | None
         burst_period_ms=period,
         even=bool(periods) and spread <= EVEN * max(period, 1e-9),
         at_once=all(at_once),
+        stamps=_of_one_origin(stamped),
         span_ms=float(np.median(spans)),
         line=line or str(rows.place),
     )
@@ -287,6 +309,7 @@ def _all_at_once(cause: Cause, worst: Path, direct: Path | None, chunk_ms: float
                 value=worst.first_ms,
                 unit="ms",
             ),
+            *_stamped(worst),
             *(
                 [
                     Evidence(
@@ -314,6 +337,17 @@ def _all_at_once(cause: Cause, worst: Path, direct: Path | None, chunk_ms: float
         missing=missing,
         action=Action.FIX,
     )
+
+
+def _stamped(worst: Path) -> list[Evidence]:
+    if worst.stamps is None:
+        return []
+    first, last, read = worst.stamps
+    text = (
+        f"as stamped: the upstream sends from {first:.0f} to {last:.0f} ms, the client gets all of its "
+        f"{worst.chunks / worst.streams:.0f} chunks at {read:.0f} ms"
+    )
+    return [Evidence(text, worst.line, "first_byte_client", round(read, 3), "ms")]
 
 
 def _kib(size: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from tailrace.diagnose.arm_evidence.threads_given import over_quota
 from tailrace.diagnose.arms.asked import figure, said
 from tailrace.diagnose.arms.pairs import pairs
 from tailrace.diagnose.cause import Cause
@@ -49,7 +50,8 @@ def throttled(cause: Cause, observed: Observed) -> Finding | None:
         return None
     share = f"{count / whole:.0%}"
     missing, checked = [], ["all zero would not have cleared the CPU: without a quota nothing is counted"]
-    if periods.lifetime and not _with_and_without(observed):
+    above = over_quota(observed)
+    if periods.lifetime and above is None and not _with_and_without(observed):
         # However large the share is: most of a container's life need not be the slow minutes of it.
         missing.append(
             "a second cpu.stat from the end of the slow window: one cpu.stat counts since the container's start"
@@ -57,7 +59,7 @@ def throttled(cause: Cause, observed: Observed) -> Finding | None:
     slow = any(
         arm.quoted(name, "mean", "p50", "") is not None for arm in observed.arms for name in ("itl", "tpot")
     ) or any(observed.of_histogram(name) or observed.of_series(name) for name in ("itl", "tpot"))
-    if not slow:
+    if not slow and above is None:
         missing.append("ITL or TPOT of the same window, to see that tokens are late by it")
     held = _counted(observed, "throttled")
     evidence = [
@@ -81,11 +83,14 @@ def throttled(cause: Cause, observed: Observed) -> Finding | None:
                 unit="ms",
             )
         )
+    if above is not None:
+        evidence.append(Evidence(above.words, str(above.above.arm.place) or "form", "ratio", round(above.ratio, 3)))
+        each += f"; {above.above.x:g} threads > {above.quota:g} cores: {above.ratio:.3g} x slower"
     quota = observed.number("cpu_quota", "cpu_limit", "resources.limits.cpu")
     return cause.finding(
         statement=f"The CPU limit stops the engine's processes in {share} of its periods ({count:.0f} of "
         f"{whole:.0f}): steps "
-        "wait for the next period, whatever the accelerator does.",
+        "wait for the next period, whatever the accelerator does." + (f" {above.words}." if above is not None else ""),
         evidence=[*evidence, Evidence(text=f"{share} of the periods", source=str(stopped.place), name="share")],
         explains_ms=None,
         relation=f"{count:.0f}/{whole:.0f} = {share} > {THROTTLED:.0%}{each}",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.arm_evidence.cpus_given import cpus_given
+from tailrace.diagnose.arm_evidence.threads_given import threads_given
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.clock_fall import clock_fall
 from tailrace.diagnose.evidence import EvidenceSet
@@ -61,7 +62,14 @@ class CpuStarved(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return surest([throttled(self, observed), cpus_given(self, observed), interpreter_full(self, observed)])
+        return surest(
+            [
+                throttled(self, observed),
+                cpus_given(self, observed),
+                threads_given(self, observed),
+                interpreter_full(self, observed),
+            ]
+        )
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """The engine's machine must have been looked at."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.arm_evidence.lock_on_arms import lock_on_arms
+from tailrace.diagnose.arm_evidence.one_by_one import one_by_one
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import InFlight, account
@@ -57,7 +58,7 @@ class LockContention(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From a table along the concurrency."""
-        return lock_on_arms(self, observed)
+        return lock_on_arms(self, observed) or one_by_one(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """A stage linear in its own occupancy, that carries the tail."""

@@ -7,10 +7,12 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arm_evidence.probe_stated import probe_stated
 from tailrace.diagnose.cause import Cause, surest
-from tailrace.diagnose.configured.probes import liveness_probes
+from tailrace.diagnose.configured.probes import Probe, liveness_probes
 from tailrace.diagnose.log_evidence.probe_events import probe_in_events
 from tailrace.diagnose.observed import Observed, Series
+from tailrace.diagnose.observed.vocabulary import in_unit
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["ProbeKill"]
@@ -30,6 +32,8 @@ class _Restarts(NamedTuple):
     """Places in the series of the first reading after each."""
     total: int
     words: str
+    kind: str = "liveness"
+    """The probe that does it."""
 
 
 class ProbeKill(Cause):
@@ -47,7 +51,7 @@ class ProbeKill(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From series, else from the events of Kubernetes."""
-        return surest([self._in_series(observed), probe_in_events(self, observed)])
+        return surest([self._in_series(observed), probe_in_events(self, observed), probe_stated(self, observed)])
 
     def _in_series(self, observed: Observed) -> Finding | None:
         """Restarts that coincide with load and a slow probe, and with no error."""
@@ -60,7 +64,7 @@ class ProbeKill(Cause):
         errors = _errors(observed)
         if errors is not None and errors[0] > 0:
             return None
-        timeout = _timeout_s(observed)
+        timeout = _timeout_s(observed, found.kind)
         rtt = _slow_probe(observed, found)
         if rtt is not None and timeout is not None and rtt[0] / 1e3 < timeout[0]:
             return None  # the probe was answered in time: it did not do it
@@ -84,6 +88,7 @@ class ProbeKill(Cause):
         missing: list[str],
     ) -> Finding:
         at, usual, share, name = load
+        detection = _detection(observed, found.kind)
         hits = round(share * len(found.rows))
         path = observed.text("probe_path", "liveness_path", "livenessProbe.path", "k8s.liveness.path") or "/health"
         evidence = [
@@ -123,6 +128,8 @@ class ProbeKill(Cause):
             )
         if rtt is not None and timeout is not None:
             parts.append(f"{rtt[0] / 1e3:.3g} s > {timeout[0]:g} s")
+        if detection is not None:
+            parts.append(detection.text)
         if errors is not None:
             evidence.append(
                 Evidence(text="0 errors of the engine were counted", source=errors[1], name="engine_errors", value=0.0)
@@ -131,12 +138,12 @@ class ProbeKill(Cause):
         progress = _progress(observed, found)
         if progress is not None:
             evidence.append(progress)
-        detection = _detection(observed)
         evidence += [detection] if detection else []
         probe = f"; {path} then takes {rtt[0] / 1e3:.3g} s" if rtt is not None else ""
+        gone = "takes busy engines out" if found.kind == "readiness" else "kills engines that are busy"
         limit = f", and the probe gives up after {timeout[0]:g} s" if timeout is not None else ""
         return self.finding(
-            statement=f"A probe of {path} kills engines that are busy: {hits} of {len(found.rows)} {found.words} "
+            statement=f"A {found.kind} probe of {path} {gone}: {hits} of {len(found.rows)} {found.words} "
             "fall where "
             f"{name} is {at:.0f} (otherwise {usual:.0f}){probe}{limit}.",
             evidence=evidence,
@@ -172,7 +179,7 @@ def _restarts(observed: Observed) -> _Restarts | None:
     for series in observed.of_series("ready_endpoints"):
         falls = np.flatnonzero(np.diff(series.values) < 0) + 1
         if falls.size:
-            return _Restarts(series, [int(row) for row in falls], int(falls.size), "losses of an endpoint")
+            return _Restarts(series, [int(row) for row in falls], int(falls.size), "losses of an endpoint", "readiness")
     return None
 
 
@@ -189,7 +196,9 @@ def _load(observed: Observed, found: _Restarts) -> tuple[float, float, float, st
             for row in found.rows:
                 peak = row if values[row] >= values[max(row - 1, 0)] else row - 1
                 around[peak] = True
-            rest = values[~around & np.isfinite(values)]
+            # Endpoints that are gone do not take the queue with them: what is usual shows while all are there.
+            full = found.series.values >= np.nanmax(found.series.values) if found.kind == "readiness" else ~around
+            rest = values[~around & full & np.isfinite(values)]
             if not rest.size or not np.isfinite(near).any():
                 continue
             usual = float(np.median(rest))
@@ -214,15 +223,15 @@ def _along(series: Series, other: Series) -> Floats | None:
 
 def _errors(observed: Observed) -> tuple[float, str] | None:
     """(errors counted, where) from a series, else from events of crashes."""
-    for series in observed.of_series("engine_errors_total"):
+    for series in (*observed.of_series("engine_errors_total"), *observed.of_series("failed")):
         rises = np.diff(series.values)
         return float(np.nansum(np.maximum(rises, 0))), str(series.line_of(len(series) - 1))
     crashes = [event for event in observed.events if event.kind in ("error", "crash", "oom")]
     return (float(len(crashes)), str(crashes[0].place)) if crashes else None
 
 
-def _timeout_s(observed: Observed) -> tuple[float, str] | None:
-    for probe in liveness_probes(observed):
+def _timeout_s(observed: Observed, kind: str) -> tuple[float, str] | None:
+    for probe in _of_kind(observed, kind):
         return probe.timeout_ms / 1e3, probe.place
     for name in ("probe_timeout_s", "probe_deadline_s", "liveness_timeout_s", "livenessProbe.timeoutSeconds"):
         found = observed.setting(name)
@@ -239,8 +248,10 @@ def _slow_probe(observed: Observed, found: _Restarts) -> tuple[float, str] | Non
     """Median of the probe's round trip at the restarts (ms)."""
     for series in observed.of_series("health_rtt"):
         values = _along(series, found.series)
-        if values is None:
+        scale = in_unit(1.0, series.unit or "ms", "ms")
+        if values is None or scale is None:
             continue
+        values = values * scale
         near = [float(np.nanmax(values[max(row - 1, 0) : row + 1])) for row in found.rows]
         return float(np.median(near)), str(series.line_of(min(found.rows[0], len(series) - 1)))
     return None
@@ -264,16 +275,22 @@ def _progress(observed: Observed, found: _Restarts) -> Evidence | None:
     return None
 
 
-def _detection(observed: Observed) -> Evidence | None:
+def _of_kind(observed: Observed, kind: str) -> list[Probe]:
+    """The probes of that kind; where a manifest has none, a liveness probe that ends the container may do it."""
+    return liveness_probes(observed, kind=kind) or liveness_probes(observed)
+
+
+def _detection(observed: Observed, kind: str) -> Evidence | None:
     source = "setting"
     period = observed.number("probe_period_s", "period_s", "livenessProbe.periodSeconds")
     misses = observed.number("probe_misses", "failure_threshold", "livenessProbe.failureThreshold")
-    for probe in liveness_probes(observed):
+    for probe in _of_kind(observed, kind):
         period, misses, source = probe.period_ms / 1e3, probe.misses, probe.place
     if period is None or misses is None:
         return None
     return Evidence(
-        text=f"{misses:g} misses x {period:g} s = {misses * period:g} s until it is killed",
+        text=f"{misses:g} misses x {period:g} s = {misses * period:g} s until it is "
+        + ("taken out of the endpoints" if kind == "readiness" else "killed"),
         source=source,
         name="detection",
         value=misses * period,

@@ -6,12 +6,14 @@ from typing import ClassVar
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.buffer_stated import buffer_stated
 from tailrace.diagnose.arm_evidence.whole_at_once import whole_at_once
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.configured.buffering import buffering_on_paths
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.buffering import buffering_in_timelines
+from tailrace.diagnose.series_evidence.held_in_requests import held_in_requests
 from tailrace.diagnose.series_evidence.proxy_bursts import proxy_bursts
 from tailrace.model.finding import Action, Finding
 
@@ -42,4 +44,12 @@ class ProxyBuffering(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From chunks, from two paths in a table, and from the configuration of the hop."""
-        return surest([proxy_bursts(self, observed), buffering_on_paths(self, observed), whole_at_once(self, observed)])
+        return surest(
+            [
+                proxy_bursts(self, observed),
+                buffering_on_paths(self, observed),
+                whole_at_once(self, observed),
+                held_in_requests(self, observed),
+                buffer_stated(self, observed),
+            ]
+        )

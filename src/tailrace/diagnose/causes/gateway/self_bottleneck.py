@@ -7,7 +7,9 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.overhead_on_arms import overhead_on_arms
+from tailrace.diagnose.arm_evidence.overhead_stated import overhead_stated
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.proxy_stages import overhead_in_access
 from tailrace.diagnose.observed import Observed
@@ -95,8 +97,10 @@ class SelfBottleneck(Cause):
         return "" if known.any() else "records of the gateway (its event-loop lag and overhead)"
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From the access log of a gateway that tells its own time."""
-        return overhead_in_access(self, observed)
+        """From a gateway that tells its own time: in its access log, in response headers, in tables and forms."""
+        return surest(
+            [overhead_in_access(self, observed), overhead_stated(self, observed), overhead_on_arms(self, observed)]
+        )
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """Lag or overhead above 10 % of what the tail lost, and more of it than those have that lost nothing."""

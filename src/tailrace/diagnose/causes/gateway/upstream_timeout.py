@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from tailrace.diagnose.arm_evidence.timer_on_arms import timer_on_arms
 from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.configured.cut_mid_answer import cut_mid_answer
 from tailrace.diagnose.configured.idle_timeouts import upstream_timeout_in_requests
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.timeouts import timeout_in_access
@@ -38,6 +39,7 @@ class UpstreamTimeout(Cause):
             [
                 timeout_in_access(self, observed),
                 upstream_timeout_in_requests(self, observed),
+                cut_mid_answer(self, observed),
                 timer_on_arms(self, observed, kinds=("read", "total")),
             ]
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from tailrace.analyze.attribution.mix_split import NAMED_SHARE, MixSplit
 from tailrace.diagnose.arm_evidence.mix_on_arms import mix_on_arms
-from tailrace.diagnose.cause import Cause, surest
+from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.heavier_mix import heavier_mix
@@ -32,8 +32,8 @@ class MixShift(Cause):
     only_with_before: ClassVar[bool] = True
 
     def observe(self, observed: Observed) -> Finding | None:
-        """From a table with a row a class, or one with a row a request of both windows."""
-        return surest([mix_on_arms(self, observed), mix_in_requests(self, observed)])
+        """From a table with a row a class, and from two arms with a row a request."""
+        return mix_on_arms(self, observed) or mix_in_requests(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """For TTFT and E2E: mix above within, above a tenth of the p99, and its interval above 0."""

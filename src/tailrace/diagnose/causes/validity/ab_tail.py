@@ -315,6 +315,10 @@ class AbTailImproved(_AbTail):
                         unit="%",
                     )
                 )
+            if sides.failures is not None:
+                old, new = (100.0 * share for share in sides.failures)
+                text = f"errors {old:.3g} % -> {new:.3g} %: not more requests fail"
+                evidence.append(Evidence(text, str(best.arm.place) or "facts", "failed_share", sides.failures[1]))
             relation = f"{name} {best.stat} {best.tail:+.1f} %"
             evidence.insert(0, best.evidence(relation))
             return self.finding(

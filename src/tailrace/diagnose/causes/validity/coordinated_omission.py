@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Final
 
 import numpy as np
@@ -48,6 +49,7 @@ class CoordinatedOmission(Cause):
         found += [self._delay(arm) for arm in observed.arms]
         found += [self._two(arm) for arm in observed.arms]
         found += [self._limit(arm, observed) for arm in observed.arms]
+        found.append(self._two_rows(observed.arms))
         return surest(found)
 
     def _rows(self, rows: Rows, observed: Observed) -> Finding | None:
@@ -135,6 +137,25 @@ class CoordinatedOmission(Cause):
             return self._said(arm, theirs.value, ours.value, [seen(arm, theirs), seen(arm, ours)], stat or "one")
         return None
 
+    def _two_rows(self, arms: list[Arm]) -> Finding | None:
+        """One row from the send, one from the intended start, of the same latency."""
+        for ours in arms:
+            for theirs in arms:
+                if not (_FROM_SCHEDULE.search(ours.label) and _FROM_SEND.search(theirs.label)):
+                    continue
+                if ours.place.source != theirs.place.source or _FROM_SCHEDULE.search(theirs.label):
+                    continue
+                for name, stat in ((name, stat) for name in ("e2e", "ttft") for stat in ("mean", "p50", "p99", "")):
+                    long, short = ours.quoted(name, stat), theirs.quoted(name, stat)
+                    if long is None or short is None or long.relative or short.relative or short.value <= 0:
+                        continue
+                    if long.unit == short.unit == "ms" and long.value >= OFF * short.value + LEAST_MS:
+                        both = [seen(theirs, short), seen(ours, long)]
+                        tails = [(arm, arm.quoted(name, "p99")) for arm in (theirs, ours) if stat != "p99"]
+                        both += [seen(arm, tail) for arm, tail in tails if tail is not None]
+                        return self._said(theirs, short.value, long.value, both, stat or "one")
+        return None
+
     def _said(self, arm: Arm, theirs: float, ours: float, evidence: list[Evidence], stat: str) -> Finding:
         total = Evidence(
             text=f"from the intended start {stat} {shown(ours, 'ms')}", source=str(arm.place) or "facts",
@@ -188,6 +209,8 @@ class CoordinatedOmission(Cause):
         )
 
 
+_FROM_SCHEDULE: Final = re.compile(r"intended|schedul\w*|planned|corrected", re.IGNORECASE)
+_FROM_SEND: Final = re.compile(r"\b(?:send|sent|sending|actual start|issue[ds]?)\b", re.IGNORECASE)
 _OURS: Final = frozenset(
     {"true", "intended", "schedule", "scheduled", "corrected", "uncorrected-free", "real", "actual"}
 )

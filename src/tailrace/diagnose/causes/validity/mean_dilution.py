@@ -6,9 +6,11 @@ from itertools import pairwise
 from typing import ClassVar, Final
 
 from tailrace.diagnose.arms.as_written import called, seen, shown
+from tailrace.diagnose.arms.asked import worded
+from tailrace.diagnose.arms.moments import in_order
 from tailrace.diagnose.arms.pairs import before_and_after
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.observed import Histogram, Observed
+from tailrace.diagnose.observed import Arm, Histogram, Observed, Role
 from tailrace.model.finding import Action, Evidence, Finding
 
 __all__ = ["MeanDilution"]
@@ -89,11 +91,11 @@ class MeanDilution(Cause):
         )  # fmt: skip
 
     def _arms(self, observed: Observed) -> Finding | None:
-        for before, after in before_and_after(observed.arms):
+        for before, after in [*before_and_after(observed.arms), *_first_and_last(observed)]:
             for name in _LATENCIES:
                 old, new = before.quoted(name, "mean"), after.quoted(name, "mean")
                 mid = (before.quoted(name, "p50", "p90"), after.quoted(name, "p50", "p90"))
-                n = (before.get("n"), after.get("n"))
+                n = (_completed(before), _completed(after))
                 if not (old and new and mid[0] and mid[1] and n[0] and n[1]) or old.relative or new.relative:
                     continue
                 if mid[0].stat != mid[1].stat or new.value > FELL * old.value or n[1] < MORE * n[0]:
@@ -131,6 +133,21 @@ class MeanDilution(Cause):
                     disproof_checked=[item.text for item in more],
                 )
         return None
+
+
+def _completed(arm: Arm) -> float | None:
+    told = arm.get("n")
+    counted = worded(arm, r"^completed\b|completions") if told is None else None
+    return told if counted is None else counted.value
+
+
+def _first_and_last(observed: Observed) -> list[tuple[Arm, Arm]]:
+    """The first and the last row of each table of windows that tells no before from after."""
+    tables: dict[str, list[Arm]] = {}
+    for arm in in_order(observed):
+        if arm.role is Role.NONE and _completed(arm) is not None:
+            tables.setdefault(arm.place.source, []).append(arm)
+    return [(rows[0], rows[-1]) for rows in tables.values() if len(rows) > 2]
 
 
 def _edge(value: float | None, histogram: Histogram) -> str:

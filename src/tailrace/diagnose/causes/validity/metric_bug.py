@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from tailrace.diagnose.arm_evidence.clocks_disagree import clocks_disagree
 from tailrace.diagnose.arm_evidence.impossible_numbers import impossible_numbers
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
@@ -15,7 +16,7 @@ from tailrace.model.finding import Action, Finding
 
 __all__ = ["MetricBug"]
 
-RULES: Final = (wrong_speech_stamps, impossible_numbers)
+RULES: Final = (wrong_speech_stamps, impossible_numbers, clocks_disagree)
 """Each looks for one kind of impossible number: (cause, observed) -> finding or `None`."""
 
 

@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from tailrace.diagnose.arm_evidence.gap_stated import gap_stated
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.trace_cover import Cover, covers, engines_alone, stated_covers
@@ -40,7 +41,7 @@ class TraceGap(Cause):
                     "the client's (or the gateway's) span of the same traces: the engine's alone do not say what they "
                     "leave out"
                 )
-            return None
+            return gap_stated(self, observed)
         total = sum(cover.total_ms for cover in found)
         share = sum(cover.covered_ms for cover in found) / total
         return self._found(found, share) if share < COVERED else None
@@ -74,6 +75,17 @@ class TraceGap(Cause):
                 name="coverage",
                 value=round(share, 4),
             ),
+        ]
+        evidence += [
+            Evidence(
+                text=f"{hop.name} begins after {hop.begins_ms / 1e3:.3g} s and lasts {hop.lasts_ms / 1e3:.3g} s: "
+                f"{hop.lasts_ms / worst.total_ms:.1%} of the client's time",
+                source=worst.place,
+                name="hop",
+                value=round(hop.lasts_ms, 3),
+                unit="ms",
+            )
+            for hop in worst.hops
         ]
         missing, rivals, checked = [], [], []
         if not placed:

@@ -144,7 +144,15 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
     ),
     ("upstream", ("llm_api_duration_ms", "upstream_ms", "llm_service_duration", "upstream_latency_ms"), _millis(1.0)),
     ("upstream_header", ("upstream_service_time", "upstream_service_time_ms", "latencies_proxy"), _millis(1.0)),
-    ("upstream_header", ("upstream_header_time",), _millis(1e3)),
+    (
+        "upstream_header",
+        (
+            *("upstream_ttfb_ms", "ttfb_ms", "first_byte_ms", "upstream_first_byte_ms", "time_to_first_byte_ms"),
+            "upstream_header_time_ms",
+        ),
+        _millis(1.0),
+    ),
+    ("upstream_header", ("upstream_header_time", "upstream_ttfb", "ttfb", "time_to_first_byte"), _millis(1e3)),
     ("upstream_connect", ("upstream_connect_time",), _millis(1e3)),
     (
         "status",
@@ -160,6 +168,14 @@ _FIELDS: Final[tuple[tuple[str, tuple[str, ...], Callable[[object], float]], ...
         (
             *("bytes_sent", "body_bytes_sent", "size", "DownstreamContentSize", "response_size", "bytes_out"),
             *("response_bytes", "sentBytes"),
+        ),
+        _number,
+    ),
+    (
+        "upstream_bytes",
+        (
+            *("upstream_bytes", "upstream_bytes_received", "upstream_wire_bytes_received", "bytes_from_upstream"),
+            "upstream_body_bytes",
         ),
         _number,
     ),
