@@ -23,7 +23,7 @@ LEAST_MS: Final = 0.5
 
 def batcher_wait_observed(cause: Cause, observed: Observed) -> Finding | None:
     """The queue time beside the window."""
-    seen = server_figures(observed)
+    seen = server_figures(observed, busiest=True)
     if seen.delay is None or seen.queue is None or seen.delay.value < LEAST_MS:
         return None
     if abs(seen.queue.value / seen.delay.value - 1.0) > CLUSTERS:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.clock_beside import clock_beside
+from tailrace.diagnose.arm_evidence.clock_stated import limit_told
 from tailrace.diagnose.arms.asked import GAUGE_FIRST, figure, number_stated, worded
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.clock_fall import AT_CAP, STATED_FALL
 from tailrace.diagnose.commands import CLOCK_OVER_TIME
 from tailrace.diagnose.observed import Arm, Observed, Quoted
-from tailrace.model.finding import Finding, Level
+from tailrace.model.finding import Evidence, Finding, Level
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -32,6 +34,8 @@ class ClockTable(NamedTuple):
     prefill: tuple[Quoted, Quoted] | None
     """At the highest and at the lowest clock."""
     decode: tuple[Quoted, Quoted] | None
+    pace: tuple[Quoted, Quoted] | None
+    """Time per token: it grows as the clock falls."""
     power: tuple[Quoted, Quoted] | None
     heat: tuple[Quoted, Quoted] | None
 
@@ -74,7 +78,10 @@ def clock_table(observed: Observed) -> ClockTable | None:
 
     prefill = both("prompt_tok_s", "tflops", "req_s")
     decode = both("decode_tok_s", "output_tok_s")
-    return ClockTable(rows, prefill, decode, both("power"), both("temperature")) if prefill or decode else None
+    pace = both("tpot", "itl", "ttft", "e2e", "prefill")
+    if not (prefill or decode or pace):
+        return None
+    return ClockTable(rows, prefill, decode, pace, both("power"), both("temperature"))
 
 
 def thermal_on_arms(cause: Cause, observed: Observed) -> Finding | None:
@@ -82,9 +89,12 @@ def thermal_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     table = clock_table(observed)
     if table is None:
         return clock_beside(cause, observed, heat=True)
-    if _at_limit(observed, table) is True:
+    told = _reason(table, heat=True)
+    if (_at_limit(observed, table) is True and told is not True) or told is False:
         return None
     speed = table.exponent(table.prefill if table.prefill is not None else table.decode)
+    if speed is None and (slowed := table.exponent(table.pace)) is not None:
+        speed = -slowed
     if speed is None or speed < FOLLOWS:
         return None
     return _found(cause, table, heat=True)
@@ -95,14 +105,15 @@ def power_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     table = clock_table(observed)
     if table is None:
         return clock_beside(cause, observed, heat=False)
-    if _at_limit(observed, table) is not True:
+    if _at_limit(observed, table) is not True or _reason(table, heat=True) is True:
         return None
     return _found(cause, table, heat=False)
 
 
 def _at_limit(observed: Observed, table: ClockTable) -> bool | None:
     """Whether power is at its limit at the low clock; `None` where the limit or the power is not known."""
-    limit = next((value for arm, _ in table.rows if (value := figure(arm, "power_limit")) is not None), None)
+    # The limit of the slow row: where the limit itself was changed, that of the fast one says nothing.
+    limit = next((value for arm, _ in reversed(table.rows) if (value := figure(arm, "power_limit")) is not None), None)
     stated = number_stated(observed, r"power (?:limit|cap)|\btdp\b")
     most = limit.value if limit is not None else None if stated is None else stated.number
     if table.power is None or most is None or most <= 0:
@@ -113,7 +124,7 @@ def _at_limit(observed: Observed, table: ClockTable) -> bool | None:
 def _found(cause: Cause, table: ClockTable, *, heat: bool) -> Finding:
     first, last = table.rows[0], table.rows[-1]
     evidence = [evidence_of(arm, value) for arm, value in table.rows]
-    for pair in (table.prefill, table.decode, table.power, table.heat):
+    for pair in (table.prefill, table.decode, table.pace, table.power, table.heat):
         if pair is not None:
             evidence += [evidence_of(first[0], pair[0]), evidence_of(last[0], pair[1])]
     words, checked = _speeds(table)
@@ -129,7 +140,16 @@ def _found(cause: Cause, table: ClockTable, *, heat: bool) -> Finding:
     reasons = next(
         (value for arm, _ in table.rows if (value := worded(arm, r"thermal|throttl|reason")) is not None), None
     )
-    if reasons is not None or (heat and hot and table.heat is not None and table.heat[1].value >= table.heat[0].value):
+    told = _reason(table, heat=heat)
+    if told is True:
+        evidence.append(Evidence(f"{last[0].name}: {_reasons(last[0])}", str(last[0].place) or "form", "reason"))
+        rivals = []
+    if (
+        reasons is not None
+        or told is True
+        or _reason(table, heat=not heat) is False
+        or (heat and hot and table.heat is not None and table.heat[1].value >= table.heat[0].value)
+    ):
         missing = []
     return cause.finding(
         statement=f"The clock falls {number(table.high)} -> {number(table.low, 'MHz')} (-{table.fall:.0%}){words}: "
@@ -186,7 +206,26 @@ def _speeds(table: ClockTable) -> tuple[str, list[str]]:
         else:
             words += f", and decode goes {number(one.value)} -> {number(two.value, two.unit)}"
         checked.append(f"decode ~ clock^{decode:.2f}")
+    slowed = table.exponent(table.pace)
+    if table.pace is not None and slowed is not None and not words:
+        one, two = table.pace
+        words += f", and {quantity(one)} goes {number(one.value, 'ms')} -> {number(two.value, 'ms')}"
+        checked.append(f"{quantity(one)} ~ clock^{slowed:.2f}")
     return words, checked
+
+
+def _reasons(arm: Arm) -> str:
+    """What a row says in words of thermal or power limits: `throttle reason SW thermal slowdown`."""
+    return "; ".join(
+        f"{name.replace('_', ' ')} {value}"
+        for name, value in arm.keys.items()
+        if isinstance(value, str) and re.search(r"therm|throttl|reason|event|limit|slowdown|cap\b", name, re.IGNORECASE)
+    )
+
+
+def _reason(table: ClockTable, *, heat: bool) -> bool | None:
+    """Whether the slow row says that this limit holds its clock; `None` where it says nothing of it."""
+    return limit_told(_reasons(table.rows[-1][0]), heat=heat)
 
 
 def _not_power(table: ClockTable) -> str:

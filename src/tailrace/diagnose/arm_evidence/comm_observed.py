@@ -122,6 +122,29 @@ def _share_of_step(observed: Observed) -> tuple[float, str, list[Evidence]] | No
                         )
                     ],
                 )
+    timed = [
+        (spent / whole, arm, value, total)
+        for arm, value in shares
+        if (spent := in_unit(value.value, value.unit, "ms") if value.unit else None) is not None
+        and (total := worded(arm, r"^(?:whole |decode |total )?(?:step|iteration|layer)\b|^total")) is not None
+        and total is not value
+        and (whole := in_unit(total.value, total.unit, "ms") if total.unit else None)
+    ]
+    if timed and (most := max(timed, key=lambda item: item[0]))[0] > SHARE:
+        share, arm, value, total = most
+        return (
+            share,
+            f"Communication takes {share:.0%} of a step",
+            [
+                *(evidence_of(one, item) for _, one, first, second in timed for item in (first, second)),
+                Evidence(
+                    f"{arm.name}: {number(value.value)} / {number(total.value)} = {share:.0%}",
+                    str(value.place) or "form",
+                    "comm_share",
+                    round(share, 4),
+                ),
+            ],
+        )
     for item in told(observed):
         name = item.name.replace("_", " ")
         if item.number is None or not _COMM.search(name):

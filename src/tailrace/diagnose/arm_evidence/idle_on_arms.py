@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import figure
+from tailrace.diagnose.arms.asked import condition, figure, number_stated, said
 from tailrace.diagnose.arms.pairs import sweep
-from tailrace.diagnose.arms.shown import evidence_of, number, quantity
+from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Evidence, Finding
 
@@ -19,6 +20,14 @@ __all__ = ["idle_on_arms"]
 
 SLOWER: Final = 1.5
 LEAST_MS: Final = 20.0
+_RESTED: Final = re.compile(
+    r"\bidle\b|pause|(?:after|since) (?:a )?(?:rest|quiet|sleep|break|gap)|first after|cold gpu|\bwait(?:ed)? \d",
+    re.IGNORECASE,
+)
+_BUSY: Final = re.compile(
+    r"back[ _-]?to[ _-]?back|\bback\b|busy|warm|consecutive|immediately|no (?:pause|idle)|continuous|steady",
+    re.IGNORECASE,
+)
 AXIS: Final = (
     r"\bidle\b|pause before|gap before|(?:time )?since (?:the )?last request|sleep (?:before|between)|wait between"
 )
@@ -27,6 +36,9 @@ AXIS: Final = (
 def idle_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """TTFT never falls with the pause, and ends half as high again as it began."""
     stats = ("p50", "mean", "", "p99")
+    paired = _two_arms(cause, observed)
+    if paired is not None:
+        return paired
     points = sweep(observed, AXIS, lambda arm: figure(arm, "ttft", stats=stats) is not None)
     times = [found for point in points if (found := figure(point.arm, "ttft", stats=stats)) is not None]
     if len(points) < 2 or len(times) < len(points) or len({item.key for item in times}) > 1:
@@ -58,4 +70,43 @@ def idle_on_arms(cause: Cause, observed: Observed) -> Finding | None:
         verify=again(points[0].arm),
         missing=missing,
         disproof_checked=["concurrency 1 in all of them" if alone else "the load is not stated"],
+    )
+
+
+def _two_arms(cause: Cause, observed: Observed) -> Finding | None:
+    """`after idle` beside `back to back`: two arms by their names."""
+    stats = ("p50", "mean", "", "p99")
+    arms = [(arm, found) for arm in observed.arms if (found := figure(arm, "ttft", "e2e", stats=stats)) is not None]
+    rested = [item for item in arms if _RESTED.search(said(item[0])) and not _BUSY.search(said(item[0]))]
+    busy = [item for item in arms if _BUSY.search(said(item[0])) and not _RESTED.search(said(item[0]))]
+    if len(rested) != 1 or len(busy) != 1 or rested[0][1].key != busy[0][1].key or len(arms) > 2:
+        return None
+    (slow, late), (fast, soon) = rested[0], busy[0]
+    if late.value < SLOWER * soon.value or late.value - soon.value < LEAST_MS:
+        return None
+    held = number_stated(observed, r"^(?:max )?concurrency$|in flight")
+    alone = held is not None and held.number is not None and held.number <= 1
+    pause = number_stated(observed, r"idle|pause")
+    pauses = condition(slow, r"idle|pause")
+    clocks = [item for item in observed.settings if re.search(r"clock", item.name) and item.number is not None][:2]
+    missing = [] if alone else ["that nothing else was in flight (concurrency 1) in both"]
+    missing.append("a third pause between the two: it grows with the pause")
+    words = f" ({pause.number:g} s)" if pause is not None and pause.number else f" ({pauses:g} s)" if pauses else ""
+    return cause.finding(
+        statement=f"{quantity(late)} is {number(late.value, 'ms')} {slow.name}{words} and {number(soon.value, 'ms')} "
+        f"{fast.name}: it follows the pause before the request, not the load.",
+        evidence=[
+            evidence_of(slow, late),
+            evidence_of(fast, soon),
+            *(evidence_of_setting(item) for item in (held, pause, *clocks) if item is not None),
+        ],
+        explains_ms=late.value - soon.value,
+        relation=f"{late.value:.4g} / {soon.value:.4g} ms = {late.value / soon.value:.3g}",
+        n=2,
+        advice="Keep the device awake: a small request every few seconds, locked clocks (`nvidia-smi -lgc`), "
+        "persistence mode; look whether a process sleeps (scale to zero, a paused container).",
+        price="A keep-warm request costs little; locked clocks cost idle power.",
+        verify=again(fast),
+        missing=missing,
+        disproof_checked=["concurrency 1" if alone else "the load is not stated"],
     )

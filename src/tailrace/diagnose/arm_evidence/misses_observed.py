@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
 from tailrace.diagnose.arm_evidence.misses_by_turn import turns_in_arms
 from tailrace.diagnose.arm_evidence.routing_words import of_routing
 from tailrace.diagnose.arms.again import again
@@ -22,6 +24,7 @@ __all__ = ["misses_observed"]
 
 SHORT: Final = 0.2
 """The hit rate lies so far below what repeats."""
+LEAST: Final = 3
 LOW: Final = 0.3
 """With repeats that nobody counted, a hit rate below this is low."""
 _FOUND: Final = re.compile(r"prefix_found|prefix_(?:cache_)?hits|prefix_hit_tokens|cached_tokens")
@@ -64,7 +67,8 @@ def misses_observed(cause: Cause, observed: Observed) -> Finding | None:
     wanted = offered[0] if offered is not None else best.share if best.share - worst.share >= SHORT else None
     if wanted is not None and worst.share > wanted - SHORT:
         return None
-    if wanted is None and (worst.share > LOW or not repeats):
+    sessions = _sessions(observed) if offered is None and not repeats else []
+    if wanted is None and (worst.share > LOW or not (repeats or sessions)):
         return None
     if (
         offered is None
@@ -79,7 +83,7 @@ def misses_observed(cause: Cause, observed: Observed) -> Finding | None:
     evidence = [*worst.evidence, *(best.evidence if best is not worst else [])]
     if offered is not None:
         evidence.append(evidence_of_setting(offered[1]))
-    evidence += [evidence_of_setting(item) for item in repeats]
+    evidence += [*(evidence_of_setting(item) for item in repeats), *sessions]
     if slower is not None and worst.arm is not None and best.arm is not None:
         evidence += [evidence_of(worst.arm, slower[0]), evidence_of(best.arm, slower[1])]
     cold = _cold(observed)
@@ -167,7 +171,7 @@ def _seen(observed: Observed) -> list[_Hits]:
         found = _of_arm(arm)
         if found is not None:
             out.append(found)
-    return out or _of_settings(observed)
+    return out or _of_settings(observed) or _of_batches(observed) or _of_requests(observed) or _of_gauge(observed)
 
 
 def _of_arm(arm: Arm) -> _Hits | None:
@@ -187,11 +191,98 @@ def _of_arm(arm: Arm) -> _Hits | None:
     return None if rate is None else _Hits(arm.name, rate.value, None, None, [evidence_of(arm, rate)], arm)
 
 
+def _of_batches(observed: Observed) -> list[_Hits]:
+    """SGLang's prefill lines: new and cached tokens of each batch, over all of them but the first prompt."""
+    for new in observed.of_series("new_tokens"):
+        cached = next(
+            (one for one in observed.of_series("cached_tokens", **new.labels) if one.place == new.place), None
+        )
+        if cached is None or len(cached) != len(new) or len(new) < LEAST:
+            continue
+        hits, computed = float(np.nansum(cached.values)), float(np.nansum(new.values))
+        if hits + computed <= 0:
+            continue
+        usual = float(np.median(cached.values[cached.values > 0])) if (cached.values > 0).any() else 0.0
+        return [
+            _Hits(
+                "", hits / (hits + computed), hits, hits + computed,
+                [
+                    Evidence(f"{len(new)} prefill lines: {number(computed)} tokens computed, {number(hits)} cached "
+                             f"(usually {number(usual)} in one)", str(new.place), "cached_tokens", hits, "tokens"),
+                    Evidence(f"{number(hits)} / {number(hits + computed)} = {hits / (hits + computed):.2%}", "computed",
+                             "hit_share", hits / (hits + computed)),
+                ],
+                None,
+            )
+        ]  # fmt: skip
+    return []
+
+
+def _of_requests(observed: Observed) -> list[_Hits]:
+    """Cached and prompt tokens of requests, where a session's prompts or the form say that they repeat."""
+    for rows in observed.table("requests"):
+        if not rows.has("cached_tokens") or not rows.has("prompt_tokens") or len(set(rows.texts("arm"))) > 1:
+            continue
+        cached, asked = rows.numbers("cached_tokens"), rows.numbers("prompt_tokens")
+        known = np.isfinite(cached) & np.isfinite(asked)
+        later = known.copy()
+        seen: set[str] = set()
+        for row, session in enumerate(rows.texts("session_id")):
+            later[row] &= session in seen or not rows.has("session_id")  # a session's first turn has nothing to find
+            seen.add(session)
+        if later.sum() < LEAST or float(asked[later].sum()) <= 0:
+            continue
+        hits, whole = float(cached[later].sum()), float(asked[later].sum())
+        words = f"{int(later.sum())} requests" + (
+            " that follow another of their session" if rows.has("session_id") else ""
+        )
+        return [
+            _Hits("", hits / whole, hits, whole,
+                  [Evidence(f"{words}: {number(hits)} of {number(whole)} prompt tokens were cached",
+                            str(rows.place), "cached_tokens", hits, "tokens")], None)
+        ]  # fmt: skip
+    return []
+
+
+def _of_gauge(observed: Observed) -> list[_Hits]:
+    """The rate that a log prints is of the lifetime: where it was never higher, the window's is as low."""
+    for series in observed.of_series("prefix_hit"):
+        values = series.values[np.isfinite(series.values)]
+        if values.size >= LEAST:
+            top = float(values.max())
+            words = f"prefix hit rate at most {number(top, 'share')} in {values.size} readings"
+            return [_Hits("", top, None, None, [Evidence(words, str(series.place), "prefix_hit", top, "share")], None)]
+    return []
+
+
+def _sessions(observed: Observed) -> list[Evidence]:
+    """Sessions whose prompts grow from turn to turn: each holds the one before."""
+    for rows in observed.table("requests"):
+        if not rows.has("session_id") or not rows.has("prompt_tokens"):
+            continue
+        tokens = rows.numbers("prompt_tokens")
+        grows = [
+            name
+            for name, members in rows.members("session_id").items()
+            if name and members.size >= LEAST and bool((np.diff(tokens[members]) >= 0).all())
+        ]
+        if grows:
+            words = f"{len(grows)} session{'s' if len(grows) > 1 else ''} of {LEAST} turns and more whose prompts grow"
+            return [Evidence(words, str(rows.place), "sessions", float(len(grows)))]
+    return []
+
+
 def _of_settings(observed: Observed) -> list[_Hits]:
     hits, asked = (
         number_stated(observed, r"hit tokens|^hits$|prefix hits|cached tokens"),
         number_stated(observed, r"query tokens|queries|total tokens|tokens asked"),
     )
+    turns = _listed(observed, r"cached|hit tokens|hits\b"), _listed(observed, r"prompt|input|query|queried")
+    if (hits is None or asked is None) and turns[0] is not None and turns[1] is not None:
+        found, whole = sum(turns[0][1][1:]), sum(turns[1][1][1:])  # the first prompt has nothing to find
+        if len(turns[0][1]) == len(turns[1][1]) and whole > 0:
+            shown = [evidence_of_setting(turns[0][0]), evidence_of_setting(turns[1][0])]
+            return [_Hits("", found / whole, found, whole, shown, None)]
     if hits is not None and asked is not None and hits.number is not None and asked.number:
         return [
             _Hits(
@@ -208,6 +299,16 @@ def _of_settings(observed: Observed) -> list[_Hits]:
         return []
     share = as_share(rate.number, rate.unit)
     return [_Hits("", share, None, None, [evidence_of_setting(rate)], None)]
+
+
+def _listed(observed: Observed, words: str) -> tuple[Setting, list[float]] | None:
+    """A list of numbers of that name, one a turn."""
+    for item in told(observed):
+        if isinstance(item.value, list) and len(item.value) >= LEAST and re.search(words, item.name.replace("_", " ")):
+            values = [float(one) for one in item.value if isinstance(one, (int, float)) and not isinstance(one, bool)]
+            if len(values) == len(item.value):
+                return item, values
+    return None
 
 
 def _offered(observed: Observed) -> tuple[float, Setting] | None:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
+from tailrace.diagnose.arms.asked import figure
 from tailrace.diagnose.arms.shown import number
-from tailrace.diagnose.observed import Arm, Observed, Quoted
+from tailrace.diagnose.observed import Arm, Observed, Quoted, Role
 from tailrace.model.finding import Evidence, Finding
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ class _Class(NamedTuple):
 
 def mix_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """Two classes or more, of which the shares add up to all of the traffic, before and after."""
-    rows = [row for arm in observed.arms if (row := _class(arm)) is not None]
+    rows = [row for arm in observed.arms if (row := _class(arm)) is not None] or _long_form(observed.arms)
     sums = [sum(row.shares[side] for row in rows) for side in (0, 1)]
     if len(rows) < 2 or not all(0.9 <= total <= 1.1 for total in sums):
         return None
@@ -88,3 +91,38 @@ def _sides(values: list[Quoted]) -> tuple[Quoted, Quoted] | None:
     before = next((v for v in values if _BEFORE.search(v.label.replace("_", " "))), None)
     after = next((v for v in values if _AFTER.search(v.label.replace("_", " "))), None)
     return (before, after) if before is not None and after is not None else None
+
+
+def _long_form(arms: list[Arm]) -> list[_Class]:
+    """A row a window and class, each with how many requests it had: the shares follow from the counts."""
+    sides = {role: [arm for arm in arms if arm.role is role] for role in (Role.BEFORE, Role.AFTER)}
+    totals = {role: sum(n.value for arm in some if (n := figure(arm, "n"))) for role, some in sides.items()}
+    if min(totals.values(), default=0.0) <= 0:
+        return []
+    out = []
+    for before in sides[Role.BEFORE]:
+        match = [after for after in sides[Role.AFTER] if _class_of(after) == _class_of(before)]
+        if len(match) != 1 or len(_class_of(before)) != 1:
+            return []
+        counts = [figure(arm, "n") for arm in (before, match[0])]
+        times = _shared_time(before, match[0])
+        if times is None or counts[0] is None or counts[1] is None:
+            return []
+        shares = (counts[0].value / totals[Role.BEFORE], counts[1].value / totals[Role.AFTER])
+        named = msgspec.structs.replace(before, name=_class_of(before)[0])
+        out.append(_Class(named, shares, (times[0].value, times[1].value), (counts[0], counts[1], *times)))
+    return out if len(out) == len(sides[Role.AFTER]) else []
+
+
+def _class_of(arm: Arm) -> tuple[str, ...]:
+    """Its conditions that are text, but for the one that says before or after."""
+    return tuple(str(value) for value in arm.keys.values() if isinstance(value, str) and str(value) != arm.label)
+
+
+def _shared_time(one: Arm, two: Arm) -> tuple[Quoted, Quoted] | None:
+    for name in ("ttft", "e2e", "prefill", "queue"):
+        for stat in ("mean", "p50", ""):
+            first, second = figure(one, name, stats=(stat,)), figure(two, name, stats=(stat,))
+            if first is not None and second is not None:
+                return first, second
+    return None

@@ -14,6 +14,7 @@ import msgspec
 from tailrace.diagnose.arm_evidence.at_once import all_at_once
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import ANY, CENTRAL, TAIL_FIRST, condition, figure, number_stated, per_request
+from tailrace.diagnose.arms.moments import middle
 from tailrace.diagnose.arms.pairs import sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.cause import surest
@@ -52,6 +53,7 @@ def saturation_on_arms(cause: Cause, observed: Observed) -> Finding | None:
         [
             *(_overload(cause, observed, arm, ruling) for arm in observed.arms),
             _overload(cause, observed, None, ruling),
+            *(_overload(cause, observed, arm, ruling) for arm in middle(observed)),
             *(_closed_loop(cause, observed, arm, ruling) for arm in observed.arms),
             *(all_at_once(cause, observed, arm) for arm in observed.arms),
             *(_queued(cause, observed, arm, ruling) for arm in observed.arms),

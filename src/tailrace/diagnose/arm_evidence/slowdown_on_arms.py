@@ -9,6 +9,7 @@ from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure
 from tailrace.diagnose.arms.pairs import changed, stated_same
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
+from tailrace.diagnose.arms.sides import sides
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Role
 from tailrace.model.finding import Action, Finding
 
@@ -30,7 +31,7 @@ def slowdown_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """Each arm from before with the one from after of the same class."""
     if changed(observed):
         return None  # whatever is known to have changed has a rule of its own
-    pairs = _pairs(observed.arms)
+    pairs = _pairs(sides(observed.arms))
     found = [(one, two, fast, slow) for one, two in pairs if (paced := _paced(one, two)) for fast, slow in [paced]]
     if not found or len(found) < len(pairs):
         return None

@@ -6,6 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
+from tailrace.diagnose.arm_evidence.steals_by_chunk import RATE, steals_by_chunk
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import TAIL_FIRST, as_share, figure, number_stated
 from tailrace.diagnose.arms.pairs import sweep
@@ -53,6 +54,7 @@ def steals_on_arms(cause: Cause, observed: Observed) -> Finding | None:
             _arithmetic(cause, observed),
             _budgets(cause, observed),
             _beside(cause, observed),
+            steals_by_chunk(cause, observed, _kv),
             *(_split(cause, arm) for arm in observed.arms),
         ]
     )
@@ -65,9 +67,13 @@ def _ms(item: Setting | None) -> float | None:
 def _arithmetic(cause: Cause, observed: Observed) -> Finding | None:
     """Gap = chunk / prefill rate, all four stated."""
     chunk = number_stated(observed, BUDGET)
-    rate = number_stated(observed, r"(?:prefill|prompt|input)(?: throughput)? tok s|prefill (?:rate|speed)")
+    rate = number_stated(observed, RATE)
     gap = number_stated(
-        observed, r"^(?:gap|stall|pause|chunk)(?: s| ms| max s| max ms)?$|(?:longest|max) (?:gap|stall)"
+        observed,
+        r"^(?:gap|stall|pause|chunk)(?: s| ms| max s| max ms)?$|"
+        r"(?:longest|max|worst|biggest) (?:gap|stall|itl|pause|freeze|silence|stop)|"
+        r"(?:gap|stall|pause|freeze|itl|stop) (?:max|p99)|freezes?\b|gaps? (?:of|in|between)|"
+        r"stalls? (?:of|in)|pauses? (?:of|in)",
     )
     seen = _ms(gap)
     if chunk is None or rate is None or gap is None or seen is None or not rate.number or not chunk.number:
@@ -116,7 +122,7 @@ def _arithmetic(cause: Cause, observed: Observed) -> Finding | None:
 
 def _shorter(observed: Observed) -> str:
     prompt = number_stated(observed, r"^(?:long )?prompt tokens|long prompt|longest prompt|^isl$|input tokens")
-    rate = number_stated(observed, r"(?:prefill|prompt|input)(?: throughput)? tok s|prefill (?:rate|speed)")
+    rate = number_stated(observed, RATE)
     return shorter_prompts(tokens=prompt.number if prompt else None, rate=rate.number if rate else None)
 
 
@@ -129,7 +135,7 @@ def _shorter_of(arm: Arm) -> str:
 
 def _kv(observed: Observed) -> tuple[list[str], list[str], list[str]]:
     """(rivals, checked, missing): a full cache makes gaps as well."""
-    used = number_stated(observed, r"kv usage|kv cache usage")
+    used = number_stated(observed, r"kv (?:cache )?(?:usage|util)|^kv(?: cache)?(?: pct| percent| max)?$|token usage")
     if used is not None and used.number is not None:
         share = as_share(used.number, used.unit)
         return (["SCHED_KV_PREEMPTION"] if share >= KV_FULL else []), [f"KV usage {share:.0%}"], []

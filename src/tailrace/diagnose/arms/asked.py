@@ -9,6 +9,7 @@ from typing import Final
 
 from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Setting
+from tailrace.diagnose.observed.vocabulary import QUANTITIES
 
 __all__ = [
     "ANY",
@@ -116,15 +117,16 @@ def condition(arm: Arm, words: str) -> float | None:
             return number
     quoted = worded(arm, words)
     if quoted is not None:
-        return quoted.value
-    for text in (arm.label, arm.name):
-        near = re.search(
-            rf"(?:{words})\W{{0,3}}(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\W{{0,2}}(?:{words})", text, re.IGNORECASE
-        )
-        numbers = [] if near is None else [group for group in near.groups() if group is not None]
-        if numbers:
-            return float(numbers[0])
-    return None
+        # `decode tok/s at batch 1`: the heading says the condition itself, and the cell what was measured under it.
+        own = _near(words, quoted.label) if quoted.quantity in QUANTITIES else None
+        return quoted.value if own is None else own
+    return next((own for text in (arm.label, arm.name) if (own := _near(words, text)) is not None), None)
+
+
+def _near(words: str, text: str) -> float | None:
+    near = re.search(rf"(?:{words})\W{{0,3}}(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\W{{0,2}}(?:{words})", text, re.IGNORECASE)
+    numbers = [] if near is None else [group for group in near.groups() if group is not None]
+    return float(numbers[0]) if numbers else None
 
 
 def _as_number(value: object) -> float | None:

@@ -13,7 +13,9 @@ __all__ = ["CAP", "kv_holds", "limits_fit", "most_stated"]
 CAP: Final = (
     r"\bmax[ _-]?num[ _-]?seqs\b|\bmax[ _-]?(?:running|concurrent)[ _-]?requests\b|\bmax[ _-]?batch(?:[ _-]?size)?\b|"
     r"\bbatch (?:limit|cap|size limit)\b|\bcap\b|\bnum[ _-]?slots\b|\bparallel slots\b|\bn[ _-]parallel\b|"
-    r"\bmax[ _-]seqs\b|"
+    r"\bmax[ _-]seqs\b|\bparallel\b(?! (?:requests|users|clients|streams))|\bslots\b|max[ _-]?active|"
+    r"max[ _-]?running\b|"
+    r"\bmax[ _-]?num[ _-]?sequences\b|"
     r"\bseqs\b"
 )
 """What engines call the most requests in one step."""

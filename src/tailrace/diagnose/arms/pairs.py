@@ -155,17 +155,33 @@ def sweep(observed: Observed, words: str, has: Callable[[Arm], bool]) -> list[Po
     if not any(x is not None for x, _ in places) and re.search(words, changed(observed), re.IGNORECASE):
         places = [(label_number(arm), arm) for arm in arms]
     groups: dict[tuple[str, ...], dict[float, Arm]] = {}
+    counters = _row_counters(arms)
     for x, arm in places:
         if x is not None:
-            groups.setdefault(_rest(arm, words), {}).setdefault(x, arm)
+            groups.setdefault(_rest(arm, words, counters), {}).setdefault(x, arm)
     best = max(groups.values(), key=len, default={})
     return [Point(x, best[x]) for x in sorted(best)] if len(best) > 1 else []
 
 
-def _rest(arm: Arm, words: str) -> tuple[str, ...]:
-    """What else an arm's conditions say: all but the one along which the sweep goes."""
+def _row_counters(arms: Sequence[Arm]) -> frozenset[str]:
+    """Conditions that only count the rows (`request 1`, `request 2` …): they set no two rows apart."""
+    if len(arms) < 3:
+        return frozenset()
+    names = [name for name in arms[0].keys if re.search(r"request|row|turn|run|index|\bid\b|no\b", name)]
+    return frozenset(
+        name
+        for name in names
+        if all(
+            isinstance(value := arm.keys.get(name), float) and value == place + float(arms[0].keys[name])
+            for place, arm in enumerate(arms)
+        )
+    )
+
+
+def _rest(arm: Arm, words: str, counters: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """What else an arm's conditions say: all but the one along which the sweep goes, and counters of rows."""
     return tuple(
         f"{name}={value}"
         for name, value in sorted(arm.keys.items())
-        if not re.search(words, name.replace("_", " "), re.IGNORECASE)
+        if name not in counters and not re.search(words, name.replace("_", " "), re.IGNORECASE)
     )

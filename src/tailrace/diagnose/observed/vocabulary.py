@@ -43,7 +43,18 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         ),
         Quantity("ttft_content", "ms", ("time to first content token",)),
         Quantity(
-            "tpot", "ms", ("time per output token", "time per token", "latency per token", "latency per output token")
+            "tpot",
+            "ms",
+            (
+                "time per output token",
+                "time per token",
+                "latency per token",
+                "latency per output token",
+                "ms per token",
+                "ms/token",
+                "ms/tok",
+                "ms per tok",
+            ),
         ),
         Quantity("itl", "ms", ("inter token latency", "next token", "next token latency", "token latency", "tbt")),
         Quantity("chunk_gap", "ms", ("gap", "inter chunk latency", "stall", "pause", "freeze")),
@@ -287,9 +298,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("encoder_cache_usage", "share", ("encoder cache usage",)),
         # -- hardware
         Quantity("sm_clock", "MHz", ("sclk", "clocks.sm", "sm clock", "gpu clock", "clock")),
-        Quantity("power", "W", ("power.draw", "power draw")),
-        Quantity("power_limit", "W", ("power.limit", "power cap")),
-        Quantity("temperature", "C", ("temp", "temperature.gpu")),
+        Quantity("power", "W", ("power.draw", "power draw", "power w", "gpu power", "gpu power w", "board power")),
+        Quantity("power_limit", "W", ("power.limit", "power cap", "power limit w", "power cap w")),
+        Quantity("temperature", "C", ("temp", "temperature.gpu", "temp c", "temperature c", "gpu temp", "gpu temp c")),
         Quantity("accept_length", "tokens", ("mean acceptance length", "accept len", "acceptance length")),
         # -- speech
         Quantity("lag", "ms", ("stop lag",)),

@@ -11,11 +11,13 @@ import msgspec
 
 from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Setting, Understood
 from tailrace.diagnose.readers.cells import read_cell
+from tailrace.diagnose.readers.fact_arms import arms_in_facts
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.heading import heading, snake
 from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
+from tailrace.diagnose.readers.units import unit_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
@@ -28,6 +30,7 @@ _UNITS: Final = {
     "ms": "ms", "s": "s", "us": "us", "ns": "ns", "pct": "%", "percent": "%", "tok_s": "tok/s", "rps": "1/s",
     "req_s": "1/s", "tokens": "tokens", "gib": "GiB", "mhz": "MHz", "w": "W", "min": "min", "h": "h",
 }  # fmt: skip
+_SAID: Final = frozenset({"ms", "s", "us", "%", "tok/s", "1/s", "tokens", "GiB", "MHz", "W", "min"})
 _OWN: Final = {
     "tok_s": "output_tok_s",
     "hit_pct": "prefix_hit",
@@ -61,12 +64,13 @@ def observed_facts(data: Any, source: str) -> Observed:
     others = {key: value for key, value in data.items() if key not in {"facts", "arms", "context"}}
     for key, value in [*(context.items() if isinstance(context, dict) else [("context", context)]), *others.items()]:
         for name, one in _flat(snake(str(key)) or str(key), value, 0):
-            out.settings.append(Setting(name=name, value=one, unit=_unit(name), place=place))
+            number, unit = _with_unit(name, one)
+            out.settings.append(Setting(name=name, value=number, unit=unit, place=place))
             read += 1
             if name in _SPEECH and isinstance(one, str):
                 out.notes.append(one)
     if not out.arms:
-        out.arms = _old_and_new(out.settings, place)
+        out.arms = _old_and_new(out.settings, place) or arms_in_facts(out.settings, place)
     out.understood = [Understood(source=source, format="facts", understood=read, total=read, what="facts")]
     return out
 
@@ -94,6 +98,17 @@ def _name_of(one: Any, place: int) -> str:
             if key in one:
                 return str(one.pop(key))
     return f"arm {place + 1}"
+
+
+def _with_unit(name: str, value: Any) -> tuple[Any, str]:
+    """A number that says its unit itself (`8,192 tokens`, `2.7 s`), where its name says none."""
+    unit = _unit(name)
+    if isinstance(value, str) and not unit:
+        cell = read_cell(value)
+        said = unit_of(cell.unit)
+        if cell.value is not None and cell.high is None and cell.change is None and not cell.note and said in _SAID:
+            return cell.value, said
+    return value, unit
 
 
 def _unit(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tailrace.diagnose.observed.vocabulary import QUANTITIES, TO_MS, phrase_in
+from tailrace.diagnose.observed.vocabulary import QUANTITIES, TO_MS, Quantity, phrase_in
 from tailrace.diagnose.readers.units import unit_of
 
 __all__ = ["Heading", "heading", "in_cell", "plain", "snake", "stat_of", "statistic"]
@@ -126,6 +126,7 @@ def heading(text: str) -> Heading:
         unit = _trailing_unit(words)
     found = phrase_in(words)
     quantity = "" if found is None else found[0].name
+    unit = unit or _unit_within(words, found)
     outside = words if found is None else [*words[: found[1]], *words[found[2] :]]
     left: list[str] = []
     change = False
@@ -159,6 +160,11 @@ def heading(text: str) -> Heading:
         qualifier=" ".join(left) if useful else "",
         change=change,
     )
+
+
+def _unit_within(words: list[str], found: tuple[Quantity, int, int] | None) -> str:
+    """`ms per token` is a quantity that says its unit itself."""
+    return "ms" if found is not None and found[0].name == "tpot" and words[found[1]].startswith("ms") else ""
 
 
 def in_cell(head: Heading, unit: str) -> Heading:

@@ -92,6 +92,10 @@ _NAMES: Final = {
     "pause": "gc_pause pause_time gc_time gc_duration collection_time",
     "images_in_preprocess": "images_in_preprocess preprocess_items images_pending preprocessing",
     "ttft": "ttft time_to_first_token",
+    "sm_clock": "sm_clock sm_clock_mhz clocks_sm clocks_sm_mhz gpu_clock gpu_clock_mhz sclk sclk_mhz sm_mhz",
+    "temperature": "temperature temp temp_c temperature_c gpu_temp gpu_temp_c temperature_gpu gpu_temperature",
+    "power": "power power_w power_draw power_draw_w gpu_power gpu_power_w",
+    "power_limit": "power_limit power_limit_w power_cap power_cap_w",
     "nr_throttled": "nr_throttled",
     "nr_periods": "nr_periods",
 }

@@ -193,7 +193,8 @@ def placed(values: dict[str, Quoted], item: Quoted) -> None:
         key, base = f"{key}@{extra}", key
         if item.relative is False and base in values and values[base].relative:
             # The level goes by the plain key, its change beside it.
-            values[f"{base}@{values[base].qualifier or 'change'}"] = values.pop(base)
+            change = values.pop(base)
+            values[f"{base}@{change.qualifier or 'change'}"] = change
             key = base
     values.setdefault(key, item)
 

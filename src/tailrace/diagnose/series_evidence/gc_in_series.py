@@ -23,6 +23,8 @@ QUARTER: Final = (1.15, 1.35)
 LEAST_RATIOS: Final = 6
 GOOD: Final = 0.8
 SLOPE_FIT: Final = 0.9
+FILLS: Final = 0.8
+"""Of the beat, by the stops themselves."""
 HOURS: Final = 3600.0
 
 ADVICE: Final = (
@@ -163,6 +165,8 @@ def _by_beat(cause: Cause, observed: Observed) -> Finding | None:
     beat = beat_of(gaps.at)
     if beat is None:
         return None
+    if float(np.median(gaps.length_ms)) >= FILLS * beat.period * 1e3 and gaps.axis == "time":
+        return None  # one stop follows on another: that is a step that long, and no timer between them
     missing, checked = [], []
     running = next((item for item in observed.of_series("running") if item.axis == "time" and len(item) > 3), None)
     if running is None or gaps.axis == "chunks":

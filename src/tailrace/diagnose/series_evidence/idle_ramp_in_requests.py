@@ -14,7 +14,7 @@ from tailrace.model.finding import Action, Evidence, Finding, Level
 __all__ = ["idle_before", "idle_ramp_in_requests"]
 
 Floats = NDArray[np.float64]
-LEAST: Final = 4
+LEAST: Final = 3
 SLOWER: Final = 1.5
 APART: Final = 0.9
 """Share of the pairs (after a pause, without one) in which the one after the pause is the slower."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.position_by_parser import position_by_parser
 from tailrace.diagnose.arm_evidence.position_on_arms import position_on_arms
 from tailrace.diagnose.arm_evidence.position_stated import position_stated
 from tailrace.diagnose.cause import Cause, surest
@@ -39,6 +40,7 @@ class GapAtPosition(Cause):
             [
                 gap_at_position_in_chunks(self, observed),
                 position_stated(self, observed),
+                position_by_parser(self, observed),
                 position_on_arms(self, observed),
             ]
         )

@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from tailrace.diagnose.arm_evidence.clock_on_arms import power_on_arms, thermal_on_arms
+from tailrace.diagnose.arm_evidence.clock_stated import clock_stated
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.clock_fall import ClockFall, clock_fall
 from tailrace.diagnose.commands import CLOCK_OVER_TIME
@@ -166,7 +167,9 @@ class PowerCap(_GpuClock):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From tables, forms and printed benchmarks."""
-        return surest([super().observe(observed), power_on_arms(self, observed)])
+        return surest(
+            [super().observe(observed), power_on_arms(self, observed), clock_stated(self, observed, heat=False)]
+        )
 
 
 class Thermal(_GpuClock):
@@ -187,4 +190,6 @@ class Thermal(_GpuClock):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From tables, forms and printed benchmarks."""
-        return surest([super().observe(observed), thermal_on_arms(self, observed)])
+        return surest(
+            [super().observe(observed), thermal_on_arms(self, observed), clock_stated(self, observed, heat=True)]
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.compiled_rows import compiled_rows
 from tailrace.diagnose.arm_evidence.first_of_several import first_of_several
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
@@ -37,4 +38,11 @@ class Jit(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From the engine's own lines, a stack dump, or a table in which only the first of several is slow."""
-        return surest([jit_in_log(self, observed), jit_in_stacks(self, observed), first_of_several(self, observed)])
+        return surest(
+            [
+                jit_in_log(self, observed),
+                jit_in_stacks(self, observed),
+                compiled_rows(self, observed),
+                first_of_several(self, observed),
+            ]
+        )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from tailrace.diagnose.arm_evidence.ranks_on_arms import ranks_on_arms
+from tailrace.diagnose.arms.asked import number_stated
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Event, Observed
+from tailrace.diagnose.observed.vocabulary import in_unit
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["RankSkew"]
@@ -31,6 +33,15 @@ class RankSkew(Cause):
     def _by_trace(self, observed: Observed) -> Finding | None:
         step = observed.number("step_ms", "step_time_ms")
         skew = observed.number("cumulative_skew_ms", "rank_wait_ms", "skew_ms")
+        if step is None:
+            step = _stated_ms(
+                observed, r"^(?:whole |decode |mean )?(?:step|iteration)(?: time| duration)?(?: ms| us| s)?$"
+            )
+        if skew is None:
+            skew = _stated_ms(
+                observed,
+                r"(?:wait|waits|waiting).*(?:late|slow|last|rank|straggl)|(?:rank|straggler|launch).*(?:wait|skew|late)",
+            )
         derived = ""
         if skew is None:
             each = observed.number("rank_skew_us_p50", "rank_skew_us")
@@ -146,6 +157,12 @@ class RankSkew(Cause):
             missing=missing,
             level=level,
         )
+
+
+def _stated_ms(observed: Observed, words: str) -> float | None:
+    """A stated time by its name (ms); a name without a unit is a question."""
+    found = number_stated(observed, words)
+    return None if found is None or found.number is None or not found.unit else in_unit(found.number, found.unit, "ms")
 
 
 def _is_rank(event: Event) -> bool:

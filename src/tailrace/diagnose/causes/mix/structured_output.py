@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import msgspec
+import numpy as np
+
 from tailrace.diagnose.arm_evidence.grammar_on_arms import grammar_on_arms
+from tailrace.diagnose.arms.of_requests import arms_by
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.served import grammar_in_served
-from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.observed import Observed, Rows
 from tailrace.diagnose.record_evidence.grammars import grammar_in_records
 from tailrace.model.finding import Action, Finding
 
@@ -34,8 +38,23 @@ class StructuredOutput(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From tables, forms and printed benchmarks; from a log of finished requests."""
-        return surest([grammar_on_arms(self, observed), grammar_in_served(self, observed)])
+        return surest(
+            [
+                grammar_on_arms(self, observed),
+                *(grammar_on_arms(self, _by_grammar(observed, rows)) for rows in observed.table("requests")),
+                grammar_in_served(self, observed),
+            ]
+        )
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""
         return grammar_in_records(self, evidence)
+
+
+def _by_grammar(observed: Observed, rows: Rows) -> Observed:
+    """The same with two arms of a table of requests: those with a grammar, and those without."""
+    told = rows.numbers("grammar")
+    if not rows.has("grammar") or np.isnan(told).all():
+        return msgspec.structs.replace(observed, arms=[])
+    masks = {"requests with a grammar (schema)": told > 0, "plain requests without": told == 0}
+    return msgspec.structs.replace(observed, arms=arms_by(rows, masks))

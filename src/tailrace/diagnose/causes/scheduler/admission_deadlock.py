@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
-from tailrace.diagnose.log_evidence.deadlock import deadlock_in_load
+from tailrace.diagnose.log_evidence.deadlock import deadlock_in_load, deadlock_stated
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.deadlock import deadlock_in_scrapes
 from tailrace.model.finding import Action, Finding
@@ -38,4 +38,4 @@ class AdmissionDeadlock(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From an engine's load lines."""
-        return deadlock_in_load(self, observed)
+        return deadlock_in_load(self, observed) or deadlock_stated(self, observed)

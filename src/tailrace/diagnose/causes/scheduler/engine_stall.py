@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.stall_stated import stall_stated
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.stall import stall_in_load
@@ -33,4 +34,4 @@ class EngineStall(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From an engine's load lines, or the counters of its scrapes."""
-        return surest([stall_in_load(self, observed), tokens_stand_still(self, observed)])
+        return surest([stall_in_load(self, observed), tokens_stand_still(self, observed), stall_stated(self, observed)])

@@ -7,12 +7,14 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arm_evidence.hol_by_class import hol_by_class
 from tailrace.diagnose.arm_evidence.hol_on_arms import hol_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.first_uses import first_uses
 from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.series_evidence.hol_behind_one import hol_behind_one
 from tailrace.diagnose.series_evidence.hol_in_requests import hol_in_requests
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.diagnose.window import Window, once_a_window
@@ -102,7 +104,14 @@ class HolLongPrefill(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return surest([hol_in_requests(self, observed), hol_on_arms(self, observed)])
+        return surest(
+            [
+                hol_in_requests(self, observed),
+                hol_behind_one(self, observed),
+                hol_on_arms(self, observed),
+                hol_by_class(self, observed),
+            ]
+        )
 
     def cannot_run(self, evidence: EvidenceSet) -> str:
         """It needs prompt lengths."""

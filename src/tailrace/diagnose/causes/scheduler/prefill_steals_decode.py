@@ -11,10 +11,12 @@ from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.kv_cache import KV_FULL
 from tailrace.diagnose.log_evidence.prefill import prefill_in_load, prefill_in_steps
+from tailrace.diagnose.log_evidence.prefill_runs import prefill_runs
 from tailrace.diagnose.log_evidence.stated_prefill import prefill_beside_requests, prefill_stated
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_gaps import prefill_gaps
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
+from tailrace.diagnose.series_evidence.chunk_long_stops import chunk_long_stops
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.model.finding import Evidence, Finding
 
@@ -162,9 +164,9 @@ class PrefillStealsDecode(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From an engine's log: lines a step, or load lines; else from requests, stated numbers, or arms."""
-        logged = prefill_in_steps(self, observed) or prefill_in_load(self, observed)
+        logged = prefill_in_steps(self, observed) or prefill_in_load(self, observed) or prefill_runs(self, observed)
         told = prefill_beside_requests(self, observed) or prefill_stated(self, observed)
-        return surest([logged or told, steals_on_arms(self, observed)])
+        return surest([logged or told, chunk_long_stops(self, observed), steals_on_arms(self, observed)])
 
     @staticmethod
     def _weigh(evidence: EvidenceSet) -> tuple[list[str], list[str]]:

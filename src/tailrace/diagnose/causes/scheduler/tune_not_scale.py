@@ -7,7 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.cap_on_arms import cap_on_arms
-from tailrace.diagnose.cause import Cause
+from tailrace.diagnose.arm_evidence.cap_reached import cap_reached
+from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.running_limit import running_limit_in_records
@@ -31,7 +32,7 @@ class TuneNotScale(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From tables, forms and printed benchmarks."""
-        return cap_on_arms(self, observed)
+        return surest([cap_on_arms(self, observed), cap_reached(self, observed)])
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

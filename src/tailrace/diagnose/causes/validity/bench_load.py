@@ -213,6 +213,13 @@ class BenchClosedLoop(Cause):
         if rated:
             missing.append("whether the rate or the limit held requests back")
         place = str(long.place) or "facts"
+        rates = [arm.quoted("req_s", "") for arm in (short, long)]
+        pace = ""
+        shown_rates = []
+        if rates[0] is not None and rates[1] is not None and rates[1].value > 0:
+            fewer = rates[0].value / rates[1].value
+            pace = f"; {rates[0].value:g} -> {rates[1].value:g} requests/s start, {fewer:.3g} x fewer prefills"
+            shown_rates = [seen(short, rates[0]), seen(long, rates[1])]
         return self.finding(
             statement=f"With {limits[0]:g} at once in a closed loop, longer outputs ({outputs[0]:g} -> "
             f"{outputs[1]:g} tokens) "
@@ -229,10 +236,11 @@ class BenchClosedLoop(Cause):
                     value=outputs[1],
                 ),
                 Evidence(text=f"{limits[0]:g} at once in both", source=place, name="concurrency", value=limits[0]),
+                *shown_rates,
             ],
             explains_ms=None,
             relation=f"output x {outputs[1] / outputs[0]:.3g}, TTFT x {ttft[1].value / ttft[0].value:.3g} at "
-            f"concurrency {limits[0]:g}",
+            f"concurrency {limits[0]:g}{pace}",
             n=int(long.get("n") or 0),
             advice="Compare at an equal request rate (open loop), never at equal concurrency when the output length "
             "differs.",
