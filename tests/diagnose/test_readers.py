@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from tailrace.app.diagnose import diagnose_sources, read_any
+from tailrace.diagnose.readers.json_numbers import read_numbers
 from tailrace.diagnose.readers.source import Kind, kind_of
 from tailrace.diagnose.readers.triton_trace import read_triton_trace
 from tailrace.export.jsonl import encode_lines
@@ -151,3 +152,30 @@ def test_a_trace_file_that_says_nothing_is_refused(tmp_path):
     with pytest.raises(InputError) as refused:
         read_triton_trace(path)
     assert "no whole request" in str(refused.value)
+
+
+def test_a_file_that_begins_with_a_comment_need_not_be_a_scrape(tmp_path):
+    route = tmp_path / "route.yaml"
+    route.write_text("# an excerpt\nspec:\n  rules:\n  - timeouts:\n      request: 60s\n")
+    run = write_run(tmp_path / "a.run", as_client(served(**UNCHUNKED)))
+    found = diagnose_sources([run, str(route)])
+    assert found.findings[0].code == CODE, "what is not known beside it takes nothing away"
+    assert any("route.yaml" in text for text in found.not_understood)
+    with pytest.raises(InputError, match="no evidence that is known"):
+        diagnose_sources([str(route)])
+
+
+def test_summaries_line_by_line_are_arms(tmp_path):
+    lines = [
+        msgspec.json.encode(
+            {"request_rate": rate, "max_concurrency": None, "mean_ttft_ms": ttft, "p99_ttft_ms": 2 * ttft}
+        )
+        for rate, ttft in ((2, 96.1), (4, 121.7), (8, 4300.0))
+    ]
+    path = tmp_path / "sweep.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    arms = read_numbers(path, "sweep.jsonl").arms
+    assert [arm.values["ttft.mean"].value for arm in arms] == [96.1, 121.7, 4300.0]
+    path.write_bytes(b"\n".join(lines) + b"\nbroken {")
+    with pytest.raises(InputError, match="no JSON"):
+        read_numbers(path, "sweep.jsonl")

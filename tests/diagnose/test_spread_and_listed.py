@@ -182,3 +182,13 @@ def test_a_grammar_that_slows_every_step_says_by_how_much(tmp_path):
                "MIX_STRUCTURED_OUTPUT")  # fmt: skip
     assert found is not None
     assert "TPOT p50 160 / 20 = 8 x" in found.relation
+
+
+def test_columns_of_replicas_are_no_repeated_runs():
+    rows = ("path | {} | {} | {}", "direct | 0.4 | 0.41 | 0.42", "via proxy | 0.5 | 6.1 | 6.0")
+
+    def seen(*names: str) -> int:
+        return len(told("time to first byte (s)\n\n" + table(rows[0].format(*names), *rows[1:]), "ttft"))
+
+    assert seen("run 0", "run 1", "run 2") == 6
+    assert seen("r0", "r1", "r2") < 6

@@ -22,7 +22,7 @@ def asked_once(ask: Callable[Concatenate[Body, Words], Answer]) -> Callable[Conc
 
     @wraps(ask)
     def asked(body: Body, /, *words: Words.args, **more: Words.kwargs) -> Answer:
-        answers: dict[Any, Answer] = body.__dict__.setdefault("answers", {})
+        answers: dict[Any, Answer] = vars(body).setdefault("answers", {})
         question = (ask, words, tuple(more.items())) if more else (ask, words)
         try:
             return answers[question]

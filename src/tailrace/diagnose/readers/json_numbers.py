@@ -30,6 +30,7 @@ __all__ = ["ALL_REQUESTS", "JSON_NUMBERS", "observed_numbers", "read_numbers"]
 
 _MOST_BYTES: Final = 64 << 20
 _MOST_DEPTH: Final = 8
+_FEWEST_LINES: Final = 2
 _MOST_ARMS: Final = 500
 _RUNS: Final = ("benchmarks", "results", "runs", "experiments", "arms")
 _THROUGH: Final = frozenset(
@@ -47,11 +48,23 @@ def read_numbers(path: Path, source: str) -> Observed:
     data = bytes(opened(path)[: _MOST_BYTES + 1])
     if len(data) > _MOST_BYTES:
         raise InputError(f"a summary of more than {_MOST_BYTES >> 20} MiB", place=source)
+    data = data.removeprefix(b"\xef\xbb\xbf")
     try:
-        decoded = decode_json(data.removeprefix(b"\xef\xbb\xbf"))
+        decoded = decode_json(data)
     except UNREADABLE as error:
-        raise InputError(f"this is no JSON: {error}", place=source) from None
+        # Tools that append write a summary a line.
+        decoded = _lines(data)
+        if len(decoded) < _FEWEST_LINES:
+            raise InputError(f"this is no JSON: {error}", place=source) from None
     return observed_numbers(decoded, source)
+
+
+def _lines(data: bytes) -> list[Any]:
+    """The objects of lines that are JSON each; empty where one is not."""
+    try:
+        return [decode_json(line) for line in data.splitlines() if line.strip()]
+    except UNREADABLE:
+        return []
 
 
 def observed_numbers(data: Any, source: str) -> Observed:

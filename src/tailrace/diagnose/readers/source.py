@@ -328,7 +328,13 @@ def _other(path: Path, name: str, kind: Kind, at_ns: int) -> Source:
         return Source(name=name, kind=kind, table=read_triton_trace(path))
     if kind in (Kind.SIGNALS, Kind.NVIDIA_SMI, Kind.PROFILE):
         return _hardware(path, name, kind)
-    readings = read_readings(path.read_text(encoding="utf-8-sig", errors="replace"), path.name)
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    readings = read_readings(text, path.name)
+    head = text.lstrip().encode()[:_JSON_HEAD]
+    if not readings and not is_scrape(head):
+        # Many a file begins with a comment.
+        kind, read_as = _anything(head, head, name)
+        return Source(name=name, kind=kind, observed=read_as.read(path, path.name))
     if not readings:
         raise InputError("there is no sample in it", place=name, remedy="Save the whole answer of /metrics.")
     read = [state_of(reading.scrape, at_ns) for reading in readings]

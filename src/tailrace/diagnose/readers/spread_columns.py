@@ -22,7 +22,7 @@ from tailrace.diagnose.readers.units import unit_of
 __all__ = ["told_quantity", "unspread"]
 
 _RUN: Final = re.compile(
-    r"^(?P<before>.*?)\b(?:run|trial|attempt|request|req|repeat|rep|try|iteration|iter|sample|turn|call|round|r|#)"
+    r"^(?P<before>.*?)\b(?:run|trial|attempt|request|req|repeat|rep|try|iteration|iter|sample|turn|call|round|#)"
     r"\s?[#_-]?\s?(?P<number>\d{1,3})\b(?P<after>.*)$|^\s*#?(?P<bare>\d{1,3})\s*(?P<unit>\(.{1,8}\))?\s*$",
     re.IGNORECASE,
 )
