@@ -97,7 +97,7 @@ def _found(cause: Cause, observed: Observed, pile: Pile) -> Finding:
             *(_of_timer(timer) for timer in idle[:2] if timer not in near),
         ],
         explains_ms=pile.ms,
-        relation=f"ages {pile.low / 1e3:.3f} to {pile.high / 1e3:.3f} s"
+        relation=f"ages {pile.low / 1e3:.3f} to {pile.high / 1e3:.3f} s (median {seconds:.2f} s)"
         + (f" = {near[0].ms / 1e3:g} s of {near[0].name}" if near else f", {pile.n} of {pile.failed}")
         + (f"; longest whole answer {longest / 1e3:.2f} s" if longest else ""),
         n=pile.failed,

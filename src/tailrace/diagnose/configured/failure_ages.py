@@ -17,6 +17,8 @@ __all__ = ["Ages", "Pile", "failure_ages", "pile_of"]
 Floats = NDArray[np.float64]
 
 LEAST: Final = 3
+LEAST_AGE_MS: Final = 500.0
+"""A hop that answers sooner refused the request at once: no timer is as short."""
 MOST: Final = 0.6
 """Of the failures must lie in the pile."""
 _LOST: Final = re.compile(
@@ -138,4 +140,6 @@ def pile_of(ages: Ages) -> Pile | None:
     if members.size < LEAST or members.size < MOST * ages.ms.size:
         return None
     group = ages.ms[members]
+    if float(np.median(group)) < LEAST_AGE_MS:
+        return None
     return Pile(ages, float(np.median(group)), float(group[0]), float(group[-1]), members, int(ages.ms.size))

@@ -5,6 +5,7 @@ A person fills in what he knows wherever there is a field for it; a rule that as
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from tailrace.diagnose.observed import Arm, Observed, Quoted
@@ -14,6 +15,8 @@ from tailrace.diagnose.readers.facts import fact_into
 __all__ = ["STATED", "stated_arm"]
 
 STATED: Final = "stated"
+_LIMIT: Final = re.compile(r"max_queue_delay|queue_delay_(?:micro|milli)|batch\w*_(?:delay|window|timeout)")
+"""How long a batcher may wait, which is a setting: it names a queue and a time, and nobody measured it."""
 FEWEST: Final = 1
 """Without a known quantity nothing was measured under any condition."""
 
@@ -30,6 +33,8 @@ def stated_arm(observed: Observed) -> list[Arm]:
         if item.place.source in forms and item.number is not None and not isinstance(item.value, list):
             if item.number < 0 and item.unit not in TO_MS:
                 continue  # `n_predict: -1`: a limit that is switched off
+            if _LIMIT.search(item.name.lower()):
+                continue
             place = place or item.place
             fact_into(keys, values, item.name, item.value, item.place)
     known = sum(item.quantity in QUANTITIES for item in values.values())
