@@ -103,7 +103,8 @@ class Spread(NamedTuple):
     @property
     def idle(self) -> tuple[str, ...]:
         """The names of those with (next to) nothing."""
-        return tuple(name for name, value in zip(self.names, self.values, strict=True) if value <= IDLE * self.mean)
+        least = IDLE * self.mean
+        return tuple(name for name, value in zip(self.names, self.values, strict=True) if value <= least)
 
 
 def is_replica(arm: Arm) -> bool:
