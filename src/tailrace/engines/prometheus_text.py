@@ -330,8 +330,8 @@ def _read_line(line: str, spelled: str, number: str, memo: SeriesMemo) -> tuple[
         # Most lines are a known name, its labels, a number: what the expression finds in them is known before.
         name, _, labels = spelled[:-1].partition("{")
         if name in memo.names and " # {" not in spelled:
-            series = memo.by_spelling[spelled] = memo.series(name, labels)
-            return series, _number(number)
+            known = memo.by_spelling[spelled] = memo.series(name, labels)
+            return known, _number(number)
     # An OpenMetrics exemplar follows the value after " # ".
     exemplar = " # {" in line
     found = _SAMPLE.match(line.partition(" # ")[0] if exemplar else line)

@@ -136,9 +136,9 @@ def _stated(observed: Observed) -> list[Arm]:
         else []
     )
     windows: dict[int, list[Counter]] = {}
-    for item in observed.counters:
-        if not item.labels and item.delta is not None:
-            windows.setdefault(item.order, []).append(item)
+    for counter in observed.counters:
+        if not counter.labels and counter.delta is not None:
+            windows.setdefault(counter.order, []).append(counter)
     for order, items in sorted(windows.items()):
         counted = {
             item.name: Quoted(

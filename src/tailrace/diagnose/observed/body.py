@@ -121,6 +121,7 @@ class Observed(msgspec.Struct, kw_only=True, eq=False, dict=True):
         of each name: they are told apart once, and again when there are more.
         """
         items: list[Any] = getattr(self, what)
+        by_name: dict[str, list[Any]]
         n, by_name = vars(self).get(f"named {what}", (-1, {}))
         if n != len(items):
             by_name = {}
