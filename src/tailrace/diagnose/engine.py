@@ -289,7 +289,7 @@ def _tells_them_apart(finding: Finding, than: ThanBefore, kinds: set[str], doubt
 
     Where no test of the whole says that it is worse, all inputs of the rule must be there; where the cause does not
     compare the windows itself, what it explains must have grown beyond chance. Where the whole is worse beyond doubt
-    (`doubtless`), that it grew is enough: a cause of a few long gaps has too few of them for a test of its own; and so is
+    (`doubtless`), that it grew is enough: a cause of a few long gaps has too few of them for a test of its own. So is
     that it takes most of what the deciding metric rose by, however much it took before.
     """
     sure = finding.level in (Level.PROVEN, Level.CONSISTENT)

@@ -67,9 +67,12 @@ def _lines(data: bytes) -> list[Any]:
         return []
 
 
-def observed_numbers(data: Any, source: str) -> Observed:
-    """The numbers of decoded JSON that name a quantity; others are counted as not understood. Nothing raises."""
-    stem = source.rsplit("/", maxsplit=1)[-1].removesuffix(".json")
+def observed_numbers(data: Any, source: str, *, named: str = "") -> Observed:
+    """The numbers of decoded JSON that name a quantity; others are counted as not understood. Nothing raises.
+
+    `named` is what arms without a name of their own are called, the file's name otherwise.
+    """
+    stem = named or source.rsplit("/", maxsplit=1)[-1].removesuffix(".json")
     arms: list[Arm] = []
     total = understood = 0
     lost: list[str] = []
@@ -166,6 +169,9 @@ def _read(path: tuple[str, ...], unit: str, value: float, place: Place) -> Quote
             among = ALL_REQUESTS if "total" in path[len(path) - depth :] else head.qualifier
             head = msgspec.structs.replace(head, unit=head.unit or unit or default, stat=stat, qualifier=among)
             return quoted(head, Cell(text=str(value), value=value), place, percent=value > 1.5)
+        if head.stat and not stat:
+            stat, unit = head.stat, head.unit or unit  # `"ttft": {"mean_s": 4.1}`
+            continue
         if depth:
             return None
     return None
