@@ -56,7 +56,14 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "ms per tok",
             ),
         ),
-        Quantity("itl", "ms", ("inter token latency", "next token", "next token latency", "token latency", "tbt")),
+        Quantity(
+            "itl",
+            "ms",
+            (
+                "inter token latency", "inter token", "inter token gap", "inter token time", "token gap", "next token",
+                "next token latency", "token latency", "token interval", "time between tokens", "tbt",
+            ),
+        ),
         Quantity("chunk_gap", "ms", ("gap", "inter chunk latency", "stall", "pause", "freeze")),
         Quantity(
             "e2e",
@@ -80,7 +87,16 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("queue", "ms", ("queue time", "queue wait", "queueing", "waiting time", "time in queue")),
         Quantity("prefill", "ms", ("prefill time",)),
         Quantity("decode", "ms", ("decode time",)),
-        Quantity("encode", "ms", ("encoder time", "encode time")),
+        Quantity(
+            "encode",
+            "ms",
+            (
+                "encoder time", "encode time", "encoding", "encoding time", "encoder", "vision encode",
+                "vision encoder", "vision encoding", "vision encoder time", "vision tower", "vision tower time", "vit",
+                "vit time", "image encode", "image encoder", "image encoding", "image encode time", "audio encoder",
+                "audio encode", "audio encoding", "mm encoder", "mm encode", "multimodal encoder", "vision",
+            ),
+        ),
         Quantity("preprocess", "ms", ("preprocessing", "preprocess time", "tokenization time", "tokenize")),
         Quantity("postprocess", "ms", ("postprocessing", "detokenize")),
         Quantity("compute", "ms", ("inference time", "compute infer")),
@@ -297,9 +313,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         ),
         Quantity("encoder_cache_usage", "share", ("encoder cache usage",)),
         # -- hardware
-        Quantity("sm_clock", "MHz", ("sclk", "clocks.sm", "sm clock", "gpu clock", "clock")),
-        Quantity("power", "W", ("power.draw", "power draw", "power w", "gpu power", "gpu power w", "board power")),
-        Quantity("power_limit", "W", ("power.limit", "power cap", "power limit w", "power cap w")),
+        Quantity("sm_clock", "MHz", ("sclk", "clocks.sm", "sm clock", "gpu clock", "clock", "core clock", "graphics clock", "sm mhz", "clock mhz")),
+        Quantity("power", "W", ("power.draw", "power draw", "power w", "gpu power", "gpu power w", "board power", "watts", "draw")),
+        Quantity("power_limit", "W", ("power.limit", "power cap", "power limit w", "power cap w", "limit w", "cap w", "tdp", "enforced power limit")),
         Quantity("temperature", "C", ("temp", "temperature.gpu", "temp c", "temperature c", "gpu temp", "gpu temp c")),
         Quantity("accept_length", "tokens", ("mean acceptance length", "accept len", "acceptance length")),
         # -- speech
@@ -308,6 +324,39 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("final_latency", "ms", ("stop", "finalization latency")),
         Quantity("end_of_turn", "ms", ("end of utterance delay", "end of turn delay", "eou delay")),
         Quantity("transcription_delay", "ms", ()),
+        Quantity("backlog", "ms", ("audio backlog", "buffered audio", "unprocessed audio")),
+        Quantity(
+            "chunk_service",
+            "ms",
+            (
+                "chunk service time", "chunk time", "chunk processing", "chunk processing time", "chunk compute",
+                "chunk compute time", "chunk latency", "per chunk", "ms per chunk", "time per chunk", "feed",
+                "feed time", "feed latency", "inference per chunk", "compute per chunk", "processing per chunk",
+                "decode per chunk", "service per chunk",
+            ),
+        ),
+        Quantity(
+            "audio_received",
+            "s",
+            ("received audio", "audio sent", "audio fed", "fed audio", "audio pushed", "audio in", "sent audio"),
+        ),
+        Quantity(
+            "audio_processed",
+            "s",
+            (
+                "processed audio", "audio transcribed", "transcribed audio", "audio decoded", "decoded audio",
+                "audio consumed", "consumed audio", "audio out", "audio done",
+            ),
+        ),
+        Quantity("deltas", "count", ("delta count", "partials", "results sent", "transcript deltas", "delta events")),
+        Quantity(
+            "empty_deltas",
+            "count",
+            (
+                "blank deltas", "empty partials", "blank partials", "empty results", "deltas empty", "deltas blank",
+                "blank tokens", "empty delta count", "empty transcripts",
+            ),
+        ),
         Quantity("rtf", "", ("real time factor",)),
         Quantity("rtfx", "", ("aggregate rtfx",)),
     )

@@ -11,7 +11,8 @@ import msgspec
 
 from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Setting, Understood
 from tailrace.diagnose.readers.cells import read_cell
-from tailrace.diagnose.readers.fact_arms import arms_in_facts
+from tailrace.diagnose.readers.fact_arms import arms_in_facts, fact_into, flat_facts
+from tailrace.diagnose.readers.fact_groups import arms_in_groups
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.heading import heading, snake
 from tailrace.diagnose.readers.lenient_json import decode_json
@@ -21,7 +22,7 @@ from tailrace.diagnose.readers.units import unit_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
-__all__ = ["FACTS", "fact_into", "observed_facts"]
+__all__ = ["FACTS", "OWN_FACTS", "observed_facts", "settings_of"]
 
 _MOST_BYTES: Final = 32 << 20
 _SPEECH: Final = frozenset({"note", "notes", "claim", "suspected_before", "comment", "symptom", "description"})
@@ -31,13 +32,8 @@ _UNITS: Final = {
     "req_s": "1/s", "tokens": "tokens", "gib": "GiB", "mhz": "MHz", "w": "W", "min": "min", "h": "h",
 }  # fmt: skip
 _SAID: Final = frozenset({"ms", "s", "us", "%", "tok/s", "1/s", "tokens", "GiB", "MHz", "W", "min"})
-_OWN: Final = {
-    "tok_s": "output_tok_s",
-    "hit_pct": "prefix_hit",
-    "completed_rps": "completed_rps",
-    "rel_speed": "rel_speed",
-}
-_MOST_DEPTH: Final = 6
+_MOST_OWN: Final = 64 << 10
+"""A form that a person wrote is short."""
 _TWIN: Final = re.compile(r"_(?:old|before|previous|prev|was)$")
 
 
@@ -62,17 +58,27 @@ def observed_facts(data: Any, source: str) -> Observed:
     out.arms = with_roles(made)
     context = data.get("context", {})
     others = {key: value for key, value in data.items() if key not in {"facts", "arms", "context"}}
-    for key, value in [*(context.items() if isinstance(context, dict) else [("context", context)]), *others.items()]:
-        for name, one in _flat(snake(str(key)) or str(key), value, 0):
-            number, unit = _with_unit(name, one)
-            out.settings.append(Setting(name=name, value=number, unit=unit, place=place))
-            read += 1
-            if name in _SPEECH and isinstance(one, str):
-                out.notes.append(one)
+    nested = {**(context if isinstance(context, dict) else {"context": context}), **others}
+    out.settings, out.notes = settings_of(nested, place)
+    read += len(out.settings)
+    if not out.arms:
+        out.arms = arms_in_groups(nested, place)
     if not out.arms:
         out.arms = _old_and_new(out.settings, place) or arms_in_facts(out.settings, place)
     out.understood = [Understood(source=source, format="facts", understood=read, total=read, what="facts")]
     return out
+
+
+def settings_of(nested: dict[str, Any], place: Place) -> tuple[list[Setting], list[str]]:
+    """(every fact by the path of its names, what a person thinks of it)."""
+    settings, notes = [], []
+    for key, value in nested.items():
+        for name, one in flat_facts(snake(str(key)) or str(key), value):
+            number, unit = _with_unit(name, one)
+            settings.append(Setting(name=name, value=number, unit=unit, place=place))
+            if name.rpartition(".")[2] in _SPEECH and isinstance(one, str):
+                notes.append(one)
+    return settings, notes
 
 
 def _old_and_new(settings: list[Setting], place: Place) -> list[Arm]:
@@ -118,50 +124,13 @@ def _unit(name: str) -> str:
     return ""
 
 
-def _flat(key: str, value: Any, depth: int) -> list[tuple[str, Any]]:
-    if isinstance(value, dict) and depth < _MOST_DEPTH:
-        return [pair for name, one in value.items() for pair in _flat(f"{key}.{name}", one, depth + 1)]
-    if isinstance(value, str):
-        cell = read_cell(value)
-        # "2 s" says a number; "1.3.9 -> 1.4.3" says a text.
-        return [(key, cell.value if cell.value is not None and cell.high is None and not cell.unit else value)]
-    return [(key, value)]
-
-
 def _arm(name: str, metrics: dict[str, Any], place: Place) -> Arm:
     keys: dict[str, float | str] = {}
     values: dict[str, Quoted] = {}
     for key, value in metrics.items():
-        for flat, one in _flat(str(key), value, 0):
+        for flat, one in flat_facts(str(key), value):
             fact_into(keys, values, flat, one, place)
     return Arm(name=name, label=name, keys=keys, values=values, place=place)
-
-
-def fact_into(keys: dict[str, float | str], values: dict[str, Quoted], key: str, value: Any, place: Place) -> None:
-    """One fact under its key, as a number of an arm, or as a condition where it is none."""
-    head = heading(key)
-    own = _OWN.get(snake(key))
-    if own is not None:
-        head = msgspec.structs.replace(head, quantity=own if own != snake(key) else head.quantity, stat="")
-    high = None
-    if isinstance(value, list) and len(value) == 2 and all(_is_number(one) for one in value):
-        value, high = value
-    cell = read_cell(str(value)) if _is_number(value) or isinstance(value, str) else None
-    if cell is None or cell.value is None:
-        keys[snake(key)] = str(value)
-        return
-    level = float(value) if isinstance(value, int | float) and _is_number(value) else cell.value
-    cell = msgspec.structs.replace(cell, value=level, high=high or cell.high)
-    item = quoted(head, cell, place, percent="pct" in key.lower() or "percent" in key.lower())
-    if item is None:
-        return
-    placed(values, msgspec.structs.replace(item, label=key))
-    if item.quantity in CONDITIONS and not item.stat:
-        keys[item.quantity] = item.value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _matches(head: str, name: str) -> bool:
@@ -186,4 +155,18 @@ def _read(path: Path, source: str) -> Observed:
     return observed_facts(data, source)
 
 
+def _is_own_form(head: str, name: str) -> bool:
+    """One JSON object that no other reader knows: somebody's own names for what he knows, nested as he likes."""
+    del name
+    start = head.lstrip("\ufeff \t\r\n")
+    if not start.startswith("{") or len(head) > _MOST_OWN:
+        return False
+    try:
+        data = decode_json(start)
+    except UNREADABLE:
+        return False
+    return isinstance(data, dict) and any(isinstance(one, (int, float, dict)) for one in data.values())
+
+
 FACTS: Final = Format(name="facts", matches=_matches, read=_read)
+OWN_FACTS: Final = Format(name="facts", matches=_is_own_form, read=_read)

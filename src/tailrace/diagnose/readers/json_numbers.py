@@ -16,6 +16,8 @@ import msgspec
 from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Understood
 from tailrace.diagnose.observed.vocabulary import QUANTITIES
 from tailrace.diagnose.readers.cells import Cell
+from tailrace.diagnose.readers.fact_groups import arms_in_groups
+from tailrace.diagnose.readers.facts import settings_of
 from tailrace.diagnose.readers.foreign_json import opened
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.heading import heading, stat_of, statistic
@@ -32,6 +34,8 @@ _MOST_BYTES: Final = 64 << 20
 _MOST_DEPTH: Final = 8
 _FEWEST_LINES: Final = 2
 _MOST_ARMS: Final = 500
+_MOST_FACTS: Final = 60
+"""A short object is a person's form, with words and conditions beside its numbers; a tool's result has more."""
 _RUNS: Final = ("benchmarks", "results", "runs", "experiments", "arms")
 _THROUGH: Final = frozenset(
     {"metrics", "successful", "percentiles", "summary", "statistics", "stats", "aggregated_metrics", "latency", "total"}
@@ -94,8 +98,13 @@ def observed_numbers(data: Any, source: str) -> Observed:
             values["n"] = Quoted(quantity="n", value=min(counts), unit="count", label="count", place=Place(source))
         if values:
             arms.append(Arm(name=name, label=name, keys=keys, values=values, place=Place(source)))
+    own = isinstance(data, dict) and total <= _MOST_FACTS
+    grouped = arms_in_groups(data, Place(source)) if own and len(arms) < 2 else []
+    settings, notes = settings_of(data, Place(source)) if own else ([], [])
     return Observed(
-        arms=with_roles(arms),
+        arms=grouped or with_roles(arms),
+        settings=settings,
+        notes=notes,
         understood=[
             Understood(
                 source=source, format="numbers in JSON", understood=understood, total=total, what="numbers",
@@ -164,6 +173,7 @@ def _read(path: tuple[str, ...], unit: str, value: float, place: Place) -> Quote
             stat = head.stat or stat_of(head.quantity, stat)
             # Beside `successful`, `total` counts the failed ones as well.
             among = ALL_REQUESTS if "total" in path[len(path) - depth :] else head.qualifier
+            default = "" if known.unit == "share" else default
             head = msgspec.structs.replace(head, unit=head.unit or unit or default, stat=stat, qualifier=among)
             return quoted(head, Cell(text=str(value), value=value), place, percent=value > 1.5)
         if depth:
