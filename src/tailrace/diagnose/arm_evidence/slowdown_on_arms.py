@@ -106,7 +106,7 @@ def _equal(pairs: list[tuple[Arm, Arm]], same: str) -> tuple[bool, set[str]]:
     """(whether the work differs, what of it is known to be equal)."""
     known = {name for name, words in (("batch", _BATCH), ("kv", _KV), ("length", _LENGTH)) if words.search(same)}
     for kind, names in (
-        ("batch", ("running", "concurrency", "max_num_seqs")),
+        ("batch", ("running", "concurrency", "max_num_seqs", "batch", "batch_size", "bs")),
         ("kv", ("kv_usage",)),
         ("length", ("prompt_tokens", "output_tokens")),
     ):

@@ -135,6 +135,8 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "prompt tok/s",
                 "input tok/s",
                 "prefill speed",
+                "ctx tok/s",
+                "context tok/s",
                 "prefill throughput",
                 "input throughput",
             ),
@@ -324,6 +326,14 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("final_latency", "ms", ("stop", "finalization latency")),
         Quantity("end_of_turn", "ms", ("end of utterance delay", "end of turn delay", "eou delay")),
         Quantity("transcription_delay", "ms", ()),
+        Quantity(
+            "silence",
+            "ms",
+            (
+                "min silence", "min silence duration", "silence duration", "silence timeout", "vad silence",
+                "end silence", "configured silence", "silence threshold", "min endpointing delay",
+            ),
+        ),
         Quantity("backlog", "ms", ("audio backlog", "buffered audio", "unprocessed audio")),
         Quantity(
             "chunk_service",

@@ -22,13 +22,14 @@ from tailrace.diagnose.readers.units import unit_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
-__all__ = ["FACTS", "OWN_FACTS", "observed_facts", "settings_of"]
+__all__ = ["FACTS", "OWN_FACTS", "observed_facts", "settings_of", "with_unit"]
 
 _MOST_BYTES: Final = 32 << 20
 _SPEECH: Final = frozenset({"note", "notes", "claim", "suspected_before", "comment", "symptom", "description"})
 """What a person thinks: kept and shown, never evidence."""
 _UNITS: Final = {
-    "ms": "ms", "s": "s", "us": "us", "ns": "ns", "pct": "%", "percent": "%", "tok_s": "tok/s", "rps": "1/s",
+    "ms": "ms", "s": "s", "seconds": "s", "sec": "s", "secs": "s", "msec": "ms", "millis": "ms", "milliseconds": "ms",
+    "minutes": "min", "watts": "W", "us": "us", "ns": "ns", "pct": "%", "percent": "%", "tok_s": "tok/s", "rps": "1/s",
     "req_s": "1/s", "tokens": "tokens", "gib": "GiB", "mhz": "MHz", "w": "W", "min": "min", "h": "h",
 }  # fmt: skip
 _SAID: Final = frozenset({"ms", "s", "us", "%", "tok/s", "1/s", "tokens", "GiB", "MHz", "W", "min"})
@@ -74,7 +75,7 @@ def settings_of(nested: dict[str, Any], place: Place) -> tuple[list[Setting], li
     settings, notes = [], []
     for key, value in nested.items():
         for name, one in flat_facts(snake(str(key)) or str(key), value):
-            number, unit = _with_unit(name, one)
+            number, unit = with_unit(name, one)
             settings.append(Setting(name=name, value=number, unit=unit, place=place))
             if name.rpartition(".")[2] in _SPEECH and isinstance(one, str):
                 notes.append(one)
@@ -106,7 +107,7 @@ def _name_of(one: Any, place: int) -> str:
     return f"arm {place + 1}"
 
 
-def _with_unit(name: str, value: Any) -> tuple[Any, str]:
+def with_unit(name: str, value: Any) -> tuple[Any, str]:
     """A number that says its unit itself (`8,192 tokens`, `2.7 s`), where its name says none."""
     unit = _unit(name)
     if isinstance(value, str) and not unit:
