@@ -88,8 +88,8 @@ def measures_of(observed: Observed) -> list[Measures]:
     common = tuple(
         Measure(_plain(item.name), value, item.unit, str(item.place) or "form")
         for item in told(observed)
-        for value in ([float(one) for one in _numbers(item.value)] or [None])[-1:]
-        if value is not None and isfinite(value)
+        for value in _numbers(item.value)[-1:]
+        if isfinite(value)
     )
     out = []
     for arm in observed.arms:

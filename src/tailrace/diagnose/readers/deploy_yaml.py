@@ -41,7 +41,9 @@ _NESTED: Final = re.compile(
 _RESOURCES: Final = re.compile(r"^[^\S\n]{0,200}resources\s*:\s*\n[^\S\n]+(?:limits|requests)\s*:", re.MULTILINE)
 _OF_CONTAINERS: Final = ("resources", "livenessProbe", "readinessProbe", "startupProbe", "image", "args", "command")
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[.$\w]")
-_OWN: Final = re.compile(r"\A(?:\s*#[^\n]*\n|\s*\n|---[^\n]*\n)*[A-Za-z_][\w.-]{0,60}\s*:[^\n]*\n(?:[^\S\n]+[\w-]|[A-Za-z_]|#|\s*\n|-)")
+_OWN: Final = re.compile(
+    r"\A(?:\s*#[^\n]*\n|\s*\n|---[^\n]*\n)*[A-Za-z_][\w.-]{0,60}\s*:[^\n]*\n(?:[^\S\n]+[\w-]|[A-Za-z_]|#|\s*\n|-)"
+)
 """A service's own configuration: whatever its keys are called."""
 _MOST_OWN: Final = 200
 _DEEPEST: Final = 6
@@ -124,7 +126,7 @@ def _of_document(document: Node, name: str) -> Iterable[Setting]:
 
 
 def _own_settings(node: Mapped, path: tuple[str, ...], name: str) -> Iterable[Setting]:
-    """Every scalar under the path of its keys: `realtime.sample_rate`. A number says its unit in its name, if at all."""
+    """Every scalar under the path of its keys: `realtime.sample_rate`. A number has its unit in its name, if any."""
     for key, value in node.values.items():
         if isinstance(value, Mapped):
             if len(path) < _DEEPEST:

@@ -7,17 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Setting, Understood
 from tailrace.diagnose.readers.cells import read_cell
 from tailrace.diagnose.readers.fact_arms import arms_in_facts, fact_into, flat_facts
 from tailrace.diagnose.readers.fact_groups import arms_in_groups
 from tailrace.diagnose.readers.format import Format
-from tailrace.diagnose.readers.heading import heading, snake
+from tailrace.diagnose.readers.heading import snake
 from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.diagnose.readers.roles import with_roles
-from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
 from tailrace.diagnose.readers.units import unit_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError

@@ -199,7 +199,10 @@ def _words(low: str) -> tuple[list[str], str]:
     unit = ""
     for word in re.split(r"[\s_,:;|]+", low):
         head, slash, tail = word.rpartition("/")
-        if slash and head not in {"tok", "req"} and unit_of(tail) in TO_MS:
+        if slash and head in _UNIT_WORDS and tail.isalpha() and not tail.startswith("tok"):
+            unit = unit or unit_of(head)  # `ms/step`
+            words += ["per", tail]
+        elif slash and head not in {"tok", "req"} and unit_of(tail) in TO_MS:
             unit = unit or unit_of(tail)
             words.append(head)
         else:

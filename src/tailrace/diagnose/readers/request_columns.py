@@ -31,7 +31,8 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "t_submit request_sent dispatch dispatched t0 t_request start_timestamp",
     "t_first_ms": "t_first first ts_first first_ts first_token t_first_token first_token_time first_token_at "
     "ts_first_token time_first_token first_token_ts first_token_received first_byte t_first_byte first_byte_time "
-    "first_chunk t_first_chunk first_chunk_time first_response t1 first_content first_audio t_first_audio first_audio_time",
+    "first_chunk t_first_chunk first_chunk_time first_response t1 first_content first_audio t_first_audio "
+    "first_audio_time",
     "t_last_ms": "t_last last ts_last last_ts last_token t_last_token last_token_time last_token_at ts_last_token "
     "last_chunk last_byte last_chunk_time end t_end ts_end end_ts end_time ended ended_at finish finished finish_time "
     "finished_at t_finish done t_done done_at complete completed_at completion_time t_complete t2 stop_time "
@@ -59,7 +60,8 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "prompt_tokens": "prompt_tokens input_tokens prompt_len input_len isl prompt_length input_length n_prompt_tokens "
     "num_prompt_tokens num_input_tokens in_tokens n_input tokens_in context_tokens prompt_size prompt_token_count "
     "input_token_count n_prompt",
-    "cached_tokens": "cached_tokens cached_prompt_tokens prefix_hit_tokens num_cached_tokens cache_hit_tokens cached cached_input_tokens cached_prompt cached_tokens_count tokens_cached "
+    "cached_tokens": "cached_tokens cached_prompt_tokens prefix_hit_tokens num_cached_tokens cache_hit_tokens cached "
+    "cached_input_tokens cached_prompt cached_tokens_count tokens_cached "
     "cache_read_input_tokens cache_read_tokens",
     "new_tokens": "new_tokens uncached_tokens prefill_tokens",
     "output_tokens": "output_tokens out_tokens generated_tokens gen_tokens output_len osl output_length "
@@ -146,18 +148,22 @@ def canonical(headings: Iterable[str], columns: Mapping[str, str] | None = None)
             continue
         taken.add(out[name])
     if not taken & {"t_send_ms", "t_intended_ms"}:
-        # `first_token_ms` counts from a send that nobody wrote down.
-        for theirs, ours in out.items():
-            counted = {"t_first_ms": "ttft_ms", "t_last_ms": "e2e_ms"}.get(ours, "")
-            if counted and counted not in taken and theirs not in said and heading(theirs).unit:
-                out[theirs] = counted
-                taken.add(counted)
+        _counted(out, taken, said)
     for name in names:
         if name not in out:
             own = heading(name).name or name
             out[name] = own if own not in taken else name
             taken.add(out[name])
     return out
+
+
+def _counted(out: dict[str, str], taken: set[str], said: Mapping[str, str]) -> None:
+    """`first_token_ms` counts from a send that nobody wrote down."""
+    for theirs, ours in out.items():
+        counted = {"t_first_ms": "ttft_ms", "t_last_ms": "e2e_ms"}.get(ours, "")
+        if counted and counted not in taken and theirs not in said and heading(theirs).unit:
+            out[theirs] = counted
+            taken.add(counted)
 
 
 def looks_like_requests(headings: Iterable[str]) -> bool:

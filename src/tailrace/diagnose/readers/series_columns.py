@@ -66,8 +66,8 @@ _NAMES: Final = {
     "inflight_upstream": "inflight_upstream upstream_inflight in_flight_upstream upstream_in_flight "
     "proxy_inflight inflight_proxy upstream_active upstream_connections upstream_requests pool_in_use",
     "running": "engine_running running num_running running_reqs running_requests num_requests_running batch_size batch "
-    "num_running_reqs running_seqs executing executing_requests active_instances busy_instances active active_requests active_reqs num_active "
-    "active_seqs in_batch",
+    "num_running_reqs running_seqs executing executing_requests active_instances busy_instances active "
+    "active_requests active_reqs num_active active_seqs in_batch",
     "backlog": "backlog audio_backlog buffered buffered_audio buffer_s behind unprocessed",
     "waiting": "engine_waiting waiting num_waiting waiting_reqs waiting_requests pending queue_depth queued "
     "num_requests_waiting queue_len queue_length num_queue_reqs queue_size pending_requests",

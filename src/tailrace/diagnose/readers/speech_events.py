@@ -37,7 +37,9 @@ _NUMBERS: Final = {
     "confidence": ("confidence",),
     "stability": ("stability",),
 }
-_FLAGS: Final = {"voiced": ("voiced", "is_speech", "speech", "vad", "voice", "speaking", "has_speech"), "segment_final": ("segment_final", "is_final"),
+_FLAGS: Final = {
+    "voiced": ("voiced", "is_speech", "speech", "vad", "voice", "speaking", "has_speech"),
+    "segment_final": ("segment_final", "is_final"),
                  "turn_final": ("turn_final", "end_of_turn", "speech_final")}  # fmt: skip
 _TEXTS: Final = {
     "stream": ("stream_id", "session_id", "stream"),

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from tailrace.diagnose.observed import Clock, Observed, Place, Rows, Setting, Understood
-from tailrace.diagnose.readers.foreign_json import lines
 from tailrace.diagnose.readers.facts import settings_of
+from tailrace.diagnose.readers.foreign_json import lines
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.headings import stamp_ms
 from tailrace.diagnose.readers.json_objects import BEFORE, Objects

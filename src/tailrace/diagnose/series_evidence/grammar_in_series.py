@@ -49,7 +49,11 @@ def grammar_in_series(cause: Cause, observed: Observed) -> Finding | None:
             "is worked on while the device waits.",
             evidence=[
                 Evidence(f"GPU {idle:.0%} with {name}, {busy:.0%} without", place, "gpu_util", idle, "share"),
-                *([Evidence(f"{rates[0]:.0f} -> {rates[1]:.0f} tok/s", place, "output_tok_s", rates[1])] if rates else []),
+                *(
+                    [Evidence(f"{rates[0]:.0f} -> {rates[1]:.0f} tok/s", place, "output_tok_s", rates[1])]
+                    if rates
+                    else []
+                ),
             ],
             explains_ms=None,
             relation=f"GPU {busy:.0%} -> {idle:.0%} with {name}"

@@ -20,7 +20,9 @@ LEAST: Final = 3
 WORSE: Final = 1.3
 ALIKE: Final = 1.3
 """Answers of both kinds are of one length, to this factor."""
-_OPTION: Final = re.compile(r"^(?:best_?of|num_?beams|beams?|beam_?(?:width|size)|n_?(?:samples|completions|best)|num_return_sequences)$")
+_OPTION: Final = re.compile(
+    r"^(?:best_?of|num_?beams|beams?|beam_?(?:width|size)|n_?(?:samples|completions|best)|num_return_sequences)$"
+)
 
 
 def options_in_requests(cause: Cause, observed: Observed) -> Finding | None:
@@ -59,8 +61,8 @@ def _by(cause: Cause, rows: Rows, name: str) -> Finding | None:
         explains_ms=slow - fast,
         relation=f"{slow:.4g} / {fast:.4g} = {slow / fast:.3g}",
         n=int(known.sum()),
-        advice="Limit n, best_of, beams and logprobs at the gateway, or give requests that use them a lane of their own "
-        "with a small running limit; count sequences, not requests, against max_num_seqs.",
+        advice="Limit n, best_of, beams and logprobs at the gateway, or give requests that use them a lane of their "
+        "own with a small running limit; count sequences, not requests, against max_num_seqs.",
         price="Requests with such options wait in their lane, or are refused.",
         verify=again(),
         missing=[] if even else ["the tokens of each answer: they must be alike in both kinds"],

@@ -1,4 +1,4 @@
-"""MIX_CACHE_MISS from a table of requests that names its prompts: the same one again and again, and none of it cached."""
+"""MIX_CACHE_MISS from a table of requests that names its prompts: the same one again, and none of it cached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ LOW: Final = 0.1
 REPEATED: Final = 0.5
 LEAST_TOKENS: Final = 512
 """A shorter prompt costs little whether it is cached or not."""
-_NAMES: Final = re.compile(r"prompt_?(?:hash|id|key|template|name)|prefix_?(?:hash|id|key|group)?|template|system_prompt|doc(?:ument)?_?id")
+_NAMES: Final = re.compile(
+    r"prompt_?(?:hash|id|key|template|name)|prefix_?(?:hash|id|key|group)?|template|system_prompt|doc(?:ument)?_?id"
+)
 
 
 def repeats_in_requests(cause: Cause, observed: Observed) -> Finding | None:

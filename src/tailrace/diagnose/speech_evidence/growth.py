@@ -71,7 +71,10 @@ class Growth(NamedTuple):
     @property
     def steady(self) -> bool:
         """Whether each point lies above the one before, up to a multiple of the first: a bend is growth as well."""
-        return bool((np.diff(self.values) > 0).all()) and self.last > (2 if self.values.size >= _STEADY else 4) * self.first > 0
+        return (
+            bool((np.diff(self.values) > 0).all())
+            and self.last > (2 if self.values.size >= _STEADY else 4) * self.first > 0
+        )
 
     @property
     def per_minute(self) -> float:

@@ -25,7 +25,9 @@ _AUDIO: Final = (
 )
 _WORK: Final = r"decod|partial|recogni|inference|encod|process|compute"
 _SILENCE: Final = r"silence|endpoint(?:ing)?\b(?!.*delay)|end.?of.?speech timeout|hangover"
-_END: Final = r"(?:final|end.?of.?(?:turn|speech|utterance)|eou|eot|turn|endpoint|reply|response).*(?:delay|latency|after)"
+_END: Final = (
+    r"(?:final|end.?of.?(?:turn|speech|utterance)|eou|eot|turn|endpoint|reply|response).*(?:delay|latency|after)"
+)
 _BYTES: Final = r"bytes? (?:received |sent )?(?:per|a|/) ?s|byte rate|bytes/s|bytes received per second"
 _RATE: Final = r"(?:configured |expected |declared )?(?:sample|sampling) ?rate"
 _DUE: Final = r"should|\bdue\b|scheduled|ideal|expected|planned|real.?time (?:at|stamp)"

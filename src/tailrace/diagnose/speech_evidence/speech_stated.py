@@ -25,7 +25,8 @@ MOSTLY: Final = 0.5
 LEAST: Final = 8
 _TEXT: Final = r"(?:text|deltas?|transcripts?|transcription|results?|words?|partials?|finals?|tokens?|events?|output)"
 _SILENT: Final = (
-    rf"(?:\bno|without|since)\b(?: any| the| non empty)?(?: last| new)?(?: \w+)? ?{_TEXT}|{_TEXT} (?:gap|silence|pause)|"
+    rf"(?:\bno|without|since)\b(?: any| the| non empty)?(?: last| new)?(?: \w+)? ?{_TEXT}|"
+    rf"{_TEXT} (?:gap|silence|pause)|"
     r"silent (?:for|s\b|seconds|time)|silence (?:for|length)|(?:hang|hung|stuck)(?: for| s\b| duration| seconds)"
 )
 _LAST: Final = rf"last (?:non empty )?{_TEXT}"
@@ -127,9 +128,13 @@ def _still(cause: Cause, voice: Series, text: Series) -> Finding | None:
         statement=f"{name} stands at {text.values[begin]:g} for {best:.4g} s, {spoken:.4g} s of which somebody speaks: "
         "the session hangs with its socket open.",
         evidence=[
-            Evidence(f"{name} {text.values[begin]:g} from {text.at[begin]:g} s on", str(text.line_of(begin)), text.name),
+            Evidence(
+                f"{name} {text.values[begin]:g} from {text.at[begin]:g} s on", str(text.line_of(begin)), text.name
+            ),
             Evidence(f"{best:.4g} s without text", str(text.line_of(begin)), "silence", best, "s"),
-            Evidence(f"{voice.name.replace('_', ' ')} for {spoken:.4g} s of it", str(voice.place), "voiced", spoken, "s"),
+            Evidence(
+                f"{voice.name.replace('_', ' ')} for {spoken:.4g} s of it", str(voice.place), "voiced", spoken, "s"
+            ),
         ],
         explains_ms=best * 1e3,
         relation=f"{best:.4g} s > {IDLE_MS / 1e3:g} s without text, voiced {spoken:.4g} s",

@@ -47,8 +47,16 @@ _SERIES: Final = {
     ),
     **dict.fromkeys(
         (
-            "user_stopped", "user_stop", "speech_stop", "speech_stopped", "speech_ended", "stopped_speaking",
-            "user_stopped_speaking", "vad_end", "user_end", "speech_end_at",
+            "user_stopped",
+            "user_stop",
+            "speech_stop",
+            "speech_stopped",
+            "speech_ended",
+            "stopped_speaking",
+            "user_stopped_speaking",
+            "vad_end",
+            "user_end",
+            "speech_end_at",
         ),
         "speech_end",
     ),

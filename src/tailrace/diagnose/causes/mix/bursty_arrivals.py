@@ -19,7 +19,16 @@ from tailrace.model.finding import Evidence, Finding, Level
 
 __all__ = ["Bursty"]
 
-_RATES: Final = ("offered_rps", "completed_rps", "req_s", "mean_rate_rps", "rate_rps", "rps", "mean_rate", "arrival_rate")
+_RATES: Final = (
+    "offered_rps",
+    "completed_rps",
+    "req_s",
+    "mean_rate_rps",
+    "rate_rps",
+    "rps",
+    "mean_rate",
+    "arrival_rate",
+)
 SHARE: Final = 0.5
 BUSY: Final = 0.75
 """A server that is busy for less of the time queues only what comes together."""

@@ -28,12 +28,16 @@ _COUNTED: Final = re.compile(r"audio_(?:s|seconds)_(?:counted|received|fed)|audi
 
 
 _BYTES: Final = re.compile(r"\bbytes?\b", re.IGNORECASE)
-_WALL: Final = r"\bwall\b|elapsed|clock|real time|session (?:length|duration)|^(?:duration|window|seconds|t) ?s?$|wall seconds"
-_HEARD: Final = (
-    r"audio (?:s|seconds|seen|counted|received|fed|duration|length|time|position|reported|by)|(?:server|reported|counted|"
-    r"billed|seconds of) audio|audio$"
+_WALL: Final = (
+    r"\bwall\b|elapsed|clock|real time|session (?:length|duration)|^(?:duration|window|seconds|t) ?s?$|wall seconds"
 )
-_PACED: Final = re.compile(r"microphone|\bmic\b|\blive\b|\bpaced?\b|wall speed|real.?time|browser|phone call", re.IGNORECASE)
+_HEARD: Final = (
+    r"audio (?:s|seconds|seen|counted|received|fed|duration|length|time|position|reported|by)|"
+    r"(?:server|reported|counted|billed|seconds of) audio|audio$"
+)
+_PACED: Final = re.compile(
+    r"microphone|\bmic\b|\blive\b|\bpaced?\b|wall speed|real.?time|browser|phone call", re.IGNORECASE
+)
 
 
 class _Ratio(NamedTuple):
@@ -183,7 +187,9 @@ def _of_totals(observed: Observed, rates: dict[float, str]) -> list[_Ratio]:
         seconds = (took.ms or 0.0) / 1e3 if took is not None else 0.0
         if count is None or seconds < LONG_S:
             continue
-        own = group.find(r"(?:configured|server|declared|session|expected)?.*(?:sample |sampling )?rate(?: hz| khz)?$", "byte")
+        own = group.find(
+            r"(?:configured|server|declared|session|expected)?.*(?:sample |sampling )?rate(?: hz| khz)?$", "byte"
+        )
         known = [_hertz(own.value)] if own is not None and _hertz(own.value) else list(rates)
         pace = count.value / seconds
         what = f"{count.value:.0f} bytes / {seconds:g} s = {pace:.0f} bytes a second of 16-bit mono audio"
@@ -211,7 +217,9 @@ def _of_clocks(observed: Observed) -> list[_Ratio]:
         if audio is None or wall is None or audio is wall or not wall.ms or (wall.ms or 0.0) < LONG_S * 1e3:
             continue
         if paced or pair:
-            out.append(_Ratio((audio.ms or 0.0) / wall.ms, wall.ms / 1e3, audio.place, f"{audio.words} against {wall.words}"))
+            out.append(
+                _Ratio((audio.ms or 0.0) / wall.ms, wall.ms / 1e3, audio.place, f"{audio.words} against {wall.words}")
+            )
     return out
 
 
