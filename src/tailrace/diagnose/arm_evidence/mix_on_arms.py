@@ -66,6 +66,10 @@ def mix_on_arms(cause: Cause, observed: Observed) -> Finding | None:
                 for row in rows
                 for item in row.shown
             ),
+            Evidence(
+                f"share of {grown.arm.name} {number(grown.shares[0], 'share')} -> {number(grown.shares[1], 'share')}",
+                place, "share", grown.shares[1], "share",
+            ),
             Evidence(f"mix {mix:+.4g}, within the classes {stage:+.4g} {unit}", place, "mix", round(mix, 3), unit),
         ],
         explains_ms=mix if unit == "ms" else None,
@@ -78,7 +82,7 @@ def mix_on_arms(cause: Cause, observed: Observed) -> Finding | None:
         verify="tailrace diagnose after.run --before before.run",
         missing=["the requests one by one of both windows: the mix's part of the p99 itself, with its interval"],
         disproof_checked=[f"within the classes {stage:+.4g} {unit}"],
-    )
+    )  # fmt: skip
 
 
 def _counted(arms: list[Arm]) -> list[_Class]:

@@ -9,16 +9,20 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from math import isfinite
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tailrace.diagnose.arms.asked import told
 from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.arms.shown import number
-from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.observed import Observed, Series
 from tailrace.diagnose.observed.vocabulary import TO_MS, in_unit
 from tailrace.model.finding import Evidence
 
 __all__ = ["Measure", "Measures", "measures_of"]
+
+
+_COUNTED: Final = frozenset({"turn", "iteration"})
+MOST_ROWS: Final = 200
 
 
 class Measure(NamedTuple):
@@ -108,7 +112,26 @@ def measures_of(observed: Observed) -> list[Measures]:
         ]
         texts = " ".join([arm.name, arm.label, *(f"{k} {v}" for k, v in arm.keys.items() if isinstance(v, str))])
         out.append(Measures(arm.name, tuple(own), common, texts))
+    out += _rows_of_turns(observed, common)
     return out or ([Measures("", (), common, "")] if common else [])
+
+
+def _rows_of_turns(observed: Observed, common: tuple[Measure, ...]) -> list[Measures]:
+    """A table along turns or steps is read as series: each of its rows is a condition as well."""
+    tables: dict[tuple[str, str], list[Series]] = {}
+    for one in observed.series:
+        if one.axis in _COUNTED and len(one) <= MOST_ROWS:
+            tables.setdefault((one.place.source, one.axis), []).append(one)
+    out = []
+    for (_, axis), columns in tables.items():
+        for row, at in enumerate(columns[0].at):
+            own = tuple(
+                Measure(_plain(one.name), float(one.values[row]), one.unit, str(one.line_of(row)))
+                for one in columns
+                if len(one) > row and one.at[row] == at and isfinite(one.values[row])
+            )
+            out.append(Measures(f"{axis} {at:g}", own, common, ""))
+    return out
 
 
 def _numbers(value: object) -> list[float]:

@@ -68,6 +68,7 @@ def _judged(cause: Cause, name: str, ranks: list[Series], step: Series) -> Findi
         evidence=[
             Evidence(f"{what} of rank {rank}: {own:.3g} ms (median)", str(ranks[late].place), name, own, "ms"),
             Evidence(f"{what} of the others: {rest:.3g} ms", str(ranks[late].place), name, rest, "ms"),
+            Evidence(f"it is the late one in {float((odd == late).mean()):.0%} of the steps", str(step.place), "late"),
             Evidence(f"a step takes {whole:.3g} ms", str(step.place), "step", whole, "ms"),
         ],
         explains_ms=skew,

@@ -62,7 +62,7 @@ def _judged(cause: Cause, rows: Rows, name: str) -> Finding | None:
         f"tokens came from the cache ({share:.1%}){waited}: every prompt is computed whole.",
         evidence=[
             Evidence(f"{hits:.0f} of {asked:.0f} prompt tokens cached", place, "hit", round(share, 4)),
-            Evidence(f"{n} of {len(rows)} requests repeat a prompt", place, "repeats", float(n)),
+            Evidence(f"{n} of {len(rows)} requests repeat a prompt{waited}", place, "repeats", float(n)),
         ],
         explains_ms=None,
         relation=f"hits / prompt tokens of repeats = {hits:.0f} / {asked:.0f} = {share:.1%}",

@@ -170,7 +170,7 @@ def empty_stated(cause: Cause, observed: Observed) -> Finding | None:
         evidence=[
             blank.evidence,
             total.evidence,
-            Evidence(f"{share:.1%} of the deltas are empty", blank.place, "empty_delta_ratio", round(share, 4)),
+            Evidence(f"{share:.1%} of the deltas are empty{rate}", blank.place, "empty_delta_ratio", round(share, 4)),
             *([_shown(spoke, blank.place)] if spoke is not None else []),
         ],
         explains_ms=lasted.ms if lasted is not None else None,

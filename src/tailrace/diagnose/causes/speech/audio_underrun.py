@@ -125,6 +125,7 @@ def _words(observed: Observed) -> str:
     for arm in observed.arms:
         parts += [arm.name, arm.label, *arm.keys, *(f"{key} {value.label}" for key, value in arm.values.items())]
     parts += [f"{item.name} {item.value}" for item in observed.settings]
+    parts += [one.name for one in observed.series[:200]]
     return " ".join(parts)[:100_000]
 
 

@@ -74,7 +74,7 @@ class RateMismatch(Cause):
         fits = [(one, other) for one in rates for other in rates if abs(one / other / seen.ratio - 1.0) < NEAR]
         evidence = [
             Evidence(
-                text=f"{seen.what}: audio time runs {seen.ratio:.3f} times as fast as the clock over "
+                text=f"{seen.what}: audio time runs {seen.ratio:.3f} times as fast as the clock ({seen.ratio:.3g} x) over "
                 f"{seen.seconds:.0f} s",
                 source=seen.place,
                 name="audio_per_wall",
@@ -107,7 +107,7 @@ class RateMismatch(Cause):
                 words = f"as {made:.0f} Hz audio read as the {read:.0f} Hz that are configured does"
                 missing = [f"the sample rate of what the client sends: {made:.0f} Hz would explain it"]
         return self.finding(
-            statement=f"Audio time runs {seen.ratio:.3g} times as fast as the clock: {words}. Every position, lag "
+            statement=f"Audio time runs {seen.ratio:.3f} times as fast as the clock: {words}. Every position, lag "
             "and RTF is off by that factor, and recognition suffers.",
             evidence=evidence,
             explains_ms=None,
