@@ -23,7 +23,7 @@ WIDTH: Final = 0.01
 SHARE: Final = 0.8
 PLACE: Final = (
     r"(?:text|char\w*|tokens?|output)[ _]?(?:offset|position|index|before (?:the )?(?:gap|stop|pause|stall)|so far)|"
-    r"^(?:offset|position)|at token|chars? (?:into|from)"
+    r"^(?:offset|position)|(?:gap|pause|stop|stall) (?:position|offset|index)|at token|chars? (?:into|from)"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -34,9 +35,18 @@ def _quoted(observed: Observed) -> list[Event]:
     out = []
     for item in told(observed):
         found = jit_in_text(item.value) if isinstance(item.value, str) else None
+        frame = _FRAME.search(item.value) if isinstance(item.value, str) and found is None else None
+        if frame is not None and _STACK.search(item.name.replace("_", " ")):
+            found = {"kernel": frame[0]}
         if found is not None:
             out.append(Event(kind="jit", text=item.value, attributes=found, place=item.place))
     return out
+
+
+_FRAME: Final = re.compile(
+    r"triton[/.]compiler\S*|torch[/.]_(?:inductor|dynamo)\S*|tilelang\S*|\bnvrtc\b|\bptxas\b|\bnvcc\b"
+)
+_STACK: Final = re.compile(r"spy|stack|frame|dump|profil|trace")
 
 
 class _Slow(NamedTuple):

@@ -27,6 +27,7 @@ _MOMENT: Final = re.compile(
     r"(?:.*_)?(?:at|after|t|minute|min|hour|second|age)_?(\d+(?:\.\d+)?)_?(s|sec|seconds?|m|min|minutes?|h|hours?)?"
     r"|(\d+(?:\.\d+)?)_?(s|sec|seconds?|min|minutes?|h|hours?)(?:_in|_later)?"
 )
+_AT: Final = re.compile(r"(.+?)_(?:at|after)_(\d+(?:\.\d+)?)_?(s|sec|min|minutes?|h|hours?)")
 _MANY: Final = 3
 """Of two moments one is before the other; three and more are a course."""
 
@@ -36,7 +37,7 @@ def arms_in_groups(data: dict[str, Any], place: Place) -> list[Arm]:
     level = [data]
     for _ in range(_MOST_DEPTH):
         for node in level:
-            arms = _siblings(node, place) or _columns(node, place)
+            arms = _siblings(node, place) or _columns(node, place) or _moments(node, place)
             if arms:
                 return with_roles(arms)
         level = [child for node in level for child in node.values() if isinstance(child, dict)]
@@ -74,6 +75,20 @@ def _columns(node: dict[str, Any], place: Place) -> list[Arm]:
                 keys.setdefault(heading(by[1]).quantity or by[1], _number(str(inner)) or 0.0)
     arms = [Arm(name=name, label=name, keys=keys, values=values, place=place) for name, (keys, values) in made.items()]
     return _on_axis([arm for arm in arms if arm.values]) if len(arms) > 1 else []
+
+
+def _moments(node: dict[str, Any], place: Place) -> list[Arm]:
+    """`lag_s_at_5min`, `lag_s_at_30min` …: one quantity at several times."""
+    made: dict[str, tuple[dict[str, float | str], dict[str, Quoted]]] = {}
+    for key, value in node.items():
+        found = _AT.fullmatch(snake(str(key)))
+        if found is None or not _is_cell(value):
+            continue
+        keys, values = made.setdefault(f"at {found[2]} {found[3]}", ({}, {}))
+        fact_into(keys, values, found[1], value, place)
+    arms = [Arm(name=name, label=name, keys=keys, values=values, place=place) for name, (keys, values) in made.items()]
+    told = Counter(key for arm in arms for key, item in arm.values.items() if item.quantity in QUANTITIES)
+    return _on_axis(arms) if max(told.values(), default=0) >= _MANY else []
 
 
 def _is_measure(name: Any) -> bool:

@@ -29,6 +29,10 @@ _UNITS: Final = {
     "minutes": "min", "watts": "W", "us": "us", "ns": "ns", "pct": "%", "percent": "%", "tok_s": "tok/s", "rps": "1/s",
     "req_s": "1/s", "tokens": "tokens", "gib": "GiB", "mhz": "MHz", "w": "W", "min": "min", "h": "h",
 }  # fmt: skip
+_INSIDE: Final = re.compile(
+    r"_(ms|us|s)_(?:per|p\d+|mean|avg|median|max|min|at|after|before|in|for|of|with|without)(?:_|$)"
+)
+"""A unit that other words stand behind: `wait_ms_per_step`, `lag_s_at_5min`."""
 _SAID: Final = frozenset({"ms", "s", "us", "%", "tok/s", "1/s", "tokens", "GiB", "MHz", "W", "min"})
 _MOST_OWN: Final = 64 << 10
 """A form that a person wrote is short."""
@@ -119,7 +123,8 @@ def _unit(name: str) -> str:
     for ending, unit in sorted(_UNITS.items(), key=lambda pair: -len(pair[0])):
         if name.endswith(f"_{ending}") or name == ending:
             return unit
-    return ""
+    inside = _INSIDE.search(name)
+    return "" if inside is None else _UNITS.get(inside[1], "")
 
 
 def _arm(name: str, metrics: dict[str, Any], place: Place) -> Arm:

@@ -210,7 +210,7 @@ def synthesis_stated(observed: Observed) -> Synthesis | None:
     first: list[float] = []
     place = ""
     for group in groups:
-        streams = group.find(r"streams|voices|speakers|sessions|concurren|clients|calls", r"per|max|limit|s$| ms")
+        streams = group.find(r"streams|voices|speakers|sessions|concurren|clients|calls", r"per |max|limit")
         many = streams.value if streams is not None else None
         heard = group.ms(r"ttf|first (?:audio|byte|chunk|sound)")
         ratio = group.find(_RATIO)
@@ -220,6 +220,9 @@ def synthesis_stated(observed: Observed) -> Synthesis | None:
         made, took = group.ms(_MADE, _NOT_MADE), group.ms(_TOOK, _NOT_TOOK)
         if made is None or took is None or made is took or not made.ms or not took.ms:
             continue
+        if many is not None and took.ms > made.ms:
+            words = f"{took.ms / 1e3:.4g} s of synthesis / {made.ms / 1e3:.4g} s of audio"
+            found.append(Synthesis(took.ms / made.ms, many, heard.ms if heard else None, took.place, words))
         took_all, made_all, place = took_all + took.ms, made_all + made.ms, took.place
         first += [heard.ms] if heard is not None and heard.ms is not None else []
     if not found and made_all > 0 and took_all > made_all:

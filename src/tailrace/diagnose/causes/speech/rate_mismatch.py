@@ -74,8 +74,8 @@ class RateMismatch(Cause):
         fits = [(one, other) for one in rates for other in rates if abs(one / other / seen.ratio - 1.0) < NEAR]
         evidence = [
             Evidence(
-                text=f"{seen.what}: audio time runs {seen.ratio:.3f} times as fast as the clock ({seen.ratio:.3g} x) over "
-                f"{seen.seconds:.0f} s",
+                text=f"{seen.what}: audio time runs {seen.ratio:.3f} times as fast as the clock ({seen.ratio:.3g} x) "
+                f"over {seen.seconds:.0f} s",
                 source=seen.place,
                 name="audio_per_wall",
                 value=round(seen.ratio, 4),
