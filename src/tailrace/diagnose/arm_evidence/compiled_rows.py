@@ -19,7 +19,10 @@ SLOWER: Final = 3.0
 LEAST_MS: Final = 200.0
 LEAST: Final = 3
 _COLUMN: Final = r"compil|\bjit\b|autotun|graph captur|kernel build|codegen|first use|new shape"
-_COUNTED: Final = r"kernels? (?:compiled|built)|compil(?:es|ed|ations?)\b(?!.*(?:time|ms|tim))|jit (?:count|events|kernels)|recompil\w+"
+_COUNTED: Final = (
+    r"kernels? (?:compiled|built)|compil(?:es|ed|ations?)\b(?!.*(?:time|ms|tim))|jit (?:count|events|kernels)|"
+    r"recompil\w+"
+)
 _YES: Final = re.compile(
     r"^(?:y|yes|true|1|x|✓|✅)\b|\b(?:jit|compil|autotun|captur|triton|deep_?gemm|cutlass|inductor)", re.IGNORECASE
 )
