@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +12,15 @@ from tailrace.diagnose.readers.fact_arms import arms_in_facts, fact_into, flat_f
 from tailrace.diagnose.readers.fact_groups import arms_in_groups
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.heading import snake
+from tailrace.diagnose.readers.json_forms import tables_in, without_tables
+from tailrace.diagnose.readers.json_numbers import observed_numbers, read_numbers
 from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.units import unit_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
-__all__ = ["FACTS", "OWN_FACTS", "observed_facts", "settings_of", "with_unit"]
+__all__ = ["FACTS", "OWN_JSON", "observed_facts", "settings_of", "with_unit"]
 
 _MOST_BYTES: Final = 32 << 20
 _SPEECH: Final = frozenset({"note", "notes", "claim", "suspected_before", "comment", "symptom", "description"})
@@ -34,8 +35,11 @@ _INSIDE: Final = re.compile(
 )
 """A unit that other words stand behind: `wait_ms_per_step`, `lag_s_at_5min`."""
 _SAID: Final = frozenset({"ms", "s", "us", "%", "tok/s", "1/s", "tokens", "GiB", "MHz", "W", "min"})
-_MOST_OWN: Final = 64 << 10
-"""A form that a person wrote is short."""
+_MOST_OWN_BYTES: Final = 1 << 20
+"""A larger document was written by a program: only the numbers in it that have a known name are taken."""
+_MORE: Final = re.compile(r"\}\s*\n\s*\{")
+_NUMBERS: Final = re.compile(r'"[^"\n]{1,60}"\s*:\s*\[?\s*(?:-?\d|[\[{])')
+_FEWEST_NUMBERS: Final = 2
 _TWIN: Final = re.compile(r"_(?:old|before|previous|prev|was)$")
 
 
@@ -45,8 +49,8 @@ def observed_facts(data: Any, source: str) -> Observed:
     out = Observed()
     read = 0
     arms = data.get("arms", {})
-    pairs: Iterable[tuple[Any, Any]] = (
-        arms.items()
+    pairs: list[tuple[Any, Any]] = (
+        list(arms.items())
         if isinstance(arms, dict)
         else [(_name_of(one, n), one) for n, one in enumerate(arms)]
         if isinstance(arms, list)
@@ -60,13 +64,18 @@ def observed_facts(data: Any, source: str) -> Observed:
     out.arms = with_roles(made)
     context = data.get("context", {})
     others = {key: value for key, value in data.items() if key not in {"facts", "arms", "context"}}
-    nested = {**(context if isinstance(context, dict) else {"context": context}), **others}
+    told = [*(context.items() if isinstance(context, dict) else [("context", context)]), *others.items()]
+    tables = tables_in(dict(told), source)
+    nested = without_tables(dict(told))
     out.settings, out.notes = settings_of(nested, place)
     read += len(out.settings)
     if not out.arms:
         out.arms = arms_in_groups(nested, place)
     if not out.arms:
         out.arms = _old_and_new(out.settings, place) or arms_in_facts(out.settings, place)
+    if not out.arms and "context" not in data and not (tables.arms or tables.rows or tables.series):
+        out.arms = observed_numbers(without_tables(data), source).arms
+    out = Observed.joined([out, tables])
     out.understood = [Understood(source=source, format="facts", understood=read, total=read, what="facts")]
     return out
 
@@ -158,18 +167,19 @@ def _read(path: Path, source: str) -> Observed:
     return observed_facts(data, source)
 
 
-def _is_own_form(head: str, name: str) -> bool:
-    """One JSON object that no other reader knows: somebody's own names for what he knows, nested as he likes."""
+def _is_json(head: str, name: str) -> bool:
+    """Whether a file is a document with numbers under names, whatever their form."""
     del name
-    start = head.lstrip("\ufeff \t\r\n")
-    if not start.startswith("{") or len(head) > _MOST_OWN:
-        return False
-    try:
-        data = decode_json(start)
-    except UNREADABLE:
-        return False
-    return isinstance(data, dict) and any(isinstance(one, (int, float, dict)) for one in data.values())
+    start = head.lstrip()
+    return start.startswith("{") and not _MORE.search(start) and len(_NUMBERS.findall(start)) >= _FEWEST_NUMBERS
+
+
+def _read_own(path: Path, source: str) -> Observed:
+    if path.stat().st_size > _MOST_OWN_BYTES:
+        return read_numbers(path, source)
+    return _read(path, source)
 
 
 FACTS: Final = Format(name="facts", matches=_matches, read=_read)
-OWN_FACTS: Final = Format(name="facts", matches=_is_own_form, read=_read)
+OWN_JSON: Final = Format(name="JSON of its own form", matches=_is_json, read=_read_own)
+"""After everything that knows a form."""

@@ -21,6 +21,12 @@ _LONGEST: Final = 160
 """A longer heading is a sentence: only so much of it is looked at."""
 _MARKS: Final = re.compile(r"\*\*|__(?=\S)|(?<=\S)__|`|\*|<br\s*/?>|</?[a-z]{1,6}>|[↓↑⬇⬆]")
 _MARKED: Final = re.compile(r"[*_`<&\\↓↑⬇⬆]")
+_JOINED: Final = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[a-z]{2})(?=P\d)|(?<=\d)(?=Ms$)|(?<=[A-Za-z])\.(?=[A-Za-z])")
+"""Where the words of `timeToFirstToken` and `latency.ttft.p50` meet."""
+_GROUPS: Final = frozenset(
+    {"latency", "latencies", "metrics", "stats", "timing", "timings", "summary", "results", "times", "perf", "load"}
+)
+"""Names of groups that say nothing where their member names a quantity: `latency.ttft.p50`."""
 _LINK: Final = re.compile(r"\[([^\]]{1,200})\]\([^)]{0,300}\)")
 _BRACKET: Final = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
 _RATE: Final = re.compile(
@@ -116,7 +122,9 @@ def statistic(word: str) -> str:
 def heading(text: str) -> Heading:
     """Read one heading."""
     label = plain(text)[:_LONGEST]
-    low = re.sub(r"(?<=[a-z])(?=p\d\d)", " ", re.sub(r"p(\d\d)_(\d{1,2})(?!\d)", r"p\1.\2", label.lower()))
+    outer, dot, inner = label.partition(".")
+    apart = _JOINED.sub(" ", inner if dot and outer.lower() in _GROUPS and heading(inner).quantity else label)
+    low = re.sub(r"(?<=[a-z])(?=p\d\d)", " ", re.sub(r"p(\d\d)_(\d{1,2})(?!\d)", r"p\1.\2", apart.lower()))
     low = re.sub(r"(?<=[a-z])(?=%)", " ", low)
     low, unit, stat = _brackets(_SNAKE_RATE.sub(_rate, low).replace("_", " "))
     low = low.replace("-", " ") if "/" not in low else low

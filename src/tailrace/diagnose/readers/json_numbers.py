@@ -16,8 +16,6 @@ import msgspec
 from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Understood
 from tailrace.diagnose.observed.vocabulary import QUANTITIES
 from tailrace.diagnose.readers.cells import Cell
-from tailrace.diagnose.readers.fact_groups import arms_in_groups
-from tailrace.diagnose.readers.facts import settings_of
 from tailrace.diagnose.readers.foreign_json import opened
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.heading import heading, stat_of, statistic
@@ -34,8 +32,6 @@ _MOST_BYTES: Final = 64 << 20
 _MOST_DEPTH: Final = 8
 _FEWEST_LINES: Final = 2
 _MOST_ARMS: Final = 500
-_MOST_FACTS: Final = 60
-"""A short object is a person's form, with words and conditions beside its numbers; a tool's result has more."""
 _RUNS: Final = ("benchmarks", "results", "runs", "experiments", "arms")
 _THROUGH: Final = frozenset(
     {"metrics", "successful", "percentiles", "summary", "statistics", "stats", "aggregated_metrics", "latency", "total"}
@@ -71,9 +67,12 @@ def _lines(data: bytes) -> list[Any]:
         return []
 
 
-def observed_numbers(data: Any, source: str) -> Observed:
-    """The numbers of decoded JSON that name a quantity; others are counted as not understood. Nothing raises."""
-    stem = source.rsplit("/", maxsplit=1)[-1].removesuffix(".json")
+def observed_numbers(data: Any, source: str, *, named: str = "") -> Observed:
+    """The numbers of decoded JSON that name a quantity; others are counted as not understood. Nothing raises.
+
+    `named` is what arms without a name of their own are called, the file's name otherwise.
+    """
+    stem = named or source.rsplit("/", maxsplit=1)[-1].removesuffix(".json")
     arms: list[Arm] = []
     total = understood = 0
     lost: list[str] = []
@@ -98,13 +97,8 @@ def observed_numbers(data: Any, source: str) -> Observed:
             values["n"] = Quoted(quantity="n", value=min(counts), unit="count", label="count", place=Place(source))
         if values:
             arms.append(Arm(name=name, label=name, keys=keys, values=values, place=Place(source)))
-    own = isinstance(data, dict) and total <= _MOST_FACTS
-    grouped = arms_in_groups(data, Place(source)) if own and len(arms) < 2 else []
-    settings, notes = settings_of(data, Place(source)) if own else ([], [])
     return Observed(
-        arms=grouped or with_roles(arms),
-        settings=settings,
-        notes=notes,
+        arms=with_roles(arms),
         understood=[
             Understood(
                 source=source, format="numbers in JSON", understood=understood, total=total, what="numbers",
@@ -176,6 +170,9 @@ def _read(path: tuple[str, ...], unit: str, value: float, place: Place) -> Quote
             default = "" if known.unit == "share" else default
             head = msgspec.structs.replace(head, unit=head.unit or unit or default, stat=stat, qualifier=among)
             return quoted(head, Cell(text=str(value), value=value), place, percent=value > 1.5)
+        if head.stat and not stat:
+            stat, unit = head.stat, head.unit or unit  # `"ttft": {"mean_s": 4.1}`
+            continue
         if depth:
             return None
     return None
