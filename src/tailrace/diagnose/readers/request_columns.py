@@ -204,7 +204,8 @@ def looks_like_requests(headings: Iterable[str]) -> bool:
     ends = ours & {"t_first_ms", "t_last_ms", "ttft_ms", "e2e_ms"}
     if begins and ends:
         return True
-    if begins and "queue_ms" in ours:
+    timed = any(theirs for theirs, name in canonical(names).items() if name == "queue_ms" and heading(theirs).unit)
+    if begins and "id" in ours and timed:
         return True  # when it came, and how long it waited
     # Durations without stamps: one request a row only where rows have names, or lengths of their own.
     return (

@@ -173,6 +173,8 @@ def _cv(observed: Observed) -> tuple[float, int, str] | None:
         if stamps.size >= least and stamps[-1] > stamps[0]:
             between = np.diff(stamps)
             return float(between.std() / max(between.mean(), 1e-12)), int(stamps.size), str(rows.place)
+    if len(observed.arms) > 1:
+        return None  # each has its own: the pair is judged
     stated = next((found for group in measures_of(observed) if (found := group.find(_CV, "service|ttft|run"))), None)
     return None if stated is None or stated.value <= 0 else (stated.value, 0, stated.place)
 
