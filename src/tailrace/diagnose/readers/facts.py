@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ from tailrace.diagnose.readers.cells import read_cell
 from tailrace.diagnose.readers.fact_arms import arms_in_facts
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.heading import heading, snake
+from tailrace.diagnose.readers.json_groups import group_in
 from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
@@ -21,10 +23,10 @@ from tailrace.diagnose.readers.units import unit_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
-__all__ = ["FACTS", "fact_into", "observed_facts"]
+__all__ = ["FACTS", "SPEECH", "fact_into", "facts_of", "observed_facts"]
 
 _MOST_BYTES: Final = 32 << 20
-_SPEECH: Final = frozenset({"note", "notes", "claim", "suspected_before", "comment", "symptom", "description"})
+SPEECH: Final = frozenset({"note", "notes", "claim", "suspected_before", "comment", "symptom", "description"})
 """What a person thinks: kept and shown, never evidence."""
 _UNITS: Final = {
     "ms": "ms", "s": "s", "us": "us", "ns": "ns", "pct": "%", "percent": "%", "tok_s": "tok/s", "rps": "1/s",
@@ -62,16 +64,32 @@ def observed_facts(data: Any, source: str) -> Observed:
     out.arms = with_roles(made)
     context = data.get("context", {})
     others = {key: value for key, value in data.items() if key not in {"facts", "arms", "context"}}
-    for key, value in [*(context.items() if isinstance(context, dict) else [("context", context)]), *others.items()]:
-        for name, one in _flat(snake(str(key)) or str(key), value, 0):
-            number, unit = _with_unit(name, one)
-            out.settings.append(Setting(name=name, value=number, unit=unit, place=place))
-            read += 1
-            if name in _SPEECH and isinstance(one, str):
-                out.notes.append(one)
+    beside = {**context, **others} if isinstance(context, dict) else {"context": context, **others}
+    if not out.arms:
+        found, beside = group_in(beside)
+        out.arms = with_roles([_arm(name, metrics, place) for name, metrics in found])
+        read += sum(len(metrics) for _, metrics in found)
+    out.settings = facts_of(beside, place)
+    out.notes = [str(item.value) for item in out.settings if item.name in SPEECH and isinstance(item.value, str)]
+    read += len(out.settings)
     if not out.arms:
         out.arms = _old_and_new(out.settings, place) or arms_in_facts(out.settings, place)
     out.understood = [Understood(source=source, format="facts", understood=read, total=read, what="facts")]
+    return out
+
+
+def facts_of(data: dict[str, Any], place: Place) -> list[Setting]:
+    """Every statement of an object, one a leaf. What lies in a group goes by its own name where that says what it is
+    and nothing else has it (`engine.kv_usage_pct`), else by the whole way to it.
+    """
+    flat = [pair for key, value in data.items() for pair in _flat(snake(str(key)) or str(key), value, 0)]
+    ends = Counter(name.rsplit(".", 1)[-1] for name, _ in flat)
+    out = []
+    for name, value in flat:
+        own = name.rsplit(".", 1)[-1]
+        plain = snake(own) if "." in name and ends[own] == 1 and (_unit(snake(own)) or heading(own).quantity) else name
+        number, unit = _with_unit(plain, value)
+        out.append(Setting(name=plain, value=number, unit=unit, place=place))
     return out
 
 

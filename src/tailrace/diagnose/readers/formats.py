@@ -11,7 +11,7 @@ from tailrace.diagnose.readers.engine_settings import ENGINE_COMMAND, TRITON_MOD
 from tailrace.diagnose.readers.facts import FACTS
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.http_load import HTTP_LOAD
-from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS
+from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS, OWN_JSON
 from tailrace.diagnose.readers.json_rows import JSON_ROWS
 from tailrace.diagnose.readers.logs.log import LOG
 from tailrace.diagnose.readers.nginx_conf import NGINX_CONF
@@ -61,6 +61,7 @@ FORMATS: Final[tuple[Format, ...]] = (
     # -- what any JSON and any text may hold, at last: requests, chunks, series and logs are told before
     JSON_NUMBERS,
     JSON_ROWS,
+    OWN_JSON,
     TEXT,
 )
 

@@ -21,6 +21,8 @@ _LONGEST: Final = 160
 """A longer heading is a sentence: only so much of it is looked at."""
 _MARKS: Final = re.compile(r"\*\*|__(?=\S)|(?<=\S)__|`|\*|<br\s*/?>|</?[a-z]{1,6}>|[↓↑⬇⬆]")
 _MARKED: Final = re.compile(r"[*_`<&\\↓↑⬇⬆]")
+_CAMEL: Final = re.compile(r"[a-z]+(?:[A-Z][a-z0-9]+)+")
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _LINK: Final = re.compile(r"\[([^\]]{1,200})\]\([^)]{0,300}\)")
 _BRACKET: Final = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
 _RATE: Final = re.compile(
@@ -95,7 +97,7 @@ def plain(text: str) -> str:
 
 def snake(text: str) -> str:
     """`GPU util (%)` -> `gpu_util`: a name for what the vocabulary does not know."""
-    without = re.sub(r"[(\[][^)\]]*[)\]]", " ", text)
+    without = re.sub(r"[(\[][^)\]]*[)\]]", " ", _HUMP.sub("_", text) if _CAMEL.fullmatch(text) else text)
     return re.sub(r"[^0-9a-z]+", "_", (without if without.strip() else text).lower()).strip("_")
 
 
@@ -116,7 +118,8 @@ def statistic(word: str) -> str:
 def heading(text: str) -> Heading:
     """Read one heading."""
     label = plain(text)[:_LONGEST]
-    low = re.sub(r"(?<=[a-z])(?=p\d\d)", " ", re.sub(r"p(\d\d)_(\d{1,2})(?!\d)", r"p\1.\2", label.lower()))
+    spelled = _HUMP.sub("_", label) if _CAMEL.fullmatch(label) else label
+    low = re.sub(r"(?<=[a-z])(?=p\d\d)", " ", re.sub(r"p(\d\d)_(\d{1,2})(?!\d)", r"p\1.\2", spelled.lower()))
     low = re.sub(r"(?<=[a-z])(?=%)", " ", low)
     low, unit, stat = _brackets(_SNAKE_RATE.sub(_rate, low).replace("_", " "))
     low = low.replace("-", " ") if "/" not in low else low

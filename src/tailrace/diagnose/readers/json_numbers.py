@@ -16,9 +16,12 @@ import msgspec
 from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Understood
 from tailrace.diagnose.observed.vocabulary import QUANTITIES
 from tailrace.diagnose.readers.cells import Cell
+from tailrace.diagnose.readers.fact_arms import arms_in_facts
+from tailrace.diagnose.readers.facts import SPEECH, facts_of
 from tailrace.diagnose.readers.foreign_json import opened
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.heading import heading, stat_of, statistic
+from tailrace.diagnose.readers.json_groups import group_in
 from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
@@ -26,11 +29,12 @@ from tailrace.diagnose.readers.units import unit_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
-__all__ = ["ALL_REQUESTS", "JSON_NUMBERS", "observed_numbers", "read_numbers"]
+__all__ = ["ALL_REQUESTS", "JSON_NUMBERS", "OWN_JSON", "observed_numbers", "read_numbers"]
 
 _MOST_BYTES: Final = 64 << 20
 _MOST_DEPTH: Final = 8
 _FEWEST_LINES: Final = 2
+_MOST_OWN: Final = 200
 _MOST_ARMS: Final = 500
 _RUNS: Final = ("benchmarks", "results", "runs", "experiments", "arms")
 _THROUGH: Final = frozenset(
@@ -40,6 +44,8 @@ _THROUGH: Final = frozenset(
 _OTHERS: Final = frozenset({"errored", "incomplete", "failed", "failures"})
 ALL_REQUESTS: Final = "all requests"
 _KEY: Final = re.compile(r'"([\w./ -]{2,60})"\s*:\s*(?:-?\d|\{)')
+_ANY_KEY: Final = re.compile(r'"([\w./ -]{2,60})"\s*:\s*\[?\s*-?\d')
+_FEWEST_KEYS: Final = 2
 _IN_SECONDS: Final = frozenset({"duration", "request latency", "request_latency"})
 
 
@@ -73,7 +79,8 @@ def observed_numbers(data: Any, source: str) -> Observed:
     arms: list[Arm] = []
     total = understood = 0
     lost: list[str] = []
-    for name, part in _parts(data, stem)[:_MOST_ARMS]:
+    parts, rest = _parts(data, stem)
+    for name, part in parts[:_MOST_ARMS]:
         keys: dict[str, float | str] = {}
         values: dict[str, Quoted] = {}
         counts: list[float] = []
@@ -81,8 +88,10 @@ def observed_numbers(data: Any, source: str) -> Observed:
             total += 1
             item = _read(path, unit, value, Place(source))
             if item is None:
-                lost.append(f"{'.'.join(path)} = {value!r}"[:80])
-                continue
+                item = _of_no_name(path, value, Place(source))
+                if item is None or len(values) > _MOST_OWN:
+                    lost.append(f"{'.'.join(path)} = {value!r}"[:80])
+                    continue
             understood += 1
             if item.quantity == "n" and len(path) > 1:
                 counts.append(item.value)
@@ -94,8 +103,13 @@ def observed_numbers(data: Any, source: str) -> Observed:
             values["n"] = Quoted(quantity="n", value=min(counts), unit="count", label="count", place=Place(source))
         if values:
             arms.append(Arm(name=name, label=name, keys=keys, values=values, place=Place(source)))
+    settings = facts_of(rest, Place(source)) if isinstance(rest, dict) else []
+    if not any(item.quantity in QUANTITIES for arm in arms for item in arm.values.values()):
+        arms = arms_in_facts(settings, Place(source)) or arms
     return Observed(
         arms=with_roles(arms),
+        settings=settings,
+        notes=[str(item.value) for item in settings if item.name in SPEECH and isinstance(item.value, str)],
         understood=[
             Understood(
                 source=source, format="numbers in JSON", understood=understood, total=total, what="numbers",
@@ -105,20 +119,26 @@ def observed_numbers(data: Any, source: str) -> Observed:
     )  # fmt: skip
 
 
-def _parts(data: Any, stem: str) -> list[tuple[str, Any]]:
-    """(name, part) of each run."""
+def _parts(data: Any, stem: str) -> tuple[list[tuple[str, Any]], Any]:
+    """((name, part) of each run, what stands beside them: of a single run all that it says)."""
     if isinstance(data, list):
-        return _named(data, stem)
+        return _named(data, stem), None
     if not isinstance(data, dict):
-        return []
+        return [], None
     for key in _RUNS:
         runs = data.get(key)
         if isinstance(runs, list) and any(isinstance(one, dict) for one in runs):
-            return _named(runs, stem)
-    parts = [(str(key), one) for key, one in data.items() if isinstance(one, dict)]
-    if len(parts) >= 2 and not any(heading(name).quantity or statistic(name) or name in _THROUGH for name, _ in parts):
-        return parts
-    return [(stem, data)]
+            return _named(runs, stem), {name: one for name, one in data.items() if name != key}
+    found, rest = group_in(data)
+    return (found, rest) if found else ([(stem, data)], data)
+
+
+def _of_no_name(path: tuple[str, ...], value: float, place: Place) -> Quoted | None:
+    """A number whose key names no quantity, under its own name; `None` of an index."""
+    name = path[-1]
+    if not name.strip() or name.isdigit():
+        return None
+    return quoted(heading(name), Cell(text=str(value), value=value), place)
 
 
 def _named(runs: list[Any], stem: str) -> list[tuple[str, Any]]:
@@ -180,4 +200,14 @@ def _matches(head: str, name: str) -> bool:
     return len(known) >= 2
 
 
+def _matches_any(head: str, name: str) -> bool:
+    """An object with a few numbers under keys of its own, which no other reader took."""
+    del name
+    start = head.lstrip()
+    return (
+        start.startswith("{") and not re.search(r"\}\s*\n\s*\{", start) and len(_ANY_KEY.findall(start)) >= _FEWEST_KEYS
+    )
+
+
+OWN_JSON: Final = Format(name="an object of somebody's own", matches=_matches_any, read=read_numbers)
 JSON_NUMBERS: Final = Format(name="numbers in JSON", matches=_matches, read=read_numbers)
