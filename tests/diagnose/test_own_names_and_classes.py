@@ -12,7 +12,7 @@ from tailrace.diagnose.arms.of_requests import classes_of
 from tailrace.diagnose.causes.gateway.stage_slow import PreprocessSlow
 from tailrace.diagnose.causes.scheduler.prefill_steals_decode import PrefillStealsDecode
 from tailrace.diagnose.observed import Observed
-from tailrace.diagnose.readers.heading import heading, snake
+from tailrace.diagnose.readers.heading import heading
 from tailrace.diagnose.readers.headings import heading as column
 from tailrace.diagnose.readers.json_groups import group_in
 from tailrace.diagnose.readers.json_numbers import observed_numbers
@@ -23,40 +23,29 @@ from tailrace.model.finding import Level
 
 
 def test_objects_side_by_side_are_arms_and_sections_are_none() -> None:
-    arms, rest = group_in({"site": "x", "now": {"left": {"ttft_ms": 1}, "right": {"ttft_ms": 2}, "note": "n"}})
-    assert [name for name, _ in arms] == ["left", "right"]
-    assert rest == {"site": "x", "now": {"note": "n"}}
-    assert group_in({"host": {"cpus": 4}, "engine": {"batch": 8}})[0] == []
-    assert group_in({"ttft": {"p50": 1, "p99": 2}, "itl": {"p50": 3, "p99": 4}})[0] == []
-    rows, _ = group_in({"steps": [{"depth": 1, "itl_ms": 2}, {"depth": 9, "itl_ms": 3}]})
+    sides = {"left": {"ttft_ms": 1}, "right": {"ttft_ms": 2}}
+    assert [name for name, _ in group_in({"site": "x", "now": {**sides, "note": "n"}})] == ["left", "right"]
+    assert group_in({"host": {"cpus": 4}, "engine": {"batch": 8}}) == []
+    assert group_in({"ttft": {"p50": 1, "p99": 2}, "itl": {"p50": 3, "p99": 4}}) == []
+    rows = group_in({"steps": [{"depth": 1, "itl_ms": 2}, {"depth": 9, "itl_ms": 3}]})
     assert [name for name, _ in rows] == ["depth 1", "depth 9"]
-    assert group_in({"steps": [{"depth": 1}, 5]})[0] == []
+    assert group_in({"steps": [{"depth": 1}, 5]}) == []
 
 
-def test_what_stands_beside_the_arms_is_stated_under_its_own_name() -> None:
-    data: Any = {
-        "change": "cookie off",
-        "engine": {"kv_usage_pct": 41, "odd": 3},
-        "sides": {"old": {"hitRate": 0.8}, "new": {"hitRate": 0.1}},
-    }
-    observed = observed_numbers(data, "own.json")
-    assert [arm.get("prefix_hit") for arm in observed.arms] == [0.8, 0.1]
-    assert {item.name: item.value for item in observed.settings} == {
-        "change": "cookie off",
-        "kv_usage_pct": 41,
-        "engine.odd": 3,
-    }
+def test_numbers_of_no_known_name_stay_with_their_arm() -> None:
+    data: Any = {"sides": {"old": {"hitRate": 0.8, "odd": 3}, "new": {"hitRate": 0.1, "odd": 4}}}
+    arms = observed_numbers(data, "own.json").arms
+    assert [arm.get("prefix_hit") for arm in arms] == [0.8, 0.1]
+    assert [arm.get("odd") for arm in arms] == [3, 4]
 
 
-def test_camel_case_is_read_and_a_product_name_is_not_split() -> None:
+def test_camel_case_is_read() -> None:
     assert (heading("ttftP95Ms").quantity, heading("ttftP95Ms").stat, heading("ttftP95Ms").unit) == (
         "ttft",
         "p95",
         "ms",
     )
     assert heading("avgPromptTokens").quantity == "prompt_tokens"
-    assert snake("hitRate") == "hit_rate"
-    assert snake("vLLM") == "vllm"
 
 
 def test_a_rate_per_second_is_no_duration() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +13,8 @@ from tailrace.diagnose.readers.cells import read_cell
 from tailrace.diagnose.readers.fact_arms import arms_in_facts
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.heading import heading, snake
-from tailrace.diagnose.readers.json_groups import group_in
+from tailrace.diagnose.readers.json_forms import tables_in, without_tables
+from tailrace.diagnose.readers.json_numbers import observed_numbers, read_numbers
 from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
@@ -23,10 +22,10 @@ from tailrace.diagnose.readers.units import unit_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
-__all__ = ["FACTS", "SPEECH", "fact_into", "facts_of", "observed_facts"]
+__all__ = ["FACTS", "OWN_JSON", "fact_into", "observed_facts"]
 
 _MOST_BYTES: Final = 32 << 20
-SPEECH: Final = frozenset({"note", "notes", "claim", "suspected_before", "comment", "symptom", "description"})
+_SPEECH: Final = frozenset({"note", "notes", "claim", "suspected_before", "comment", "symptom", "description"})
 """What a person thinks: kept and shown, never evidence."""
 _UNITS: Final = {
     "ms": "ms", "s": "s", "us": "us", "ns": "ns", "pct": "%", "percent": "%", "tok_s": "tok/s", "rps": "1/s",
@@ -40,6 +39,11 @@ _OWN: Final = {
     "rel_speed": "rel_speed",
 }
 _MOST_DEPTH: Final = 6
+_MOST_OWN_BYTES: Final = 1 << 20
+"""A larger document was written by a program: only the numbers in it that have a known name are taken."""
+_MORE: Final = re.compile(r"\}\s*\n\s*\{")
+_NUMBERS: Final = re.compile(r'"[^"\n]{1,60}"\s*:\s*\[?\s*(?:-?\d|[\[{])')
+_FEWEST_NUMBERS: Final = 2
 _TWIN: Final = re.compile(r"_(?:old|before|previous|prev|was)$")
 
 
@@ -49,8 +53,8 @@ def observed_facts(data: Any, source: str) -> Observed:
     out = Observed()
     read = 0
     arms = data.get("arms", {})
-    pairs: Iterable[tuple[Any, Any]] = (
-        arms.items()
+    pairs: list[tuple[Any, Any]] = (
+        list(arms.items())
         if isinstance(arms, dict)
         else [(_name_of(one, n), one) for n, one in enumerate(arms)]
         if isinstance(arms, list)
@@ -64,32 +68,21 @@ def observed_facts(data: Any, source: str) -> Observed:
     out.arms = with_roles(made)
     context = data.get("context", {})
     others = {key: value for key, value in data.items() if key not in {"facts", "arms", "context"}}
-    beside = {**context, **others} if isinstance(context, dict) else {"context": context, **others}
-    if not out.arms:
-        found, beside = group_in(beside)
-        out.arms = with_roles([_arm(name, metrics, place) for name, metrics in found])
-        read += sum(len(metrics) for _, metrics in found)
-    out.settings = facts_of(beside, place)
-    out.notes = [str(item.value) for item in out.settings if item.name in SPEECH and isinstance(item.value, str)]
-    read += len(out.settings)
+    told = [*(context.items() if isinstance(context, dict) else [("context", context)]), *others.items()]
+    tables = tables_in(dict(told), source)
+    for key, value in without_tables(dict(told)).items():
+        for name, one in _flat(snake(str(key)) or str(key), value, 0):
+            number, unit = _with_unit(name, one)
+            out.settings.append(Setting(name=name, value=number, unit=unit, place=place))
+            read += 1
+            if name in _SPEECH and isinstance(one, str):
+                out.notes.append(one)
     if not out.arms:
         out.arms = _old_and_new(out.settings, place) or arms_in_facts(out.settings, place)
+    if not out.arms and "context" not in data and not (tables.arms or tables.rows or tables.series):
+        out.arms = observed_numbers(without_tables(data), source).arms
+    out = Observed.joined([out, tables])
     out.understood = [Understood(source=source, format="facts", understood=read, total=read, what="facts")]
-    return out
-
-
-def facts_of(data: dict[str, Any], place: Place) -> list[Setting]:
-    """Every statement of an object, one a leaf. What lies in a group goes by its own name where that says what it is
-    and nothing else has it (`engine.kv_usage_pct`), else by the whole way to it.
-    """
-    flat = [pair for key, value in data.items() for pair in _flat(snake(str(key)) or str(key), value, 0)]
-    ends = Counter(name.rsplit(".", 1)[-1] for name, _ in flat)
-    out = []
-    for name, value in flat:
-        own = name.rsplit(".", 1)[-1]
-        plain = snake(own) if "." in name and ends[own] == 1 and (_unit(snake(own)) or heading(own).quantity) else name
-        number, unit = _with_unit(plain, value)
-        out.append(Setting(name=plain, value=number, unit=unit, place=place))
     return out
 
 
@@ -204,4 +197,19 @@ def _read(path: Path, source: str) -> Observed:
     return observed_facts(data, source)
 
 
+def _is_json(head: str, name: str) -> bool:
+    """Whether a file is a document with numbers under names, whatever their form."""
+    del name
+    start = head.lstrip()
+    return start.startswith("{") and not _MORE.search(start) and len(_NUMBERS.findall(start)) >= _FEWEST_NUMBERS
+
+
+def _read_own(path: Path, source: str) -> Observed:
+    if path.stat().st_size > _MOST_OWN_BYTES:
+        return read_numbers(path, source)
+    return _read(path, source)
+
+
 FACTS: Final = Format(name="facts", matches=_matches, read=_read)
+OWN_JSON: Final = Format(name="JSON of its own form", matches=_is_json, read=_read_own)
+"""After everything that knows a form."""

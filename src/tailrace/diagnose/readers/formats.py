@@ -8,10 +8,10 @@ from tailrace.diagnose.readers.chunks import CHUNKS
 from tailrace.diagnose.readers.cpu_stat import CPU_STAT
 from tailrace.diagnose.readers.deploy_yaml import DEPLOY_YAML
 from tailrace.diagnose.readers.engine_settings import ENGINE_COMMAND, TRITON_MODEL
-from tailrace.diagnose.readers.facts import FACTS
+from tailrace.diagnose.readers.facts import FACTS, OWN_JSON
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.http_load import HTTP_LOAD
-from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS, OWN_JSON
+from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS
 from tailrace.diagnose.readers.json_rows import JSON_ROWS
 from tailrace.diagnose.readers.logs.log import LOG
 from tailrace.diagnose.readers.nginx_conf import NGINX_CONF
@@ -59,9 +59,9 @@ FORMATS: Final[tuple[Format, ...]] = (
     LOG,
     HTTP_LOAD,
     # -- what any JSON and any text may hold, at last: requests, chunks, series and logs are told before
+    OWN_JSON,
     JSON_NUMBERS,
     JSON_ROWS,
-    OWN_JSON,
     TEXT,
 )
 

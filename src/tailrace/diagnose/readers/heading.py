@@ -21,8 +21,12 @@ _LONGEST: Final = 160
 """A longer heading is a sentence: only so much of it is looked at."""
 _MARKS: Final = re.compile(r"\*\*|__(?=\S)|(?<=\S)__|`|\*|<br\s*/?>|</?[a-z]{1,6}>|[↓↑⬇⬆]")
 _MARKED: Final = re.compile(r"[*_`<&\\↓↑⬇⬆]")
-_CAMEL: Final = re.compile(r"[a-z]+(?:[A-Z][a-z0-9]+)+")
-_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_JOINED: Final = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])|(?<=[a-z]{2})(?=P\d)|(?<=\d)(?=Ms$)|(?<=[A-Za-z])\.(?=[A-Za-z])")
+"""Where the words of `timeToFirstToken` and `latency.ttft.p50` meet."""
+_GROUPS: Final = frozenset(
+    {"latency", "latencies", "metrics", "stats", "timing", "timings", "summary", "results", "times", "perf", "load"}
+)
+"""Names of groups that say nothing where their member names a quantity: `latency.ttft.p50`."""
 _LINK: Final = re.compile(r"\[([^\]]{1,200})\]\([^)]{0,300}\)")
 _BRACKET: Final = re.compile(r"[(\[{]([^()\[\]{}]*)[)\]}]")
 _RATE: Final = re.compile(
@@ -97,7 +101,7 @@ def plain(text: str) -> str:
 
 def snake(text: str) -> str:
     """`GPU util (%)` -> `gpu_util`: a name for what the vocabulary does not know."""
-    without = re.sub(r"[(\[][^)\]]*[)\]]", " ", _HUMP.sub("_", text) if _CAMEL.fullmatch(text) else text)
+    without = re.sub(r"[(\[][^)\]]*[)\]]", " ", text)
     return re.sub(r"[^0-9a-z]+", "_", (without if without.strip() else text).lower()).strip("_")
 
 
@@ -118,8 +122,9 @@ def statistic(word: str) -> str:
 def heading(text: str) -> Heading:
     """Read one heading."""
     label = plain(text)[:_LONGEST]
-    spelled = _HUMP.sub("_", label) if _CAMEL.fullmatch(label) else label
-    low = re.sub(r"(?<=[a-z])(?=p\d\d)", " ", re.sub(r"p(\d\d)_(\d{1,2})(?!\d)", r"p\1.\2", spelled.lower()))
+    outer, dot, inner = label.partition(".")
+    apart = _JOINED.sub(" ", inner if dot and outer.lower() in _GROUPS and heading(inner).quantity else label)
+    low = re.sub(r"(?<=[a-z])(?=p\d\d)", " ", re.sub(r"p(\d\d)_(\d{1,2})(?!\d)", r"p\1.\2", apart.lower()))
     low = re.sub(r"(?<=[a-z])(?=%)", " ", low)
     low, unit, stat = _brackets(_SNAKE_RATE.sub(_rate, low).replace("_", " "))
     low = low.replace("-", " ") if "/" not in low else low

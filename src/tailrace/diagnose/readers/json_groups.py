@@ -11,41 +11,30 @@ __all__ = ["group_in"]
 
 _MOST_DEPTH: Final = 6
 _MOST: Final = 500
+_FEWEST: Final = 2
 _NAMES: Final = ("name", "label", "arm", "id", "replica", "host", "pod", "worker", "stage", "policy")
 
 
-def group_in(data: Any) -> tuple[list[tuple[str, Any]], Any]:
-    """(the arms with their names, what stands beside them) of the first level at which two objects or more hold numbers
-    under the same keys; no arms where there is none. Statistics of one quantity (`p50`, `p99`) are no arms.
+def group_in(data: Any) -> list[tuple[str, Any]]:
+    """(name, object) of the first level at which two objects or more hold numbers under the same keys; empty where
+    there is none. Statistics of one quantity (`p50`, `p99`) are no arms.
     """
-    for path, node in _nodes(data, (), 0):
-        found = _arms(node)
-        if len(found) >= 2:
-            names = {name for name, _ in found}
-            rest = {key: one for key, one in node.items() if str(key) not in names} if isinstance(node, dict) else None
-            return found[:_MOST], _without(data, path, rest)
-    return [], data
+    return next((found[:_MOST] for node in _nodes(data) if len(found := _arms(node)) >= _FEWEST), [])
 
 
-def _nodes(data: Any, path: tuple[str, ...], depth: int) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _nodes(data: Any) -> Iterator[Any]:
     """Every object and list, the outer ones first."""
-    level = [(path, data)]
-    while level and depth < _MOST_DEPTH:
+    level = [data]
+    for _ in range(_MOST_DEPTH):
         yield from level
-        level = [
-            ((*place, str(key)), one)
-            for place, node in level
-            if isinstance(node, dict)
-            for key, one in node.items()
-            if isinstance(one, (dict, list))
-        ]
-        depth += 1
+        level = [one for node in level if isinstance(node, dict) for one in node.values()]
+        level = [one for one in level if isinstance(one, (dict, list))]
 
 
 def _arms(node: Any) -> list[tuple[str, Any]]:
     if isinstance(node, list):
         rows = [one for one in node if isinstance(one, dict) and _numbers(one)]
-        if len(rows) < 2 or len(rows) < len(node) or not set.intersection(*(_numbers(one) for one in rows)):
+        if len(rows) < _FEWEST or len(rows) < len(node) or not set.intersection(*(_numbers(one) for one in rows)):
             return []
         return [(_name(one, number), one) for number, one in enumerate(rows, start=1)]
     if not isinstance(node, dict):
@@ -80,16 +69,3 @@ def _name(one: dict[str, Any], number: int) -> str:
             return str(one[key])
     key, value = next((pair for pair in one.items() if isinstance(pair[1], (int, float, str))), ("row", number))
     return f"{str(key).replace('_', ' ')} {value:g}" if isinstance(value, (int, float)) else str(value)
-
-
-def _without(data: Any, path: tuple[str, ...], rest: Any) -> Any:
-    """`data` with `rest` in place of what lies at `path`."""
-    if not path:
-        return rest if rest is not None else {}
-    out = {}
-    for key, one in data.items():
-        if str(key) != path[0]:
-            out[key] = one
-        elif len(path) > 1 or rest:
-            out[key] = _without(one, path[1:], rest) if len(path) > 1 else rest
-    return out

@@ -16,8 +16,6 @@ import msgspec
 from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Understood
 from tailrace.diagnose.observed.vocabulary import QUANTITIES
 from tailrace.diagnose.readers.cells import Cell
-from tailrace.diagnose.readers.fact_arms import arms_in_facts
-from tailrace.diagnose.readers.facts import SPEECH, facts_of
 from tailrace.diagnose.readers.foreign_json import opened
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.heading import heading, stat_of, statistic
@@ -29,7 +27,7 @@ from tailrace.diagnose.readers.units import unit_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
-__all__ = ["ALL_REQUESTS", "JSON_NUMBERS", "OWN_JSON", "observed_numbers", "read_numbers"]
+__all__ = ["ALL_REQUESTS", "JSON_NUMBERS", "observed_numbers", "read_numbers"]
 
 _MOST_BYTES: Final = 64 << 20
 _MOST_DEPTH: Final = 8
@@ -44,8 +42,6 @@ _THROUGH: Final = frozenset(
 _OTHERS: Final = frozenset({"errored", "incomplete", "failed", "failures"})
 ALL_REQUESTS: Final = "all requests"
 _KEY: Final = re.compile(r'"([\w./ -]{2,60})"\s*:\s*(?:-?\d|\{)')
-_ANY_KEY: Final = re.compile(r'"([\w./ -]{2,60})"\s*:\s*\[?\s*-?\d')
-_FEWEST_KEYS: Final = 2
 _IN_SECONDS: Final = frozenset({"duration", "request latency", "request_latency"})
 
 
@@ -73,14 +69,16 @@ def _lines(data: bytes) -> list[Any]:
         return []
 
 
-def observed_numbers(data: Any, source: str) -> Observed:
-    """The numbers of decoded JSON that name a quantity; others are counted as not understood. Nothing raises."""
-    stem = source.rsplit("/", maxsplit=1)[-1].removesuffix(".json")
+def observed_numbers(data: Any, source: str, *, named: str = "") -> Observed:
+    """The numbers of decoded JSON that name a quantity; others are counted as not understood. Nothing raises.
+
+    `named` is what arms without a name of their own are called, the file's name otherwise.
+    """
+    stem = named or source.rsplit("/", maxsplit=1)[-1].removesuffix(".json")
     arms: list[Arm] = []
     total = understood = 0
     lost: list[str] = []
-    parts, rest = _parts(data, stem)
-    for name, part in parts[:_MOST_ARMS]:
+    for name, part in _parts(data, stem)[:_MOST_ARMS]:
         keys: dict[str, float | str] = {}
         values: dict[str, Quoted] = {}
         counts: list[float] = []
@@ -103,13 +101,8 @@ def observed_numbers(data: Any, source: str) -> Observed:
             values["n"] = Quoted(quantity="n", value=min(counts), unit="count", label="count", place=Place(source))
         if values:
             arms.append(Arm(name=name, label=name, keys=keys, values=values, place=Place(source)))
-    settings = facts_of(rest, Place(source)) if isinstance(rest, dict) else []
-    if not any(item.quantity in QUANTITIES for arm in arms for item in arm.values.values()):
-        arms = arms_in_facts(settings, Place(source)) or arms
     return Observed(
         arms=with_roles(arms),
-        settings=settings,
-        notes=[str(item.value) for item in settings if item.name in SPEECH and isinstance(item.value, str)],
         understood=[
             Understood(
                 source=source, format="numbers in JSON", understood=understood, total=total, what="numbers",
@@ -119,18 +112,17 @@ def observed_numbers(data: Any, source: str) -> Observed:
     )  # fmt: skip
 
 
-def _parts(data: Any, stem: str) -> tuple[list[tuple[str, Any]], Any]:
-    """((name, part) of each run, what stands beside them: of a single run all that it says)."""
+def _parts(data: Any, stem: str) -> list[tuple[str, Any]]:
+    """(name, part) of each run."""
     if isinstance(data, list):
-        return _named(data, stem), None
+        return _named(data, stem)
     if not isinstance(data, dict):
-        return [], None
+        return []
     for key in _RUNS:
         runs = data.get(key)
         if isinstance(runs, list) and any(isinstance(one, dict) for one in runs):
-            return _named(runs, stem), {name: one for name, one in data.items() if name != key}
-    found, rest = group_in(data)
-    return (found, rest) if found else ([(stem, data)], data)
+            return _named(runs, stem)
+    return group_in(data) or [(stem, data)]
 
 
 def _of_no_name(path: tuple[str, ...], value: float, place: Place) -> Quoted | None:
@@ -186,6 +178,9 @@ def _read(path: tuple[str, ...], unit: str, value: float, place: Place) -> Quote
             among = ALL_REQUESTS if "total" in path[len(path) - depth :] else head.qualifier
             head = msgspec.structs.replace(head, unit=head.unit or unit or default, stat=stat, qualifier=among)
             return quoted(head, Cell(text=str(value), value=value), place, percent=value > 1.5)
+        if head.stat and not stat:
+            stat, unit = head.stat, head.unit or unit  # `"ttft": {"mean_s": 4.1}`
+            continue
         if depth:
             return None
     return None
@@ -200,14 +195,4 @@ def _matches(head: str, name: str) -> bool:
     return len(known) >= 2
 
 
-def _matches_any(head: str, name: str) -> bool:
-    """An object with a few numbers under keys of its own, which no other reader took."""
-    del name
-    start = head.lstrip()
-    return (
-        start.startswith("{") and not re.search(r"\}\s*\n\s*\{", start) and len(_ANY_KEY.findall(start)) >= _FEWEST_KEYS
-    )
-
-
-OWN_JSON: Final = Format(name="an object of somebody's own", matches=_matches_any, read=read_numbers)
 JSON_NUMBERS: Final = Format(name="numbers in JSON", matches=_matches, read=read_numbers)

@@ -65,7 +65,7 @@ def _matches(head: str, name: str) -> bool:
     except UNREADABLE:
         return False
     known = {key for one in found if isinstance(one, dict) for key in one if heading(str(key)).quantity}
-    return len(found) > 1 and len(known) >= 2
+    return len(found) > 1 and bool(known)
 
 
 JSON_ROWS: Final = Format(name=_FORM, matches=_matches, read=_read)

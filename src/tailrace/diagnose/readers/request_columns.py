@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from tailrace.diagnose.readers.heading import heading as wording
 from tailrace.diagnose.readers.headings import heading
 
 __all__ = ["DURATIONS", "STAMPS", "TEXTS", "canonical", "column_of", "looks_like_requests"]
@@ -86,7 +87,9 @@ _SYNONYMS: Final[Mapping[str, str]] = {
 _BY_WORD: Final[dict[str, str]] = {
     word: name for name, words in reversed(tuple(_SYNONYMS.items())) for word in words.split()
 }
-_ARRIVALS: Final = frozenset({"arrival", "arrived", "arrival_time", "t_arrival"})
+_ARRIVALS: Final = frozenset(
+    {"arrival", "arrived", "arrival_time", "t_arrival", "created", "created_at", "enqueued", "enqueued_at", "queued_at"}
+)
 _HOLDERS: Final = frozenset(
     {
         *("timings", "timing", "times", "timestamps", "stamps", "latency", "latencies", "metrics", "stats"),
@@ -111,6 +114,28 @@ _FEWEST_STAGES: Final = 3
 _STATISTICS: Final = frozenset({"mean", "avg", "median", "p50", "p90", "p95", "p99", "p999", "max", "min", "std"})
 
 
+_STAMP_WORDS: Final = frozenset(
+    {"t", "ts", "at", "time", "timestamp", "stamp", "clock", "unix", "epoch", "utc", "wire"}
+)
+_AS_QUANTITY: Final = {
+    **{name: f"{name}_ms" for name in ("ttft", "e2e", "queue", "prefill", "decode", "tpot", "itl")},
+    **{name: name for name in ("prompt_tokens", "output_tokens")},
+}
+"""Quantities of the general vocabulary that a request has one of."""
+
+
+def _by_words(name: str, base: str) -> str:
+    """What no list of ours names: a stamp's name with other words for a time around it (`first_byte_at`), or a quantity
+    in any words for it that a table may use (`time till first token`).
+    """
+    words = base.split("_")
+    if words[-1] in _STAMP_WORDS or words[0] in {"t", "ts", "wire"}:
+        bare = "_".join(word for word in words if word not in _STAMP_WORDS)
+        return found if (found := _BY_WORD.get(bare, "")) in STAMPS else ""
+    rich = wording(name)
+    return "" if rich.stat or rich.qualifier or rich.change else _AS_QUANTITY.get(rich.quantity, "")
+
+
 def column_of(name: str) -> str:
     """Our name of a heading (`send`, `t_send`, `ts send (s)` are all `t_send_ms`); empty where it is none of ours."""
     base = (
@@ -119,7 +144,7 @@ def column_of(name: str) -> str:
     outer, point, inner = name.partition(".")
     if base not in _BY_WORD and point and outer.lower() in _HOLDERS:
         return _BY_WORD.get(heading(inner).name, "")
-    return _BY_WORD.get(base, "")
+    return _BY_WORD.get(base) or _by_words(name, base)
 
 
 def canonical(headings: Iterable[str], columns: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -167,7 +167,8 @@ def is_label(text: str) -> str:
 def column_of_series(text: str) -> Column:
     """What a column holds."""
     found = heading(text)
-    name, unit, labels = found.name, found.unit, {}
+    labels: dict[str, str] = {}
+    name, unit = found.name, found.unit
     if name not in _BY_WORD and (plain := _VENDOR.sub("", name)) in _BY_WORD:
         name = plain
     if name not in _BY_WORD:
