@@ -21,6 +21,10 @@ class Quantity(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
 
 
+def _listed(words: str) -> tuple[str, ...]:
+    return tuple(words.split(", "))
+
+
 QUANTITIES: Final[dict[str, Quantity]] = {
     item.name: item
     for item in (
@@ -71,20 +75,10 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "itl",
             "ms",
-            (
-                "inter token latency",
-                "inter token",
-                "intertoken latency",
-                "between tokens",
-                "time between tokens",
-                "token gap",
-                "token interval",
-                "next token",
-                "next token latency",
-                "token latency",
-                "inter token gap",
-                "inter token time",
-                "tbt",
+            _listed(
+                "inter token latency, inter token, intertoken latency, between tokens, "
+                "time between tokens, token gap, token interval, next token, next token latency, "
+                "token latency, inter token gap, inter token time, tbt"
             ),
         ),
         Quantity("chunk_gap", "ms", ("gap", "inter chunk latency", "stall", "pause", "freeze")),
@@ -133,50 +127,21 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "encode",
             "ms",
-            (
-                "encoder time",
-                "encode time",
-                "encoding",
-                "encoding time",
-                "encoder",
-                "vision encode",
-                "vision encoder",
-                "vision encoding",
-                "vision encoder time",
-                "vision tower",
-                "vision tower time",
-                "vit",
-                "vit time",
-                "image encode",
-                "image encoder",
-                "image encoding",
-                "image encode time",
-                "audio encoder",
-                "audio encode",
-                "audio encoding",
-                "mm encoder",
-                "mm encode",
-                "multimodal encoder",
-                "vision",
+            _listed(
+                "encoder time, encode time, encoding, encoding time, encoder, vision encode, "
+                "vision encoder, vision encoding, vision encoder time, vision tower, vision tower time, "
+                "vit, vit time, image encode, image encoder, image encoding, image encode time, "
+                "audio encoder, audio encode, audio encoding, mm encoder, mm encode, multimodal encoder, "
+                "vision"
             ),
         ),
         Quantity(
             "preprocess",
             "ms",
-            (
-                "preprocessing",
-                "preprocess time",
-                "preproc",
-                "pre processing",
-                "input processing",
-                "image decode",
-                "image decoding",
-                "image processing",
-                "tokenization time",
-                "tokenization",
-                "tokenisation",
-                "tokenize",
-                "tokenise",
+            _listed(
+                "preprocessing, preprocess time, preproc, pre processing, input processing, image decode, "
+                "image decoding, image processing, tokenization time, tokenization, tokenisation, "
+                "tokenize, tokenise"
             ),
         ),
         Quantity(
@@ -485,41 +450,20 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "silence",
             "ms",
-            (
-                "min silence",
-                "min silence duration",
-                "silence duration",
-                "silence timeout",
-                "vad silence",
-                "end silence",
-                "configured silence",
-                "silence threshold",
-                "min endpointing delay",
+            _listed(
+                "min silence, min silence duration, silence duration, silence timeout, vad silence, "
+                "end silence, configured silence, silence threshold, min endpointing delay"
             ),
         ),
         Quantity("backlog", "ms", ("audio backlog", "buffered audio", "unprocessed audio")),
         Quantity(
             "chunk_service",
             "ms",
-            (
-                "chunk service time",
-                "chunk time",
-                "chunk processing",
-                "chunk processing time",
-                "chunk compute",
-                "chunk compute time",
-                "chunk latency",
-                "per chunk",
-                "ms per chunk",
-                "time per chunk",
-                "feed",
-                "feed time",
-                "feed latency",
-                "inference per chunk",
-                "compute per chunk",
-                "processing per chunk",
-                "decode per chunk",
-                "service per chunk",
+            _listed(
+                "chunk service time, chunk time, chunk processing, chunk processing time, chunk compute, "
+                "chunk compute time, chunk latency, per chunk, ms per chunk, time per chunk, feed, "
+                "feed time, feed latency, inference per chunk, compute per chunk, processing per chunk, "
+                "decode per chunk, service per chunk"
             ),
         ),
         Quantity(
@@ -530,32 +474,18 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "audio_processed",
             "s",
-            (
-                "processed audio",
-                "audio transcribed",
-                "transcribed audio",
-                "audio decoded",
-                "decoded audio",
-                "audio consumed",
-                "consumed audio",
-                "audio out",
-                "audio done",
+            _listed(
+                "processed audio, audio transcribed, transcribed audio, audio decoded, decoded audio, "
+                "audio consumed, consumed audio, audio out, audio done"
             ),
         ),
         Quantity("deltas", "count", ("delta count", "partials", "results sent", "transcript deltas", "delta events")),
         Quantity(
             "empty_deltas",
             "count",
-            (
-                "blank deltas",
-                "empty partials",
-                "blank partials",
-                "empty results",
-                "deltas empty",
-                "deltas blank",
-                "blank tokens",
-                "empty delta count",
-                "empty transcripts",
+            _listed(
+                "blank deltas, empty partials, blank partials, empty results, deltas empty, deltas blank, "
+                "blank tokens, empty delta count, empty transcripts"
             ),
         ),
         Quantity("rtf", "", ("real time factor",)),

@@ -64,7 +64,8 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "input_length n_prompt_tokens "
     "num_prompt_tokens num_input_tokens in_tokens n_input tokens_in context_tokens prompt_size prompt_token_count "
     "input_token_count n_prompt",
-    "cached_tokens": "cached_tokens cached_toks cached_prompt_tokens prefix_hit_tokens num_cached_tokens cache_hit_tokens "
+    "cached_tokens": "cached_tokens cached_toks cached_prompt_tokens prefix_hit_tokens"
+    " num_cached_tokens cache_hit_tokens "
     "cached cached_input_tokens cached_prompt cached_tokens_count tokens_cached "
     "cache_read_input_tokens cache_read_tokens",
     "new_tokens": "new_tokens uncached_tokens prefill_tokens",
