@@ -42,7 +42,7 @@ _RESOURCES: Final = re.compile(r"^[^\S\n]{0,200}resources\s*:\s*\n[^\S\n]+(?:lim
 _OF_CONTAINERS: Final = ("resources", "livenessProbe", "readinessProbe", "startupProbe", "image", "args", "command")
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[.$\w]")
 _OWN: Final = re.compile(
-    r"\A(?:\s*#[^\n]*\n|\s*\n|---[^\n]*\n)*(?!spec|metadata|status|rules)[A-Za-z_][\w.-]{0,60}\s*:[^\n]*\n(?:[^\S\n]+[\w-]|[A-Za-z_]|#|\s*\n|-)"
+    r"\A(?:[^\S\n]*(?:#[^\n]*)?\n|---[^\n]*\n)*(?!spec|metadata|status|rules)[A-Za-z_][\w.-]{0,60}\s*:[^\n]*\n(?:[^\S\n]+[\w-]|[A-Za-z_]|#|\s*\n|-)"
 )
 """A service's own configuration: whatever its keys are called."""
 _MOST_OWN: Final = 200

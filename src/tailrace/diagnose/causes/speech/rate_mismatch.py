@@ -174,7 +174,9 @@ def _of_totals(observed: Observed, rates: dict[float, str]) -> list[_Ratio]:
     """Bytes in all and the seconds that they took, stated, in a row or in a series: PCM16 mono has 2 bytes a sample."""
     out = []
     for series in observed.series:
-        line = trend(series.at, series.values) if series.axis in {"time", "session_age"} else None
+        if "byte" not in series.name or series.axis not in {"time", "session_age"}:
+            continue
+        line = trend(series.at, series.values)
         if line is None or not _BYTES.search(series.name.replace("_", " ")) or float(np.ptp(series.at)) < LONG_S:
             continue
         if line.slope > 0 and line.high - line.low <= 2 * NEAR * line.slope:
