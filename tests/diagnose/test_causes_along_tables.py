@@ -159,3 +159,23 @@ def test_a_lock_in_a_series_in_which_the_load_was_raised(ask: Ask) -> None:
     flat = [(at, load, 15, cpu) for at, load, _, cpu in rows]
     assert "LOCK_CONTENTION" in ask(s__csv=head + "\n".join(",".join(map(str, row)) for row in rows))
     assert "LOCK_CONTENTION" not in ask(g__csv=head + "\n".join(",".join(map(str, row)) for row in flat))
+
+
+POLICY = (
+    "| policy | concurrency | output tok/s | TPOT p99 (ms) |\n|---|---|---|---|\n"
+    "| {} | 48 | {} | {} |\n| {} | 48 | {} | {} |\n"
+)
+
+
+def _policies(*cells: object, changed: str = "scheduler policy") -> dict[str, str]:
+    return {"t__md": POLICY.format(*cells), "f__json": json.dumps({"facts": 1, "context": {"changed": changed}})}
+
+
+def test_a_policy_that_may_evict_loses_throughput_and_the_tail(ask: Ask) -> None:
+    assert "SCHED_KV_PREEMPTION" in ask(**_policies("never_evict", 300, 90, "fill_up", 190, 610))
+
+
+def test_policies_that_are_alike_or_evict_nothing_preempt_nobody(ask: Ask) -> None:
+    assert "SCHED_KV_PREEMPTION" not in ask(**_policies("never_evict", 300, 90, "fill_up", 295, 95))
+    assert "SCHED_KV_PREEMPTION" not in ask(**_policies("old", 300, 90, "new", 190, 610))
+    assert "SCHED_KV_PREEMPTION" not in ask(**_policies("never_evict", 300, 90, "fill_up", 190, 610, changed="host"))
