@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -11,7 +12,7 @@ from tailrace.diagnose.arms.asked import figure, worded
 from tailrace.diagnose.arms.of_requests import tpot_of
 from tailrace.diagnose.arms.pairs import sweep
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.observed import Observed, Place, Series
+from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Series
 from tailrace.diagnose.series_evidence.shared_gaps import at_times
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.stats.correlation import correlation, straight_line
@@ -50,10 +51,7 @@ def growth_with_position(cause: Cause, observed: Observed) -> Finding | None:
 def _of_table(observed: Observed) -> list[tuple[Series, Series | None]]:
     """Rows along the length of the answer: CPU time of a step, else the gap between tokens, and the batch."""
     out = []
-    for name, has in (
-        ("cpu_step", lambda arm: worded(arm, _CPU)),
-        ("itl", lambda arm: figure(arm, "itl", "tpot", "chunk_gap")),
-    ):
+    for name, has in (("cpu_step", _cpu), ("itl", _gap)):
         points = sweep(observed, _LENGTH, lambda arm, has=has: has(arm) is not None)  # type: ignore[misc]
         if len(points) >= LEAST - 1:
             batch = [figure(point.arm, "running", "concurrency") for point in points]
@@ -64,6 +62,14 @@ def _of_table(observed: Observed) -> list[tuple[Series, Series | None]]:
                 (_series(name, at, values, points[0].arm.place), _series("running", at, told, points[0].arm.place))
             )
     return [(series, running if np.isfinite(running.values).all() else None) for series, running in out]
+
+
+def _cpu(arm: Arm) -> Quoted | None:
+    return worded(arm, _CPU)
+
+
+def _gap(arm: Arm) -> Quoted | None:
+    return figure(arm, "itl", "tpot", "chunk_gap")
 
 
 def _of_requests(observed: Observed) -> list[tuple[Series, Series | None]]:
@@ -82,7 +88,7 @@ def _of_requests(observed: Observed) -> list[tuple[Series, Series | None]]:
     return out
 
 
-def _series(name: str, at: list[float], values: list[float | None], place: Place) -> Series:
+def _series(name: str, at: list[float], values: Sequence[float | None], place: Place) -> Series:
     return Series(
         name=name, axis="output_position", at=np.array(at, dtype=np.float64),
         values=np.array(values, dtype=np.float64), unit="ms", place=place,
