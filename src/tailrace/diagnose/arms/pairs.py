@@ -27,7 +27,8 @@ __all__ = [
     "unlike",
 ]
 
-LOADS: Final = ("concurrency", "offered_rps", "n", "prompt_tokens", "output_tokens", "sessions", "max_concurrency")
+LOADS: Final = ("concurrency", "offered_rps", "n", "prompt_tokens", "output_tokens", "sessions", "max_concurrency",
+         "batch", "batch_size", "bs")  # fmt: skip
 """Quantities that say how much work an arm was given."""
 _ALIKE: Final = 0.05
 """Two loads that differ by less, relatively, are one: nobody drives a server more evenly."""

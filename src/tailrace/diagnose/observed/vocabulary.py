@@ -21,6 +21,10 @@ class Quantity(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
 
 
+def _listed(words: str) -> tuple[str, ...]:
+    return tuple(words.split(", "))
+
+
 QUANTITIES: Final[dict[str, Quantity]] = {
     item.name: item
     for item in (
@@ -48,6 +52,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "time to first output",
                 "first token time",
                 "first token delay",
+                "t first",
+                "t first token",
+                "time to first",
             ),
         ),
         Quantity("ttft_content", "ms", ("time to first content token",)),
@@ -68,18 +75,10 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "itl",
             "ms",
-            (
-                "inter token latency",
-                "inter token",
-                "intertoken latency",
-                "between tokens",
-                "time between tokens",
-                "token gap",
-                "token interval",
-                "next token",
-                "next token latency",
-                "token latency",
-                "tbt",
+            _listed(
+                "inter token latency, inter token, intertoken latency, between tokens, "
+                "time between tokens, token gap, token interval, next token, next token latency, "
+                "token latency, inter token gap, inter token time, tbt"
             ),
         ),
         Quantity("chunk_gap", "ms", ("gap", "inter chunk latency", "stall", "pause", "freeze")),
@@ -125,24 +124,24 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         ),
         Quantity("prefill", "ms", ("prefill time",)),
         Quantity("decode", "ms", ("decode time",)),
-        Quantity("encode", "ms", ("encoder time", "encode time")),
+        Quantity(
+            "encode",
+            "ms",
+            _listed(
+                "encoder time, encode time, encoding, encoding time, encoder, vision encode, "
+                "vision encoder, vision encoding, vision encoder time, vision tower, vision tower time, "
+                "vit, vit time, image encode, image encoder, image encoding, image encode time, "
+                "audio encoder, audio encode, audio encoding, mm encoder, mm encode, multimodal encoder, "
+                "vision"
+            ),
+        ),
         Quantity(
             "preprocess",
             "ms",
-            (
-                "preprocessing",
-                "preprocess time",
-                "preproc",
-                "pre processing",
-                "input processing",
-                "image decode",
-                "image decoding",
-                "image processing",
-                "tokenization time",
-                "tokenization",
-                "tokenisation",
-                "tokenize",
-                "tokenise",
+            _listed(
+                "preprocessing, preprocess time, preproc, pre processing, input processing, image decode, "
+                "image decoding, image processing, tokenization time, tokenization, tokenisation, "
+                "tokenize, tokenise"
             ),
         ),
         Quantity(
@@ -184,6 +183,8 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "prompt tok/s",
                 "input tok/s",
                 "prefill speed",
+                "ctx tok/s",
+                "context tok/s",
                 "prefill throughput",
                 "input throughput",
             ),
@@ -404,9 +405,40 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         ),
         Quantity("encoder_cache_usage", "share", ("encoder cache usage",)),
         # -- hardware
-        Quantity("sm_clock", "MHz", ("sclk", "clocks sm", "sm clock", "gpu clock", "clock")),
-        Quantity("power", "W", ("power draw", "power w", "gpu power", "gpu power w", "board power")),
-        Quantity("power_limit", "W", ("power limit", "power cap", "power limit w", "power cap w")),
+        Quantity(
+            "sm_clock",
+            "MHz",
+            (
+                "sclk",
+                "clocks sm",
+                "sm clock",
+                "gpu clock",
+                "clock",
+                "core clock",
+                "graphics clock",
+                "sm mhz",
+                "clock mhz",
+            ),
+        ),
+        Quantity(
+            "power",
+            "W",
+            ("power draw", "power w", "gpu power", "gpu power w", "board power", "watts", "draw"),
+        ),
+        Quantity(
+            "power_limit",
+            "W",
+            (
+                "power limit",
+                "power cap",
+                "power limit w",
+                "power cap w",
+                "limit w",
+                "cap w",
+                "tdp",
+                "enforced power limit",
+            ),
+        ),
         Quantity("temperature", "C", ("temp", "temperature gpu", "temp c", "temperature c", "gpu temp", "gpu temp c")),
         Quantity("accept_length", "tokens", ("mean acceptance length", "accept len", "acceptance length")),
         # -- speech
@@ -415,6 +447,47 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("final_latency", "ms", ("stop", "finalization latency")),
         Quantity("end_of_turn", "ms", ("end of utterance delay", "end of turn delay", "eou delay")),
         Quantity("transcription_delay", "ms", ()),
+        Quantity(
+            "silence",
+            "ms",
+            _listed(
+                "min silence, min silence duration, silence duration, silence timeout, vad silence, "
+                "end silence, configured silence, silence threshold, min endpointing delay"
+            ),
+        ),
+        Quantity("backlog", "ms", ("audio backlog", "buffered audio", "unprocessed audio")),
+        Quantity(
+            "chunk_service",
+            "ms",
+            _listed(
+                "chunk service time, chunk time, chunk processing, chunk processing time, chunk compute, "
+                "chunk compute time, chunk latency, per chunk, ms per chunk, time per chunk, feed, "
+                "feed time, feed latency, inference per chunk, compute per chunk, processing per chunk, "
+                "decode per chunk, service per chunk"
+            ),
+        ),
+        Quantity(
+            "audio_received",
+            "s",
+            ("received audio", "audio sent", "audio fed", "fed audio", "audio pushed", "audio in", "sent audio"),
+        ),
+        Quantity(
+            "audio_processed",
+            "s",
+            _listed(
+                "processed audio, audio transcribed, transcribed audio, audio decoded, decoded audio, "
+                "audio consumed, consumed audio, audio out, audio done"
+            ),
+        ),
+        Quantity("deltas", "count", ("delta count", "partials", "results sent", "transcript deltas", "delta events")),
+        Quantity(
+            "empty_deltas",
+            "count",
+            _listed(
+                "blank deltas, empty partials, blank partials, empty results, deltas empty, deltas blank, "
+                "blank tokens, empty delta count, empty transcripts"
+            ),
+        ),
         Quantity("rtf", "", ("real time factor",)),
         Quantity("rtfx", "", ("aggregate rtfx",)),
     )

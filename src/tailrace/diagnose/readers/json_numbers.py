@@ -176,6 +176,7 @@ def _read(path: tuple[str, ...], unit: str, value: float, place: Place) -> Quote
             stat = head.stat or stat_of(head.quantity, stat)
             # Beside `successful`, `total` counts the failed ones as well.
             among = ALL_REQUESTS if "total" in path[len(path) - depth :] else head.qualifier
+            default = "" if known.unit == "share" else default
             head = msgspec.structs.replace(head, unit=head.unit or unit or default, stat=stat, qualifier=among)
             return quoted(head, Cell(text=str(value), value=value), place, percent=value > 1.5)
         if head.stat and not stat:

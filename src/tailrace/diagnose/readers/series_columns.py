@@ -66,7 +66,9 @@ _NAMES: Final = {
     "inflight_upstream": "inflight_upstream upstream_inflight in_flight_upstream upstream_in_flight "
     "proxy_inflight inflight_proxy upstream_active upstream_connections upstream_requests pool_in_use",
     "running": "engine_running running num_running running_reqs running_requests num_requests_running batch_size batch "
-    "num_running_reqs running_seqs active active_requests executing executing_requests active_instances busy_instances",
+    "num_running_reqs running_seqs executing executing_requests active_instances busy_instances active "
+    "active_requests active_reqs num_active active_seqs in_batch",
+    "backlog": "backlog audio_backlog buffered buffered_audio buffer_s behind unprocessed",
     "waiting": "engine_waiting waiting num_waiting waiting_reqs waiting_requests pending queue_depth queued "
     "num_requests_waiting queue_len queue_length num_queue_reqs queue_size pending_requests",
     "kv_usage": "kv_usage kv_cache_usage gpu_cache_usage kv_cache_usage_perc token_usage kv kv_used cache_usage",
@@ -91,7 +93,8 @@ _NAMES: Final = {
     "cpu_step": "cpu_per_step cpu_ms_per_step cpu_step step_cpu cpu_time_per_step host_ms_per_step cpu_time",
     "itl": "itl inter_token_latency tpot decode_gap mean_itl",
     "chunk_gap": "gap chunk_gap stall pause",
-    "chunk_service": "chunk_service chunk_service_time service service_time chunk_time",
+    "chunk_service": "chunk_service chunk_service_time service service_time chunk_time feed feed_time chunk_compute "
+    "chunk_processing chunk_process processing per_chunk chunk_ms_compute",
     "pause": "gc_pause pause_time gc_time gc_duration collection_time",
     "images_in_preprocess": "images_in_preprocess preprocess_items images_pending preprocessing",
     "ttft": "ttft time_to_first_token",
