@@ -28,6 +28,8 @@ _COLUMNS: Final = {
     "memory.total": "memory_total_bytes",
     "clocks.sm": "sm_clock_mhz",
     "clocks.current.sm": "sm_clock_mhz",
+    "clocks.gr": "sm_clock_mhz",
+    "clocks.current.graphics": "sm_clock_mhz",
     "clocks.max.sm": "max_sm_clock_mhz",
     "clocks.mem": "memory_clock_mhz",
     "clocks.current.memory": "memory_clock_mhz",

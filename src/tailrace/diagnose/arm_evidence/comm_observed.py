@@ -25,6 +25,7 @@ LINK: Final = 0.8
 SPEEDUP: Final = 1.15
 """More devices for one model that gain less than this move more than they compute."""
 _COMM: Final = re.compile(r"all[ _-]?reduce|all[ _-]?gather|nccl|rccl|\bcomm(?:unication)?\b|collective", re.IGNORECASE)
+_STEP: Final = r"^(?:whole |decode |total )?(?:step|iteration|layer)\b|^total"
 _LINK: Final = re.compile(
     r"(?:nvlink|pcie|link|interconnect|xgmi)[ _](?:util|busy|usage|load)|(?:util|usage).*(?:nvlink|pcie|link)",
     re.IGNORECASE,
@@ -126,7 +127,7 @@ def _share_of_step(observed: Observed) -> tuple[float, str, list[Evidence]] | No
         (spent / whole, arm, value, total)
         for arm, value in shares
         if (spent := in_unit(value.value, value.unit, "ms") if value.unit else None) is not None
-        and (total := worded(arm, r"^(?:whole |decode |total )?(?:step|iteration|layer)\b|^total")) is not None
+        and (total := worded(arm, _STEP) or figure(arm, "tpot", "itl")) is not None
         and total is not value
         and (whole := in_unit(total.value, total.unit, "ms") if total.unit else None)
     ]

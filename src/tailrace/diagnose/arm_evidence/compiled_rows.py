@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from tailrace.diagnose.arms.asked import TAIL_FIRST, figure, named
+from tailrace.diagnose.arms.asked import TAIL_FIRST, figure, named, worded
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.observed import Arm, Observed
 from tailrace.model.finding import Action, Evidence, Finding
@@ -19,6 +19,10 @@ SLOWER: Final = 3.0
 LEAST_MS: Final = 200.0
 LEAST: Final = 3
 _COLUMN: Final = r"compil|\bjit\b|autotun|graph captur|kernel build|codegen|first use|new shape"
+_COUNTED: Final = (
+    r"kernels? (?:compiled|built)|compil(?:es|ed|ations?)\b(?!.*(?:time|ms|tim))|jit (?:count|events|kernels)|"
+    r"recompil\w+"
+)
 _YES: Final = re.compile(
     r"^(?:y|yes|true|1|x|✓|✅)\b|\b(?:jit|compil|autotun|captur|triton|deep_?gemm|cutlass|inductor)", re.IGNORECASE
 )
@@ -31,6 +35,9 @@ def compiled_rows(cause: Cause, observed: Observed) -> Finding | None:
     no: list[Arm] = []
     for arm in observed.arms:
         found = named(arm, _COLUMN)
+        count = None if found is not None else worded(arm, _COUNTED)
+        if count is not None:
+            found = count.label, "yes" if count.value > 0 else "no"
         text = "" if found is None else str(found[1]).strip()
         if figure(arm, "ttft", "e2e", stats=TAIL_FIRST) is None or found is None:
             continue

@@ -18,8 +18,10 @@ __all__ = ["first_of_several"]
 SLOWER: Final = 1.5
 LEAST_MS: Final = 200.0
 _FIRST: Final = re.compile(
-    r"^\W*(?:the )?(?:first|1st|initial)(?:[\s_-]+(?:gen\w*|requests?|runs?|prompts?|calls?|inferences?|quer(?:y|ies)|"
-    r"messages?|times?|pass|attempts?|responses?|ttft|latency|time))?(?:\W|$)(?!.*\b(?:token|byte|chunk|event|word)\b)",
+    r"^\W*(?:the )?(?:first|1st|initial)"
+    r"(?:[\s_-]+(?:requests?|runs?|prompts?|calls?|inferences?|quer(?:y|ies)|pass|attempts?|use)\b"
+    r"|(?:[\s_-]+(?:gen\w*|messages?|times?|responses?|ttft|latency|time))?(?:\W|$)"
+    r"(?!.*\b(?:token|byte|chunk|event|word)\b))",
     re.IGNORECASE,
 )
 _LATER: Final = re.compile(

@@ -20,9 +20,10 @@ __all__ = ["gpu_shared_observed"]
 SLOWER: Final = 0.1
 _OTHER: Final = re.compile(
     r"(?:other|second|foreign|another|training|neighbou?r).*(?:process|job|pid|container|workload|model)|"
-    r"gpu.*shared|shares? (?:the )?gpu|co.?located",
+    r"gpu.*shared|shares? (?:the )?gpu|co.?located|neighbou?rs?\b|with other\b|other (?:tenant|user|app)",
     re.IGNORECASE,
 )
+_NOT_COUNT: Final = re.compile(r"mem|gib|mib|util|\bms\b|tpot|itl", re.IGNORECASE)
 _COUNT: Final = re.compile(
     r"^(?:gpu|compute) (?:processes|apps|pids)(?: count)?$|processes on (?:the )?gpu", re.IGNORECASE
 )
@@ -33,7 +34,7 @@ def gpu_shared_observed(cause: Cause, observed: Observed) -> Finding | None:
     """A stranger that is stated, and tokens that are slower with it."""
     stranger = _stranger(observed)
     if stranger is None:
-        return None
+        return _by_rows(cause, observed)
     slower = next((found for pair in pairs(observed.arms) if (found := _slower(pair.first, pair.second))), None)
     same = stated_same(observed)
     missing = []
@@ -71,6 +72,51 @@ def gpu_shared_observed(cause: Cause, observed: Observed) -> Finding | None:
         rivals=["DECODE_SLOWDOWN"] if missing else [],
         disproof_checked=[f"equal: {', '.join(same)}"] if same else [],
     )
+
+
+def _by_rows(cause: Cause, observed: Observed) -> Finding | None:
+    """Rows with and without another process: tokens are slower in all rows that have one."""
+    rows = [
+        (arm, count, time)
+        for arm in observed.arms
+        if (count := _beside(arm)) is not None
+        and (time := figure(arm, "tpot", "itl", stats=("p50", "mean", "", "p99"))) is not None
+    ]
+    busy = [(arm, time) for arm, count, time in rows if count]
+    alone = [(arm, time) for arm, count, time in rows if not count]
+    if not busy or not alone or len({time.key for *_, time in rows}) > 1:
+        return None
+    (best, slow), (worst, fast) = min(busy, key=lambda row: row[1].value), max(alone, key=lambda row: row[1].value)
+    if slow.value < (1 + SLOWER) * fast.value:
+        return None
+    return cause.finding(
+        action=Action.FIX,
+        statement=f"Another process computes on the engine's GPU: with it {quantity(slow)} is at least "
+        f"{number(slow.value, slow.unit)} ({best.name}), without it at most {number(fast.value, fast.unit)} "
+        f"({worst.name}).",
+        evidence=[*(evidence_of(arm, time) for arm, time in (*busy[:6], *alone[:6]))],
+        explains_ms=slow.value - fast.value if slow.unit == "ms" else None,
+        relation=f"{number(slow.value)} / {number(fast.value)} = {slow.value / fast.value:.3g}",
+        n=len(rows),
+        advice="Give the engine a device of its own, or move the other process; if both must stay, isolate them (MIG "
+        "partitions; MPS shares without protection).",
+        price="A device more, or the other work runs elsewhere.",
+        verify=again(),
+        missing=["that batch and lengths were equal in all rows"],
+        disproof_checked=[f"every row with it is slower than every row without ({len(busy)} and {len(alone)} rows)"],
+    )
+
+
+def _beside(arm: Arm) -> bool | None:
+    """Whether a row says that another process was there: a count, a name, yes or no; `None` where it says nothing."""
+    for value in arm.values.values():
+        words = f"{value.label} {value.quantity}".replace("_", " ")
+        if _OTHER.search(words) and not _NOT_COUNT.search(words):
+            return value.value > 0
+    for name, text in arm.keys.items():
+        if _OTHER.search(name.replace("_", " ")) and isinstance(text, str):
+            return not re.match(r"\W*(?:0|no|none|off|-|false|$)", text.strip().lower())
+    return None
 
 
 def _stranger(observed: Observed) -> Setting | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import condition, figure, number_stated, said
-from tailrace.diagnose.arms.pairs import sweep
+from tailrace.diagnose.arms.pairs import Point, sweep
 from tailrace.diagnose.arms.shown import evidence_of, evidence_of_setting, number, quantity
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Evidence, Finding
@@ -20,6 +20,7 @@ __all__ = ["idle_on_arms"]
 
 SLOWER: Final = 1.5
 LEAST_MS: Final = 20.0
+MANY: Final = 6
 _RESTED: Final = re.compile(
     r"\bidle\b|pause|(?:after|since) (?:a )?(?:rest|quiet|sleep|break|gap)|first after|cold gpu|\bwait(?:ed)? \d",
     re.IGNORECASE,
@@ -39,7 +40,9 @@ def idle_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     paired = _two_arms(cause, observed)
     if paired is not None:
         return paired
-    points = sweep(observed, AXIS, lambda arm: figure(arm, "ttft", stats=stats) is not None)
+    points = _by_pause(observed, stats) or sweep(
+        observed, AXIS, lambda arm: figure(arm, "ttft", stats=stats) is not None
+    )
     times = [found for point in points if (found := figure(point.arm, "ttft", stats=stats)) is not None]
     if len(points) < 2 or len(times) < len(points) or len({item.key for item in times}) > 1:
         return None
@@ -73,15 +76,33 @@ def idle_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     )
 
 
+def _by_pause(observed: Observed, stats: tuple[str, ...]) -> list[Point]:
+    """Rows of single requests that tell the pause before each: one point for each pause, its median row."""
+    rows = [
+        (pause, found.value, arm)
+        for arm in observed.arms
+        if (pause := condition(arm, AXIS)) is not None and (found := figure(arm, "ttft", stats=stats)) is not None
+    ]
+    pauses = sorted({pause for pause, *_ in rows})
+    if len(rows) < MANY or not 2 <= len(pauses) < len(rows):
+        return []
+    groups = [sorted((time, n) for n, (one, time, _) in enumerate(rows) if one == pause) for pause in pauses]
+    middle = [rows[group[len(group) // 2][1]][2] for group in groups]
+    return [Point(pause, arm) for pause, arm in zip(pauses, middle, strict=True)]
+
+
 def _two_arms(cause: Cause, observed: Observed) -> Finding | None:
     """`after idle` beside `back to back`: two arms by their names."""
     stats = ("p50", "mean", "", "p99")
     arms = [(arm, found) for arm in observed.arms if (found := figure(arm, "ttft", "e2e", stats=stats)) is not None]
     rested = [item for item in arms if _RESTED.search(said(item[0])) and not _BUSY.search(said(item[0]))]
     busy = [item for item in arms if _BUSY.search(said(item[0])) and not _RESTED.search(said(item[0]))]
-    if len(rested) != 1 or len(busy) != 1 or rested[0][1].key != busy[0][1].key or len(arms) > 2:
+    if not rested or len(busy) != 1 or len({item.key for _, item in (*rested, *busy)}) > 1:
         return None
-    (slow, late), (fast, soon) = rested[0], busy[0]
+    if len(arms) > len(rested) + 1:
+        return None
+    # The shortest pause decides: what comes after a longer one is as late.
+    (slow, late), (fast, soon) = min(rested, key=lambda item: item[1].value), busy[0]
     if late.value < SLOWER * soon.value or late.value - soon.value < LEAST_MS:
         return None
     held = number_stated(observed, r"^(?:max )?concurrency$|in flight")

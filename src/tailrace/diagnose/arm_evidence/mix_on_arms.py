@@ -24,6 +24,8 @@ __all__ = ["mix_on_arms"]
 _BEFORE: Final = re.compile(r"\b(?:before|old|previous|prev|baseline|then|last)\b|week \d+ \(a\)", re.IGNORECASE)
 _AFTER: Final = re.compile(r"\b(?:after|new|now|current|today|candidate)\b", re.IGNORECASE)
 _SHARE: Final = re.compile(r"share|traffic|mix|% of|percent of|proportion|fraction", re.IGNORECASE)
+_WHOLE: Final = re.compile(r"^\W*(?:all|total|overall|sum|everything|any|whole|mean|average)\b", re.IGNORECASE)
+"""The last row of such a table: what the others make together."""
 NAMED: Final = 0.10
 WITHIN: Final = 0.10
 
@@ -37,7 +39,8 @@ class _Class(NamedTuple):
 
 def mix_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """Two classes or more, of which the shares add up to all of the traffic, before and after."""
-    rows = [row for arm in observed.arms if (row := _class(arm)) is not None] or _long_form(observed.arms)
+    parts = [arm for arm in observed.arms if not _WHOLE.match(arm.label or arm.name)]
+    rows = [row for arm in parts if (row := _class(arm)) is not None] or _counted(parts) or _long_form(parts)
     sums = [sum(row.shares[side] for row in rows) for side in (0, 1)]
     if len(rows) < 2 or not all(0.9 <= total <= 1.1 for total in sums):
         return None
@@ -63,6 +66,10 @@ def mix_on_arms(cause: Cause, observed: Observed) -> Finding | None:
                 for row in rows
                 for item in row.shown
             ),
+            Evidence(
+                f"share of {grown.arm.name} {number(grown.shares[0], 'share')} -> {number(grown.shares[1], 'share')}",
+                place, "share", grown.shares[1], "share",
+            ),
             Evidence(f"mix {mix:+.4g}, within the classes {stage:+.4g} {unit}", place, "mix", round(mix, 3), unit),
         ],
         explains_ms=mix if unit == "ms" else None,
@@ -75,7 +82,27 @@ def mix_on_arms(cause: Cause, observed: Observed) -> Finding | None:
         verify="tailrace diagnose after.run --before before.run",
         missing=["the requests one by one of both windows: the mix's part of the p99 itself, with its interval"],
         disproof_checked=[f"within the classes {stage:+.4g} {unit}"],
-    )
+    )  # fmt: skip
+
+
+def _counted(arms: list[Arm]) -> list[_Class]:
+    """A row a class with how many requests it had before and after: the shares follow from the counts."""
+    told = []
+    for arm in arms:
+        counts = _sides([v for v in arm.values.values() if v.quantity == "n" or v.unit == "count"], bare=True)
+        times = _sides([v for v in arm.values.values() if v.unit in {"ms", "s"}], bare=True)
+        if counts is not None and times is not None:
+            told.append((arm, counts, times))
+    totals = [sum(counts[side].value for _, counts, _ in told) for side in (0, 1)]
+    if min(totals, default=0.0) <= 0:
+        return []
+    return [
+        _Class(
+            arm, (counts[0].value / totals[0], counts[1].value / totals[1]), (times[0].value, times[1].value),
+            (*counts, *times),
+        )
+        for arm, counts, times in told
+    ]  # fmt: skip
 
 
 def _class(arm: Arm) -> _Class | None:
@@ -87,9 +114,13 @@ def _class(arm: Arm) -> _Class | None:
     return _Class(arm, (one, two), (times[0].value, times[1].value), (*shares, *times))
 
 
-def _sides(values: list[Quoted]) -> tuple[Quoted, Quoted] | None:
+def _sides(values: list[Quoted], *, bare: bool = False) -> tuple[Quoted, Quoted] | None:
+    """The value from before and the one from after; `bare`: of two, the one without a word is the other one."""
     before = next((v for v in values if _BEFORE.search(v.label.replace("_", " "))), None)
     after = next((v for v in values if _AFTER.search(v.label.replace("_", " "))), None)
+    if bare and len(values) == 2 and (before is None) != (after is None):
+        before = before or next(v for v in values if v is not after)
+        after = after or next(v for v in values if v is not before)
     return (before, after) if before is not None and after is not None else None
 
 

@@ -22,7 +22,8 @@ LEAST_MS: Final = 500.0
 WIDTH: Final = 0.01
 SHARE: Final = 0.8
 PLACE: Final = (
-    r"(?:text|char\w*|token|output)[ _]?(?:offset|position|index)|^(?:offset|position)|at token|chars? (?:into|from)"
+    r"(?:text|char\w*|tokens?|output)[ _]?(?:offset|position|index|before (?:the )?(?:gap|stop|pause|stall)|so far)|"
+    r"^(?:offset|position)|(?:gap|pause|stop|stall) (?:position|offset|index)|at token|chars? (?:into|from)"
 )
 
 

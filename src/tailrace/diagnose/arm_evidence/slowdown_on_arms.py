@@ -11,7 +11,7 @@ from tailrace.diagnose.arms.pairs import changed, stated_same
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.arms.sides import sides
 from tailrace.diagnose.observed import Arm, Observed, Quoted, Role
-from tailrace.model.finding import Action, Finding
+from tailrace.model.finding import Action, Evidence, Finding
 
 if TYPE_CHECKING:
     from tailrace.diagnose.cause import Cause
@@ -58,7 +58,10 @@ def slowdown_on_arms(cause: Cause, observed: Observed) -> Finding | None:
         action=Action.COLLECT,
         statement=f"A token takes {mean:.0%} longer in every class at equal work ({quantity(found[0][3])}: {words}): "
         "the engine's steps themselves are slower.",
-        evidence=[item for one, two, fast, slow in found for item in (evidence_of(one, fast), evidence_of(two, slow))],
+        evidence=[
+            *(item for one, two, fast, slow in found for item in (evidence_of(one, fast), evidence_of(two, slow))),
+            Evidence(f"{mean:.0%} longer (mean of the classes)", "computed", "slower", round(mean, 4)),
+        ],
         explains_ms=max(slow.value - fast.value for _, _, fast, slow in found),
         relation="; ".join(
             f"{number(slow.value)} / {number(fast.value)} = {slow.value / fast.value:.3g}" for _, _, fast, slow in found
@@ -106,7 +109,7 @@ def _equal(pairs: list[tuple[Arm, Arm]], same: str) -> tuple[bool, set[str]]:
     """(whether the work differs, what of it is known to be equal)."""
     known = {name for name, words in (("batch", _BATCH), ("kv", _KV), ("length", _LENGTH)) if words.search(same)}
     for kind, names in (
-        ("batch", ("running", "concurrency", "max_num_seqs")),
+        ("batch", ("running", "concurrency", "max_num_seqs", "batch", "batch_size", "bs")),
         ("kv", ("kv_usage",)),
         ("length", ("prompt_tokens", "output_tokens")),
     ):

@@ -125,6 +125,9 @@ def _found(
 def _of_version(pair: Pair, what: str) -> bool:
     if what:
         return _OTHERS.search(what) is None
+    devices = [figure(arm, "tensor_parallel") for arm in (pair.first, pair.second)]
+    if None not in devices and len({item.value for item in devices if item is not None}) > 1:
+        return False
     if not (_names_version(said(pair.first)) and _names_version(said(pair.second)) and _differs(pair)):
         return False
     # What names an arm, and the heading under which its name stands; a load is no name.

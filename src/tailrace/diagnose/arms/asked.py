@@ -204,6 +204,7 @@ def number_stated(observed: Observed, words: str) -> Setting | None:
 def said(arm: Arm) -> str:
     """Every word by which an arm is called: label, name, and the conditions that are text."""
     texts = [arm.label, arm.name, *(str(value) for value in arm.keys.values() if isinstance(value, str))]
+    texts += [text.replace("_", " ") for text in texts if "_" in text]  # `after_10s_idle`
     return " ".join(dict.fromkeys(texts))
 
 

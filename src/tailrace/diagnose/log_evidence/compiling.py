@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arms.asked import told
 from tailrace.diagnose.observed import Clock, Event, Observed, Rows
 from tailrace.diagnose.observed.align import Alignment, Axis, align
 from tailrace.diagnose.observed.load import Load, loads
+from tailrace.diagnose.readers.logs.jit import jit_in_text
 from tailrace.model.finding import Action, Evidence, Finding, Level, Proof
 
 if TYPE_CHECKING:
@@ -25,6 +28,25 @@ DIP: Final = 0.5
 """Of the lines around it: a load line whose throughput fell."""
 AGAIN_S: Final = 30.0
 """A line that comes so much later with the same kernel and shape is no first use."""
+
+
+def _quoted(observed: Observed) -> list[Event]:
+    """Lines of a compiler that somebody quotes in a form."""
+    out = []
+    for item in told(observed):
+        found = jit_in_text(item.value) if isinstance(item.value, str) else None
+        frame = _FRAME.search(item.value) if isinstance(item.value, str) and found is None else None
+        if frame is not None and _STACK.search(item.name.replace("_", " ")):
+            found = {"kernel": frame[0]}
+        if found is not None:
+            out.append(Event(kind="jit", text=item.value, attributes=found, place=item.place))
+    return out
+
+
+_FRAME: Final = re.compile(
+    r"triton[/.]compiler\S*|torch[/.]_(?:inductor|dynamo)\S*|tilelang\S*|\bnvrtc\b|\bptxas\b|\bnvcc\b"
+)
+_STACK: Final = re.compile(r"spy|stack|frame|dump|profil|trace")
 
 
 class _Slow(NamedTuple):
@@ -42,7 +64,7 @@ def jit_in_log(cause: Cause, observed: Observed) -> Finding | None:
     """A line of the compiler inside the window of a slow request (proven where the clocks are one), or in a dip of the
     log's own throughput, or alone.
     """
-    events = observed.of_kind("jit")
+    events = observed.of_kind("jit") or _quoted(observed)
     if not events:
         return None
     clocks = align(observed)

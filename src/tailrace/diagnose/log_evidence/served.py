@@ -24,6 +24,8 @@ SHARE: Final = 0.5
 """Of the whole time: a request that waited longer than this was not served slowly."""
 TIMES: Final = 3.0
 LEAST_MS: Final = 100.0
+CLEAR_MS: Final = 1000.0
+"""So far apart two of either kind are no chance."""
 EVEN: Final = 1.3
 
 
@@ -158,7 +160,8 @@ def _of_grammar(cause: Cause, rows: Rows, queue: NDArray[np.float64], words: str
     kind = np.array(rows.texts("grammar"))
     known = ~np.isnan(queue)
     with_, without = known & (kind == "yes"), known & (kind == "no")
-    if with_.sum() < 3 or without.sum() < 3:
+    few = min(int(with_.sum()), int(without.sum()))
+    if few < FEWEST and not (few > 1 and queue[with_].min() > TIMES * queue[without].max() + CLEAR_MS):
         return None
     slow, fast = (float(np.median(queue[part])) for part in (with_, without))
     if slow < TIMES * fast or slow - fast < LEAST_MS:
@@ -203,7 +206,8 @@ def _of_grammar(cause: Cause, rows: Rows, queue: NDArray[np.float64], words: str
             "compare plain.run schema.run  # schema.run: the same with --extra-body and a "
             "response_format"
         ),
-        missing=[] if told else ["the time per token of both kinds"],
+        missing=([] if told else ["the time per token of both kinds"])
+        + ([] if few >= FEWEST else [f"more requests with a grammar: {few} were seen"]),
         rivals=[] if even or not told else ["COMPUTE_KERNEL_REGRESSION"],
         disproof_checked=["plain requests are not slow"],
     )

@@ -21,6 +21,10 @@ class Quantity(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
 
 
+def _listed(words: str) -> tuple[str, ...]:
+    return tuple(words.split(", "))
+
+
 QUANTITIES: Final[dict[str, Quantity]] = {
     item.name: item
     for item in (
@@ -48,6 +52,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "time to first output",
                 "first token time",
                 "first token delay",
+                "t first",
+                "t first token",
+                "time to first",
             ),
         ),
         Quantity("ttft_content", "ms", ("time to first content token",)),
@@ -68,18 +75,10 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "itl",
             "ms",
-            (
-                "inter token latency",
-                "inter token",
-                "intertoken latency",
-                "between tokens",
-                "time between tokens",
-                "token gap",
-                "token interval",
-                "next token",
-                "next token latency",
-                "token latency",
-                "tbt",
+            _listed(
+                "inter token latency, inter token, intertoken latency, between tokens, "
+                "time between tokens, token gap, token interval, next token, next token latency, "
+                "token latency, inter token gap, inter token time, tbt"
             ),
         ),
         Quantity("chunk_gap", "ms", ("gap", "inter chunk latency", "stall", "pause", "freeze")),
@@ -109,15 +108,48 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "complete response",
             ),
         ),
-        Quantity("queue", "ms", ("queue time", "queue wait", "queueing", "waiting time", "time in queue")),
+        Quantity(
+            "queue",
+            "ms",
+            (
+                "queue time",
+                "queue wait",
+                "queue delay",
+                "queueing",
+                "waiting time",
+                "wait time",
+                "time in queue",
+                "queued time",
+            ),
+        ),
         Quantity("prefill", "ms", ("prefill time",)),
         Quantity("decode", "ms", ("decode time",)),
-        Quantity("encode", "ms", ("encoder time", "encode time")),
-        Quantity("preprocess", "ms", ("preprocessing", "preprocess time", "tokenization time", "tokenize")),
-        Quantity("postprocess", "ms", ("postprocessing", "detokenize")),
-        Quantity("compute", "ms", ("inference time", "compute infer")),
+        Quantity(
+            "encode",
+            "ms",
+            _listed(
+                "encoder time, encode time, encoding, encoding time, encoder, vision encode, "
+                "vision encoder, vision encoding, vision encoder time, vision tower, vision tower time, "
+                "vit, vit time, image encode, image encoder, image encoding, image encode time, "
+                "audio encoder, audio encode, audio encoding, mm encoder, mm encode, multimodal encoder, "
+                "vision"
+            ),
+        ),
+        Quantity(
+            "preprocess",
+            "ms",
+            _listed(
+                "preprocessing, preprocess time, preproc, pre processing, input processing, image decode, "
+                "image decoding, image processing, tokenization time, tokenization, tokenisation, "
+                "tokenize, tokenise"
+            ),
+        ),
+        Quantity(
+            "postprocess", "ms", ("postprocessing", "postprocess time", "postproc", "post processing", "detokenize")
+        ),
+        Quantity("compute", "ms", ("inference time", "compute infer", "compute time", "infer", "infer time")),
         Quantity("late", "ms", ("request dispatch delay", "schedule delay")),
-        Quantity("loop_lag", "ms", ("event loop lag", "loop delay")),
+        Quantity("loop_lag", "ms", ("event loop lag", "event loop delay", "loop delay", "loop latency")),
         Quantity("duration", "s", ("benchmark duration", "test duration", "run duration", "run length", "wall time")),
         # -- rates
         Quantity(
@@ -151,6 +183,8 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "prompt tok/s",
                 "input tok/s",
                 "prefill speed",
+                "ctx tok/s",
+                "context tok/s",
                 "prefill throughput",
                 "input throughput",
             ),
@@ -232,7 +266,20 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "running",
             "count",
-            ("running reqs", "running requests", "engine running", "executing", "executing requests"),
+            (
+                "running reqs",
+                "running req",
+                "running requests",
+                "running seqs",
+                "requests running",
+                "active requests",
+                "num running",
+                "num running reqs",
+                "num requests running",
+                "engine running",
+                "executing",
+                "executing requests",
+            ),
         ),
         Quantity(
             "waiting",
@@ -242,11 +289,19 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "pending requests",
                 "pending request count",
                 "waiting reqs",
-                "queued",
-                "queue depth",
-                "queue len",
+                "waiting requests",
+                "requests waiting",
+                "num waiting",
+                "num requests waiting",
+                "num queue reqs",
+                "queue req",
+                "queue reqs",
                 "queue length",
+                "queue len",
                 "queue size",
+                "queued",
+                "queued requests",
+                "queue depth",
                 "engine waiting",
             ),
         ),
@@ -267,7 +322,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "prompt_tokens",
             "tokens",
-            ("input tokens", "isl", "input len", "prompt len", "input length", "prompt length"),
+            ("input tokens", "prompt toks", "isl", "input len", "prompt len", "input length", "prompt length"),
         ),
         Quantity(
             "output_tokens",
@@ -292,9 +347,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "token usage",
                 "gpu cache usage",
                 "kv utilization",
-                "kv cache",
                 "kv used",
                 "kv cache used",
+                "kv cache",
                 "kv occupancy",
             ),
         ),
@@ -305,6 +360,7 @@ QUANTITIES: Final[dict[str, Quantity]] = {
                 "hit tokens",
                 "tokens hit",
                 "cached tokens",
+                "cached toks",
                 "prefix hit tokens",
                 "hits",
                 "cache read",
@@ -321,7 +377,17 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity(
             "prefix_hit",
             "share",
-            ("prefix cache hit rate", "cache hit rate", "hit rate", "hit", "cache share", "cached share"),
+            (
+                "prefix cache hit rate",
+                "cache hit rate",
+                "hit rate",
+                "hit ratio",
+                "cache hit ratio",
+                "cache hit",
+                "hit",
+                "cache share",
+                "cached share",
+            ),
         ),
         Quantity(
             "gpu_util",
@@ -339,9 +405,40 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         ),
         Quantity("encoder_cache_usage", "share", ("encoder cache usage",)),
         # -- hardware
-        Quantity("sm_clock", "MHz", ("sclk", "clocks sm", "sm clock", "gpu clock", "clock")),
-        Quantity("power", "W", ("power draw", "power w", "gpu power", "gpu power w", "board power")),
-        Quantity("power_limit", "W", ("power limit", "power cap", "power limit w", "power cap w")),
+        Quantity(
+            "sm_clock",
+            "MHz",
+            (
+                "sclk",
+                "clocks sm",
+                "sm clock",
+                "gpu clock",
+                "clock",
+                "core clock",
+                "graphics clock",
+                "sm mhz",
+                "clock mhz",
+            ),
+        ),
+        Quantity(
+            "power",
+            "W",
+            ("power draw", "power w", "gpu power", "gpu power w", "board power", "watts", "draw"),
+        ),
+        Quantity(
+            "power_limit",
+            "W",
+            (
+                "power limit",
+                "power cap",
+                "power limit w",
+                "power cap w",
+                "limit w",
+                "cap w",
+                "tdp",
+                "enforced power limit",
+            ),
+        ),
         Quantity("temperature", "C", ("temp", "temperature gpu", "temp c", "temperature c", "gpu temp", "gpu temp c")),
         Quantity("accept_length", "tokens", ("mean acceptance length", "accept len", "acceptance length")),
         # -- speech
@@ -350,6 +447,47 @@ QUANTITIES: Final[dict[str, Quantity]] = {
         Quantity("final_latency", "ms", ("stop", "finalization latency")),
         Quantity("end_of_turn", "ms", ("end of utterance delay", "end of turn delay", "eou delay")),
         Quantity("transcription_delay", "ms", ()),
+        Quantity(
+            "silence",
+            "ms",
+            _listed(
+                "min silence, min silence duration, silence duration, silence timeout, vad silence, "
+                "end silence, configured silence, silence threshold, min endpointing delay"
+            ),
+        ),
+        Quantity("backlog", "ms", ("audio backlog", "buffered audio", "unprocessed audio")),
+        Quantity(
+            "chunk_service",
+            "ms",
+            _listed(
+                "chunk service time, chunk time, chunk processing, chunk processing time, chunk compute, "
+                "chunk compute time, chunk latency, per chunk, ms per chunk, time per chunk, feed, "
+                "feed time, feed latency, inference per chunk, compute per chunk, processing per chunk, "
+                "decode per chunk, service per chunk"
+            ),
+        ),
+        Quantity(
+            "audio_received",
+            "s",
+            ("received audio", "audio sent", "audio fed", "fed audio", "audio pushed", "audio in", "sent audio"),
+        ),
+        Quantity(
+            "audio_processed",
+            "s",
+            _listed(
+                "processed audio, audio transcribed, transcribed audio, audio decoded, decoded audio, "
+                "audio consumed, consumed audio, audio out, audio done"
+            ),
+        ),
+        Quantity("deltas", "count", ("delta count", "partials", "results sent", "transcript deltas", "delta events")),
+        Quantity(
+            "empty_deltas",
+            "count",
+            _listed(
+                "blank deltas, empty partials, blank partials, empty results, deltas empty, deltas blank, "
+                "blank tokens, empty delta count, empty transcripts"
+            ),
+        ),
         Quantity("rtf", "", ("real time factor",)),
         Quantity("rtfx", "", ("aggregate rtfx",)),
     )

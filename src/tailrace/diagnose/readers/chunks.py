@@ -48,7 +48,7 @@ def looks_like_chunks(headings: Iterable[str]) -> bool:
     if set(canonical(names).values()) & {"t_first_ms", "t_last_ms", "ttft_ms", "e2e_ms"}:
         return False  # one request a row
     ours = set(_names(names).values())
-    return bool(ours & set(_TIMES)) and "req" in ours and bool(ours & {"chunk", "bytes"})
+    return bool(ours & set(_TIMES)) and "req" in ours and bool(ours & {"chunk", "bytes", "output_position"})
 
 
 def read_chunks(path: Path, name: str) -> Observed:

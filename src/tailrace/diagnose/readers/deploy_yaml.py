@@ -6,6 +6,7 @@ engine`) and its line.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,8 +14,10 @@ from typing import Final
 
 from tailrace.diagnose.observed import Observed, Place, Setting, Understood
 from tailrace.diagnose.readers.containers import compose_settings, container_settings
+from tailrace.diagnose.readers.facts import with_unit
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.gateway_routes import gateway_of, gateway_settings
+from tailrace.diagnose.readers.heading import snake
 from tailrace.diagnose.readers.nginx_conf import looks_like_nginx, nginx_settings
 from tailrace.diagnose.readers.yaml_tree import Mapped, Node, documents_of, read_yaml_text, scalar, walk
 from tailrace.model.errors import InputError
@@ -38,6 +41,12 @@ _NESTED: Final = re.compile(
 _RESOURCES: Final = re.compile(r"^[^\S\n]{0,200}resources\s*:\s*\n[^\S\n]+(?:limits|requests)\s*:", re.MULTILINE)
 _OF_CONTAINERS: Final = ("resources", "livenessProbe", "readinessProbe", "startupProbe", "image", "args", "command")
 _TEMPLATE: Final = re.compile(r"\{\{-?\s*[.$\w]")
+_OWN: Final = re.compile(
+    r"\A(?:[^\S\n]*(?:#[^\n]*)?\n|---[^\n]*\n)*(?!spec|metadata|status|rules)[A-Za-z_][\w.-]{0,60}\s*:[^\n]*\n(?:[^\S\n]+[\w-]|[A-Za-z_]|#|\s*\n|-)"
+)
+"""A service's own configuration: whatever its keys are called."""
+_MOST_OWN: Final = 200
+_DEEPEST: Final = 6
 _KEY: Final = re.compile(r"^[\w.-]+\s*:(?:\s|$)", re.MULTILINE)
 
 
@@ -47,7 +56,7 @@ def _matches(head: str, name: str) -> bool:
     if _KUBERNETES.search(head) and re.search(r"^kind\s*:", head, re.MULTILINE):
         return True
     if name.endswith((".yaml", ".yml")):
-        return bool(_GATEWAY.search(head) or _NESTED.search(head) or _RESOURCES.search(head))
+        return bool(_GATEWAY.search(head) or _NESTED.search(head) or _RESOURCES.search(head) or _OWN.search(head))
     return bool((_NESTED.search(head) or _RESOURCES.search(head)) and _KEY.search(head))
 
 
@@ -112,6 +121,20 @@ def _of_document(document: Node, name: str) -> Iterable[Setting]:
     elif any(document.get(key) is not None for key in _OF_CONTAINERS):
         # A part of a manifest, or a chart's values: what somebody thought to be the part that matters.
         yield from container_settings(document, title, name)
+    elif not kind:
+        yield from itertools.islice(_own_settings(document, (), name), _MOST_OWN)
+
+
+def _own_settings(node: Mapped, path: tuple[str, ...], name: str) -> Iterable[Setting]:
+    """Every scalar under the path of its keys: `realtime.sample_rate`. A number has its unit in its name, if any."""
+    for key, value in node.values.items():
+        if isinstance(value, Mapped):
+            if len(path) < _DEEPEST:
+                yield from _own_settings(value, (*path, str(key)), name)
+        elif isinstance(value, (int, float, str, bool)):
+            told = ".".join((*path, snake(str(key)) or str(key)))
+            number, unit = with_unit(told, value)
+            yield Setting(name=told, value=number, unit=unit, place=Place(name, node.at(key)))
 
 
 def _workload(document: Mapped, title: str, name: str) -> Iterable[Setting]:

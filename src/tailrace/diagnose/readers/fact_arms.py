@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from tailrace.diagnose.observed import Arm, Place, Quoted, Setting
 from tailrace.diagnose.observed.vocabulary import QUANTITIES
 from tailrace.diagnose.readers.cells import read_cell
-from tailrace.diagnose.readers.heading import heading
+from tailrace.diagnose.readers.heading import heading, snake
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
 
-__all__ = ["arms_in_facts"]
+__all__ = ["arms_in_facts", "fact_into", "flat_facts"]
 
 _BOUNDS: Final = re.compile(
     r"target|slo\b|sla\b|limit|object|budget|expect|predict|timeout|deadline|capacity|threshold|max\b|min\b|interval|"
@@ -37,6 +37,15 @@ _SIDES: Final = re.compile(
 )
 _ARROW: Final = re.compile(r"\s*(?:->|→|=>|⇒| to )\s*")
 _FEW: Final = 12
+_OWN: Final = {
+    "tok_s": "output_tok_s",
+    "hit_pct": "prefix_hit",
+    "completed_rps": "completed_rps",
+    "rel_speed": "rel_speed",
+}
+_MOST_DEPTH: Final = 6
+_DOT: Final = re.compile(r"\.(?!\d)")
+"""Between the names of a path; `p99.9` is one word."""
 _TIMES: Final = frozenset(
     {
         "ttft", "tpot", "itl", "e2e", "queue", "prefill", "chunk_gap", "output_tok_s", "decode_tok_s", "prompt_tok_s",
@@ -157,3 +166,44 @@ def _of_words(settings: list[Setting], place: Place) -> list[Arm]:
                     _put(keys, values, item.name, item.number, place, words=lambda _: "")
         out.append(Arm(name=name, label=name, keys=keys, values=values, place=place))
     return with_roles(out)
+
+
+# -- one fact
+
+
+def flat_facts(key: str, value: Any, depth: int = 0) -> list[tuple[str, Any]]:
+    """(path, value) of what nested facts hold."""
+    if isinstance(value, dict) and depth < _MOST_DEPTH:
+        return [pair for name, one in value.items() for pair in flat_facts(f"{key}.{name}", one, depth + 1)]
+    if isinstance(value, str):
+        cell = read_cell(value)
+        # "2 s" says a number; "1.3.9 -> 1.4.3" says a text.
+        return [(key, cell.value if cell.value is not None and cell.high is None and not cell.unit else value)]
+    return [(key, value)]
+
+
+def fact_into(keys: dict[str, float | str], values: dict[str, Quoted], key: str, value: Any, place: Place) -> None:
+    """One fact under its key, as a number of an arm, or as a condition where it is none."""
+    head = heading(_DOT.sub(" ", key))
+    own = _OWN.get(snake(key))
+    if own is not None:
+        head = msgspec.structs.replace(head, quantity=own if own != snake(key) else head.quantity, stat="")
+    high = None
+    if isinstance(value, list) and len(value) == 2 and all(_is_number(one) for one in value):
+        value, high = value
+    cell = read_cell(str(value)) if _is_number(value) or isinstance(value, str) else None
+    if cell is None or cell.value is None:
+        keys[snake(key)] = str(value)
+        return
+    level = float(value) if isinstance(value, int | float) and _is_number(value) else cell.value
+    cell = msgspec.structs.replace(cell, value=level, high=high or cell.high)
+    item = quoted(head, cell, place, percent="pct" in key.lower() or "percent" in key.lower())
+    if item is None:
+        return
+    placed(values, msgspec.structs.replace(item, label=key))
+    if item.quantity in CONDITIONS and not item.stat:
+        keys[item.quantity] = item.value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

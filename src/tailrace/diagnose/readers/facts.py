@@ -6,39 +6,35 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Setting, Understood
 from tailrace.diagnose.readers.cells import read_cell
-from tailrace.diagnose.readers.fact_arms import arms_in_facts
+from tailrace.diagnose.readers.fact_arms import arms_in_facts, fact_into, flat_facts
+from tailrace.diagnose.readers.fact_groups import arms_in_groups
 from tailrace.diagnose.readers.format import Format
-from tailrace.diagnose.readers.heading import heading, snake
+from tailrace.diagnose.readers.heading import snake
 from tailrace.diagnose.readers.json_forms import tables_in, without_tables
 from tailrace.diagnose.readers.json_numbers import observed_numbers, read_numbers
 from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.diagnose.readers.roles import with_roles
-from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
 from tailrace.diagnose.readers.units import unit_of
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
-__all__ = ["FACTS", "OWN_JSON", "fact_into", "observed_facts"]
+__all__ = ["FACTS", "OWN_JSON", "observed_facts", "settings_of", "with_unit"]
 
 _MOST_BYTES: Final = 32 << 20
 _SPEECH: Final = frozenset({"note", "notes", "claim", "suspected_before", "comment", "symptom", "description"})
 """What a person thinks: kept and shown, never evidence."""
 _UNITS: Final = {
-    "ms": "ms", "s": "s", "us": "us", "ns": "ns", "pct": "%", "percent": "%", "tok_s": "tok/s", "rps": "1/s",
+    "ms": "ms", "s": "s", "seconds": "s", "sec": "s", "secs": "s", "msec": "ms", "millis": "ms", "milliseconds": "ms",
+    "minutes": "min", "watts": "W", "us": "us", "ns": "ns", "pct": "%", "percent": "%", "tok_s": "tok/s", "rps": "1/s",
     "req_s": "1/s", "tokens": "tokens", "gib": "GiB", "mhz": "MHz", "w": "W", "min": "min", "h": "h",
 }  # fmt: skip
+_INSIDE: Final = re.compile(
+    r"_(ms|us|s)_(?:per|p\d+|mean|avg|median|max|min|at|after|before|in|for|of|with|without)(?:_|$)"
+)
+"""A unit that other words stand behind: `wait_ms_per_step`, `lag_s_at_5min`."""
 _SAID: Final = frozenset({"ms", "s", "us", "%", "tok/s", "1/s", "tokens", "GiB", "MHz", "W", "min"})
-_OWN: Final = {
-    "tok_s": "output_tok_s",
-    "hit_pct": "prefix_hit",
-    "completed_rps": "completed_rps",
-    "rel_speed": "rel_speed",
-}
-_MOST_DEPTH: Final = 6
 _MOST_OWN_BYTES: Final = 1 << 20
 """A larger document was written by a program: only the numbers in it that have a known name are taken."""
 _MORE: Final = re.compile(r"\}\s*\n\s*\{")
@@ -70,13 +66,11 @@ def observed_facts(data: Any, source: str) -> Observed:
     others = {key: value for key, value in data.items() if key not in {"facts", "arms", "context"}}
     told = [*(context.items() if isinstance(context, dict) else [("context", context)]), *others.items()]
     tables = tables_in(dict(told), source)
-    for key, value in without_tables(dict(told)).items():
-        for name, one in _flat(snake(str(key)) or str(key), value, 0):
-            number, unit = _with_unit(name, one)
-            out.settings.append(Setting(name=name, value=number, unit=unit, place=place))
-            read += 1
-            if name in _SPEECH and isinstance(one, str):
-                out.notes.append(one)
+    nested = without_tables(dict(told))
+    out.settings, out.notes = settings_of(nested, place)
+    read += len(out.settings)
+    if not out.arms:
+        out.arms = arms_in_groups(nested, place)
     if not out.arms:
         out.arms = _old_and_new(out.settings, place) or arms_in_facts(out.settings, place)
     if not out.arms and "context" not in data and not (tables.arms or tables.rows or tables.series):
@@ -84,6 +78,18 @@ def observed_facts(data: Any, source: str) -> Observed:
     out = Observed.joined([out, tables])
     out.understood = [Understood(source=source, format="facts", understood=read, total=read, what="facts")]
     return out
+
+
+def settings_of(nested: dict[str, Any], place: Place) -> tuple[list[Setting], list[str]]:
+    """(every fact by the path of its names, what a person thinks of it)."""
+    settings, notes = [], []
+    for key, value in nested.items():
+        for name, one in flat_facts(snake(str(key)) or str(key), value):
+            number, unit = with_unit(name, one)
+            settings.append(Setting(name=name, value=number, unit=unit, place=place))
+            if name.rpartition(".")[2] in _SPEECH and isinstance(one, str):
+                notes.append(one)
+    return settings, notes
 
 
 def _old_and_new(settings: list[Setting], place: Place) -> list[Arm]:
@@ -111,7 +117,7 @@ def _name_of(one: Any, place: int) -> str:
     return f"arm {place + 1}"
 
 
-def _with_unit(name: str, value: Any) -> tuple[Any, str]:
+def with_unit(name: str, value: Any) -> tuple[Any, str]:
     """A number that says its unit itself (`8,192 tokens`, `2.7 s`), where its name says none."""
     unit = _unit(name)
     if isinstance(value, str) and not unit:
@@ -126,53 +132,17 @@ def _unit(name: str) -> str:
     for ending, unit in sorted(_UNITS.items(), key=lambda pair: -len(pair[0])):
         if name.endswith(f"_{ending}") or name == ending:
             return unit
-    return ""
-
-
-def _flat(key: str, value: Any, depth: int) -> list[tuple[str, Any]]:
-    if isinstance(value, dict) and depth < _MOST_DEPTH:
-        return [pair for name, one in value.items() for pair in _flat(f"{key}.{name}", one, depth + 1)]
-    if isinstance(value, str):
-        cell = read_cell(value)
-        # "2 s" says a number; "1.3.9 -> 1.4.3" says a text.
-        return [(key, cell.value if cell.value is not None and cell.high is None and not cell.unit else value)]
-    return [(key, value)]
+    inside = _INSIDE.search(name)
+    return "" if inside is None else _UNITS.get(inside[1], "")
 
 
 def _arm(name: str, metrics: dict[str, Any], place: Place) -> Arm:
     keys: dict[str, float | str] = {}
     values: dict[str, Quoted] = {}
     for key, value in metrics.items():
-        for flat, one in _flat(str(key), value, 0):
+        for flat, one in flat_facts(str(key), value):
             fact_into(keys, values, flat, one, place)
     return Arm(name=name, label=name, keys=keys, values=values, place=place)
-
-
-def fact_into(keys: dict[str, float | str], values: dict[str, Quoted], key: str, value: Any, place: Place) -> None:
-    """One fact under its key, as a number of an arm, or as a condition where it is none."""
-    head = heading(key)
-    own = _OWN.get(snake(key))
-    if own is not None:
-        head = msgspec.structs.replace(head, quantity=own if own != snake(key) else head.quantity, stat="")
-    high = None
-    if isinstance(value, list) and len(value) == 2 and all(_is_number(one) for one in value):
-        value, high = value
-    cell = read_cell(str(value)) if _is_number(value) or isinstance(value, str) else None
-    if cell is None or cell.value is None:
-        keys[snake(key)] = str(value)
-        return
-    level = float(value) if isinstance(value, int | float) and _is_number(value) else cell.value
-    cell = msgspec.structs.replace(cell, value=level, high=high or cell.high)
-    item = quoted(head, cell, place, percent="pct" in key.lower() or "percent" in key.lower())
-    if item is None:
-        return
-    placed(values, msgspec.structs.replace(item, label=key))
-    if item.quantity in CONDITIONS and not item.stat:
-        keys[item.quantity] = item.value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _matches(head: str, name: str) -> bool:

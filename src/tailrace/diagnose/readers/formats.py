@@ -13,6 +13,7 @@ from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.http_load import HTTP_LOAD
 from tailrace.diagnose.readers.json_numbers import JSON_NUMBERS
 from tailrace.diagnose.readers.json_rows import JSON_ROWS
+from tailrace.diagnose.readers.keyed_log import KEYED_LOG
 from tailrace.diagnose.readers.logs.log import LOG
 from tailrace.diagnose.readers.nginx_conf import NGINX_CONF
 from tailrace.diagnose.readers.nvidia_smi_q import NVIDIA_SMI_DMON, NVIDIA_SMI_Q
@@ -62,6 +63,7 @@ FORMATS: Final[tuple[Format, ...]] = (
     OWN_JSON,
     JSON_NUMBERS,
     JSON_ROWS,
+    KEYED_LOG,
     TEXT,
 )
 

@@ -132,7 +132,7 @@ def heading(text: str) -> Heading:
     unit = unit or divided
     if not unit and len(words) > 1:
         unit = _trailing_unit(words)
-    found = phrase_in(words)
+    found = _phrase(words)
     quantity = "" if found is None else found[0].name
     unit = unit or _unit_within(words, found)
     outside = words if found is None else [*words[: found[1]], *words[found[2] :]]
@@ -155,6 +155,7 @@ def heading(text: str) -> Heading:
     if quantity == "req_s" and "tok/s" in left and "req/s" not in words:
         quantity, left = "output_tok_s", [word for word in left if word != "tok/s"]  # `throughput tok/s`
     quantity = _by_unit(quantity or _by_share(left, unit), unit)
+    quantity, left = _of_test(quantity, left)
     if not quantity and stat and unit in TO_MS and left and _SIDES.issuperset(left):
         quantity = "e2e"  # `client p99 (s)`: of whole requests, as that side sees them
     if quantity == "output_tok_s" and stat == "max":
@@ -168,6 +169,21 @@ def heading(text: str) -> Heading:
         qualifier=" ".join(left) if useful else "",
         change=change,
     )
+
+
+def _phrase(words: list[str]) -> tuple[Quantity, int, int] | None:
+    """The quantity among the words; `position of the pause (token)` is where, not how long."""
+    found = phrase_in(words)
+    where = found is not None and found[0].name == "chunk_gap" and not _PLACES.isdisjoint(words[: found[1]])
+    return None if where else found
+
+
+def _of_test(quantity: str, left: list[str]) -> tuple[str, list[str]]:
+    """llama-bench: `pp512 t/s` reads a prompt, `tg128 t/s` decodes."""
+    test = next((word for word in left if _TESTS.fullmatch(word)), "") if quantity == "output_tok_s" else ""
+    if not test:
+        return quantity, left
+    return "prompt_tok_s" if test.startswith("pp") else "decode_tok_s", [word for word in left if word != test]
 
 
 def _unit_within(words: list[str], found: tuple[Quantity, int, int] | None) -> str:
@@ -207,7 +223,10 @@ def _words(low: str) -> tuple[list[str], str]:
     unit = ""
     for word in re.split(r"[\s_,:;|]+", low):
         head, slash, tail = word.rpartition("/")
-        if slash and head not in {"tok", "req"} and unit_of(tail) in TO_MS:
+        if slash and head in _UNIT_WORDS and tail.isalpha() and not tail.startswith("tok"):
+            unit = unit or unit_of(head)  # `ms/step`
+            words += ["per", tail]
+        elif slash and head not in {"tok", "req"} and unit_of(tail) in TO_MS:
             unit = unit or unit_of(tail)
             words.append(head)
         else:
@@ -255,6 +274,8 @@ def _trailing_unit(words: list[str]) -> str:
     return last
 
 
+_TESTS: Final = re.compile(r"(?:pp|tg)\d+")
+_PLACES: Final = frozenset({"position", "offset", "index", "place", "where", "text", "tokens"})
 _PACES: Final = {"decode": "decode_tok_s", "prefill": "prompt_tok_s"}
 _SHARES: Final = {"kv": "kv_usage", "gpu": "gpu_util", "error": "failed_share", "failure": "failed_share"}
 """Words that are no quantity by themselves, and one in percent."""

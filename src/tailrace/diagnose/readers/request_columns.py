@@ -32,33 +32,42 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "t_submit request_sent dispatch dispatched t0 t_request start_timestamp",
     "t_first_ms": "t_first first ts_first first_ts first_token t_first_token first_token_time first_token_at "
     "ts_first_token time_first_token first_token_ts first_token_received first_byte t_first_byte first_byte_time "
-    "first_chunk t_first_chunk first_chunk_time first_response t1 first_content",
+    "first_chunk t_first_chunk first_chunk_time first_response t1 first_content first_audio t_first_audio "
+    "first_audio_time",
     "t_last_ms": "t_last last ts_last last_ts last_token t_last_token last_token_time last_token_at ts_last_token "
     "last_chunk last_byte last_chunk_time end t_end ts_end end_ts end_time ended ended_at finish finished finish_time "
     "finished_at t_finish done t_done done_at complete completed_at completion_time t_complete t2 stop_time "
     "end_timestamp",
-    "ttft_ms": "ttft time_to_first_token first_token_latency ttfb ttft_latency",
+    "ttft_ms": "ttft time_to_first_token first_token_latency ttfb ttft_latency time_to_first first_token_delay "
+    "time_to_first_byte time_to_first_chunk ttfa time_to_first_audio",
     "e2e_ms": "e2e e2el latency duration e2e_latency total_time total_latency request_latency end_to_end "
     "end_to_end_latency elapsed elapsed_time request_time response_time total age age_at_failure failure_age "
     "age_at_end died_after failed_after lifetime",
     "tpot_ms": "tpot time_per_output_token",
     "itl_ms": "itl inter_token_latency mean_itl avg_itl",
     "late_ms": "dispatch_delay schedule_delay send_delay start_delay",
-    "queue_ms": "queue queue_time queue_wait wait_time time_in_queue waiting queued stage_queue",
-    "preprocess_ms": "preprocess preprocess_time preprocessing tokenize tokenize_time tokenization stage_preprocess",
-    "encode_ms": "encode encode_time encoder encoder_time stage_encode",
+    "queue_ms": "queue queue_time queue_wait queue_delay wait_time time_in_queue waiting queued stage_queue",
+    "preprocess_ms": "preprocess preprocess_time preprocessing preproc pre_processing tokenize tokenise "
+    "tokenize_time tokenization stage_preprocess",
+    "encode_ms": "encode encode_time encoder encoder_time stage_encode vit vit_time vision_encode vision_encoder "
+    "image_encode encoding mm_encode audio_encode",
     "prefill_ms": "prefill prefill_time stage_prefill",
     "decode_ms": "decode decode_time decoding stage_decode",
-    "postprocess_ms": "postprocess postprocess_time postprocessing detokenize stage_postprocess",
+    "postprocess_ms": "postprocess postprocess_time postprocessing postproc post_processing detokenize "
+    "stage_postprocess",
     "status": "status outcome result state success succeeded ok is_ok completed_ok",
     "http_status": "http_status status_code http_code code http_status_code response_code",
     "error": "error err error_message exception failure reason error_type",
     "bytes_received": "bytes_received received_bytes response_bytes bytes_in rx_bytes body_bytes",
     "retry_of": "retry_of retries_of original_id",
-    "prompt_tokens": "prompt_tokens input_tokens prompt_len input_len isl prompt_length input_length n_prompt_tokens "
+    "prompt_tokens": "prompt_tokens input_tokens prompt_toks input_toks prompt_len input_len isl prompt_length "
+    "input_length n_prompt_tokens "
     "num_prompt_tokens num_input_tokens in_tokens n_input tokens_in context_tokens prompt_size prompt_token_count "
     "input_token_count n_prompt",
-    "cached_tokens": "cached_tokens cached_prompt_tokens prefix_hit_tokens num_cached_tokens cache_hit_tokens cached",
+    "cached_tokens": "cached_tokens cached_toks cached_prompt_tokens prefix_hit_tokens"
+    " num_cached_tokens cache_hit_tokens "
+    "cached cached_input_tokens cached_prompt cached_tokens_count tokens_cached "
+    "cache_read_input_tokens cache_read_tokens",
     "new_tokens": "new_tokens uncached_tokens prefill_tokens",
     "output_tokens": "output_tokens out_tokens generated_tokens gen_tokens output_len osl output_length "
     "num_output_tokens n_output_tokens n_output tokens_out generation_tokens output_token_count n_generated tokens",
@@ -78,7 +87,7 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "grammar": "grammar structured structured_output structured_outputs json_schema json_mode guided guided_json "
     "guided_regex guided_choice guided_grammar guided_decoding constrained constrained_decoding response_format "
     "has_schema has_grammar with_grammar use_grammar with_schema schema",
-    "id": "id request_id req_id rid req request index idx uuid query_id name no seq n",
+    "id": "id request_id req_id rid req request trace_id index idx uuid query_id name no seq n",
 }
 _BY_WORD: Final[dict[str, str]] = {
     word: name for name, words in reversed(tuple(_SYNONYMS.items())) for word in words.split()
@@ -105,6 +114,8 @@ _NOT_OURS: Final = frozenset(
 """Columns of access logs and of speech events: tables of their own."""
 _ASKED_FOR: Final = ("max_tokens", "max_new_tokens", "max_completion_tokens", "min_tokens")
 """What a request asks for is no statistic."""
+_STAGES: Final = frozenset(DURATIONS[5:])
+_FEWEST_STAGES: Final = 3
 _STATISTICS: Final = frozenset({"mean", "avg", "median", "p50", "p90", "p95", "p99", "p999", "max", "min", "std"})
 
 
@@ -167,12 +178,23 @@ def canonical(headings: Iterable[str], columns: Mapping[str, str] | None = None)
         else:
             continue
         taken.add(out[name])
+    if not taken & {"t_send_ms", "t_intended_ms"}:
+        _counted(out, taken, said)
     for name in names:
         if name not in out:
             own = heading(name).name or name
             out[name] = own if own not in taken else name
             taken.add(out[name])
     return out
+
+
+def _counted(out: dict[str, str], taken: set[str], said: Mapping[str, str]) -> None:
+    """`first_token_ms` counts from a send that nobody wrote down."""
+    for theirs, ours in out.items():
+        counted = {"t_first_ms": "ttft_ms", "t_last_ms": "e2e_ms"}.get(ours, "")
+        if counted and counted not in taken and theirs not in said and heading(theirs).unit:
+            out[theirs] = counted
+            taken.add(counted)
 
 
 def looks_like_requests(headings: Iterable[str]) -> bool:
@@ -188,9 +210,15 @@ def looks_like_requests(headings: Iterable[str]) -> bool:
     ends = ours & {"t_first_ms", "t_last_ms", "ttft_ms", "e2e_ms"}
     if begins and ends:
         return True
+    timed = any(theirs for theirs, name in canonical(names).items() if name == "queue_ms" and heading(theirs).unit)
+    if begins and "id" in ours and timed:
+        return True  # when it came, and how long it waited
     # Durations without stamps: one request a row only where rows have names, or lengths of their own.
     return (
         bool(ends & {"ttft_ms", "e2e_ms"})
         and "id" in ours
-        and bool(ours & {"prompt_tokens", "output_tokens", "status"})
+        and (
+            bool(ours & {"prompt_tokens", "output_tokens", "status", "usage_completion_tokens", "cached_tokens"})
+            or len(ours & _STAGES) >= _FEWEST_STAGES
+        )
     )

@@ -27,6 +27,9 @@ _HEAD_BYTES: Final = 1 << 16
 _EPOCHS: Final = (("ns", 1e17), ("us", 1e14), ("ms", 1e11), ("s", 1e8))
 _TO_MS: Final = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "min": 6e4}
 _LONGEST_S: Final = 20.0
+_MOSTLY: Final = 0.5
+_LONGEST_MS: Final = 3.6e6
+"""No request takes longer than an hour."""
 _OK: Final = frozenset(
     {"ok", "success", "succeeded", "completed", "complete", "done", "true", "1", "finished", "stop", "length", "passed"}
 )
@@ -65,6 +68,7 @@ def rows_of_requests(table: TableText, name: str, columns: Mapping[str, str] | N
     names = canonical(table.columns, columns)
     doubts: list[str] = []
     out, clock = _columns(table, names, doubts)
+    _durations_called_stamps(out, doubts)
     _derive(out)
     _statuses(out)
     if "wall" in out:
@@ -199,6 +203,23 @@ def _unit_of_duration(out: dict[str, NDArray[Any]], ours: str, theirs: str, doub
         factor = 1e3
     doubts.append(f"{theirs}: no unit is written, taken as {'s' if factor > 1 else 'ms'}")
     out[ours] = values * factor
+
+
+def _durations_called_stamps(out: dict[str, NDArray[Any]], doubts: list[str]) -> None:
+    """`first_token_ms` beside a send of this century, or below the send in most rows, counts from the send."""
+    send = out.get("t_send_ms")
+    if send is None:
+        return
+    for stamp, duration in (("t_first_ms", "ttft_ms"), ("t_last_ms", "e2e_ms")):
+        values = out.get(stamp)
+        if values is None or duration in out:
+            continue
+        known = np.isfinite(values) & np.isfinite(send)
+        if not known.any() or bool((values[known] < 0).any()):
+            continue
+        if float((values[known] < send[known]).mean()) > _MOSTLY and float(np.median(values[known])) < _LONGEST_MS:
+            out[duration] = out.pop(stamp)
+            doubts.append(f"{stamp.removesuffix('_ms')}: before the send in most rows, taken as counted from it")
 
 
 def _derive(out: dict[str, NDArray[Any]]) -> None:

@@ -23,7 +23,7 @@ _PAIRS: Final[tuple[tuple[str, str], ...]] = (
     ("off|disabled|false|unset", "on|enabled|true|set"),
     ("without|no", "with"),
     ("main|master|stable|prod|production", "pr|branch|canary|patch|fix|fixed|tuned|optimi[sz]ed"),
-    ("previous|prev|yesterday|last week", "current|today|now"),
+    ("previous|prev|yesterday|last week|last month", "current|today|now|this week|this month"),
     ("a", "b"),
 )
 _MOMENTS: Final = {

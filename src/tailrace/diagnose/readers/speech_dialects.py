@@ -9,12 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-__all__ = ["normalised"]
+__all__ = ["RECEIVED", "normalised"]
 
 Said = Mapping[str, Any]
 Event = dict[str, Any]
 
-_RECEIVED: Final = ("t_recv", "t_recv_s", "received_at", "recv_s", "t")
+RECEIVED: Final = ("t_recv", "t_recv_s", "received_at", "recv_s", "t", "ts", "t_s", "ts_s", "time_s", "recv_ts")
+_PLAIN: Final = frozenset(
+    {
+        *("audio", "partial", "interim", "delta", "final", "eot", "end_of_turn", "endpoint", "done", "speech_start"),
+        *("speech_end", "audio_chunk", "audio_frame", "frame", "partial_transcript", "final_transcript", "transcript"),
+        *("interim_transcript", "interim_result", "partial_result", "final_result", "result"),
+    }
+)
+"""What people who log a stream themselves call its events."""
 
 
 def normalised(said: Said) -> Event | None:
@@ -24,6 +32,10 @@ def normalised(said: Said) -> Event | None:
     """
     if "kind" in said:
         return dict(said)
+    for key in ("type", "event", "event_type", "what"):
+        told = _text(said, key).lower()
+        if told in _PLAIN and (key != "type" or "channel" not in said):
+            return {**said, "kind": told}
     inner = next(
         (said[key] for key in ("message", "event", "payload", "data") if isinstance(said.get(key), dict)), None
     )
@@ -31,7 +43,7 @@ def normalised(said: Said) -> Event | None:
     for knows, read in _DIALECTS:
         if knows(message):
             event = read(message)
-            event.update({key: message[key] for key in (*_RECEIVED, "t_recv_ms", "stream_id", "seq") if key in message})
+            event.update({key: message[key] for key in (*RECEIVED, "t_recv_ms", "stream_id", "seq") if key in message})
             event.setdefault("raw_type", _text(message, "type") or _text(message, "event"))
             return event
     return None
@@ -68,11 +80,15 @@ def _openai(said: Said) -> Event:
 
 
 def _is_vllm(said: Said) -> bool:
-    return _text(said, "type") in {"transcription.delta", "transcription.done"}
+    return _vllm_type(said) in {"transcription.delta", "transcription.done"}
+
+
+def _vllm_type(said: Said) -> str:
+    return _text(said, "type") or _text(said, "event")
 
 
 def _vllm(said: Said) -> Event:
-    if _text(said, "type") == "transcription.delta":
+    if _vllm_type(said) == "transcription.delta":
         return {"kind": "partial", "mode": "append", "text": _text(said, "delta")}
     return {
         "kind": "final",

@@ -18,16 +18,16 @@ import numpy as np
 from tailrace.diagnose.observed import Clock, Observed, Place, Rows
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.json_objects import Objects
-from tailrace.diagnose.readers.speech_dialects import normalised
+from tailrace.diagnose.readers.speech_dialects import RECEIVED, normalised
 from tailrace.model.errors import InputError
 
 __all__ = ["SPEECH_EVENTS"]
 
 _NAME: Final = "speech events"
 _SECONDS: Final = {
-    "t_recv": ("t_recv", "t_recv_s", "received_at", "recv_s", "t"),
+    "t_recv": RECEIVED,
     "audio_start": ("audio_start_s", "audio_start", "start_s", "start"),
-    "audio_end": ("audio_end_s", "audio_end", "end_s", "end"),
+    "audio_end": ("audio_end_s", "audio_end", "end_s", "end", "audio_s", "cursor_s", "audio_cursor_s", "position_s"),
     "stamp": ("transcript_stamp_s", "transcript_stamp", "stamp_s", "timestamp_s", "timestamp"),
 }
 """Column -> the keys that may hold it, in seconds; with `_ms` instead of `_s`, in milliseconds."""
@@ -37,7 +37,9 @@ _NUMBERS: Final = {
     "confidence": ("confidence",),
     "stability": ("stability",),
 }
-_FLAGS: Final = {"voiced": ("voiced", "is_speech", "speech"), "segment_final": ("segment_final", "is_final"),
+_FLAGS: Final = {
+    "voiced": ("voiced", "is_speech", "speech", "vad", "voice", "speaking", "has_speech"),
+    "segment_final": ("segment_final", "is_final"),
                  "turn_final": ("turn_final", "end_of_turn", "speech_final")}  # fmt: skip
 _TEXTS: Final = {
     "stream": ("stream_id", "session_id", "stream"),
@@ -47,13 +49,23 @@ _TEXTS: Final = {
     "text": ("text", "transcript", "delta"),
     "raw_type": ("raw_type", "type"),
 }
-_KINDS: Final = {"interim": "partial", "delta": "partial", "end_of_turn": "eot", "endpoint": "eot", "done": "final"}
+_KINDS: Final = {
+    **dict.fromkeys(("partial_transcript", "interim_transcript", "interim_result", "partial_result"), "partial"),
+    **dict.fromkeys(("transcript", "result"), "partial"),
+    **dict.fromkeys(("final_transcript", "final_result"), "final"),
+    **dict.fromkeys(("audio_chunk", "audio_frame", "frame"), "audio"),
+    "interim": "partial", "delta": "partial", "end_of_turn": "eot", "endpoint": "eot", "done": "final",
+}  # fmt: skip
+_LONGEST_AUDIO_S: Final = 15.0
+"""Whoever logs received audio does so at least this often."""
 _KIND: Final = re.compile(r'"kind"\s*:\s*"(?:audio|partial|interim|delta|final|eot|speech_start|speech_end|usage)"')
 _RAW: Final = re.compile(
     r'"type"\s*:\s*"(?:Results|Turn|transcription\.(?:delta|done)|conversation\.item\.input_audio_transcription\.)'
-    r'|"event"\s*:\s*"(?:Update|EndOfTurn|StartOfTurn)"|"audio_?[pP]rocessed"\s*:|"partial_start_ms"\s*:'
+    r'|"event"\s*:\s*"(?:Update|EndOfTurn|StartOfTurn|transcription\.(?:delta|done))"'
+    r'|"(?:type|event|event_type)"\s*:\s*"(?:partial|interim|final)(?:_transcript|_result)?"'
+    r'|"audio_?[pP]rocessed"\s*:|"partial_start_ms"\s*:'
 )
-_RECEIVED: Final = re.compile(r'"(?:t_recv(?:_m?s)?|received_at|recv_s|t)"\s*:')
+_RECEIVED: Final = re.compile(r'"(?:t_recv(?:_m?s)?|received_at|recv_s|t|ts|t_s|ts_s|time_s|recv_ts)"\s*:')
 _POSITION: Final = re.compile(r'"(?:t_recv(?:_m?s)?|audio_(?:start|end)(?:_m?s)?)"\s*:')
 
 
@@ -85,6 +97,7 @@ def _read(path: Path, name: str) -> Observed:
             place=str(path),
             remedy="Write t_recv (seconds on one clock) beside each event.",
         )
+    _place_audio(columns)
     return Observed(
         rows=[
             Rows(
@@ -100,6 +113,22 @@ def _read(path: Path, name: str) -> Observed:
         ],
         understood=[objects.understood("events")],
     )
+
+
+def _place_audio(columns: dict[str, list[Any]]) -> None:
+    """Audio without a position is where the last one ended, up to its own end, or to when it came (a live one)."""
+    ended: dict[str, float] = {}
+    for row, kind in enumerate(columns["kind"]):
+        if kind != "audio":
+            continue
+        stream = columns["stream"][row]
+        if math.isnan(columns["audio_end"][row]):
+            columns["audio_end"][row] = columns["t_recv"][row]
+        end = columns["audio_end"][row]
+        if math.isnan(columns["audio_start"][row]):
+            last = ended.get(stream, end)
+            columns["audio_start"][row] = last if 0 <= end - last <= _LONGEST_AUDIO_S else end
+        ended[stream] = end
 
 
 def _row(event: dict[str, Any]) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.diagnose.observed.vocabulary import QUANTITIES, TO_MS
-from tailrace.diagnose.readers.facts import fact_into
+from tailrace.diagnose.readers.fact_arms import fact_into
 
 __all__ = ["STATED", "stated_arm"]
 

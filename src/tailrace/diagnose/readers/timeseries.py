@@ -28,6 +28,9 @@ _TO_S: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 
 MOST_GROUPS: Final = 1_000
 """Owners of series: streams, replicas, devices."""
 _OF_STEPS: Final = frozenset({"cpu_step", "wall", "typical_wall", "chunk_gap"})
+_OF_TURNS: Final = frozenset({"end_of_turn", "transcription_delay"})
+_LONGEST_TURN_S: Final = 20.0
+"""Agents name these without a unit and mean seconds; nobody waits for so few milliseconds."""
 _PERCENT: Final = 1.5
 """A share above it is a percentage, whatever the heading says."""
 
@@ -149,6 +152,10 @@ def _in_unit(values: Floats, theirs: str, column: Column, doubts: list[str]) -> 
         if known.size and float(known.max()) > _PERCENT:
             return values / 100.0
     if column.wanted == "ms" and not column.unit:
+        known = values[np.isfinite(values)]
+        if column.name in _OF_TURNS and known.size and float(np.abs(known).max()) < _LONGEST_TURN_S:
+            doubts.append(f"{theirs}: no unit is written, taken as s")
+            return values * 1e3
         doubts.append(f"{theirs}: no unit is written, taken as ms")
     return values
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from tailrace.diagnose.observed import Clock, Observed, Place, Rows, Setting, Understood
+from tailrace.diagnose.readers.facts import settings_of
 from tailrace.diagnose.readers.foreign_json import lines
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.headings import stamp_ms
@@ -77,6 +78,9 @@ _SILENCES: Final = {
     "silence_duration_ms": "ms",
 }
 """What a recogniser or a turn detector was told to wait for; kept as settings."""
+_MOST_FACTS: Final = 30
+_NAMED: Final = frozenset({BEFORE, "type", "speech_id", "speechId", "latency_data", "message", "event"})
+"""An object of an agent's own; a form that a person wrote names none of these."""
 _OLD_JS_S: Final = 60.0
 """A camelCase value without a unit in its name is in seconds up to here, in milliseconds above."""
 
@@ -129,6 +133,9 @@ def _read(path: Path, name: str) -> Observed:
             taken = [_take(turns, line, one) for one in _metric_objects(found)]
             kept = list(_settings(found, place))
             settings += kept
+            if len(found) <= _MOST_FACTS and not found.keys() & _NAMED:
+                known = {one.name for one in settings}
+                settings += [one for one in settings_of(found, place)[0] if one.name not in known]
             if not any(taken) and not kept:
                 objects.refuse(line, found)
         understood = [objects.understood("objects")]

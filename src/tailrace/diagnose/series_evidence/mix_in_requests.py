@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,7 +61,7 @@ class _Split(NamedTuple):
 
 def mix_in_requests(cause: Cause, observed: Observed) -> Finding | None:
     """Two arms with a row a request, whose roles are told by their names."""
-    for rows in observed.table("requests"):
+    for rows in (*observed.table("requests"), *_joined(observed)):
         named = [name for name in dict.fromkeys(rows.texts("arm")) if name]
         arms = with_roles([Arm(name=name, label=name) for name in named])
         order = {arm.role: arm.name for arm in arms}
@@ -71,6 +72,23 @@ def mix_in_requests(cause: Cause, observed: Observed) -> Finding | None:
         if found:
             return _finding(cause, observed, rows, sides, max(found, key=lambda one: one.mix))
     return None
+
+
+def _joined(observed: Observed) -> list[Rows]:
+    """Two files of requests, each an arm that its name tells: `before.csv`, `after.csv`."""
+    tables = [rows for rows in observed.table("requests") if not any(rows.texts("arm"))]
+    stems = [rows.place.source.rsplit("/", maxsplit=1)[-1].rsplit(".", maxsplit=1)[0] for rows in tables]
+    if len(tables) != 2 or stems[0] == stems[1]:
+        return []
+    shared = [name for name in tables[0].columns if name in tables[1].columns and name != "arm"]
+    columns = {
+        name: np.concatenate([rows.columns[name] for rows in tables])
+        for name in shared
+        if tables[0].columns[name].dtype == tables[1].columns[name].dtype
+    }
+    arm = np.empty(sum(map(len, tables)), dtype=object)
+    arm[:] = [stem for stem, rows in zip(stems, tables, strict=True) for _ in range(len(rows))]
+    return [msgspec.structs.replace(tables[0], columns={**columns, "arm": arm}, lines=None)]
 
 
 def _split(rows: Rows, sides: tuple[str, str], what: tuple[str, str], metric: str) -> _Split | None:

@@ -35,6 +35,8 @@ _RECEIVED: Final = ("audio_received", "audio_received_s")
 _PROCESSED: Final = ("audio_processed", "audio_processed_s")
 _AGE: Final = re.compile(r"\bage\b|session (?:time|minute|length)|elapsed|\bminutes?\b", re.IGNORECASE)
 _ADDED: Final = re.compile(r"feed|chunk|service|lag|backlog|processing", re.IGNORECASE)
+_STEADY: Final = 4
+"""Points; three must grow further."""
 _FOLLOWS: Final = 0.9
 
 
@@ -65,6 +67,14 @@ class Growth(NamedTuple):
     def last(self) -> float:
         """The last value (ms)."""
         return float(self.values[-1])
+
+    @property
+    def steady(self) -> bool:
+        """Whether each point lies above the one before, up to a multiple of the first: a bend is growth as well."""
+        return (
+            bool((np.diff(self.values) > 0).all())
+            and self.last > (2 if self.values.size >= _STEADY else 4) * self.first > 0
+        )
 
     @property
     def per_minute(self) -> float:

@@ -12,7 +12,7 @@ __all__ = ["Silence", "configured_silences"]
 
 _NAMES: Final = re.compile(
     r"endpointing|utterance_end|silence_duration|min_silence|vad_silence|silence_ms|end_silence|stop_secs|stop_history|"
-    r"end_of_turn_silence|eou_silence"
+    r"end_of_turn_silence|eou_silence|silence_(?:timeout|threshold_ms|s$|secs)|trailing_silence|hangover|redemption"
 )
 _UNITS: Final = (("_ms", "ms"), ("_secs", "s"), ("_s", "s"), ("_delay", "s"), ("stop_history", "ms"))
 _LONGEST_MS: Final = 60_000.0

@@ -25,6 +25,9 @@ _AUDIO: Final = (
 )
 _WORK: Final = r"decod|partial|recogni|inference|encod|process|compute"
 _SILENCE: Final = r"silence|endpoint(?:ing)?\b(?!.*delay)|end.?of.?speech timeout|hangover"
+_END: Final = (
+    r"(?:final|end.?of.?(?:turn|speech|utterance)|eou|eot|turn|endpoint|reply|response).*(?:delay|latency|after)"
+)
 _BYTES: Final = r"bytes? (?:received |sent )?(?:per|a|/) ?s|byte rate|bytes/s|bytes received per second"
 _RATE: Final = r"(?:configured |expected |declared )?(?:sample|sampling) ?rate"
 _DUE: Final = r"should|\bdue\b|scheduled|ideal|expected|planned|real.?time (?:at|stamp)"
@@ -86,7 +89,7 @@ def redecode_on_arms(cause: Cause, observed: Observed) -> Finding | None:
 def silence_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """An end-of-turn delay that is the configured silence and little more."""
     for arm in observed.arms:
-        end = figure(arm, "end_of_turn", stats=("p50", "mean", "", "p90", "p95"))
+        end = figure(arm, "end_of_turn", stats=("p50", "mean", "", "p90", "p95")) or worded(arm, _END)
         if end is None or end.unit != "ms" or end.value < LONG_MS:
             continue
         of_arm = worded(arm, _SILENCE)

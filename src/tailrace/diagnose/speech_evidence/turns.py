@@ -29,6 +29,7 @@ COLUMNS: Final = (
     "speech_end",
     "final_recv",
     "speech_span",
+    "turn_end",
 )
 """What a turn may say, in ms."""
 _SERIES: Final = {
@@ -40,7 +41,28 @@ _SERIES: Final = {
     "ttft": "llm_ttft",
     "tts_ttfb": "tts_ttfb",
     "ttfb": "tts_ttfb",
-    "final_receive": "final_recv",
+    **dict.fromkeys(
+        ("final_receive", "final", "final_transcript", "transcript_final", "final_at", "final_received", "stt_final"),
+        "final_recv",
+    ),
+    **dict.fromkeys(
+        (
+            "user_stopped",
+            "user_stop",
+            "speech_stop",
+            "speech_stopped",
+            "speech_ended",
+            "stopped_speaking",
+            "user_stopped_speaking",
+            "vad_end",
+            "user_end",
+            "speech_end_at",
+        ),
+        "speech_end",
+    ),
+    **dict.fromkeys(("eot", "end_of_turn_at", "turn_end", "turn_ended", "eou", "end_of_utterance_at"), "turn_end"),
+    **dict.fromkeys(("end_of_utterance", "eot_delay", "eou_delay_ms", "turn_delay"), "end_of_turn"),
+    **dict.fromkeys(("transcription", "stt_delay", "final_delay", "stt_final_delay"), "transcription_delay"),
     "stt_duration": "stt_duration",
 }
 """Other names for them."""
@@ -102,7 +124,16 @@ def turns_of(observed: Observed) -> list[Turns]:
         for source, values in by_source.items()
     ]
     out += _of_arms(observed)
-    return [turns for turns in out if len(turns)]
+    return [_derived(turns) for turns in out if len(turns)]
+
+
+def _derived(turns: Turns) -> Turns:
+    """Delays from stamps, where the turns have the stamps only."""
+    values = dict(turns.values)
+    for delay, stamp in (("end_of_turn", "turn_end"), ("transcription_delay", "final_recv")):
+        if turns.has("speech_end", stamp) and turns.has("turn_end") and not turns.has(delay):
+            values[delay] = turns.get(stamp) - turns.get("speech_end")
+    return msgspec.structs.replace(turns, values=values) if len(values) > len(turns.values) else turns
 
 
 def _of_arms(observed: Observed) -> list[Turns]:
@@ -142,7 +173,9 @@ def _column(plain: str) -> str:
 def _of_rows(rows: Rows) -> Turns:
     return Turns(
         names=rows.texts("turn"),
-        values={name: rows.numbers(name) for name in COLUMNS if name in rows.columns},
+        values={
+            name: rows.numbers(theirs) for theirs in rows.columns if (name := _column(unit_in_name(theirs.lower())[0]))
+        },
         place=rows.place,
         lines=[int(line) for line in rows.lines] if rows.lines is not None else [],
     )

@@ -19,8 +19,8 @@ FALLBACK: Final = 0.8
 SMALL: Final = 16.0
 """A batch up to which decoding is bound by reading the weights, so that fewer bytes must show."""
 _BITS: Final = (
-    (4, r"\bint4|\bw4|\bawq|\bgptq|\bnvfp4|\bmxfp4|\bfp4|\bnf4|\bq4|4[ -]?bit"),
-    (8, r"\bfp8|\bint8|\bw8|\be4m3|\be5m2|\bq8|8[ -]?bit|smooth ?quant"),
+    (4, r"\bint4|\bw4(?:a\d+)?|\bawq|\bgptq|\bnvfp4|\bmxfp4|\bfp4|\bnf4|\bq4(?:[ _][k01](?:[ _][sml])?)?|4[ -]?bit"),
+    (8, r"\bfp8|\bint8|\bw8(?:a\d+)?|\be4m3|\be5m2|\bq8(?:[ _]0)?|8[ -]?bit|smooth ?quant"),
     (16, r"\bbf16|\bfp16|\bf16|bfloat16|float16|\bhalf\b|16[ -]?bit|unquanti[sz]ed|full precision"),
 )
 _WORDS: Final = "|".join(pattern for _, pattern in _BITS)
@@ -156,7 +156,7 @@ def _weights(arm: Arm) -> _Weights | None:
                 re.sub(
                     rf"(?:{_WORDS})\w*|offline|online|dynamic|static|quanti[sz]ed|weights?",
                     " ",
-                    words.replace("_", " "),
+                    re.sub(r"[_\W]+", " ", words),
                     flags=re.IGNORECASE,
                 ).split()
             ).lower()

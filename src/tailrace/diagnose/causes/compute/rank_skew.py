@@ -9,6 +9,7 @@ from tailrace.diagnose.arms.asked import number_stated
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Event, Observed
 from tailrace.diagnose.observed.vocabulary import in_unit
+from tailrace.diagnose.series_evidence.ranks_in_series import ranks_in_series
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
 __all__ = ["RankSkew"]
@@ -28,7 +29,8 @@ class RankSkew(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From a trace's summary, else from stacks in which all ranks but one wait in a collective."""
-        return self._by_trace(observed) or ranks_on_arms(self, observed) or self._by_stacks(observed)
+        tables = ranks_on_arms(self, observed) or ranks_in_series(self, observed)
+        return self._by_trace(observed) or tables or self._by_stacks(observed)
 
     def _by_trace(self, observed: Observed) -> Finding | None:
         step = observed.number("step_ms", "step_time_ms")

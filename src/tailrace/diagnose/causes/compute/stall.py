@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.frozen_together import frozen_together
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
@@ -33,4 +34,4 @@ class Stall(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From foreign evidence."""
-        return stall_in_series(self, observed)
+        return stall_in_series(self, observed) or frozen_together(self, observed)

@@ -18,6 +18,7 @@ from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.pace import compare_pace
 from tailrace.diagnose.series_evidence.profile_on_top import interpreter_full
 from tailrace.diagnose.series_evidence.throttled import throttled
+from tailrace.diagnose.series_evidence.throttled_share import throttled_share
 from tailrace.diagnose.symptoms import missed_objectives, rows_of
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
@@ -79,6 +80,7 @@ class CpuStarved(Cause):
         return surest(
             [
                 throttled(self, observed),
+                throttled_share(self, observed),
                 cpus_given(self, observed),
                 threads_given(self, observed),
                 interpreter_full(self, observed),

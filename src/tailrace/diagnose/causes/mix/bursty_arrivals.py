@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Final
 
 import numpy as np
 
 from tailrace.diagnose.arm_evidence.bursts_on_arms import bursts_on_arms
 from tailrace.diagnose.arm_evidence.server_figures import server_figures
+from tailrace.diagnose.arms.measures import measures_of
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Arm, Observed
@@ -17,12 +19,25 @@ from tailrace.model.finding import Evidence, Finding, Level
 
 __all__ = ["Bursty"]
 
+_RATES: Final = (
+    "offered_rps",
+    "completed_rps",
+    "req_s",
+    "mean_rate_rps",
+    "rate_rps",
+    "rps",
+    "mean_rate",
+    "arrival_rate",
+)
 SHARE: Final = 0.5
 BUSY: Final = 0.75
 """A server that is busy for less of the time queues only what comes together."""
 UNEVEN: Final = 1.5
 EVEN: Final = 0.5
 LEAST_ARRIVALS: Final = 20
+FEWEST_ARRIVALS: Final = 12
+_CV: Final = r"\bcv\b|coefficient of variation|burstiness|dispersion"
+_WORK: Final = re.compile(r"service|compute|infer|process|execut", re.IGNORECASE)
 
 
 class Bursty(Cause):
@@ -41,11 +56,13 @@ class Bursty(Cause):
         """From counters and the mean rate; from stamps where they are there."""
         mean = queue_mean(observed)
         cv = _cv(observed)
+        if mean is None and cv is not None and cv[0] >= UNEVEN:
+            mean = _stated_mean(observed)
         if cv is not None and cv[0] < EVEN:
             return None
         if mean is None or mean.share <= SHARE:
             return bursts_on_arms(self, observed)
-        rate = mean.n / mean.window_s if mean.window_s else observed.number("offered_rps", "completed_rps", "req_s")
+        rate = mean.n / mean.window_s if mean.window_s else observed.number(*_RATES)
         instances = observed.number("instances", "instance_count", "count") or 1.0
         busy = rate * mean.compute_ms / 1e3 / instances if rate else None
         if busy is not None and busy >= BUSY:
@@ -152,9 +169,32 @@ def _cv(observed: Observed) -> tuple[float, int, str] | None:
     for rows in observed.table("requests"):
         stamps = rows.numbers("t_intended_ms") if rows.has("t_intended_ms") else rows.numbers("t_send_ms")
         stamps = np.sort(stamps[np.isfinite(stamps)])
-        if stamps.size >= LEAST_ARRIVALS and stamps[-1] > stamps[0]:
+        least = LEAST_ARRIVALS if queue_mean(observed) is not None else FEWEST_ARRIVALS
+        if stamps.size >= least and stamps[-1] > stamps[0]:
             between = np.diff(stamps)
             return float(between.std() / max(between.mean(), 1e-12)), int(stamps.size), str(rows.place)
+    if len(observed.arms) > 1:
+        return None  # each has its own: the pair is judged
+    stated = next((found for group in measures_of(observed) if (found := group.find(_CV, "service|ttft|run"))), None)
+    return None if stated is None or stated.value <= 0 else (stated.value, 0, stated.place)
+
+
+def _stated_mean(observed: Observed) -> QueueMean | None:
+    """Queue and compute time by request, or as a form states their means."""
+    for rows in observed.table("requests"):
+        work = next((name for name in rows.columns if _WORK.search(name) and rows.has(name)), "")
+        if rows.has("queue_ms") and work:
+            queue, took, sent = rows.numbers("queue_ms"), rows.numbers(work), rows.numbers("t_send_ms")
+            known = np.isfinite(queue) & np.isfinite(took)
+            if known.any():
+                span = float(np.nanmax(sent) - np.nanmin(sent)) / 1e3 if np.isfinite(sent).any() else None
+                means = float(queue[known].mean()), float(took[known].mean())
+                return QueueMean(*means, float(known.sum()), span or None, str(rows.place))
+    for group in measures_of(observed):
+        waited = next((m for m in group.own + group.common if m.ms and re.search(r"queue", m.words)), None)
+        worked = next((m for m in group.own + group.common if m.ms and _WORK.search(m.words)), None)
+        if waited is not None and worked is not None:
+            return QueueMean(waited.ms or 0.0, worked.ms or 1.0, 1.0, None, waited.place)
     return None
 
 

@@ -18,6 +18,7 @@ from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.record_evidence.missed_cache import counted_hits, missed_in_records
 from tailrace.diagnose.reuse import reuse
 from tailrace.diagnose.series_evidence.hits_stop_in_requests import hits_stop_in_requests
+from tailrace.diagnose.series_evidence.repeats_in_requests import repeats_in_requests
 from tailrace.diagnose.shorter_prompts import shorter_prompts
 from tailrace.model.finding import Action, Evidence, Finding, Level
 
@@ -77,7 +78,8 @@ class CacheMiss(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From counters, tables and forms; from an engine that logs it."""
-        observing = (misses_observed, misses_by_turn, lost_prompt_cache, hits_fall_in_load, hits_stop_in_requests)
+        observing = (misses_observed, misses_by_turn, lost_prompt_cache, hits_fall_in_load, hits_stop_in_requests,
+                     repeats_in_requests)  # fmt: skip
         return surest([self._observed(observed), *(look(self, observed) for look in observing)])
 
     def _observed(self, observed: Observed) -> Finding | None:

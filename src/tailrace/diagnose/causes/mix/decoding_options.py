@@ -9,6 +9,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.options import options_in_records
+from tailrace.diagnose.series_evidence.options_in_requests import options_in_requests
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["DecodingOptions"]
@@ -28,7 +29,7 @@ class DecodingOptions(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From tables, forms and printed benchmarks."""
-        return options_on_arms(self, observed)
+        return options_on_arms(self, observed) or options_in_requests(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """From records and timelines."""

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from tailrace.analyze.attribution.mix_split import NAMED_SHARE, MixSplit
+from tailrace.diagnose.arm_evidence.longer_on_arms import longer_on_arms
 from tailrace.diagnose.arm_evidence.mix_on_arms import mix_on_arms
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
@@ -33,7 +34,7 @@ class MixShift(Cause):
 
     def observe(self, observed: Observed) -> Finding | None:
         """From a table with a row a class, and from two arms with a row a request."""
-        return mix_on_arms(self, observed) or mix_in_requests(self, observed)
+        return mix_on_arms(self, observed) or mix_in_requests(self, observed) or longer_on_arms(self, observed)
 
     def judge(self, evidence: EvidenceSet) -> Finding | None:
         """For TTFT and E2E: mix above within, above a tenth of the p99, and its interval above 0."""

@@ -14,6 +14,7 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.log_evidence.served import grammar_in_served
 from tailrace.diagnose.observed import Observed, Rows
 from tailrace.diagnose.record_evidence.grammars import grammar_in_records
+from tailrace.diagnose.series_evidence.grammar_in_series import grammar_in_series
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["StructuredOutput"]
@@ -43,6 +44,7 @@ class StructuredOutput(Cause):
                 grammar_on_arms(self, observed),
                 *(grammar_on_arms(self, _by_grammar(observed, rows)) for rows in observed.table("requests")),
                 grammar_in_served(self, observed),
+                grammar_in_series(self, observed),
             ]
         )
 

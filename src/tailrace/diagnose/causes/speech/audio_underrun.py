@@ -9,6 +9,8 @@ import numpy as np
 
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Arm, Observed
+from tailrace.diagnose.speech_evidence.paced_rtf import called_rtf
+from tailrace.diagnose.speech_evidence.speech_stated import synthesis_stated
 from tailrace.diagnose.speech_evidence.turns import turns_of
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -49,7 +51,13 @@ class AudioUnderrun(Cause):
         if slow:
             return self._found(max(slow, key=lambda one: one.rtf), synthesis=speaks)
         turns = _of_turns(observed)
-        return self._found(turns, synthesis=True) if turns is not None else None
+        if turns is not None:
+            return self._found(turns, synthesis=True)
+        made = synthesis_stated(observed) if speaks else None
+        if made is None:
+            return None
+        slow_one = _Slow(made.rtf, made.streams, made.first_ms, made.place, "", wall=False)
+        return self._found(slow_one, synthesis=True)
 
     def _found(self, slow: _Slow, *, synthesis: bool) -> Finding:
         missing, rivals = [], []
@@ -117,6 +125,7 @@ def _words(observed: Observed) -> str:
     for arm in observed.arms:
         parts += [arm.name, arm.label, *arm.keys, *(f"{key} {value.label}" for key, value in arm.values.items())]
     parts += [f"{item.name} {item.value}" for item in observed.settings]
+    parts += [one.name for one in observed.series[:200]]
     return " ".join(parts)[:100_000]
 
 
@@ -125,7 +134,7 @@ def _of_arm(arm: Arm) -> _Slow | None:
     faster = arm.get("rtfx", "", "mean", "p50")
     if rtf is None and faster:
         rtf = 1.0 / faster
-    if rtf is None or not 1.0 < rtf < 1e4:
+    if rtf is None or not 1.0 < rtf < 1e4 or called_rtf(arm) is not None:
         return None
     streams = next(
         (float(value) for key, value in arm.keys.items() if _counts(key) and isinstance(value, int | float)),

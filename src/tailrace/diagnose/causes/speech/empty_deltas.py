@@ -11,6 +11,7 @@ from tailrace.diagnose.arms.asked import told
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.causes.speech.silent_hang import is_speech
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.speech_evidence.speech_stated import empty_stated
 from tailrace.diagnose.speech_evidence.stream import SpeechStream, speech_streams
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -63,7 +64,7 @@ class EmptyDeltas(Cause):
                 "the received audio with a voice detector's word (`kind: audio`, `voiced`): nearly all deltas are "
                 "empty, and in silence that is right"
             )
-        return self._of_form(observed)
+        return empty_stated(self, observed) or self._of_form(observed)
 
     def _of_form(self, observed: Observed) -> Finding | None:
         """A form that calls the deltas blank."""

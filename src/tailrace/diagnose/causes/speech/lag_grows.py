@@ -140,10 +140,10 @@ class LagGrows(Cause):
 
 
 def _matters(growth: Growth) -> bool:
-    if not growth.line.grows or growth.line.n < 3 or float(np.ptp(growth.age_s)) <= 0:
+    if not (growth.line.grows or growth.steady) or growth.line.n < 3 or float(np.ptp(growth.age_s)) <= 0:
         return False
     if growth.waits:
-        return growth.line.last - growth.line.first >= WAITS_MS
+        return max(growth.line.last - growth.line.first, growth.last - growth.first) >= WAITS_MS
     return growth.line.last >= MORE * max(growth.line.first, 1e-9)
 
 

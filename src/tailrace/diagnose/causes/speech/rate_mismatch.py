@@ -7,6 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arms.measures import measures_of
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.speech_evidence.speech_on_arms import rate_on_arms
@@ -24,6 +25,19 @@ _RATE: Final = re.compile(r"sample_?rate|sampling_?rate|rate_hz|samplerate", re.
 
 _FLOW: Final = re.compile(r"bytes?_?(?:per|a|/)_?s(?:ec|econd)?$|bytes_s$", re.IGNORECASE)
 _COUNTED: Final = re.compile(r"audio_(?:s|seconds)_(?:counted|received|fed)|audio_counted_s", re.IGNORECASE)
+
+
+_BYTES: Final = re.compile(r"\bbytes?\b", re.IGNORECASE)
+_WALL: Final = (
+    r"\bwall\b|elapsed|clock|real time|session (?:length|duration)|^(?:duration|window|seconds|t) ?s?$|wall seconds"
+)
+_HEARD: Final = (
+    r"audio (?:s|seconds|seen|counted|received|fed|duration|length|time|position|reported|by)|"
+    r"(?:server|reported|counted|billed|seconds of) audio|audio$"
+)
+_PACED: Final = re.compile(
+    r"microphone|\bmic\b|\blive\b|\bpaced?\b|wall speed|real.?time|browser|phone call", re.IGNORECASE
+)
 
 
 class _Ratio(NamedTuple):
@@ -49,7 +63,8 @@ class RateMismatch(Cause):
     def observe(self, observed: Observed) -> Finding | None:
         """By how fast audio time runs; or by two rates that differ in the configuration."""
         rates = _rates(observed)
-        for seen in (*_of_streams(observed), *_of_samples(observed, rates), *_of_bytes(observed, rates)):
+        told = (*_of_bytes(observed, rates), *_of_totals(observed, rates), *_of_clocks(observed))
+        for seen in (*_of_streams(observed), *_of_samples(observed, rates), *told):
             pair = _pair(seen.ratio)
             if pair is not None:
                 return self._found(seen, pair, rates)
@@ -59,8 +74,8 @@ class RateMismatch(Cause):
         fits = [(one, other) for one in rates for other in rates if abs(one / other / seen.ratio - 1.0) < NEAR]
         evidence = [
             Evidence(
-                text=f"{seen.what}: audio time runs {seen.ratio:.3f} times as fast as the clock over "
-                f"{seen.seconds:.0f} s",
+                text=f"{seen.what}: audio time runs {seen.ratio:.3f} times as fast as the clock ({seen.ratio:.3g} x) "
+                f"over {seen.seconds:.0f} s",
                 source=seen.place,
                 name="audio_per_wall",
                 value=round(seen.ratio, 4),
@@ -83,6 +98,14 @@ class RateMismatch(Cause):
             words = f"as if {made:.0f} Hz audio were read as {read:.0f} Hz"
             relation = f"{made:.0f}/{read:.0f} = {made / read:.3f}; seen {seen.ratio:.3f}"
             missing = ["the sample rates that the client and the recogniser are configured with"]
+            evidence += [
+                Evidence(f"configured sample rate {rate:.0f} Hz", place, "rate", rate, "Hz")
+                for rate, place in rates.items()
+                if rate in pair
+            ]
+            if read in rates:
+                words = f"as {made:.0f} Hz audio read as the {read:.0f} Hz that are configured does"
+                missing = [f"the sample rate of what the client sends: {made:.0f} Hz would explain it"]
         return self.finding(
             statement=f"Audio time runs {seen.ratio:.3f} times as fast as the clock: {words}. Every position, lag "
             "and RTF is off by that factor, and recognition suffers.",
@@ -145,6 +168,66 @@ def _of_bytes(observed: Observed, rates: dict[float, str]) -> list[_Ratio]:
     if not out and counted is not None and counted.number is not None:
         out.append(_Ratio(counted.number / seconds, seconds, str(counted.place), "audio counted"))
     return out
+
+
+def _of_totals(observed: Observed, rates: dict[float, str]) -> list[_Ratio]:
+    """Bytes in all and the seconds that they took, stated, in a row or in a series: PCM16 mono has 2 bytes a sample."""
+    out = []
+    for series in observed.series:
+        if "byte" not in series.name or series.axis not in {"time", "session_age"}:
+            continue
+        line = trend(series.at, series.values)
+        if line is None or not _BYTES.search(series.name.replace("_", " ")) or float(np.ptp(series.at)) < LONG_S:
+            continue
+        if line.slope > 0 and line.high - line.low <= 2 * NEAR * line.slope:
+            what = f"{line.slope:.0f} bytes a second of 16-bit mono audio"
+            out += [
+                _Ratio(line.slope / (2.0 * rate), float(np.ptp(series.at)), str(series.place), what) for rate in rates
+            ]
+    for group in measures_of(observed):
+        count, took = group.find(_BYTES.pattern, r"per|/|rate|chunk|frame"), group.ms(_WALL, r"audio|chunk|frame|per")
+        seconds = (took.ms or 0.0) / 1e3 if took is not None else 0.0
+        if count is None or seconds < LONG_S:
+            continue
+        own = group.find(
+            r"(?:configured|server|declared|session|expected)?.*(?:sample |sampling )?rate(?: hz| khz)?$", "byte"
+        )
+        known = [_hertz(own.value)] if own is not None and _hertz(own.value) else list(rates)
+        pace = count.value / seconds
+        what = f"{count.value:.0f} bytes / {seconds:g} s = {pace:.0f} bytes a second of 16-bit mono audio"
+        out += [_Ratio(pace / (2.0 * rate), seconds, count.place, what) for rate in known]
+    return out
+
+
+def _of_clocks(observed: Observed) -> list[_Ratio]:
+    """Seconds of audio that a server counted against the clock's, of a sender that is known to pace, or beside the two
+    rates.
+    """
+    words = " ".join([*observed.notes, *(f"{one.name} {one.value}" for one in observed.settings)])
+    paced = bool(_PACED.search(words)) or len(_rates(observed)) > 0
+    out = []
+    for series in observed.of_series("audio_received"):
+        scale = 1e-3 if series.unit == "ms" else 1.0
+        line = trend(series.at, series.values * scale) if series.axis in {"time", "session_age"} else None
+        if line is None or not paced or float(np.ptp(series.at)) < LONG_S or line.slope <= 1.0:
+            continue
+        if line.high - line.low <= 2 * NEAR * line.slope:
+            out.append(_Ratio(line.slope, float(np.ptp(series.at)), str(series.place), "audio received"))
+    for group in measures_of(observed):
+        audio, wall = group.ms(_HEARD, r"per|chunk|first|lag|behind|processed"), group.ms(_WALL, r"audio|per|chunk")
+        pair = group.find(r"client.*rate|source.*rate|sent.*rate|mic.*rate") is not None
+        if audio is None or wall is None or audio is wall or not wall.ms or (wall.ms or 0.0) < LONG_S * 1e3:
+            continue
+        if paced or pair:
+            out.append(
+                _Ratio((audio.ms or 0.0) / wall.ms, wall.ms / 1e3, audio.place, f"{audio.words} against {wall.words}")
+            )
+    return out
+
+
+def _hertz(value: float) -> float:
+    value = value * 1e3 if value < 1e3 else value
+    return value if 4000.0 <= value <= 192_000.0 else 0.0
 
 
 def _pair(ratio: float) -> tuple[float, float] | None:

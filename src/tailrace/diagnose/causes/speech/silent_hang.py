@@ -12,6 +12,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Observed, Setting
 from tailrace.diagnose.observed.vocabulary import in_unit, unit_in_name
 from tailrace.diagnose.speech_evidence.encoder_cache import ENCODER_FULL, encoder_cache
+from tailrace.diagnose.speech_evidence.speech_stated import silent_in_series, silent_stated
 from tailrace.diagnose.speech_evidence.stream import SpeechStream, speech_streams
 from tailrace.model.finding import Action, Evidence, Finding
 
@@ -72,7 +73,8 @@ class SilentHang(Cause):
             return self._of_events(found, len(streams))
         if any(_unheard(stream) for stream in streams):
             return self.insufficient(_AUDIO)
-        return self._of_cache(observed) or self._of_form(observed)
+        stated = silent_in_series(self, observed) or silent_stated(self, observed)
+        return self._of_cache(observed) or stated or self._of_form(observed)
 
     def _of_form(self, observed: Observed) -> Finding | None:
         """A form that tells how long no delta came, and that speech was sent meanwhile."""

@@ -11,12 +11,13 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.record_evidence.doubled_first_token import first_token_among_gaps
 from tailrace.diagnose.record_evidence.impossible_records import MOST, impossible_records
+from tailrace.diagnose.speech_evidence.paced_rtf import paced_rtf
 from tailrace.diagnose.speech_evidence.speech_stamps import wrong_speech_stamps
 from tailrace.model.finding import Action, Finding
 
 __all__ = ["MetricBug"]
 
-RULES: Final = (wrong_speech_stamps, impossible_numbers, clocks_disagree)
+RULES: Final = (wrong_speech_stamps, impossible_numbers, clocks_disagree, paced_rtf)
 """Each looks for one kind of impossible number: (cause, observed) -> finding or `None`."""
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from tailrace.diagnose.readers.logs.context import Context
 
-__all__ = ["is_jit", "jit"]
+__all__ = ["is_jit", "jit", "jit_in_text"]
 
 _KERNEL: Final = re.compile(
     rb"(?:(\w+) kernel )?JIT compilation during inference:? ?(?:for )?[`'\"]?([\w.<>:]+?)[`'\"]?(?=[\s.,;(]|$)",
@@ -16,6 +16,11 @@ _KERNEL: Final = re.compile(
 _DEEPGEMM: Final = re.compile(rb"DeepGEMM JIT (?:code generation|compil\w+)[^<]{0,40}<?([\w.]*)>?:?")
 _AUTOTUNE: Final = re.compile(rb"(?:[Tt]riton )?[Aa]utotuning (?:kernel |function |of )([\w.]+)")
 _RECOMPILED: Final = re.compile(rb"torch\._dynamo hit config\.(?:re)?compile\w*limit|Recompiling function (\w+)")
+_COMPILING: Final = re.compile(
+    rb"[Cc]ompil(?:ing|ed|ation of) (?:(?:the|a|new|cuda|CUDA|triton|Triton) )*kernels?:? [`'\"]?([\w.<>:]+)"
+)
+_SERVING: Final = re.compile(rb"during|serving|inference|request|took|on the fly|lazily|runtime|first (?:use|call)")
+"""Who compiles at the start says none of these."""
 _SHAPE: Final = re.compile(rb"\b([A-Z]\w{0,11})=(\d+)\b")
 _SECONDS: Final = re.compile(rb"(?:took|in|elapsed:?) ([\d.]+) ?(s|ms)\b")
 _ENGINE: Final = re.compile(rb"\(EngineCore(?:_DP)?_?(\d+)")
@@ -23,17 +28,42 @@ _ENGINE: Final = re.compile(rb"\(EngineCore(?:_DP)?_?(\d+)")
 
 def is_jit(line: bytes) -> bool:
     """Cheap: whether it is worth a look."""
-    return b"JIT" in line or b"utotuning" in line or b"ecompil" in line or b"compile_limit" in line
+    return (
+        b"JIT" in line or b"utotuning" in line or b"ecompil" in line or b"compile_limit" in line or b" kernel" in line
+    )
+
+
+def jit_in_text(text: str) -> dict[str, float | str] | None:
+    """What a line of a compiler says, quoted somewhere else; `None` where it is none."""
+    line = text.encode()
+    return _told(line) if is_jit(line) else None
 
 
 def jit(context: Context, line: bytes) -> bool:
     """A kernel's name, its shape, the seconds where they are told; False where the line is cut before the name."""
+    attributes = _told(line)
+    if attributes is None:
+        return False
+    engine = _ENGINE.search(line)
+    if engine is not None:
+        attributes["engine"] = str(int(engine[1]))
+    context.events.add("jit", context.number, context.stamp(line), line, attributes)
+    return context.understood("jit lines")
+
+
+def _told(line: bytes) -> dict[str, float | str] | None:
     attributes: dict[str, float | str] = {}
     kernel = b""
     maker = ""
-    for pattern, usual in ((_KERNEL, ""), (_DEEPGEMM, "DeepGEMM"), (_AUTOTUNE, "Triton"), (_RECOMPILED, "Dynamo")):
+    for pattern, usual in (
+        (_KERNEL, ""),
+        (_DEEPGEMM, "DeepGEMM"),
+        (_AUTOTUNE, "Triton"),
+        (_RECOMPILED, "Dynamo"),
+        (_COMPILING, ""),
+    ):
         found = pattern.search(line)
-        if found is None:
+        if found is None or (pattern is _COMPILING and _SERVING.search(line) is None):
             continue
         if pattern is _KERNEL:
             kernel, maker = found[2], (found[1] or b"").decode("utf-8", "replace")
@@ -44,15 +74,11 @@ def jit(context: Context, line: bytes) -> bool:
             attributes["maker"] = maker
         break
     else:
-        return False
+        return None
     shape = _SHAPE.findall(line, found.end() - 1)
     if shape:
         attributes["shape"] = ", ".join(f"{key.decode()}={value.decode()}" for key, value in shape[:8])
     took = _SECONDS.search(line, found.end())
     if took is not None:
         attributes["took_ms"] = float(took[1]) * (1e3 if took[2] == b"s" else 1.0)
-    engine = _ENGINE.search(line)
-    if engine is not None:
-        attributes["engine"] = str(int(engine[1]))
-    context.events.add("jit", context.number, context.stamp(line), line, attributes)
-    return context.understood("jit lines")
+    return attributes
