@@ -2,8 +2,9 @@
 
 import msgspec
 
+from tailrace.cli.objectives import parse_objectives
 from tailrace.model.finding import Action, Layer, Level
-from tests.diagnose.machines import bad_seconds, delayed, gpu, host
+from tests.diagnose.machines import bad_seconds, delayed, gpu, host, span
 from tests.diagnose.simulated import answer, as_gateway, codes, found, served
 
 CODE = "FE_CPU_STARVED"
@@ -70,6 +71,45 @@ def test_those_who_lost_nothing_were_hit_as_hard():
     records, _ = slow()
     always = [(0, 2**63)]
     assert CODE not in codes(answer(records, hardware=host(records, always, wait=0.5)))
+
+
+def everybody_slower(objective_ms, **machine):
+    """All tokens come slowly, and the engine lacked its CPU all the time: nobody stands apart."""
+    records = as_gateway(served(rate=3.0, long_share=0.0, speed=0.55))
+    objectives = parse_objectives([f"tpot_p99={objective_ms}ms"])
+    return found(answer(records, hardware=host(records, [(0, 2**63)], **machine), objectives=objectives), CODE)
+
+
+def usual_pace_ms():
+    records = as_gateway(served(rate=3.0, long_share=0.0, speed=0.55))
+    return sorted(record.tpot_ns for record in records)[len(records) // 2] / 1e6
+
+
+def test_where_all_are_hit_the_objective_that_would_have_been_kept_decides():
+    pace = usual_pace_ms()
+    finding = everybody_slower(round(0.8 * pace), wait=0.4)
+    assert finding is not None
+    assert finding.level is Level.SUSPECTED
+    assert "all requests of this one were hit alike" in finding.missing[0]
+    assert everybody_slower(round(0.8 * pace), wait=0.4, quota=None) is not None
+    assert everybody_slower(max(1, round(0.3 * pace)), wait=0.4) is None, "with all its CPU it would miss it as well"
+    assert everybody_slower(round(0.8 * pace), wait=0.05) is None
+
+
+def test_stretches_without_a_cpu_in_which_every_token_is_slow():
+    fast, slow = (as_gateway(served(rate=3.0, long_share=0.0, speed=speed)) for speed in (1.0, 0.55))
+    begin, end = span(fast)
+    last = end - (end - begin) // 4
+    mixed = [a if a.start_unix_ns < last else b for a, b in zip(fast, slow, strict=True)]
+    usual = sorted(record.tpot_ns for record in fast)[len(fast) // 2] / 1e6
+    objectives = parse_objectives([f"tpot_p95={round(1.3 * usual)}ms"])
+    stretch = host(mixed, [(last, 2**63)], wait=0.35)
+    finding = found(answer(mixed, hardware=stretch, objectives=objectives), CODE)
+    assert finding is not None
+    assert "in the worst fifth of the intervals" in finding.statement or "of the time" in finding.statement
+    assert any("usual gap x" in item.text for item in finding.evidence)
+    elsewhere = host(mixed, [(begin, begin + (end - begin) // 4)], wait=0.35)
+    assert found(answer(mixed, hardware=elsewhere, objectives=objectives), CODE) is None
 
 
 def test_without_the_machine_the_rule_does_not_run_and_says_what_it_lacks():

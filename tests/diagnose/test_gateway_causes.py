@@ -219,6 +219,18 @@ def test_a_lag_that_those_have_too_who_lost_nothing_is_not_the_cause():
     assert SELF not in codes(answer(lagging(calm(), 400, share=0.03, lag=1.0, rest_lag_ms=400)))
 
 
+def test_what_is_lost_before_the_gateway_read_the_request_is_its_own_whoever_else_met_the_lag():
+    def before_it_was_read(record):
+        lost = record.unattributed_ns
+        return msgspec.structs.replace(
+            record, ingress_ns=lost, unattributed_ns=0, stage_sources={**record.stage_sources, "ingress": "measured"}
+        )
+
+    records = lagging(calm(), 800, rest_lag_ms=800)
+    assert SELF not in codes(answer(records))
+    assert SELF in codes(answer(list(map(before_it_was_read, records))))
+
+
 def test_without_its_cpu_use_the_gateway_is_suspected():
     finding = found(answer(lagging(calm(), 800, cpu=None)), SELF)
     assert finding is not None

@@ -90,6 +90,26 @@ def test_a_limit_over_all_of_the_window_has_nothing_to_be_compared_with():
     assert CAP not in codes(judged(records, gpu(records, lambda _: True)))
 
 
+def test_a_limit_that_was_not_there_before_is_suspected_where_no_equal_work_shows_the_pace():
+    usual, now = (
+        as_gateway(served(seed, rate=3.0, long_share=0.0, speed=speed)) for seed, speed in ((5, 1.0), (6, 0.5))
+    )
+    tight = sorted(record.tpot_ns for record in now)[len(now) // 2] // 1_000_000
+    objectives = parse_objectives([f"tpot_p99={max(1, tight)}ms"])
+
+    def asked(low):
+        seen = gpu(now, lambda _: True, low=low, reasons=("hw_thermal",))
+        gpus = [msgspec.structs.replace(state, max_sm_clock_mhz=1980.0) for state in seen.gpus]
+        machine = msgspec.structs.replace(seen, gpus=gpus)
+        return found(answer(now, before=usual[:12], hardware=machine, objectives=objectives), HEAT)
+
+    finding = asked(700.0)
+    assert finding is not None
+    assert finding.level is Level.SUSPECTED
+    assert "equal work" in finding.missing[0]
+    assert asked(1600.0) is None, "a fifth of the clock may be the usual play"
+
+
 @pytest.mark.needs("shared")
 def test_the_shared_log_alone(shared):
     """1965 -> 1580 MHz is 19.6 %; without requests it is no more than a suspicion."""

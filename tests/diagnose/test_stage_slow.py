@@ -211,6 +211,42 @@ def test_a_service_behind_the_gateway_that_is_always_fast():
     assert PREPROCESS not in codes(answer(behind(slow, 40, share=1.0)))
 
 
+def in_the_lane(records, *, waits_ms, holds_ms):
+    """Requests wait for a place in the gateway's lane, which those before them hold while their answers are checked."""
+    out = []
+    for number, record in enumerate(records):
+        wait, spent = int(number % 4 * waits_ms / 3 * 1e6), int(holds_ms * 1e6)
+        line = record.timeline
+        out.append(
+            msgspec.structs.replace(
+                record,
+                queue_ns=record.queue_ns + wait,
+                queue_gateway_ns=wait,
+                postprocess_ns=spent,
+                parts_ns={"postprocess.safety": spent},
+                stage_sources={
+                    **record.stage_sources,
+                    "queue_gateway": "measured",
+                    "postprocess": "reported(server-timing)",
+                },
+                e2e_ns=record.e2e_ns + wait + spent,
+                ttft_ns=record.ttft_ns + wait,
+                e2e_last_token_ns=record.e2e_last_token_ns + wait,
+                timeline=msgspec.structs.replace(line, at_ns=[at + wait for at in line.at_ns]),
+            )
+        )
+    return out
+
+
+def test_what_holds_the_places_of_a_lane_is_named_beside_its_queue():
+    finding = found(answer(in_the_lane(calm(), waits_ms=9000, holds_ms=20_000)), POSTPROCESS)
+    assert finding is not None
+    assert finding.level is Level.SUSPECTED
+    assert "hold their places in the gateway's lane" in finding.statement
+    assert POSTPROCESS not in codes(answer(in_the_lane(calm(), waits_ms=9000, holds_ms=200)))
+    assert POSTPROCESS not in codes(answer(in_the_lane(calm(), waits_ms=0, holds_ms=20_000)))
+
+
 def test_a_file_with_both_is_counted_by_the_gateways_records_alone(tmp_path):
     lines = list(encode_lines([*calm(), *of_service()]))
     table = RecordTable.from_records([from_public_json(line) for line in lines])

@@ -14,6 +14,8 @@ from tailrace.model.finding import Evidence, Level
 from tests.diagnose.altered import calm, merged_by_timer
 from tests.diagnose.simulated import answer, as_gateway, codes, evidence, served
 
+BEYOND_DOUBT = Symptom("worse", "", doubtless=True)
+
 
 class Scripted(Cause):
     """Explains what it is told to, in the order of arrival; silent where that is little."""
@@ -84,13 +86,25 @@ def test_where_the_whole_is_worse_beyond_doubt_a_cause_of_a_few_waits_need_only_
     than, finding = asked(waits(0.02, seed=4), np.zeros(450))
     finding = msgspec.structs.replace(finding, level=Level.CONSISTENT)
     assert than.grew(finding) is False, "eight waits are too few for a test of their own"
-    assert _tells_them_apart(finding, than, {"worse"}, doubtless=True)
-    assert not _tells_them_apart(finding, than, {"worse"}, doubtless=False)
+    assert _tells_them_apart(finding, than, {"worse"}, BEYOND_DOUBT)
+    assert not _tells_them_apart(finding, than, {"worse"}, None)
     unsure = msgspec.structs.replace(finding, level=Level.SUSPECTED)
-    assert not _tells_them_apart(unsure, than, {"worse"}, doubtless=True)
+    assert not _tells_them_apart(unsure, than, {"worse"}, BEYOND_DOUBT)
     again, other = asked(waits(0.02, seed=4), waits(0.018, seed=3))
     other = msgspec.structs.replace(other, level=Level.CONSISTENT)
-    assert not _tells_them_apart(other, again, {"worse"}, doubtless=True), "it takes as much of the window before"
+    assert not _tells_them_apart(other, again, {"worse"}, BEYOND_DOUBT), "it takes as much of the window before"
+
+
+def test_what_takes_most_of_the_rise_is_its_cause_however_much_it_took_before():
+    than, finding = asked(np.full(450, 240.0), np.full(450, 200.0))
+    finding = msgspec.structs.replace(finding, level=Level.CONSISTENT)
+    assert than.as_before(finding)
+    assert not _tells_them_apart(finding, than, {"worse"}, BEYOND_DOUBT)
+    rose = BEYOND_DOUBT._replace(rise_ms=50.0)
+    assert _tells_them_apart(finding, than, {"worse"}, rose)
+    assert not _tells_them_apart(finding, than, {"worse"}, BEYOND_DOUBT._replace(rise_ms=100.0)), "40 of 100 ms"
+    unsure = msgspec.structs.replace(finding, level=Level.SUSPECTED)
+    assert not _tells_them_apart(unsure, than, {"worse"}, rose)
 
 
 def test_only_a_rise_far_beyond_its_interval_is_beyond_doubt():
@@ -99,7 +113,9 @@ def test_only_a_rise_far_beyond_its_interval_is_beyond_doubt():
     def told(records):
         return [one for one in symptoms(evidence(records, before=usual)) if one.kind == "worse"]
 
-    assert [one.doubtless for one in told(merged_by_timer(calm(3), 400))] == [True]
+    (worse,) = told(merged_by_timer(calm(3), 400))
+    assert worse.doubtless
+    assert worse.rise_ms > 100.0
     assert not any(one.doubtless for seed in range(3, 9) for one in told(calm(seed)))
 
 

@@ -266,8 +266,8 @@ def _of_requests(evidence: EvidenceSet, checked: Checked, broken: BrokenRules) -
     if kinds <= ({"moved", "worse", "fails_more"} if kept else {"moved"}):
         # Windows of one healthy system differ too, and whatever was promised is kept: only a cause that fits, and takes
         # more than before, makes it a complaint.
-        doubtless = any(symptom.doubtless for symptom in found)
-        findings = [one for one in findings if _tells_them_apart(one, than, kinds, doubtless=doubtless)]
+        doubtless = next((symptom for symptom in found if symptom.doubtless), None)
+        findings = [one for one in findings if _tells_them_apart(one, than, kinds, doubtless)]
         if not findings:
             differs = next((symptom.text for symptom in found if symptom.kind != "moved"), "")
             return healthy(evidence, checked.findings, _needs_of_n(evidence), differs)
@@ -284,23 +284,26 @@ def _of_requests(evidence: EvidenceSet, checked: Checked, broken: BrokenRules) -
     )
 
 
-def _tells_them_apart(finding: Finding, than: ThanBefore, kinds: set[str], *, doubtless: bool) -> bool:
+def _tells_them_apart(finding: Finding, than: ThanBefore, kinds: set[str], doubtless: Symptom | None) -> bool:
     """Whether a finding is a reason to complain of a window that keeps its promises and differs from the one before.
 
     Where no test of the whole says that it is worse, all inputs of the rule must be there; where the cause does not
     compare the windows itself, what it explains must have grown beyond chance. Where the whole is worse beyond doubt
-    (`doubtless`), that it grew is enough: a cause of a few long gaps has too few of them for a test of its own.
+    (`doubtless`), that it grew is enough: a cause of a few long gaps has too few of them for a test of its own. So is
+    that it takes most of what the deciding metric rose by, however much it took before.
     """
     sure = finding.level in (Level.PROVEN, Level.CONSISTENT)
     worse = kinds != {"moved"}
     if finding.code in _COMPARING:
         return (sure or worse) and (finding.code != "MIX_SHIFT" or heavier(finding))
+    if doubtless and sure and than.took_most_of(finding, doubtless.rise_ms):
+        return True
     if than.as_before(finding):
         return False
     grew = than.grew(finding)
     if grew is None:
         return sure or ("fails_more" in kinds and finding.code in ENDS_REQUESTS)
-    return (grew and (sure or worse)) or (doubtless and sure and than.rose(finding))
+    return (grew and (sure or worse)) or (doubtless is not None and sure and than.rose(finding))
 
 
 def _new_first(findings: list[Finding], than: ThanBefore) -> list[Finding]:

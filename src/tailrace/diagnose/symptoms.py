@@ -77,6 +77,8 @@ class Symptom(NamedTuple):
     """Of the kind `objective`: which one."""
     doubtless: bool = False
     """Of the kind `worse`: the change is so large that two windows of one system never differ so."""
+    rise_ms: float = 0.0
+    """Of a doubtless one: by how much the deciding metric rose (ms); 0 where it has no value."""
 
 
 def more_often_than(count: int, n: int, share: float) -> bool:
@@ -106,7 +108,8 @@ def symptoms(evidence: EvidenceSet) -> list[Symptom]:
             # What only fails more often is no slower: the causes that end requests are asked for.
             kind = "fails_more" if worse and change.decided_by == "failures" else "worse"
             doubtless = change.verdict is Verdict.REGRESSED and _deviates(change) >= DOUBTLESS
-            out.append(Symptom(kind, f"worse than before: {change.summary}", doubtless=doubtless))
+            rise = _rise_ms(change) if doubtless else 0.0
+            out.append(Symptom(kind, f"worse than before: {change.summary}", doubtless=doubtless, rise_ms=rise))
     return out
 
 
@@ -119,6 +122,14 @@ def _deviates(change: Comparison) -> float:
         return 0.0
     rise, least = (math.log1p(max(percent, -99.0) / 100.0) for percent in (decided.delta_pct, decided.ci_pct[0]))
     return _DEVIATE * rise / max(rise - least, 1e-9)
+
+
+def _rise_ms(change: Comparison) -> float:
+    """By how much the metric that decides rose (ms); 0 where it has no value."""
+    decided = change.metrics.get(change.decided_by)
+    if decided is None or decided.a is None or decided.b is None:
+        return 0.0
+    return max(decided.b - decided.a, 0.0)
 
 
 def _moved(before: Window, window: Window) -> str:

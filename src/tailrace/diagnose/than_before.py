@@ -22,6 +22,7 @@ __all__ = ["ThanBefore", "grown"]
 Floats = NDArray[np.float64]
 
 AS_MUCH: Final = 0.7
+MOST: Final = 0.5
 BLOCKS: Final = 20
 """Of time: requests of one burst lose their time together, and single ones would count it several times."""
 ERRORS: Final = 0.001
@@ -77,6 +78,13 @@ class ThanBefore:
         """Whether requests lost clearly more to it than before on average, be it by chance."""
         both = self._explained(finding.code)
         return both is not None and AS_MUCH * float(both[1].mean()) > float(both[0].mean())
+
+    def took_most_of(self, finding: Finding, rise_ms: float) -> bool:
+        """Whether what the cause explains of the tail rose by at least half of `rise_ms`, which a metric rose by."""
+        found = self._judged(finding.code)
+        if rise_ms <= 0.0 or found is None or finding.explains_ms is None or found.explains_ms is None:
+            return False
+        return finding.explains_ms - found.explains_ms >= MOST * rise_ms
 
     def _explained(self, code: str) -> tuple[Floats, Floats] | None:
         """What each request of the window before and of this one lost to the cause, in order of time."""

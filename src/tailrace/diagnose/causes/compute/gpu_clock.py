@@ -11,7 +11,7 @@ from tailrace.diagnose.arm_evidence.clock_stated import clock_stated
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.clock_fall import ClockFall, clock_fall
 from tailrace.diagnose.commands import CLOCK_OVER_TIME
-from tailrace.diagnose.equal_work import slower_parts
+from tailrace.diagnose.equal_work import equal_pace, slower_parts
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Hardware, shares_of_gpu
 from tailrace.diagnose.observed import Observed
@@ -79,7 +79,11 @@ class _GpuClock(Cause):
             return self._found(fall, None, explains_ms=explains, missing=missing)
         slower = slower_parts(before, window, least=SLOWER)
         if not slower:
-            return None
+            if fall.share < VERY_MUCH or equal_pace(before, window, "prefill") is not None:
+                return None
+            # Prefill follows the clock, and no equal prefills are there to show it: so much of the clock is felt.
+            explains = window.in_tail(window.lost.total) * fall.share
+            return self._found(fall, None, explains_ms=explains, missing=["prefills of equal work in both windows"])
         text = "; ".join(item.words for item in slower)
         found = self._found(fall, None, explains_ms=sum(item.explains for item in slower))
         return msgspec.structs.replace(

@@ -7,6 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.analyze.objective_waits import objective_ms
 from tailrace.diagnose.arm_evidence.cpus_given import cpus_given
 from tailrace.diagnose.arm_evidence.threads_given import threads_given
 from tailrace.diagnose.cause import Cause, surest
@@ -14,9 +15,11 @@ from tailrace.diagnose.clock_fall import clock_fall
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.hardware import Shares, host_shares, of_engine
 from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.pace import compare_pace
 from tailrace.diagnose.series_evidence.profile_on_top import interpreter_full
 from tailrace.diagnose.series_evidence.throttled import throttled
 from tailrace.diagnose.series_evidence.throttled_share import throttled_share
+from tailrace.diagnose.symptoms import missed_objectives, rows_of
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.model.host_state import HostState, ProcessState
@@ -32,6 +35,10 @@ COVERED: Final = 0.8
 MORE: Final = 1.2
 FEW_LOST: Final = 0.25
 SLOWER: Final = 1.2
+MENDED: Final = 0.5
+"""Of the requests that miss an objective: so many would have kept it with the time that was withheld from them."""
+WORST_PART: Final = 5
+"""Starvation comes in stretches; one interval in so many is looked at by itself where the whole has enough CPU."""
 VERY_MUCH: Final = 0.5
 """Of everybody's time. Steps that wait so long for a processor are at least twice as long: nobody need be compared."""
 
@@ -45,6 +52,13 @@ class _Withheld(NamedTuple):
     quota_cores: float | None
     waited: float | None
     """Of its worst thread, mean over the intervals."""
+    of_the_worst: bool
+    """Only the intervals with the largest shares are meant."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a limit stopped it in more than a tenth of the periods."""
+        return self.throttled is not None and self.throttled > SHARE
 
 
 class CpuStarved(Cause):
@@ -84,32 +98,34 @@ class CpuStarved(Cause):
         seen = of_engine(evidence.meanwhile.host)
         if not seen:
             return self._by_pressure(evidence)
-        withheld = _withheld([process for _, process in seen])
-        stopped = withheld.throttled is not None and withheld.throttled > SHARE
-        waited = withheld.waited is not None and withheld.waited > SHARE
-        if not stopped and not waited:
-            return None
-        return self._by_engine(evidence, seen, withheld, stopped=stopped)
+        worst = sorted(seen, key=lambda item: -_share(*item))[: max(len(seen) // WORST_PART, 1)]
+        for intervals, of_the_worst in ((seen, False), (worst, True)):
+            withheld = _withheld([process for _, process in intervals], of_the_worst=of_the_worst)
+            if withheld.stopped or (withheld.waited or 0.0) > SHARE:
+                return self._by_engine(evidence, seen, withheld)
+        return None
 
     def _by_engine(
         self,
         evidence: EvidenceSet,
         seen: list[tuple[HostState, ProcessState]],
         withheld: _Withheld,
-        *,
-        stopped: bool,
     ) -> Finding | None:
         window = evidence.now
         shares = host_shares(window, [(state, _share(state, process)) for state, process in seen])
         lost = window.lost.total
         explained, part = _where_it_was_lost(window, shares)
+        pace = compare_pace(window, shares._replace(share=(shares.share > SHARE).astype(np.float64)))
+        if pace.slower:
+            # Tokens that all come later stop no stream, and cost their request as much.
+            explained = np.maximum(explained, pace.explains)
         explains = window.explain(self.code, explained)
-        for_all = _slow_for_all(evidence)
-        if for_all:
+        for_all = _slow_for_all(evidence, shares) or ("inside" if pace.slower else "")
+        if for_all and for_all != "inside":
             # Every token of everybody: what the slow requests lost beyond the others does not show it.
             inside = shares.inside_ms(window.start, window.end)
             explains = max(explains, float(np.median(inside)))
-        if not self.carries(evidence, explains) and not for_all:
+        if not (for_all or self.carries(evidence, explains)) or (withheld.of_the_worst and not pace.slower):
             return None
         others = np.ones(window.n, dtype=bool)
         others[window.tail] = False
@@ -124,14 +140,14 @@ class CpuStarved(Cause):
             if not for_all and others.any() and float(lost[others].mean()) < FEW_LOST * window.tail_lost_ms:
                 return None  # those who lost nothing were hit as hard: it is not what makes the difference
             whole = shares.inside_ms(window.start, window.end) * 1e6 / np.maximum(window.end - window.start, 1.0)
-            if for_all != "before" and float(np.median(whole)) < VERY_MUCH:
+            if for_all in ("", "objective") and float(np.median(whole)) < VERY_MUCH:
                 missing.append("a window in which the engine has its CPU: all requests of this one were hit alike")
         first = np.where(np.isnan(window.first), window.end, window.first)
         if not for_all and float(np.median(shares.covered(window.start, first)[window.tail])) < COVERED:
             missing.append("samples of the machine for the whole time in which the slow requests waited")
         if _clock_fell(evidence):
             rivals.append("COMPUTE_POWER_CAP or COMPUTE_THERMAL: the accelerator's clock was limited as well")
-        how = _words(withheld, stopped=stopped)
+        how = _words(withheld)
         felt = f"up to {explains:.0f} of the {window.tail_lost_ms:.0f} ms that the slowest requests lost"
         relation = (
             f"withheld / lost = {explains:.0f} / {window.tail_lost_ms:.0f} ms = "
@@ -155,12 +171,13 @@ class CpuStarved(Cause):
                     unit="ms",
                 ),
                 Evidence(text=compared, source="host:run_queue, host:cgroup"),
+                *([Evidence(text=f"requests meanwhile: {pace.words()}", source="record")] if pace.slower else []),
             ],
             explains_ms=explains,
             relation=relation,
             n=int((part > SHARE).sum()),
             advice="Raise the engine's CPU limit, or run it with fewer threads than its quota."
-            if stopped
+            if withheld.stopped
             else "Give the engine cores of its own: move what competes with it, or pin both apart.",
             price="Cores that other work cannot use.",
             verify=evidence.verify_command,
@@ -235,26 +252,35 @@ def _share(state: HostState, process: ProcessState) -> float:
     return min(1.0, max(throttled, process.worst_thread_wait or 0.0))
 
 
-def _slow_for_all(evidence: EvidenceSet) -> str:
-    """`before` where the usual token takes a fifth longer than in the window before, `objective` where it breaks its
-    objective; else empty.
+def _slow_for_all(evidence: EvidenceSet, shares: Shares) -> str:
+    """`before` where the usual token takes a fifth longer than in the window before; `objective` where most of those
+    who miss an objective would have kept it with the time that was withheld while they decoded; else empty.
     """
     window = evidence.now
     pace = window.done.ms("tpot")
-    if np.isnan(pace).all():
-        return ""
-    usual = float(np.nanmedian(pace))
     earlier = np.empty(0) if evidence.before is None else evidence.before.done.ms("tpot")
-    if earlier.size and not np.isnan(earlier).all():
+    if earlier.size and not (np.isnan(earlier).all() or np.isnan(pace).all()):
         # Stretches without a CPU make the slower tenth slower, and leave the median.
         for p in (0.5, 0.9):
             if float(np.nanquantile(pace, p)) >= SLOWER * float(np.nanquantile(earlier, p)):
                 return "before"
-    bounds = evidence.objectives.bounds.get("tpot", {})
-    return "objective" if bounds and usual > min(bounds.values()) / 1e6 else ""
+    first = np.where(np.isnan(window.first), window.end, window.first)
+    decode_ms = np.maximum(window.end - first, 1.0) / 1e6
+    for missed in missed_objectives(evidence):
+        metric, _, rows = rows_of(evidence, window, f"{missed.lane}/{missed.metric}" if missed.lane else missed.metric)
+        if metric not in ("tpot", "e2e"):
+            continue
+        kept = np.minimum(shares.inside_ms(first, window.end), decode_ms)
+        if metric == "tpot":
+            kept *= pace / decode_ms
+        values = objective_ms(window.done, metric)
+        over = rows & (values > missed.bound_ms)
+        if over.any() and float((values[over] - kept[over] <= missed.bound_ms).mean()) >= MENDED:
+            return "objective"
+    return ""
 
 
-def _withheld(processes: list[ProcessState]) -> _Withheld:
+def _withheld(processes: list[ProcessState], *, of_the_worst: bool) -> _Withheld:
     groups = [process.cgroup for process in processes if process.cgroup is not None]
     periods = sum(group.periods or 0 for group in groups)
     stopped = sum(group.throttled_periods or 0 for group in groups)
@@ -264,14 +290,16 @@ def _withheld(processes: list[ProcessState]) -> _Withheld:
         periods=periods,
         quota_cores=next((group.quota_cores for group in groups if group.quota_cores is not None), None),
         waited=float(np.mean(waits)) if waits else None,
+        of_the_worst=of_the_worst,
     )
 
 
-def _words(withheld: _Withheld, *, stopped: bool) -> str:
-    if stopped:
+def _words(withheld: _Withheld) -> str:
+    when = " in the worst fifth of the intervals" if withheld.of_the_worst else ""
+    if withheld.stopped:
         quota = f" of {withheld.quota_cores:g} cores" if withheld.quota_cores else ""
-        return f"its limit{quota} stopped it in {withheld.throttled:.0%} of {withheld.periods} periods"
-    return f"its worst thread was ready and waited {withheld.waited:.0%} of the time"
+        return f"its limit{quota} stopped it in {withheld.throttled:.0%} of {withheld.periods} periods{when}"
+    return f"its worst thread was ready and waited {withheld.waited:.0%} of the time{when}"
 
 
 def _evidence(withheld: _Withheld) -> list[Evidence]:

@@ -31,6 +31,8 @@ HALF: Final = 0.5
 GAP_MS: Final = 100.0
 GAP_SHARE: Final = 0.02
 LEAST_GAPS: Final = 10
+ALIKE_IN_ALL: Final = 0.6
+"""Of the streams whose longest gap is about as long as the longest lag in their life, where all have met one."""
 HELD: Final = 0.10
 """Of enforcement periods or of the time: below it, nothing kept the gateway from running."""
 _HELD_ADVICE: Final = {
@@ -51,18 +53,28 @@ def _own_ms(window: Window) -> NDArray[np.float64]:
 
 
 def _longest_gaps(window: Window) -> bool:
-    """Whether the streams that lived through a long lag of ours have their longest gap in it, and the others have none:
-    short lags keep no timeline, so what the slow requests lost does not show them.
+    """Whether the streams that lived through a long lag of ours have their longest gap in it, and the others, if any,
+    have none: short lags keep no timeline, so what the slow requests lost does not show them.
     """
     lag, gap = window.done.ms("loop_lag"), window.done.ms("chunk_gap_max")
     known = ~np.isnan(lag) & ~np.isnan(gap)
-    long = known & (lag >= max(GAP_MS, 3.0 * float(np.nanmedian(lag)) if known.any() else 0.0))
+    usual = median(lag[known]) if known.any() else 0.0
+    # Where the usual lag is that long, nobody stands apart from it.
+    long = known & (lag >= (GAP_MS if usual >= GAP_MS else max(GAP_MS, 3.0 * usual)))
     others = known & (lag < 0.3 * GAP_MS)
-    if min(int(long.sum()), int(others.sum())) < LEAST_GAPS or long.sum() < GAP_SHARE * known.sum():
+    if long.sum() < max(LEAST_GAPS, GAP_SHARE * known.sum()):
         return False
     ratio = gap[long] / lag[long]
     alike = float(((ratio >= 0.7) & (ratio <= 1.5)).mean())
+    if others.sum() < LEAST_GAPS:
+        return alike >= ALIKE_IN_ALL
     return alike >= 0.5 and median(gap[others]) < 0.5 * median(gap[long])
+
+
+def _before_it_was_read(window: Window) -> bool:
+    """Whether the slow requests waited longest before the gateway had read them: nobody else has a part in that."""
+    ingress = np.nan_to_num(window.done.ms("ingress"), nan=0.0)[window.tail]
+    return median(ingress) >= HALF * window.tail_lost_ms > 0.0
 
 
 def _held(evidence: EvidenceSet) -> Evidence | None:
@@ -122,6 +134,7 @@ class SelfBottleneck(Cause):
         few = float(lost[others].mean()) if others.any() else 0.0
         if (
             not gaps
+            and not _before_it_was_read(window)
             and others.any()
             and slow < SAME_LAG * rest
             and few < min(FEW_LOST * window.tail_lost_ms, HALF * rest)

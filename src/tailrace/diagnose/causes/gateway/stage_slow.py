@@ -283,18 +283,28 @@ class StageSlow(Cause):
         usual, whole = float(np.median(times)), float(np.median(e2e))
         bound = min(evidence.objectives.bounds.get("e2e", {}).values(), default=0) / 1e6
         missed = bound and more_often_than(int((e2e > bound).sum()), e2e.size, LATE_SHARE)
-        if evidence.before is not None or not missed or usual < max(100.0, LARGE * whole):
+        holds = self._holds_the_lane(evidence, usual)
+        if evidence.before is not None or not (missed or holds) or usual < max(100.0, LARGE * whole):
             return None
         part = self._longest_part(evidence.now.done)
         finding = self._of_tail(
             evidence,
             part,
-            f"Requests spend {usual:.0f} ms in {part}, after their last token, of {whole:.0f} ms end to end.",
+            f"Requests spend {usual:.0f} ms in {part}, after their last token, of {whole:.0f} ms end to end"
+            + (", and hold their places in the gateway's lane meanwhile." if holds else "."),
             (usual, f"{usual:.0f} ms in {self.stage} (median of {times.size})"),
             (whole, f"{whole:.0f} ms end to end (median)"),
         )
         missing = ["what the stage takes in a usual window (--before FILE)"]
         return msgspec.structs.replace(finding, level=Level.SUSPECTED, missing=missing)
+
+    @staticmethod
+    def _holds_the_lane(evidence: EvidenceSet, usual: float) -> bool:
+        """Whether the tail waits for a place in the gateway, and those who have one spend most of their time here."""
+        window = evidence.now
+        waits = np.nan_to_num(window.done.ms("queue_gateway"), nan=0.0)
+        inside = float(np.median(np.nan_to_num(window.done.ms("e2e"), nan=0.0) - waits))
+        return window.in_tail(waits) >= MOST * window.tail_lost_ms > 0.0 and usual >= MOST * inside
 
     def _few_slow(self, evidence: EvidenceSet, rows: np.ndarray, times: np.ndarray, e2e: np.ndarray) -> Finding | None:
         window = evidence.now
