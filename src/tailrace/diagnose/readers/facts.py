@@ -80,10 +80,20 @@ def observed_facts(data: Any, source: str) -> Observed:
     if not out.arms:
         out.arms = _old_and_new(out.settings, place) or arms_in_facts(out.settings, place)
     if not out.arms and "context" not in data and not (tables.arms or tables.rows or tables.series):
-        out.arms = observed_numbers(without_tables(data), source).arms
+        out.arms = _groups(without_tables(data), source)
     out = Observed.joined([out, tables])
     out.understood = [Understood(source=source, format="facts", understood=read, total=read, what="facts")]
     return out
+
+
+def _groups(data: dict[str, Any], source: str) -> list[Arm]:
+    """Groups that hold the same numbers are arms, with all that they hold; otherwise what names a quantity is one."""
+    groups = {str(key): one for key, one in data.items() if isinstance(one, dict)}
+    named = {key: {name for name, _ in _flat("", one, 0)} for key, one in groups.items()}
+    alike = [key for key in named if any(named[key] & named[other] for other in named if other != key)]
+    if len(alike) > 1 and not any(heading(key).quantity for key in alike):
+        return with_roles([_arm(key, groups[key], Place(source)) for key in alike])
+    return observed_numbers(data, source).arms
 
 
 def _old_and_new(settings: list[Setting], place: Place) -> list[Arm]:

@@ -40,7 +40,7 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "ttft_ms": "ttft time_to_first_token first_token_latency ttfb ttft_latency",
     "e2e_ms": "e2e e2el latency duration e2e_latency total_time total_latency request_latency end_to_end "
     "end_to_end_latency elapsed elapsed_time request_time response_time total age age_at_failure failure_age "
-    "age_at_end died_after failed_after lifetime",
+    "age_at_end died_after failed_after lifetime age_at_cut aborted_after cut_after died_at_age ended_after",
     "tpot_ms": "tpot time_per_output_token",
     "itl_ms": "itl inter_token_latency mean_itl avg_itl",
     "late_ms": "dispatch_delay schedule_delay send_delay start_delay",
@@ -53,7 +53,7 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "status": "status outcome result state success succeeded ok is_ok completed_ok",
     "http_status": "http_status status_code http_code code http_status_code response_code",
     "error": "error err error_message exception failure reason error_type",
-    "bytes_received": "bytes_received received_bytes response_bytes bytes_in rx_bytes body_bytes",
+    "bytes_received": "bytes_received bytes received_bytes bytes_sent response_bytes bytes_in rx_bytes body_bytes",
     "retry_of": "retry_of retries_of original_id",
     "prompt_tokens": "prompt_tokens input_tokens prompt_len input_len isl prompt_length input_length n_prompt_tokens "
     "num_prompt_tokens num_input_tokens in_tokens n_input tokens_in context_tokens prompt_size prompt_token_count "
@@ -192,5 +192,5 @@ def looks_like_requests(headings: Iterable[str]) -> bool:
     return (
         bool(ends & {"ttft_ms", "e2e_ms"})
         and "id" in ours
-        and bool(ours & {"prompt_tokens", "output_tokens", "status"})
+        and bool(ours & {"prompt_tokens", "output_tokens", "status", "http_status", "error", "bytes_received"})
     )

@@ -137,7 +137,11 @@ class MeanDilution(Cause):
 
 def _completed(arm: Arm) -> float | None:
     told = arm.get("n")
-    counted = worded(arm, r"^completed\b|completions") if told is None else None
+    counted = (
+        worded(arm, r"^(?:completed|finished|served|done|answered)\b|completions|finished requests")
+        if told is None
+        else None
+    )
     return told if counted is None else counted.value
 
 
