@@ -54,8 +54,8 @@ def test_a_first_token_in_no_time_needs_the_whole(ask):
 
 @pytest.mark.parametrize(("last", "wrong"), [("0.0", True), ("0.3", False)])
 def test_a_stage_without_time_above_its_own_first_byte(ask, last, wrong):
-    rows = [f"{n},0.0,0.2{n}" for n in range(1, 5)]
-    found = ask(t__csv=table("turn,tts_processing_s,tts_ttfb_s", *rows, f"5,{last},0.25"))
+    rows = [*(f"{n},0.0,0.2{n}" for n in range(1, 4)), f"4,{last},0.24", f"5,{last},0.25"]
+    found = ask(t__csv=table("turn,tts_processing_s,tts_ttfb_s", *rows))
     assert ("METRIC_BUG" in found) is wrong
 
 
@@ -201,3 +201,93 @@ def test_a_configuration_of_nothing_ends_no_diagnosis(ask):
         c__yaml="resources:\n  name: x\nspec:\n  replicas: 2\n",
     )
     assert "AB_TAIL_IMPROVED" in found
+
+
+# -- more of the same
+
+
+@pytest.mark.parametrize(("whole", "wrong"), [("410", True), ("910", False)])
+def test_a_stage_shorter_than_its_own_first_token(ask, whole, wrong):
+    rows = [f"{n},6{n}0,{whole},18{n}" for n in range(1, 7)]
+    found = ask(t__csv=table("turn,llm_ttft_ms,llm_total_ms,tts_ttfb_ms", *rows))
+    assert ("METRIC_BUG" in found) is wrong
+
+
+@pytest.mark.parametrize(("last", "gap"), [("0", True), ("0.8", False)])
+def test_a_duration_that_nobody_fills(ask, last, gap):
+    rows = [{"stream": f"s{n}", "duration": 0, "audio_seconds": 3.5 + n} for n in range(4)]
+    rows.append({"stream": "s9", "duration": float(last), "audio_seconds": 4.0})
+    assert ("METRIC_GAP" in ask(r__jsonl="\n".join(map(json.dumps, rows)))) is gap
+
+
+def test_a_duration_of_nothing_heard_is_no_gap(ask):
+    rows = [{"stream": f"s{n}", "duration": 0, "text_len": n} for n in range(5)]
+    assert "METRIC_GAP" not in ask(r__jsonl="\n".join(map(json.dumps, rows)))
+
+
+@pytest.mark.parametrize(("top", "above"), [("60", True), ("1", False)])
+def test_buckets_that_are_counted_each(ask, top, above):
+    rows = ["0.25,40", "0.5,90", "1,160", "2,140", "4,80", f"inf,{top}"]
+    found = ask(h__csv=table("bucket_upper_s,requests", *rows), f__json=form(metric="time to first token"))
+    assert ("METRIC_BUCKET_CEILING" in found) is above
+
+
+@pytest.mark.parametrize(("waiting", "full"), [("0", True), ("40", False)])
+def test_a_pool_by_the_words_of_its_columns(ask, waiting, full):
+    rows = ["0,60,60,60,0", *(f"{n},{130 + n},100,100,{waiting}" for n in (5, 10, 15, 20))]
+    found = ask(s__csv=table("sec,open_from_clients,to_engine,running,waiting", *rows))
+    assert ("GW_CONN_POOL_CAP" in found) is full
+
+
+def test_times_and_statistics_of_a_group_are_no_replicas(ask):
+    facts = {"facts": 1, "context": {"running_after_s": [6, 20, 90], "waiting": {"p50": 3, "p90": 5, "p99": 400}}}
+    assert "LB_SKEW" not in ask(f__json=json.dumps(facts))
+
+
+def events(*seconds: int) -> str:
+    failed = [
+        {"ts": f"2026-04-02T09:00:{at:02d}Z", "type": "Warning", "reason": "Unhealthy", "object": "pod/e-0",
+         "message": 'Liveness probe failed: Get "http://10.0.0.9:8000/health": context deadline exceeded'}
+        for at in seconds
+    ]  # fmt: skip
+    killed = {"ts": f"2026-04-02T09:00:{seconds[-1]:02d}Z", "type": "Normal", "reason": "Killing", "object": "pod/e-0",
+              "message": "Container e failed liveness probe, will be restarted"}  # fmt: skip
+    return "\n".join(json.dumps(one) for one in [*failed, killed])
+
+
+def engine_line(second: int) -> str:
+    parts = (
+        "Avg prompt throughput: 900.0 tokens/s",
+        "Avg generation throughput: 1800.0 tokens/s",
+        "Running: 120 reqs",
+        "Waiting: 90 reqs",
+        "GPU KV cache usage: 60.0%",
+        "Prefix cache hit rate: 1.0%",
+    )
+    return f"INFO 04-02 09:00:{second:02d} [loggers.py:248] Engine 000: {', '.join(parts)}\n"
+
+
+@pytest.mark.parametrize(("seconds", "level"), [((10, 20, 30), "consistent"), ((30,), "suspected")])
+def test_events_show_what_the_probe_is_given(tmp_path: Path, seconds, level):
+    (tmp_path / "events.jsonl").write_text(events(*seconds))
+    (tmp_path / "engine.log").write_text("".join(map(engine_line, (5, 15, 25))))
+    findings = diagnose_sources([str(tmp_path / "events.jsonl"), str(tmp_path / "engine.log")]).findings
+    assert {one.code: one.level for one in findings}["GW_PROBE_KILL"] == level
+
+
+def test_lists_of_two_groups_are_paths(ask):
+    via, direct = [410, 6100, 430, 6080, 420, 6120], [400, 410, 405, 402]
+    facts = {"concurrency": 1, "via": {"ttft_ms": via}, "direct": {"ttft_ms": direct}}
+    assert ask(f__json=json.dumps(facts))[0] == "GW_HOLDS_FIRST_EVENT"
+
+
+def test_quantiles_of_nothing_named_in_a_form(ask):
+    old = {"n": 8000, "p50_ms": 700, "p99_ms": 6100}
+    new = {"n": 8000, "p50_ms": 702, "p99_ms": 3900}
+    assert ask(f__json=json.dumps({"control": old, "treatment": new}))[0] == "AB_TAIL_IMPROVED"
+
+
+def test_counts_under_their_edges(ask):
+    buckets = {"0.1": 3, "0.5": 40, "1": 90, "5": 300, "+Inf": 520}
+    found = ask(f__json=json.dumps({"window": 15, "n": 3, "time_to_first_token_seconds": {"buckets": buckets}}))
+    assert found == ["METRIC_BUCKET_CEILING"]

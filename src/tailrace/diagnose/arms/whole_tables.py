@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,8 @@ from tailrace.diagnose.readers.heading import heading
 __all__ = ["with_whole_tables"]
 
 FEWEST: Final = 3
+_TIMED: Final = re.compile(r"(?:^|_)(?:overhead|lag|blocked|connect|delay|write|callback)")
+"""Durations that no vocabulary has: readers keep them in ms."""
 
 
 @asked_once
@@ -28,16 +31,22 @@ def _of(rows: Rows) -> Arm | None:
     values: dict[str, Quoted] = {}
     for name, column in rows.columns.items():
         head = heading(name)
-        if column.dtype == object or head.quantity not in QUANTITIES or head.change:
+        known_name = head.quantity in QUANTITIES
+        if column.dtype == object or head.change or not (known_name or _TIMED.search(name)):
             continue
         known = column[np.isfinite(column)]
         if known.size < FEWEST:
             continue
-        unit = QUANTITIES[head.quantity].unit
+        unit = QUANTITIES[head.quantity].unit if known_name else "ms"
         item = Quoted(
-            quantity=head.quantity, stat="p50", value=round(float(np.median(known)), 3), unit=unit, place=rows.place,
-            qualifier=head.qualifier, label=name.replace("_", " "),
-        )  # fmt: skip
+            quantity=head.quantity if known_name else name,
+            stat="p50",
+            value=round(float(np.median(known)), 3),
+            unit=unit,
+            place=rows.place,
+            qualifier=head.qualifier,
+            label=name.replace("_", " "),
+        )
         values.setdefault(item.key if not head.qualifier else f"{item.key}@{head.qualifier}", item)
     name = f"median of {len(rows)} rows"
     return Arm(name=name, label=name, values=values, place=rows.place) if values else None

@@ -19,6 +19,7 @@ from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
 from tailrace.diagnose.readers.units import unit_of
+from tailrace.diagnose.readers.unnamed_latencies import with_latencies
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
@@ -65,7 +66,7 @@ def observed_facts(data: Any, source: str) -> Observed:
         if isinstance(metrics, dict):
             made.append(_arm(str(name), metrics, place))
             read += len(metrics)
-    out.arms = with_roles(made)
+    out.arms = with_roles(with_latencies(made, ""))
     context = data.get("context", {})
     others = {key: value for key, value in data.items() if key not in {"facts", "arms", "context"}}
     told = [*(context.items() if isinstance(context, dict) else [("context", context)]), *others.items()]
@@ -92,7 +93,7 @@ def _groups(data: dict[str, Any], source: str) -> list[Arm]:
     named = {key: {name for name, _ in _flat("", one, 0)} for key, one in groups.items()}
     alike = [key for key in named if any(named[key] & named[other] for other in named if other != key)]
     if len(alike) > 1 and not any(heading(key).quantity for key in alike):
-        return with_roles([_arm(key, groups[key], Place(source)) for key in alike])
+        return with_roles(with_latencies([_arm(key, groups[key], Place(source)) for key in alike], ""))
     return observed_numbers(data, source).arms
 
 
