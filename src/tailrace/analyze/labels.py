@@ -17,6 +17,9 @@ Answer = TypeVar("Answer")
 
 _MANY: Final = 50_000
 """Rows from which on what is known of a column is remembered while it lives: a dozen rules ask for the same."""
+_LOOKED_AT: Final = 4096
+_FEW: Final = 256
+"""More objects than this in a sample of a column, and its rows share none."""
 _known: Final[dict[tuple[str, int], tuple[weakref.ref[NDArray[Any]], Any]]] = {}
 
 
@@ -43,6 +46,14 @@ def codes_of(column: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
 
 
 def _codes(column: NDArray[Any]) -> tuple[NDArray[np.int64], list[str]]:
+    shared = _shared(column)
+    if shared is not None:
+        said = [str(value) for value in shared[0]]
+        names = sorted(set(said))
+        order = {name: place for place, name in enumerate(names)}
+        codes: NDArray[np.int64] = np.array([order[name] for name in said], dtype=np.int64)[shared[1]]
+        codes.flags.writeable = False
+        return codes, names
     values = column.tolist()
     distinct = set(values)
     names = sorted({str(value) for value in distinct})
@@ -80,8 +91,31 @@ def _says(source: Any, stage: str, kind: str) -> bool:
     return str(source.get(stage, "")).startswith(kind)
 
 
+def _shared(column: NDArray[Any]) -> tuple[list[Any], NDArray[np.int64]] | None:
+    """(the objects that the rows share, which of them each row holds); `None` where most rows have one of their own.
+
+    Readers keep one object for all rows that say the same. Rows of one object are told apart by where it lies, which
+    takes a fifth of the time of asking each row's text.
+    """
+    if column.dtype != object or not column.flags.c_contiguous:
+        return None
+    at = np.frombuffer(column, dtype=np.intp)
+    if np.unique(at[:: max(1, at.size // _LOOKED_AT)]).size > _FEW:
+        return None
+    places = np.unique(at)
+    if places.size > _FEW:
+        return None
+    which = np.searchsorted(places, at)
+    first = np.zeros(places.size, dtype=np.int64)
+    first[which[::-1]] = np.arange(at.size - 1, -1, -1)
+    return column[first].tolist(), which
+
+
 def _objects(column: NDArray[Any]) -> tuple[list[Any], NDArray[Any]]:
     """(the distinct objects, which of them each row holds)."""
+    shared = _shared(column)
+    if shared is not None:
+        return shared[0], shared[1].astype(np.min_scalar_type(max(len(shared[0]), 1)))
     rows = column.tolist()
     ids = np.fromiter(map(id, rows), dtype=np.int64, count=len(rows))
     _, first, which = np.unique(ids, return_index=True, return_inverse=True)

@@ -11,6 +11,7 @@ from tailrace.analyze.classes import prompt_tokens
 from tailrace.analyze.labels import among
 from tailrace.diagnose.window import Window, once_a_window
 from tailrace.model.outcome import Reason
+from tailrace.stats.quantiles import or_zero
 
 __all__ = ["Cancels", "cancels"]
 
@@ -38,8 +39,8 @@ def cancels(window: Window) -> Cancels:
     every = window.every
     gone = among(every.column("outcome"), {"cancelled"}) & among(every.column("reason"), BY_CLIENT)
     rows = np.flatnonzero(gone)
-    output = np.nan_to_num(every.column("output_tokens"), nan=0.0)
-    prompt = np.nan_to_num(prompt_tokens(every), nan=0.0)
+    output = or_zero(every.column("output_tokens"))
+    prompt = or_zero(prompt_tokens(every))
     # Who left in a queue had nothing computed.
     begun = ~among(every.column("died_in"), ("ingress", "queue", "preprocess"))
     work = np.where(begun, prompt, 0.0) + output

@@ -12,6 +12,7 @@ from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window
 from tailrace.stats.decomposition import BUCKET_ROWS
+from tailrace.stats.quantiles import median, or_zero, quantile
 from tailrace.store.table import RecordTable
 
 __all__ = [
@@ -93,7 +94,7 @@ def batch_of(window: Window) -> float:
     seen = window.done.column("running_at_first_token")
     seen = np.where(np.isnan(seen), window.done.column("running_at_admission"), seen)
     known = seen[~np.isnan(seen)]
-    return float(np.median(known)) if known.size else float("nan")
+    return median(known) if known.size else float("nan")
 
 
 def equal_pace(before: Window, window: Window, what: str) -> EqualPace | None:
@@ -127,7 +128,7 @@ def equal_pace(before: Window, window: Window, what: str) -> EqualPace | None:
             "of equal ones"
         )
     level = float(np.exp((weight * np.log([a for _, a, _, _, _ in cells])).sum() / weight.sum()))
-    tokens = np.nan_to_num(window.done.column("output_tokens") if what == "decode" else window.tokens, nan=0.0)
+    tokens = or_zero(window.done.column("output_tokens") if what == "decode" else window.tokens)
     mean = float(tokens[window.slowest].mean())
     return EqualPace(
         what,
@@ -148,8 +149,8 @@ def equal_pace(before: Window, window: Window, what: str) -> EqualPace | None:
 
 def _crowded(before: Window, window: Window) -> bool:
     """Whether requests wait so much more for the scheduler than before that their prefills share steps with others."""
-    waits = [np.nan_to_num(side.done.ms("queue_engine"), nan=0.0) for side in (before, window)]
-    a, b = (float(np.quantile(values, 0.9)) for values in waits)
+    waits = [or_zero(side.done.ms("queue_engine")) for side in (before, window)]
+    a, b = (quantile(values, 0.9) for values in waits)
     return b > QUEUED * a + QUEUED_MS
 
 
@@ -177,7 +178,7 @@ def company_of(window: Window) -> Floats:
             out[rows] = (np.interp(end, at, total) - np.interp(begin, at, total)) / (end - begin)
     seen = window.done.column("running_at_first_token")
     known = ~np.isnan(seen) & ~np.isnan(out)
-    if known.any() and float(np.median(seen[known])) > 1.25 * float(np.median(out[known])) + 1.0:
+    if known.any() and median(seen[known]) > 1.25 * median(out[known]) + 1.0:
         return seen
     return np.where(np.isnan(seen), np.nan, out)
 
@@ -191,7 +192,7 @@ def _beside(window: Window) -> Floats:
         out[rows] = known.upstream(served.of_every == place).at(window.first[rows])
     seen = window.done.column("running_at_first_token")
     both = ~np.isnan(seen) & ~np.isnan(out)
-    if both.any() and float(np.median(seen[both])) > 1.25 * float(np.median(out[both])) + 1.0:
+    if both.any() and median(seen[both]) > 1.25 * median(out[both]) + 1.0:
         return seen
     return np.where(np.isnan(seen), np.nan, out)
 
@@ -210,10 +211,10 @@ def _cells(
     out = []
     for key in sorted(set(keys[0].tolist()) & set(keys[1].tolist())):
         a, b = old[(keys[0] == key) & ~np.isnan(old)], new[(keys[1] == key) & ~np.isnan(new)]
-        if min(a.size, b.size) < CELL_ROWS or min(float(np.median(a)), float(np.median(b))) <= 0:
+        if min(a.size, b.size) < CELL_ROWS or min(median(a), median(b)) <= 0:
             continue
         errors = [1.2533 * float(np.log(np.maximum(side, 1e-6)).std()) / side.size**0.5 for side in (a, b)]
-        out.append((float(np.hypot(*errors)), float(np.median(a)), float(np.median(b)), int(a.size), int(b.size)))
+        out.append((float(np.hypot(*errors)), median(a), median(b), int(a.size), int(b.size)))
     return out
 
 

@@ -7,7 +7,7 @@ collector, a neighbour, a clock) does not care which steps are the first of thei
 
 from __future__ import annotations
 
-from math import comb, factorial
+from math import comb, erfc, factorial, sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.quantiles import median
 
 __all__ = ["FirstUses", "by_chance", "early_by_chance", "first_uses"]
 
@@ -110,10 +111,8 @@ def early_by_chance(places: Floats) -> float:
     """
     n, total = int(places.size), float(places.sum())
     if n >= 16:
-        from scipy.special import ndtr  # noqa: PLC0415  (loaded only where it is used)
-
         deviation: float = (n / 12.0) ** 0.5
-        return float(ndtr((total - n / 2.0) / deviation))
+        return 0.5 * erfc((n / 2.0 - total) / deviation / sqrt(2.0))
     ways = sum((-1) ** k * comb(n, k) * (total - k) ** n for k in range(min(int(total), n) + 1))
     chance: float = ways / factorial(n)
     return min(max(chance, 0.0), 1.0)
@@ -167,7 +166,7 @@ def first_uses(window: Window) -> FirstUses | None:
         int(first.sum()),
         int(edges.size),
         int(after.size),
-        float(np.median(length[after])) if after.size else float("nan"),
+        median(length[after]) if after.size else float("nan"),
         covered,
         waits,
         halts,
@@ -176,11 +175,11 @@ def first_uses(window: Window) -> FirstUses | None:
 
 def _usual(length: Floats, size: Ints) -> Floats:
     """The median of the steps of that size; with their neighbours, or all, where there are too few."""
-    out = np.full(length.size, float(np.median(length)))
+    out = np.full(length.size, median(length))
     for one in np.unique(size).tolist():
         near = np.abs(size - one) <= (0 if (size == one).sum() >= LATER else 1)
         if near.sum() >= LATER // 2:
-            out[size == one] = float(np.median(length[near]))
+            out[size == one] = median(length[near])
     return out
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tailrace.analyze.labels import among
 from tailrace.analyze.timebase import starts_ns
 from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.quantiles import or_zero
 
 __all__ = ["Account", "InFlight", "account"]
 
@@ -60,8 +61,8 @@ def account(window: Window) -> Account:
     """Begin, send and end of every request of the window."""
     every = window.every
     start = starts_ns(every).astype(np.float64)
-    held = np.nan_to_num(every.column("queue_gateway_ns"), nan=0.0)
-    ingress = np.nan_to_num(every.column("ingress_ns"), nan=0.0)
+    held = or_zero(every.column("queue_gateway_ns"))
+    ingress = or_zero(every.column("ingress_ns"))
     end = start + every.column("e2e_ns")
     sent = np.minimum(start + ingress + held, end)
     refused = among(every.column("outcome"), {"rejected"})

@@ -15,6 +15,7 @@ from tailrace.analyze.classes import prompt_tokens
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.quantiles import median, or_zero, quantile
 
 __all__ = ["LoopWork", "longest_within", "loop_work"]
 
@@ -93,14 +94,14 @@ def loop_work(window: Window) -> LoopWork | None:
     if not window.reported or window.n < LEAST:
         return None
     done = window.done
-    before = sum(np.nan_to_num(done.ms(name), nan=0.0) for name in ("ingress", "queue_gateway", "preprocess", "encode"))
+    before = sum(or_zero(done.ms(name)) for name in ("ingress", "queue_gateway", "preprocess", "encode"))
     wait = done.ms("ttft") - before - done.ms("prefill")
     loops = _loops(window)
     judged = np.zeros(window.n, dtype=bool)
     for one in loops:
         judged[one.done] = True
     known = np.flatnonzero(judged & ~np.isnan(wait) & (window.tokens > 0))
-    if known.size < LEAST or float(np.quantile(wait[known], 0.95)) < WAITS_MS:
+    if known.size < LEAST or quantile(wait[known], 0.95) < WAITS_MS:
         return None
     fits = [_correlation(wait, known, _waits(window, loops, us)) for us in _GRID.tolist()]
     best = int(np.argmax(fits))
@@ -110,11 +111,11 @@ def loop_work(window: Window) -> LoopWork | None:
     us = max(near, key=lambda value: _correlation(wait, known, _waits(window, loops, value)))
     waited = _waits(window, loops, us)
     own = window.tokens * us / 1e3
-    typical = float(np.quantile(window.tokens[known], 0.95))
+    typical = quantile(window.tokens[known], 0.95)
     if typical * us / 1e3 < LEAST_MS:
         return None
     share, t = _own_share(wait[known], (waited - own)[known], own[known])
-    told = np.nan_to_num(done.ms("queue_engine")[known], nan=0.0)
+    told = or_zero(done.ms("queue_engine")[known])
     blocked = _blocked(window, loops, us)
     gap = done.ms("chunk_gap_max")
     rows = np.flatnonzero(judged & ~np.isnan(gap) & (blocked >= LEAST_MS))
@@ -124,12 +125,12 @@ def loop_work(window: Window) -> LoopWork | None:
         r=_correlation(wait, known, waited),
         own=share,
         own_t=t,
-        untold=1.0 - float(np.median(told)) / max(float(np.median(wait[known])), 1e-9),
+        untold=1.0 - median(told) / max(median(wait[known]), 1e-9),
         agree=float(((ratio >= RATIO[0]) & (ratio <= RATIO[1])).mean()) if rows.size else 0.0,
-        ratio=float(np.median(ratio)) if rows.size else 0.0,
+        ratio=median(ratio) if rows.size else 0.0,
         streams=int(rows.size),
         typical_tokens=typical,
-        explains=np.nan_to_num(waited, nan=0.0) + blocked,
+        explains=or_zero(waited) + blocked,
         n=int(known.size),
     )
 
@@ -138,8 +139,8 @@ def _loops(window: Window) -> list[_Loop]:
     known, every = account(window), window.every
     ready = known.sent.copy()
     for stage in ("preprocess", "encode"):
-        ready += np.nan_to_num(every.ms(stage), nan=0.0) * 1e6
-    tokens = np.nan_to_num(prompt_tokens(every), nan=0.0)
+        ready += or_zero(every.ms(stage)) * 1e6
+    tokens = or_zero(prompt_tokens(every))
     chosen = known.reached.copy()
     if len(every) > MOST_ROWS:
         chosen &= ready <= np.partition(ready, MOST_ROWS)[MOST_ROWS]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window, once_a_window
 from tailrace.stats.order import stable_order
+from tailrace.stats.quantiles import or_zero, quantile
 
 __all__ = ["PositionLoad", "position_load"]
 
@@ -54,7 +55,7 @@ class PositionLoad(NamedTuple):
 def position_load(window: Window) -> PositionLoad | None:
     """`None` where there are too few streams."""
     pace = window.done.ms("tpot")
-    tokens = np.nan_to_num(window.done.column("output_tokens"), nan=0.0)
+    tokens = or_zero(window.done.column("output_tokens"))
     served = replicas(window)
     usable = ~np.isnan(pace) & ~np.isnan(window.first) & (tokens >= LEAST_TOKENS) & (window.end > window.first)
     if usable.sum() < LEAST:
@@ -86,9 +87,9 @@ def position_load(window: Window) -> PositionLoad | None:
             of_prompt, taken = PROMPT_MOST, True
             slope, deviation = float(fit[2]) - of_prompt, float(errors[2])
     deviation = max(deviation, 1e-12)
-    cost = slope * np.nan_to_num(text, nan=0.0)
-    explains = np.maximum(np.minimum(cost, np.nan_to_num(pace, nan=0.0)), 0.0) * tokens
-    lows, highs = (float(np.quantile(text[keep], q)) for q in (0.1, 0.9))
+    cost = slope * or_zero(text)
+    explains = np.maximum(np.minimum(cost, or_zero(pace)), 0.0) * tokens
+    lows, highs = (quantile(text[keep], q) for q in (0.1, 0.9))
     return PositionLoad(
         us_per_token=slope * 1e3,
         prompt_us=of_prompt * 1e3,
@@ -123,7 +124,7 @@ def _company(window: Window, rows: NDArray[np.int64], tokens: Floats) -> tuple[F
     first, end = window.first[rows], window.end[rows]
     lived = end - first
     rate = tokens[rows] / lived
-    prompt = np.nan_to_num(window.tokens[rows], nan=0.0)
+    prompt = or_zero(window.tokens[rows])
     at = np.concatenate([first, end])
     order = stable_order(at)
     span = np.diff(at[order])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tailrace.diagnose.loop_work import longest_within
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.quantiles import median, or_zero
 
 __all__ = ["PrefillGaps", "prefill_gaps"]
 
@@ -65,7 +66,7 @@ class PrefillGaps(NamedTuple):
 @once_a_window
 def prefill_gaps(window: Window) -> PrefillGaps | None:
     """`None` where the timelines tell more, the engine does not report prefills, or too few streams have a gap."""
-    gap, usual = window.done.ms("chunk_gap_max"), np.nan_to_num(window.done.ms("chunk_gap_p50"), nan=0.0)
+    gap, usual = window.done.ms("chunk_gap_max"), or_zero(window.done.ms("chunk_gap_p50"))
     known = np.flatnonzero(~np.isnan(gap) & ~np.isnan(window.first) & (window.end > window.first))
     prefills, of_row = window.prefills, replicas(window).of_row
     if not window.reported or known.size < LEAST or not prefills.row.size or window.gaps.rows > FEW * window.n:
@@ -85,7 +86,7 @@ def prefill_gaps(window: Window) -> PrefillGaps | None:
     if not hit.size or not stopped.size:
         return None
     ratio = gap[hit] / longest[hit]
-    fill = float(np.median(ratio))
+    fill = median(ratio)
     near = np.abs(ratio / fill - 1.0) <= ALIKE
     with np.errstate(divide="ignore"):
         fits = np.abs(gap[stopped] / (fill * longest[stopped]) - 1.0) <= ALIKE
@@ -98,8 +99,8 @@ def prefill_gaps(window: Window) -> PrefillGaps | None:
         float(near.mean()),
         int(stopped.size),
         float(fits.mean()),
-        float(np.median(gap[told])) if told.size else 0.0,
-        float(np.median(longest[told])) if told.size else 0.0,
-        float(np.median(prefills.tokens)),
+        median(gap[told]) if told.size else 0.0,
+        median(longest[told]) if told.size else 0.0,
+        median(prefills.tokens),
         lost,
     )

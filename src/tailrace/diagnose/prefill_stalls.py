@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.quantiles import median
 from tailrace.stats.runs import medians_of_runs
 
 __all__ = ["PrefillStalls", "Relation", "prefill_stalls"]
@@ -89,7 +90,7 @@ def prefill_stalls(window: Window) -> PrefillStalls:
         streams_hit=share,
         streams=streams,
         fill=fill,
-        stall_ms=float(np.median(length[inside])) if inside.any() else 0.0,
+        stall_ms=median(length[inside]) if inside.any() else 0.0,
         relation=_relation(points),
     )
 
@@ -137,7 +138,7 @@ def _by_prefill(
         float(np.minimum(1.0, stalled / through[hit]).mean()),
         float(through[hit].mean()),
         list(zip(prefills.tokens[alone].tolist(), seen_ms.tolist(), strict=True)),
-        float(np.median(fills)),
+        median(fills),
     )
 
 
@@ -174,7 +175,7 @@ def _relation(points: list[tuple[float, float]]) -> Relation | None:
     if not points:
         return None
     tokens, gap = (np.array(side) for side in zip(*points, strict=True))
-    rate = float(np.median(tokens / gap)) * 1e3
+    rate = median(tokens / gap) * 1e3
     predicted = tokens / rate * 1e3
     middle = int(np.argsort(tokens)[tokens.size // 2])
     return Relation(
@@ -182,6 +183,6 @@ def _relation(points: list[tuple[float, float]]) -> Relation | None:
         tokens=float(tokens[middle]),
         predicted_ms=float(predicted[middle]),
         seen_ms=float(gap[middle]),
-        error=float(np.median(np.abs(gap - predicted) / gap)),
+        error=median(np.abs(gap - predicted) / gap),
         n=int(tokens.size),
     )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tailrace.analyze.labels import codes_of
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.quantiles import or_zero
 
 __all__ = ["Replicas", "replicas"]
 
@@ -73,7 +74,7 @@ def replicas(window: Window) -> Replicas:
     lasted = known.end - known.sent
     of_row = of_every[window.rows]
     done = window.done
-    work = np.nan_to_num(window.tokens, nan=0.0) + np.nan_to_num(done.column("output_tokens"), nan=0.0)
+    work = or_zero(window.tokens) + or_zero(done.column("output_tokens"))
     rows = of_row >= 0
     size = keep.size
     return Replicas(

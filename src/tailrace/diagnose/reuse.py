@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tailrace.analyze.labels import among, codes_of
 from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.quantiles import or_zero
 
 __all__ = ["Reuse", "groups", "reuse"]
 
@@ -42,8 +43,8 @@ def reuse(window: Window) -> Reuse:
     """What of each prompt was cached, and what a turn repeats of the one before."""
     done = window.done
     said = done.column("cached_tokens")
-    tokens = np.nan_to_num(window.tokens, nan=0.0)
-    cached = np.minimum(np.nan_to_num(said, nan=0.0), tokens)
+    tokens = or_zero(window.tokens)
+    cached = np.minimum(or_zero(said), tokens)
     session, _ = codes_of(done.column("session_id"))
     named = ~among(done.column("session_id"), {""})
     backend, _ = codes_of(done.column("backend"))
@@ -55,7 +56,7 @@ def reuse(window: Window) -> Reuse:
         order = inside[np.lexsort((window.start[inside], session[inside]))]
         same = session[order[1:]] == session[order[:-1]]
         now, before = order[1:][same], order[:-1][same]
-        whole = tokens[before] + np.nan_to_num(done.column("output_tokens")[before], nan=0.0)
+        whole = tokens[before] + or_zero(done.column("output_tokens")[before])
         later[now] = True
         repeat[now] = np.minimum(whole, tokens[now])
         moved[now] = backend[now] != backend[before]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window, once_a_window
+from tailrace.stats.quantiles import median, quantile
 from tailrace.stats.runs import medians_of_runs
 
 __all__ = ["SharedStops", "shared_stops"]
@@ -137,7 +138,7 @@ def _computed(window: Window, begin: Floats, end: Floats, place: Ints, of_row: I
     large = usable[tokens[usable] >= np.median(tokens[usable])] if usable.size else usable
     if large.size < LEAST_PREFILLS:
         return out
-    rate = float(np.quantile(window.done.ms("prefill")[large] * 1e6 / tokens[large], 0.1))
+    rate = quantile(window.done.ms("prefill")[large] * 1e6 / tokens[large], 0.1)
     for one in np.unique(place).tolist():
         rows = usable[of_row[usable] == one]
         rows = rows[np.argsort(window.first[rows], kind="stable")]
@@ -166,7 +167,7 @@ def _own(window: Window, begin: Floats, end: Floats) -> Mask:
     for i in np.flatnonzero(float(value.max()) * 1e6 >= OWN * (end - begin)).tolist():
         some = slice(first[i], last[i])
         lived = stop[some] >= end[i] - ALIGNED_NS
-        out[i] = bool(lived.any()) and float(np.median(value[some][lived])) * 1e6 >= OWN * (end[i] - begin[i])
+        out[i] = bool(lived.any()) and median(value[some][lived]) * 1e6 >= OWN * (end[i] - begin[i])
     return out
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tailrace.diagnose.window import Window, once_a_window
 from tailrace.stats.order import stable_order
+from tailrace.stats.quantiles import median, or_zero
 
 __all__ = ["SummaryStops", "summary_stops"]
 
@@ -69,7 +70,7 @@ def summary_stops(window: Window) -> SummaryStops | None:
         through = (first <= begin[i] + 1.0) & (last >= end[i] - 1.0)
         streams[i] = int(through.sum())
         if streams[i]:
-            length[i] = float(np.median(gap[stalled[through]]))
+            length[i] = median(gap[stalled[through]])
     wide = (end - begin) / 1e6
     keep = (streams >= LEAST_STREAMS) & (wide >= SHORTEST * length) & (wide <= LONGEST * length)
     if not keep.any():
@@ -77,7 +78,7 @@ def summary_stops(window: Window) -> SummaryStops | None:
     begin, end, length, streams = begin[keep], end[keep], length[keep], streams[keep]
     met = np.searchsorted(begin, last, side="left") - np.searchsorted(end, first, side="right")
     lost = np.zeros(window.n)
-    lost[stalled] = np.where(met > 0, gap[stalled] - np.nan_to_num(usual[stalled], nan=0.0), 0.0)
+    lost[stalled] = np.where(met > 0, gap[stalled] - or_zero(usual[stalled]), 0.0)
     place = np.clip(np.searchsorted(end, window.first[known] - 1.0, side="left") - 1, 0, None)
     for where in (place, np.minimum(place + 1, begin.size - 1)):
         overlap = np.minimum(window.first[known], end[where]) - np.maximum(window.start[known], begin[where])

@@ -14,7 +14,7 @@ from tailrace.analyze.objective_waits import objective_ms
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
 from tailrace.model.measurement import Comparison, Verdict
-from tailrace.stats.quantiles import quantile, quantile_interval, supported
+from tailrace.stats.quantiles import median, quantile, quantile_interval, supported
 from tailrace.stats.tests import binomial_tail
 
 __all__ = [
@@ -246,7 +246,7 @@ def _usual_gap_ms(window: Window) -> float:
         return window.median_gap_ms
     pace = window.done.ms("tpot")
     pace = pace[window.interactive & ~np.isnan(pace)]
-    return float(np.median(pace)) if pace.size else float("nan")
+    return median(pace) if pace.size else float("nan")
 
 
 def _stutter(window: Window) -> list[Symptom]:

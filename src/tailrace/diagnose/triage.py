@@ -17,7 +17,7 @@ from tailrace.diagnose.prefill_stalls import prefill_stalls
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.symptoms import more_often_than
 from tailrace.diagnose.window import Window
-from tailrace.stats.quantiles import quantile, supported
+from tailrace.stats.quantiles import median, or_zero, quantile, supported
 
 __all__ = ["RULES", "triage"]
 
@@ -101,8 +101,8 @@ def _queue_share(window: Window) -> tuple[float, float] | None:
     queue = window.done.ms("queue")
     if np.isnan(queue).all():
         return None
-    queue = np.nan_to_num(queue, nan=0.0)
-    ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0)
+    queue = or_zero(queue)
+    ttft = or_zero(window.done.ms("ttft"))
     return window.in_tail(queue) / max(window.in_tail(ttft), 1e-9), quantile(queue[window.interactive], 0.95)
 
 
@@ -144,12 +144,12 @@ def _lonely(window: Window) -> bool:
     rows = np.flatnonzero(~np.isnan(pace))
     if rows.size < 100:
         return False
-    slow = rows[pace[rows] > 3.0 * float(np.median(pace[rows]))]
+    slow = rows[pace[rows] > 3.0 * median(pace[rows])]
     if not 0 < slow.size <= 0.02 * rows.size:
         return False
     alone = 0
     for row in slow:
         peers = rows[(start[rows] < end[row]) & (end[rows] > start[row]) & (rows != row)]
-        if peers.size >= 3 and pace[row] > 3.0 * float(np.quantile(pace[peers], 0.9)):
+        if peers.size >= 3 and pace[row] > 3.0 * quantile(pace[peers], 0.9):
             alone += 1
     return alone > 0

@@ -18,6 +18,7 @@ from tailrace.analyze.classes import Classes, classify, long_prompts, prompt_tok
 from tailrace.analyze.gaps import Gaps, pooled_gaps
 from tailrace.analyze.timebase import starts_ns
 from tailrace.stats.order import largest
+from tailrace.stats.quantiles import median, or_zero, quantile
 from tailrace.store.table import RecordTable
 
 __all__ = [
@@ -173,7 +174,7 @@ class Window:
     @cached_property
     def computed_tokens(self) -> Floats:
         """Prompt tokens of `done` that no prefix cache held, NaN where the prompt's length is unknown."""
-        computed: Floats = self.tokens - np.nan_to_num(self.done.column("cached_tokens"), nan=0.0)
+        computed: Floats = self.tokens - or_zero(self.done.column("cached_tokens"))
         return computed
 
     @cached_property
@@ -188,7 +189,7 @@ class Window:
             return _median_ms(self.gaps.length_ns)
         known = self.done.ms("chunk_gap_p50")
         known = known[~np.isnan(known)]
-        return float(np.median(known)) if known.size else float("nan")
+        return median(known) if known.size else float("nan")
 
     @property
     def stall_ms(self) -> float:
@@ -264,7 +265,7 @@ class Window:
         usable = self.long & (self.tokens > 0) & ~np.isnan(self.done.ms("ttft"))
         if not usable.any():
             return float("nan")
-        return float(np.quantile(self.done.ms("ttft")[usable] / self.tokens[usable], 0.1)) / 1e3
+        return quantile(self.done.ms("ttft")[usable] / self.tokens[usable], 0.1) / 1e3
 
     @cached_property
     def prefills(self) -> Intervals:
@@ -285,15 +286,15 @@ class Window:
     @cached_property
     def lost(self) -> Lost:
         """Time lost by each row of `done`, by place."""
-        gateway = np.nan_to_num(self.done.ms("queue_gateway"), nan=0.0)
-        engine = np.nan_to_num(self.done.ms("queue_engine"), nan=0.0)
-        ttft = np.nan_to_num(self.done.ms("ttft"), nan=0.0)
+        gateway = or_zero(self.done.ms("queue_gateway"))
+        engine = or_zero(self.done.ms("queue_engine"))
+        ttft = or_zero(self.done.ms("ttft"))
         rest = np.maximum(ttft - gateway - engine - self._usual_first_token(ttft - gateway - engine), 0.0)
         stall = np.bincount(self.stalls.row, weights=self.stalls.excess_ms, minlength=self.n).astype(np.float64)
-        response = np.nan_to_num(self.done.ms("response"), nan=0.0)
+        response = or_zero(self.done.ms("response"))
         post = self.done.ms("postprocess")
         known = post[~np.isnan(post)]
-        post = np.maximum(np.nan_to_num(post, nan=0.0) - (float(np.median(known)) if known.size else 0.0), 0.0)
+        post = np.maximum(or_zero(post) - (median(known) if known.size else 0.0), 0.0)
         return Lost(gateway, engine, rest, stall, response, post)
 
     def _usual_first_token(self, served: Floats) -> Floats:
@@ -303,7 +304,7 @@ class Window:
         it is not in `served`; the 10 % quantile where it is, because in an overloaded window most have waited.
         """
         p = 0.5 if self.reported else 0.1
-        usual = np.full(self.n, float(np.quantile(served, p)) if self.n else 0.0)
+        usual = np.full(self.n, quantile(served, p) if self.n else 0.0)
         tokens = self.tokens
         known = ~np.isnan(tokens) & (tokens > 0)
         if not known.any():
@@ -312,7 +313,7 @@ class Window:
         bucket[known] = np.log2(tokens[known]).astype(np.int64)
         for value in np.unique(bucket[known]):
             inside = bucket == value
-            usual[inside] = float(np.quantile(served[inside], p))
+            usual[inside] = quantile(served[inside], p)
         return usual
 
     @cached_property
@@ -324,7 +325,7 @@ class Window:
     @cached_property
     def slowest(self) -> Ints:
         """Rows of `done`: those that took the longest end to end, as large a share as the tail is."""
-        return tail_of(np.nan_to_num(self.done.ms("e2e"), nan=0.0))
+        return tail_of(or_zero(self.done.ms("e2e")))
 
     @cached_property
     def tail_lost_ms(self) -> float:
@@ -354,20 +355,20 @@ class Window:
         """p95 of the KV usage seen at admission and first token; `None` when no record saw it."""
         seen = np.concatenate([self.done.column("kv_usage_at_admission"), self.done.column("kv_usage_at_first_token")])
         seen = seen[~np.isnan(seen)]
-        return float(np.quantile(seen, 0.95)) if seen.size else None
+        return quantile(seen, 0.95) if seen.size else None
 
     @cached_property
     def preempted(self) -> Floats | None:
         """Preemptions of each row, `None` when no record knows."""
         counts = self.done.column("preemptions")
-        return None if np.isnan(counts).all() else np.nan_to_num(counts, nan=0.0)
+        return None if np.isnan(counts).all() else or_zero(counts)
 
 
 def _median_ms(length_ns: NDArray[Any]) -> float:
     """Median of durations in ns, in ms; as of the durations in ms, without an array of them."""
     half = length_ns.size // 2
     middle = np.partition(length_ns, [half - 1, half])[half - 1 : half + 1] if half else length_ns
-    return float(np.median(middle[-1 if length_ns.size % 2 else 0 :] / 1e6))
+    return median(middle[-1 if length_ns.size % 2 else 0 :] / 1e6)
 
 
 def tail_of(values: Floats) -> Ints:
@@ -381,7 +382,7 @@ def p95_of_both(before: Window, window: Window, metric: str) -> tuple[float, flo
     old, new = before.known_ms(metric), window.known_ms(metric)
     if not old.size or not new.size:
         return 1.0, 0.0
-    return max(float(np.quantile(old, 0.95)), 1e-9), float(np.quantile(new, 0.95))
+    return max(quantile(old, 0.95), 1e-9), quantile(new, 0.95)
 
 
 def once_a_window(compute: Callable[[Window], Answer]) -> Callable[[Window], Answer]:

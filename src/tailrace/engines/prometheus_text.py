@@ -32,6 +32,13 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
     labels: dict[str, str]
     value: float
+    sorted: Labels | None = None
+    """`label_key(labels)`, where it is known already."""
+
+    @property
+    def key(self) -> Labels:
+        """Its labels as a key."""
+        return label_key(self.labels) if self.sorted is None else self.sorted
 
 
 class Series(msgspec.Struct, frozen=True, eq=False):
@@ -39,6 +46,7 @@ class Series(msgspec.Struct, frozen=True, eq=False):
 
     name: str
     labels: dict[str, str]
+    key: Labels
 
 
 class SeriesMemo:
@@ -47,19 +55,33 @@ class SeriesMemo:
     An engine repeats itself with each scrape: with a memo reading vLLM's 60 kB costs a third.
     """
 
-    __slots__ = ("by_spelling", "met")
+    __slots__ = ("by_labels", "by_spelling", "met", "names")
 
     def __init__(self) -> None:
+        self.names: set[str] = set()
+        """Metrics that were met and are not dropped."""
+        self.by_labels: dict[str, tuple[dict[str, str], Labels]] = {}
+        """What stands between the braces -> the labels, and as a key: a metric's are often another's."""
         self.by_spelling: dict[str, Series | None] = {}
         """A line up to its value -> what it says; `None` for what is dropped."""
         self.met: dict[tuple[str, Labels], Series] = {}
 
-    def series(self, name: str, labels: dict[str, str]) -> Series:
+    def series(self, name: str, spelled: str | None) -> Series:
         """The one series of this name and these labels, whatever their order."""
         if len(self.met) > _MOST_KNOWN:
             self.met.clear()
             self.by_spelling.clear()
-        return self.met.setdefault((name, label_key(labels)), Series(name, labels))
+            self.by_labels.clear()
+            self.names.clear()
+        known = self.by_labels.get(spelled or "")
+        if known is None:
+            labels = _labels(spelled)
+            known = self.by_labels[spelled or ""] = labels, label_key(labels)
+        labels, key = known
+        there = self.met.get((name, key))
+        if there is None:
+            there = self.met[name, key] = Series(name, labels, key)
+        return there
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -165,7 +187,7 @@ class Scrape:
     def series(self, name: str) -> dict[Labels, float]:
         """Label set -> value, of what can be one."""
         found = self.samples.get(name, ())
-        return {label_key(sample.labels): sample.value for sample in found if -_LARGEST < sample.value < _LARGEST}
+        return {sample.key: sample.value for sample in found if -_LARGEST < sample.value < _LARGEST}
 
     def histograms(self, name: str) -> dict[Labels, Histogram]:
         """Label set (without `le`) -> its histogram. Its count is the bucket without end, or `_count` without one."""
@@ -173,7 +195,8 @@ class Scrape:
         for sample in self.samples.get(f"{name}_bucket", ()):
             bound = _number(sample.labels.get("le", ""))
             if bound is not None and not math.isnan(bound) and _possible(sample.value):
-                buckets.setdefault(label_key(sample.labels, without="le"), {})[bound] = sample.value
+                labels = tuple([item for item in sample.key if item[0] != "le"])
+                buckets.setdefault(labels, {})[bound] = sample.value
         if not buckets:
             return {}
         sums, counts = self.series(f"{name}_sum"), self.series(f"{name}_count")
@@ -205,11 +228,9 @@ class Scrape:
         )
 
 
-def label_key(labels: dict[str, str], *, without: str = "") -> Labels:
-    """A label set as a key, one label left out."""
-    if without not in labels:
-        return tuple(sorted(labels.items()))
-    return tuple(sorted([item for item in labels.items() if item[0] != without]))
+def label_key(labels: dict[str, str]) -> Labels:
+    """A label set as a key."""
+    return tuple(sorted(labels.items()))
 
 
 def put_together(parts: Iterable[Histogram]) -> Histogram:
@@ -294,19 +315,32 @@ def parse_scrape(text: str, *, prefixes: Iterable[str] = (), memo: SeriesMemo | 
             duplicates += 1
             continue
         told.add(series)
-        samples.setdefault(series.name, []).append(Sample(series.labels, value))
+        samples.setdefault(series.name, []).append(Sample(series.labels, value, series.key))
     types = {name: kind for name, kind in types.items() if not name.endswith("_created")}
     return Scrape(samples, types, duplicates)
 
 
+def is_plain(number: str) -> bool:
+    """Whether what follows the last blank of a line is a number of digits, and so nothing but the value."""
+    return number.replace(".", "", 1).isdecimal()
+
+
 def _read_line(line: str, spelled: str, number: str, memo: SeriesMemo) -> tuple[Series | None, float | None]:
+    if spelled[-1:] == "}" and is_plain(number):
+        # Most lines are a known name, its labels, a number: what the expression finds in them is known before.
+        name, _, labels = spelled[:-1].partition("{")
+        if name in memo.names and " # {" not in spelled:
+            known = memo.by_spelling[spelled] = memo.series(name, labels)
+            return known, _number(number)
     # An OpenMetrics exemplar follows the value after " # ".
     exemplar = " # {" in line
     found = _SAMPLE.match(line.partition(" # ")[0] if exemplar else line)
     if found is None:
         return None, None
     name = found[1]
-    series = None if name.endswith("_created") else memo.series(name, _labels(found[2]))
+    series = None if name.endswith("_created") else memo.series(name, found[2])
+    if series is not None:
+        memo.names.add(name)
     if not exemplar and found.end(3) == len(line) and found[3] == number:
         # Nothing but series, blank, value: the next scrape's line differs in its last word only.
         memo.by_spelling[spelled] = series

@@ -10,7 +10,7 @@ import numpy as np
 from tailrace.diagnose.arms.asked import figure, told, worded
 from tailrace.diagnose.arms.moments import in_order
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
-from tailrace.diagnose.observed import Arm, Observed, Quoted, Series
+from tailrace.diagnose.observed import Arm, Counter, Observed, Quoted, Series
 from tailrace.diagnose.observed.vocabulary import quantity_named
 from tailrace.model.finding import Finding
 
@@ -135,18 +135,20 @@ def _stated(observed: Observed) -> list[Arm]:
         if values
         else []
     )
-    for order in sorted({item.order for item in observed.counters if item.delta is not None}):
+    windows: dict[int, list[Counter]] = {}
+    for counter in observed.counters:
+        if not counter.labels and counter.delta is not None:
+            windows.setdefault(counter.order, []).append(counter)
+    for order, items in sorted(windows.items()):
         counted = {
             item.name: Quoted(
                 quantity=item.name, value=item.delta or 0.0, unit="count", place=item.place,
                 label=(item.raw or item.name).removesuffix("_total").replace("_", " "),
             )
-            for item in observed.counters
-            if item.order == order and item.delta is not None and not item.labels
+            for item in items
         }  # fmt: skip
-        if counted:
-            name = f"window {order + 1}"
-            out.append(Arm(name=name, label=name, values=counted, place=next(iter(counted.values())).place))
+        name = f"window {order + 1}"
+        out.append(Arm(name=name, label=name, values=counted, place=next(iter(counted.values())).place))
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import Final
 
 import numpy as np
@@ -53,8 +54,9 @@ def hits_in_series(observed: Observed) -> list[Arm]:
         values = series.values[known]
         if series.axis != "time" or values.size < 2 * LEAST:
             continue
+        before, after = _medians(values.tolist()), _medians(values[::-1].tolist())
         cuts = range(LEAST, values.size - LEAST + 1)
-        cut = max(cuts, key=lambda at: float(np.median(values[:at]) - np.median(values[at:])))
+        cut = max(cuts, key=lambda at: before[at - 1] - after[values.size - at - 1])
         sides = values[:cut], values[cut:]
         # Most of what lies before the step lies clear above most of what lies behind it.
         if float(np.quantile(sides[0], 0.25) - np.quantile(sides[1], 0.75)) < STEP:
@@ -65,6 +67,16 @@ def hits_in_series(observed: Observed) -> list[Arm]:
             _side(observed, series, known[cut:], f"from {when:g} s on", Role.AFTER),
         ]
     return []
+
+
+def _medians(values: list[float]) -> list[float]:
+    """The median of the first, of the first two, of the first three …"""
+    out: list[float] = []
+    ordered: list[float] = []
+    for n, value in enumerate(values, start=1):
+        insort(ordered, value)
+        out.append(ordered[n // 2] if n % 2 else (ordered[n // 2 - 1] + ordered[n // 2]) / 2)
+    return out
 
 
 def _side(observed: Observed, series: Series, at: np.ndarray, name: str, role: Role) -> Arm:

@@ -34,7 +34,7 @@ _WORDS: Final = re.compile(r"token[iy]|template|lock|mutex|retriev|moderat|guard
 def lock_on_arms(cause: Cause, observed: Observed) -> Finding | None:
     """Rows along the concurrency: one stage is linear in it."""
     for name in (*_STAGES, ""):
-        points = sweep(observed, r"\bconcurrency\b|in flight|\bthreads?\b|\bclients?\b|\bsessions?\b", lambda arm, n=name: _stage(arm, n) is not None)  # type: ignore[misc]  # fmt: skip  # noqa: E501
+        points = sweep(observed, r"\bconcurrency\b|in.?flight|\bthreads?\b|\bclients?\b|\bsessions?\b", lambda arm, n=name: _stage(arm, n) is not None)  # type: ignore[misc]  # fmt: skip  # noqa: E501
         found = _linear(cause, observed, points, name) if len(points) >= LEAST else None
         if found is not None:
             return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.diagnose.arms.again import again
 from tailrace.diagnose.arms.asked import figure, named, said
+from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.arms.pairs import change_shown, changed, pairs, stated_same
 from tailrace.diagnose.arms.shown import evidence_of, number, quantity
 from tailrace.diagnose.cause import surest
@@ -56,6 +57,7 @@ def position_by_parser(cause: Cause, observed: Observed) -> Finding | None:
     return surest([_at_text(cause, observed), _exchanged(cause, observed)])
 
 
+@asked_once
 def _silence(arm: Arm) -> tuple[Quoted, float] | None:
     """The longest gap of an arm, and its length (ms)."""
     found = [
@@ -113,11 +115,12 @@ def _exchanged(cause: Cause, observed: Observed) -> Finding | None:
     what = changed(observed)
     freed = []
     for pair in pairs(observed.arms):
-        words = " ".join([what, said(pair.first), said(pair.second), *pair.first.keys]).replace("_", " ")
-        if not _HANDLES.search(words) or pair.first.place.source != pair.second.place.source:
-            continue
         one, two = _silence(pair.first), _silence(pair.second)
-        if one is None or two is None or one[0].key != two[0].key or not _one_apart(pair.first, pair.second):
+        of_one = pair.first.place.source == pair.second.place.source
+        if not of_one or one is None or two is None or one[0].key != two[0].key:
+            continue
+        words = " ".join([what, said(pair.first), said(pair.second), *pair.first.keys]).replace("_", " ")
+        if not _HANDLES.search(words) or not _one_apart(pair.first, pair.second):
             continue
         first, second = (pair.first, *one), (pair.second, *two)
         (slow, high, high_ms), (fast, low, low_ms) = (first, second) if one[1] >= two[1] else (second, first)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+from msgspec import structs
+
 from tailrace.diagnose.arms.asked_once import asked_once
+from tailrace.diagnose.arms.of_requests import classes_of, stages_by, tables_of_requests
 from tailrace.diagnose.observed import Arm, Observed, Quoted
 from tailrace.model.finding import Evidence, Finding
 
@@ -43,11 +47,42 @@ class _Gain(NamedTuple):
 def stage_on_arms(cause: Cause, observed: Observed, *, advice: str) -> Finding | None:
     """Of two rows, the slower one's stage makes at least half of the difference; of one alone, half of the total."""
     arms = [arm for arm in observed.arms if arm.quoted(cause.stage, *_STATS) is not None]
+    arms = arms or _of_requests(cause.stage, observed)
     gains = [gain for slow in arms for fast in arms if (gain := _gain(cause.stage, fast, slow))]
     if gains:
         return _grown(cause, max(gains, key=lambda gain: gain.stage_ms), advice)
-    alone = [one for arm in observed.arms if (one := _alone(cause.stage, arm)) is not None]
+    alone = [one for arm in arms if (one := _alone(cause.stage, arm)) is not None]
     return _share(cause, max(alone, key=lambda one: one[1].value), advice) if alone else None
+
+
+def _of_requests(stage: str, observed: Observed) -> list[Arm]:
+    """Arms of a table of requests: its classes where one of them sets the slow ones apart, else those that spend most
+    of their time in the stage and the others, else all of them.
+    """
+    out: list[Arm] = []
+    for rows in tables_of_requests(observed):
+        times = rows.numbers(f"{stage}_ms")
+        whole = rows.numbers("ttft_ms" if stage != "postprocess" and rows.has("ttft_ms") else "e2e_ms")
+        if not np.isfinite(times).any():
+            continue
+        with np.errstate(invalid="ignore"):
+            heavy = times > MOST * whole
+        for column, masks in classes_of(rows):
+            if any(bool(heavy[mask].mean() > MOST) for mask in masks.values()) and heavy.mean() != 1.0:
+                out += [_renamed(arm, column) for arm in stages_by(rows, masks)]
+                break
+        else:
+            light = ~heavy
+            if min(heavy.sum(), light.sum()) >= _ENOUGH:
+                out += stages_by(rows, {f"requests with most in {stage}": heavy, "the others": light})
+            else:
+                out += stages_by(rows, {f"median of {len(rows)} requests": np.ones(len(rows), dtype=bool)})
+    return out
+
+
+def _renamed(arm: Arm, column: str) -> Arm:
+    name = f"{column} {arm.name}"
+    return structs.replace(arm, name=name, label=name)
 
 
 def _gain(stage: str, fast: Arm, slow: Arm) -> _Gain | None:
@@ -81,10 +116,13 @@ def _total(arm: Arm, name: str, stat: str) -> Quoted | None:
 def _alone(stage: str, arm: Arm) -> tuple[Arm, Quoted, Quoted] | None:
     for stat in _STATS:
         part = arm.quoted(stage, stat)
-        total = next((found for name in (*_TOTALS, _SUM) if (found := _total(arm, name, stat)) is not None), None)
-        if part is None or total is None or part.relative or total.relative:
+        totals = [found for name in (*_TOTALS, _SUM) if (found := _total(arm, name, stat)) is not None]
+        if part is None or part.relative or part.value < LEAST_MS:
             continue
-        if part.value >= LEAST_MS and MOST * total.value <= part.value <= 1.02 * total.value:
+        # Of a stage behind the first token, the time to it is no whole.
+        fits = (one for one in totals if not one.relative and part.value <= 1.02 * one.value)
+        total = next(fits, None)
+        if total is not None and part.value >= MOST * total.value:
             return arm, part, total
     return None
 
@@ -94,7 +132,10 @@ def _grown(cause: Cause, gain: _Gain, advice: str) -> Finding:
     counts = [arm.get("n") for arm in (gain.fast, gain.slow)]
     missing = []
     if any(count is None or count < FEW for count in counts):
-        missing.append("how many requests each row rests on: the spread from run to run could be as large")
+        told = " and ".join("?" if count is None else f"{count:g}" for count in counts)
+        missing.append(
+            f"at least {FEW} requests behind each row (n = {told}): the spread from run to run could be as large"
+        )
     share = gain.stage_ms / gain.total_ms
     return cause.finding(
         statement=f"Between {gain.fast.name} and {gain.slow.name}, {f'{cause.stage} {stage.stat}'.strip()} went from "

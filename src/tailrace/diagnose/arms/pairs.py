@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from tailrace.diagnose.arms.asked import condition, given, label_number, told
 from tailrace.diagnose.arms.asked_once import asked_once
+from tailrace.diagnose.arms.moments import moments
 from tailrace.diagnose.observed import Arm, Observed, Role
 from tailrace.model.finding import Evidence
 
@@ -148,9 +149,10 @@ def sweep(observed: Observed, words: str, has: Callable[[Arm], bool]) -> list[Po
     """The arms along the condition that `words` matches, ascending: those that `has` accepts, in the largest set that
     differs in nothing else that is written down. Less than two different places make no sweep.
 
-    Where no heading names the condition, the statement of what was changed may: then a label's number is its place.
+    Where no table of arms has it, the rows of a short time series are asked, in which somebody raised the load. Where
+    no heading names the condition, the statement of what was changed may: then a label's number is its place.
     """
-    arms = [arm for arm in observed.arms if has(arm)]
+    arms = [arm for arm in observed.arms if has(arm)] or [arm for arm in moments(observed) if has(arm)]
     places = [(condition(arm, words), arm) for arm in arms]
     if not any(x is not None for x, _ in places) and re.search(words, changed(observed), re.IGNORECASE):
         places = [(label_number(arm), arm) for arm in arms]

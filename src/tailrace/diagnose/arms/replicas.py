@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from tailrace.diagnose.arms.asked import figure, told
+from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.observed import Arm, Observed, Series
 from tailrace.diagnose.readers.heading import statistic
 
@@ -103,7 +104,8 @@ class Spread(NamedTuple):
     @property
     def idle(self) -> tuple[str, ...]:
         """The names of those with (next to) nothing."""
-        return tuple(name for name, value in zip(self.names, self.values, strict=True) if value <= IDLE * self.mean)
+        least = IDLE * self.mean
+        return tuple(name for name, value in zip(self.names, self.values, strict=True) if value <= least)
 
 
 def is_replica(arm: Arm) -> bool:
@@ -124,6 +126,7 @@ def _cells(arm: Arm) -> list[object]:
     return [*times, *arm.keys.values()]
 
 
+@asked_once
 def spreads(observed: Observed) -> list[Spread]:
     """Every quantity that is known of at least two replicas."""
     tables: dict[str, list[Arm]] = {}
@@ -152,8 +155,11 @@ def _both(known: Sequence[Spread]) -> list[Spread]:
 def _together(observed: Observed) -> list[Spread]:
     """The same of series: the two gauges of one replica were read together."""
     both = []
+    known: dict[frozenset[tuple[str, str]], Series] = {}
+    for item in observed.of_series("waiting"):
+        known.setdefault(frozenset(item.labels.items()), item)
     for running in observed.of_series("running"):
-        waiting = next((item for item in observed.of_series("waiting") if item.labels == running.labels), None)
+        waiting = known.get(frozenset(running.labels.items()))
         if waiting is None or len(waiting) != len(running):
             return []
         both.append(structs.replace(running, values=running.values + np.nan_to_num(waiting.values)))

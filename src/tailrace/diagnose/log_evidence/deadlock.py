@@ -37,13 +37,13 @@ _LOAD: Final = {
 def deadlock_in_load(cause: Cause, observed: Observed) -> Finding | None:
     """Running 0, waiting > 0, both throughputs 0 in two lines in a row or more."""
     best = None
+    made_in_all = observed.delta("output_tokens")
     for load in loads(observed):
         with np.errstate(invalid="ignore"):
             idle = (load.get("running") == 0) & (load.get("waiting") > 0)
             made, read = load.get("output_tok_s"), load.get("prompt_tok_s")
             stuck = idle & ~(made > 0) & ~(read > 0)
         known = load.has("output_tok_s") and load.has("prompt_tok_s")
-        made_in_all = observed.delta("output_tokens")
         if not known and made_in_all is not None:
             if made_in_all > 0:
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -91,24 +91,23 @@ class Observed(msgspec.Struct, kw_only=True, eq=False, dict=True):
 
     def of_series(self, name: str, **labels: str) -> list[Series]:
         """The series of this name whose labels are these (and any others)."""
-        return [
-            item
-            for item in self.series
-            if item.name == name and all(item.labels.get(key) == value for key, value in labels.items())
-        ]
+        found = self._named("series", name)
+        if not labels:
+            return list(found)
+        return [item for item in found if all(item.labels.get(key) == value for key, value in labels.items())]
 
     def of_counter(self, name: str) -> list[Counter]:
         """The counters of this name."""
-        return [item for item in self.counters if item.name == name]
+        return list(self._named("counters", name))
 
     def delta(self, name: str) -> float | None:
         """What all counters of this name counted over all windows; `None` when none is known or one was restarted."""
-        found = [item.delta for item in self.of_counter(name)]
+        found = [item.delta for item in self._named("counters", name)]
         return None if not found or None in found else sum(value for value in found if value is not None)
 
     def of_histogram(self, name: str) -> list[Histogram]:
         """The histograms of this name, in order of their windows."""
-        return sorted((item for item in self.histograms if item.name == name), key=lambda item: item.order)
+        return sorted(self._named("histograms", name), key=lambda item: item.order)
 
     def windows(self, name: str) -> list[Histogram]:
         """The same, one a window: those of several engines put together, at the bounds that all of them have."""
@@ -116,6 +115,20 @@ class Observed(msgspec.Struct, kw_only=True, eq=False, dict=True):
         for item in self.of_histogram(name):
             found.setdefault(item.order, []).append(item)
         return [together(items) for _, items in sorted(found.items())]
+
+    def _named(self, what: str, name: str) -> list[Any]:
+        """What a list holds of one name. The scrape of a fleet has a hundred thousand series, and rules ask for those
+        of each name: they are told apart once, and again when there are more.
+        """
+        items: list[Any] = getattr(self, what)
+        by_name: dict[str, list[Any]]
+        n, by_name = vars(self).get(f"named {what}", (-1, {}))
+        if n != len(items):
+            by_name = {}
+            for item in items:
+                by_name.setdefault(item.name, []).append(item)
+            vars(self)[f"named {what}"] = len(items), by_name
+        return by_name.get(name, [])
 
     def of_kind(self, kind: str) -> list[Event]:
         """The events of this kind."""

@@ -227,9 +227,13 @@ def together(items: Sequence[Histogram]) -> Histogram:
     first = seen[0]
     if len(seen) == 1:
         return first
-    bounds = [bound for bound in first.bounds if all(bound in item.bounds for item in seen[1:])]
+    common = set(first.bounds).intersection(*(item.bounds for item in seen[1:]))
+    bounds = [bound for bound in first.bounds if bound in common]
     counts = [0.0] * (len(bounds) + 1)
     for item in seen:
+        if item.bounds == bounds:
+            counts = [count + more for count, more in zip(counts, item.counts, strict=True)]
+            continue
         for bound, count in zip([*item.bounds, float("inf")], item.counts, strict=True):
             counts[bisect_left(bounds, bound)] += count
     sums = [item.sum for item in seen]

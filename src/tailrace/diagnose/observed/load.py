@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.observed.body import Observed
 from tailrace.diagnose.observed.kinds import Clock, Place, Series
 
@@ -110,6 +111,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return np.asarray((self.at >= begin) & (self.at <= end))
 
 
+@asked_once
 def loads(observed: Observed) -> list[Load]:
     """All engines of which at least running or waiting requests are known over several readings."""
     groups: dict[tuple[object, ...], list[Series]] = {}

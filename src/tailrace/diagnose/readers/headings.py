@@ -43,7 +43,7 @@ _SUFFIXES: Final = frozenset(
 )
 """Units that a heading ends with behind an underscore; `tokens` and the like are words of the name there."""
 _A_SECOND: Final = frozenset(
-    {"tok", "toks", "tokens", "req", "reqs", "requests", "bytes", "mib", "gib", "mb", "gb", "infer"}
+    {"tok", "toks", "tokens", "req", "reqs", "requests", "bytes", "mib", "gib", "mb", "gb", "infer", "per"}
 )
 """Words behind which `_s` is "a second"."""
 _NUMBER: Final = re.compile(r"([+-]?(?:\d[\d_]*(?:[.,]\d+)*|\.\d+)(?:[eE][+-]?\d+)?)\s*(%|[A-Za-zµμ/]*)")

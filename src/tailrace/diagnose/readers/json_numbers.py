@@ -19,6 +19,7 @@ from tailrace.diagnose.readers.cells import Cell
 from tailrace.diagnose.readers.foreign_json import opened
 from tailrace.diagnose.readers.format import Format
 from tailrace.diagnose.readers.heading import heading, stat_of, statistic
+from tailrace.diagnose.readers.json_groups import group_in
 from tailrace.diagnose.readers.lenient_json import decode_json
 from tailrace.diagnose.readers.roles import with_roles
 from tailrace.diagnose.readers.table_arms import CONDITIONS, placed, quoted
@@ -31,6 +32,7 @@ __all__ = ["ALL_REQUESTS", "JSON_NUMBERS", "observed_numbers", "read_numbers"]
 _MOST_BYTES: Final = 64 << 20
 _MOST_DEPTH: Final = 8
 _FEWEST_LINES: Final = 2
+_MOST_OWN: Final = 200
 _MOST_ARMS: Final = 500
 _RUNS: Final = ("benchmarks", "results", "runs", "experiments", "arms")
 _THROUGH: Final = frozenset(
@@ -84,8 +86,10 @@ def observed_numbers(data: Any, source: str, *, named: str = "") -> Observed:
             total += 1
             item = _read(path, unit, value, Place(source))
             if item is None:
-                lost.append(f"{'.'.join(path)} = {value!r}"[:80])
-                continue
+                item = _of_no_name(path, value, Place(source))
+                if item is None or len(values) > _MOST_OWN:
+                    lost.append(f"{'.'.join(path)} = {value!r}"[:80])
+                    continue
             understood += 1
             if item.quantity == "n" and len(path) > 1:
                 counts.append(item.value)
@@ -118,10 +122,15 @@ def _parts(data: Any, stem: str) -> list[tuple[str, Any]]:
         runs = data.get(key)
         if isinstance(runs, list) and any(isinstance(one, dict) for one in runs):
             return _named(runs, stem)
-    parts = [(str(key), one) for key, one in data.items() if isinstance(one, dict)]
-    if len(parts) >= 2 and not any(heading(name).quantity or statistic(name) or name in _THROUGH for name, _ in parts):
-        return parts
-    return [(stem, data)]
+    return group_in(data) or [(stem, data)]
+
+
+def _of_no_name(path: tuple[str, ...], value: float, place: Place) -> Quoted | None:
+    """A number whose key names no quantity, under its own name; `None` of an index."""
+    name = path[-1]
+    if not name.strip() or name.isdigit():
+        return None
+    return quoted(heading(name), Cell(text=str(value), value=value), place)
 
 
 def _named(runs: list[Any], stem: str) -> list[tuple[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tailrace.engines.prometheus_text import Scrape
@@ -124,7 +125,7 @@ def counters_in(scrape: Scrape) -> list[Measured]:
     for raw in scrape.samples:
         if raw in known or not _counts(scrape, raw):
             continue
-        name = next((name for words, name in _COUNTER_WORDS if re.search(words, raw)), "")
+        name = _counted(raw)
         if name and name not in nouns:
             out.append(Measured(name, raw, 1.0, "count"))
             nouns.add(name)
@@ -198,6 +199,12 @@ def is_known(scrape: Scrape) -> bool:
     )
 
 
+@lru_cache(maxsize=4096)
+def _counted(raw: str) -> str:
+    return next((name for words, name in _COUNTER_WORDS if re.search(words, raw)), "")
+
+
+@lru_cache(maxsize=4096)
 def by_words(raw: str) -> tuple[str, float, str]:
     """(quantity, factor into its unit, unit) by the words of a metric's name; its own name where they say nothing."""
     bare = raw.removesuffix("_total")

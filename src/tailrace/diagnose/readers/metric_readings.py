@@ -16,7 +16,7 @@ import msgspec
 
 from tailrace.diagnose.observed import Clock
 from tailrace.diagnose.readers.triton_stats import is_triton_stats, scrapes_of_stats
-from tailrace.engines.prometheus_text import Sample, Scrape, SeriesMemo, parse_scrape
+from tailrace.engines.prometheus_text import Sample, Scrape, SeriesMemo, is_plain, parse_scrape
 from tailrace.measure.dialect import UNREADABLE
 from tailrace.model.errors import InputError
 
@@ -130,6 +130,8 @@ class _Blocks:
         self.done = [_Block()]
         self.hint: tuple[float, Clock] | None = None
         """When the next scrape was taken, as a line before it says."""
+        self.names: set[str] = set()
+        """Metrics that were met."""
 
     def take(self, number: int, line: str) -> None:
         """One line that is not blank."""
@@ -142,14 +144,20 @@ class _Blocks:
                 self.hint = _hint(line) or self.hint
             self.done[-1].lines.append(line)
         else:
+            spelled, _, value = line.rpartition(" ")
+            name = spelled.partition("{")[0]
+            # Most lines are a known name, its labels, a number: what the expression finds in them is known before.
+            if spelled[-1:] == "}" and name in self.names and is_plain(value) and " # {" not in spelled:
+                self._sample(number, line, name, spelled, "")
+                return
             found = _SERIES.match(line.partition(" # {")[0] if " # {" in line else line)
             if found is None:
                 self.hint = _hint(line) or self.hint  # `Mon 2026-03-02 10:00:05` between two of them
             else:
-                self._sample(number, line, found)
+                self.names.add(found[1])
+                self._sample(number, line, found[1], found[1] + (found[2] or ""), found[3] or "")
 
-    def _sample(self, number: int, line: str, found: re.Match[str]) -> None:
-        key = found[1] + (found[2] or "")
+    def _sample(self, number: int, line: str, name: str, key: str, stamp: str) -> None:
         if key == self.done[-1].key:
             self._next()
         block = self.done[-1]
@@ -158,9 +166,9 @@ class _Blocks:
             if self.hint is not None:
                 block.at, block.clock = self.hint
                 self.hint = None
-        if found[3] and block.at is None:
-            block.at, block.clock = _stamp(found[3]), Clock.UTC
-        block.first.setdefault(found[1], number)
+        if stamp and block.at is None:
+            block.at, block.clock = _stamp(stamp), Clock.UTC
+        block.first.setdefault(name, number)
         block.lines.append(line)
 
     def _next(self) -> None:

@@ -246,12 +246,21 @@ def _document(lines: Sequence[Line], at: int) -> tuple[list[Line], int]:
     while place < len(lines) and place - at < _MOST_OF_JSON:
         text = lines[place][1] if len(lines[place][1]) < 100_000 else ""
         if '"' in text:
-            text = _STRING.sub("", text)
+            text = _outside(text)
         depth += text.count("{") + text.count("[") - text.count("}") - text.count("]")
         place += 1
         if depth <= 0:
             break
     return list(lines[at:place]), place
+
+
+def _outside(text: str) -> str:
+    """A line of JSON without what stands in its strings."""
+    if "\\" in text:
+        return _STRING.sub("", text)
+    parts = text.split('"')
+    # Behind the last of an odd number of quotes nothing is known to be a string.
+    return "".join(parts[::2]) if len(parts) % 2 else "".join([*parts[::2], parts[-1]])
 
 
 def _parted(kind: BlockKind, inside: list[Line]) -> list[list[Line]]:

@@ -45,21 +45,25 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "tpot_ms": "tpot time_per_output_token",
     "itl_ms": "itl inter_token_latency mean_itl avg_itl",
     "late_ms": "dispatch_delay schedule_delay send_delay start_delay",
-    "queue_ms": "queue queue_time queue_wait wait_time time_in_queue waiting queued stage_queue",
-    "preprocess_ms": "preprocess preprocess_time preprocessing tokenize tokenize_time tokenization stage_preprocess",
+    "queue_ms": "queue queue_time queue_wait queue_delay wait_time time_in_queue waiting queued stage_queue",
+    "preprocess_ms": "preprocess preprocess_time preprocessing preproc pre_processing tokenize tokenise "
+    "tokenize_time tokenization stage_preprocess",
     "encode_ms": "encode encode_time encoder encoder_time stage_encode",
     "prefill_ms": "prefill prefill_time stage_prefill",
     "decode_ms": "decode decode_time decoding stage_decode",
-    "postprocess_ms": "postprocess postprocess_time postprocessing detokenize stage_postprocess",
+    "postprocess_ms": "postprocess postprocess_time postprocessing postproc post_processing detokenize "
+    "stage_postprocess",
     "status": "status outcome result state success succeeded ok is_ok completed_ok",
     "http_status": "http_status status_code http_code code http_status_code response_code",
     "error": "error err error_message exception failure reason error_type",
     "bytes_received": "bytes_received bytes received_bytes bytes_sent response_bytes bytes_in rx_bytes body_bytes",
     "retry_of": "retry_of retries_of original_id",
-    "prompt_tokens": "prompt_tokens input_tokens prompt_len input_len isl prompt_length input_length n_prompt_tokens "
+    "prompt_tokens": "prompt_tokens input_tokens prompt_toks input_toks prompt_len input_len isl prompt_length "
+    "input_length n_prompt_tokens "
     "num_prompt_tokens num_input_tokens in_tokens n_input tokens_in context_tokens prompt_size prompt_token_count "
     "input_token_count n_prompt",
-    "cached_tokens": "cached_tokens cached_prompt_tokens prefix_hit_tokens num_cached_tokens cache_hit_tokens cached",
+    "cached_tokens": "cached_tokens cached_toks cached_prompt_tokens prefix_hit_tokens num_cached_tokens "
+    "cache_hit_tokens cached",
     "new_tokens": "new_tokens uncached_tokens prefill_tokens",
     "output_tokens": "output_tokens out_tokens generated_tokens gen_tokens output_len osl output_length "
     "num_output_tokens n_output_tokens n_output tokens_out generation_tokens output_token_count n_generated tokens",
@@ -79,7 +83,7 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     "grammar": "grammar structured structured_output structured_outputs json_schema json_mode guided guided_json "
     "guided_regex guided_choice guided_grammar guided_decoding constrained constrained_decoding response_format "
     "has_schema has_grammar with_grammar use_grammar with_schema schema",
-    "id": "id request_id conn connection req_id rid req request index idx uuid query_id name no seq n",
+    "id": "id request_id conn connection req_id rid req request trace_id index idx uuid query_id name no seq n",
 }
 _BY_WORD: Final[dict[str, str]] = {
     word: name for name, words in reversed(tuple(_SYNONYMS.items())) for word in words.split()
@@ -106,6 +110,8 @@ _NOT_OURS: Final = frozenset(
 """Columns of access logs and of speech events: tables of their own."""
 _ASKED_FOR: Final = ("max_tokens", "max_new_tokens", "max_completion_tokens", "min_tokens")
 """What a request asks for is no statistic."""
+_STAGES: Final = frozenset(DURATIONS[5:])
+_FEWEST_STAGES: Final = 3
 _STATISTICS: Final = frozenset({"mean", "avg", "median", "p50", "p90", "p95", "p99", "p999", "max", "min", "std"})
 
 
@@ -204,5 +210,8 @@ def looks_like_requests(headings: Iterable[str]) -> bool:
     return (
         bool(ends & {"ttft_ms", "e2e_ms"})
         and "id" in ours
-        and bool(ours & {"prompt_tokens", "output_tokens", "status", "http_status", "error", "bytes_received"})
+        and (
+            bool(ours & {"prompt_tokens", "output_tokens", "status", "http_status", "error", "bytes_received"})
+            or len(ours & _STAGES) >= _FEWEST_STAGES
+        )
     )

@@ -71,7 +71,7 @@ _NAMES: Final = {
     "inflight_upstream": "inflight_upstream upstream_inflight in_flight_upstream upstream_in_flight "
     "proxy_inflight inflight_proxy upstream_active upstream_connections upstream_requests pool_in_use",
     "running": "engine_running running num_running running_reqs running_requests num_requests_running batch_size batch "
-    "num_running_reqs running_seqs executing executing_requests active_instances busy_instances",
+    "num_running_reqs running_seqs active active_requests executing executing_requests active_instances busy_instances",
     "waiting": "engine_waiting waiting num_waiting waiting_reqs waiting_requests pending queue_depth queued "
     "num_requests_waiting queue_len queue_length num_queue_reqs queue_size pending_requests",
     "kv_usage": "kv_usage kv_cache_usage gpu_cache_usage kv_cache_usage_perc token_usage kv kv_used cache_usage",
@@ -83,7 +83,10 @@ _NAMES: Final = {
     "engine_errors_total": "engine_errors_total errors_total error_count crashes_total oom_total engine_crashes_total "
     "oom_kills_total crashes",
     "preemptions_total": "preemptions_total num_preemptions_total preemptions num_preemptions retractions_total",
-    "ready_endpoints": "ready_endpoints endpoints_ready ready_pods ready_replicas healthy_endpoints",
+    "ready_endpoints": "ready_endpoints endpoints_ready ready_pods pods_ready ready_replicas replicas_ready ready "
+    "available_replicas replicas_available healthy_endpoints",
+    "desired_replicas": "desired_replicas replicas_desired desired_pods pods_desired target_replicas wanted_replicas "
+    "replicas_target spec_replicas",
     "health_rtt": "health_rtt health_rtt_max health_latency health_check_rtt healthz_rtt probe_rtt "
     "probe_latency health_response_time health health_max",
     "metrics_rtt": "metrics_rtt metrics_latency metrics_rtt_max scrape_duration",
@@ -129,8 +132,11 @@ _OF: Final = re.compile(
     r"(?!s(?:_|$))(?P<value>\d+|[a-z]|[a-z0-9]*\d[a-z0-9]*)(?P<rest>_.+)?"
 )
 _BEFORE: Final = re.compile(
-    r"(?P<kind>stream|replica|worker|engine|rank|gpu|instance|pod|node|backend|server)_?(?P<value>\d+|[a-z])_(?P<base>.+)"
+    r"(?P<kind>stream|replica|worker|engine|rank|gpu|instance|pod|node|backend|server)_?(?!s_)(?P<value>\d+|[a-z])_(?P<base>.+)"
 )
+_EACH: Final = re.compile(r"(?P<base>.+)_(?P<value>(?:r|w|dp)?\d{1,3}|[a-h])")
+"""`running_0`, `waiting_r1`: a gauge of which every replica has its own."""
+_HAS_EACH: Final = frozenset({"running", "waiting", "kv_usage", "inflight_upstream"})
 _VENDOR: Final = re.compile(r"^(?:vllm|sglang|tgi|trtllm|triton|lmdeploy|llama|server)_")
 _STAT: Final = re.compile(r"(?P<base>.+?)_(?P<stat>mean|avg|median|p\d+(?:_\d)?|max|min)$")
 _STATS: Final = {"avg": "mean", "median": "p50"}
@@ -168,15 +174,12 @@ def is_label(text: str) -> str:
 def column_of_series(text: str) -> Column:
     """What a column holds."""
     found = heading(text)
-    name, unit, labels = found.name, found.unit, {}
+    labels: dict[str, str] = {}
+    name, unit = found.name, found.unit
     if name not in _BY_WORD and (plain := _VENDOR.sub("", name)) in _BY_WORD:
         name = plain
     if name not in _BY_WORD:
-        of = _OF.fullmatch(name) or _BEFORE.fullmatch(name)
-        if of is not None:
-            labels[_LABELS[of["kind"]]] = of["value"]
-            inner = heading(of["base"] + (of.groupdict().get("rest") or ""))
-            name, unit = inner.name, unit or inner.unit
+        name, unit = _of_one(name, unit, labels)
     if name not in _BY_WORD:
         stat = _STAT.fullmatch(name)
         if stat is not None and (stat["base"] in _BY_WORD or quantity_named(stat["base"]) is not None):
@@ -196,6 +199,20 @@ def column_of_series(text: str) -> Column:
             labels = {"stat": rich.stat} if rich.stat else labels
             return _column(rich.quantity, name, QUANTITIES[rich.quantity], rich.unit or unit, labels)
     return _column(ours, name, quantity, unit, labels)
+
+
+def _of_one(name: str, unit: str, labels: dict[str, str]) -> tuple[str, str]:
+    """(name, unit) without what the column is of, which becomes a label."""
+    each = _EACH.fullmatch(name)
+    if each is not None and _BY_WORD.get(each["base"]) in _HAS_EACH:
+        labels["replica"] = each["value"]
+        return each["base"], unit
+    of = _OF.fullmatch(name) or _BEFORE.fullmatch(name)
+    if of is None:
+        return name, unit
+    labels[_LABELS[of["kind"]]] = of["value"]
+    inner = heading(of["base"] + (of.groupdict().get("rest") or ""))
+    return inner.name, unit or inner.unit
 
 
 def _column(ours: str | None, name: str, quantity: Quantity | None, unit: str, labels: dict[str, str]) -> Column:

@@ -12,6 +12,7 @@ from tailrace.diagnose.equal_work import tokens_an_event
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
+from tailrace.stats.quantiles import median, or_zero
 
 __all__ = ["coalesced_in_records"]
 
@@ -45,8 +46,8 @@ def _groups(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     known = ~np.isnan(gap) & (window.done.column("chunk_gap_count") >= 3)
     if known.sum() < LEAST:
         return None
-    group = float(np.median(each[known]))
-    timer = float(np.median(gap[known]))
+    group = median(each[known])
+    timer = median(gap[known])
     quarter, upper = np.quantile(gap[known], (0.25, 0.75))
     spread = float(upper - quarter) / max(timer, 1e-9)
     late = window.done.ms("chunk_gap_p95")[known] / np.maximum(gap[known], 1e-9)
@@ -55,7 +56,7 @@ def _groups(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     before = evidence.before
     missing, checked = [], [f"the gap's spread between requests is {spread:.0%} (quartiles over median)"]
     if before is not None and before.n >= LEAST:
-        old = float(np.median(tokens_an_event(before)))
+        old = median(tokens_an_event(before))
         if old > 0.8 * group:
             return None
         pace = [float(np.nanmedian(side.done.ms("tpot"))) for side in (before, window)]
@@ -102,7 +103,7 @@ def _groups(cause: Cause, evidence: EvidenceSet) -> Finding | None:
 def _matters(evidence: EvidenceSet, added: float) -> bool:
     ttft = evidence.now.done.ms("ttft")
     ttft = ttft[~np.isnan(ttft)]
-    return bool(ttft.size) and added >= CARRIES * float(np.median(ttft))
+    return bool(ttft.size) and added >= CARRIES * median(ttft)
 
 
 def _constant(cause: Cause, evidence: EvidenceSet) -> Finding | None:
@@ -112,8 +113,8 @@ def _constant(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     levels = np.array([0.1, 0.25, 0.5, 0.75])
     a, b = (np.quantile(_known(side, "ttft"), levels) for side in (before, window))
     moved = b - a
-    added = float(np.median(moved))
-    ends = [float(np.median(_known(side, "e2e"))) for side in (before, window)]
+    added = median(moved)
+    ends = [median(_known(side, "e2e")) for side in (before, window)]
     change = ends[1] / max(ends[0], 1e-9) - 1.0
     if added < max(LEAST_MS, CARRIES * float(a[2])) or np.ptp(moved) > CONSTANT * added or change > SAME_E2E:
         return None
@@ -122,7 +123,7 @@ def _constant(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         return None
     # The engine's own word would show the time in its queue or its prefill.
     sides = (before, window)
-    own = [np.nan_to_num(side.done.ms("queue_engine"), nan=0.0) + side.done.ms("prefill") for side in sides]
+    own = [or_zero(side.done.ms("queue_engine")) + side.done.ms("prefill") for side in sides]
     own = [values[~np.isnan(values)] for values in own]
     missing = []
     if min(values.size for values in own) >= LEAST:

@@ -14,6 +14,7 @@ from tailrace.diagnose.stream_bursts import stream_bursts
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
 from tailrace.stats.order import stable_order
+from tailrace.stats.quantiles import median, or_zero
 from tailrace.stats.rank_correlation import spearman
 
 __all__ = ["held_in_timelines"]
@@ -55,7 +56,7 @@ def held_in_timelines(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         return None
     ttft = window.done.ms("ttft")
     held_ms = np.where(modes.held, ttft - modes.low_ms, 0.0)
-    explains = window.explain(cause.code, np.nan_to_num(held_ms, nan=0.0))
+    explains = window.explain(cause.code, or_zero(held_ms))
     if not cause.carries(evidence, explains):
         return None
     known = account(window)
@@ -112,7 +113,7 @@ INSTANT: Final = 2.0
 def _pace(window: Window) -> float:
     pace = window.done.ms("tpot")
     pace = pace[~np.isnan(pace)]
-    return float(np.median(pace)) if pace.size else 0.0
+    return median(pace) if pace.size else 0.0
 
 
 def _modes(window: Window, first: NDArray[np.float64]) -> _Modes | None:
@@ -140,19 +141,17 @@ def _modes(window: Window, first: NDArray[np.float64]) -> _Modes | None:
         burst = _caught_up(window, held, rows, hold)
         if burst is None or (empty < width / APART and empty < 0.3 * hold):
             return None
-        return _Modes(
-            held, float(np.median(low)), float(np.median(high)), burst, "record:tpot_ns, record:output_tokens"
-        )
+        return _Modes(held, median(low), median(high), burst, "record:tpot_ns, record:output_tokens")
     caught = first[seen] >= CAUGHT_UP
     # As many as were made meanwhile; or the whole answer, where it was done before the hold was over.
     events = window.done.column("chunk_gap_count") + 1.0
     whole = float((first[seen] >= 0.9 * events[seen]).mean())
-    made = float(np.median(first[seen])) * pace
+    made = median(first[seen]) * pace
     fits = made <= FITS[1] * hold and (made >= FITS[0] * hold or whole > 0.5)
     if float(caught.mean()) < MOST_HELD or not fits or (empty < width / APART and empty < 0.3 * hold):
         return None
-    burst = float(np.median(first[seen]))
-    return _Modes(held, float(np.median(low)), float(np.median(high)), burst, "timeline")
+    burst = median(first[seen])
+    return _Modes(held, median(low), median(high), burst, "timeline")
 
 
 def _caught_up(window: Window, held: Mask, rows: NDArray[np.int64], hold: float) -> float | None:
@@ -160,16 +159,16 @@ def _caught_up(window: Window, held: Mask, rows: NDArray[np.int64], hold: float)
     end, so a held answer's decoding looks shorter by the hold than its tokens take. A wait before the engine leaves it
     as long as it was.
     """
-    tpot, tokens = window.done.ms("tpot"), np.nan_to_num(window.done.column("output_tokens"), nan=0.0)
+    tpot, tokens = window.done.ms("tpot"), or_zero(window.done.column("output_tokens"))
     others = rows[~held[rows] & ~np.isnan(tpot[rows])]
     if others.size < LEAST:
         return None
-    pace = float(np.median(tpot[others]))
+    pace = median(tpot[others])
     long = rows[held[rows] & (tokens[rows] * pace >= 1.5 * hold) & ~np.isnan(tpot[rows])]
     if long.size < LEAST or pace <= 0:
         return None
     saved = (pace - tpot[long]) * tokens[long]
-    middle = float(np.median(saved))
+    middle = median(saved)
     if not SAVED[0] * hold <= middle <= SAVED[1] * hold:
         return None
     return middle / pace

@@ -13,6 +13,7 @@ from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.replicas import replicas
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
+from tailrace.stats.quantiles import median, or_zero, quantile
 from tailrace.stats.rank_correlation import spearman
 
 __all__ = ["idle_before_s", "idle_ramp_in_records"]
@@ -83,7 +84,7 @@ def idle_ramp_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
         return None
     cold, warm = split.cold, split.warm
     usual = np.where(known, ttft / np.exp(relative), np.nan) * float(np.exp(np.median(relative[warm])))
-    slow, fast = float(np.median(ttft[cold])), float(np.median(usual[cold]))
+    slow, fast = median(ttft[cold]), median(usual[cold])
     late = slow - fast
     if late < max(LEAST_MS, cause.least_ms(evidence)):
         return None
@@ -143,14 +144,14 @@ def idle_ramp_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
 def _at_equal_length(window: Window, ttft: Floats, known: Mask) -> Floats:
     """Logarithm of the time to the first token over that of neighbours in prompt length (factor of two)."""
     out = np.zeros(window.n)
-    out[known] = np.log(ttft[known]) - float(np.median(np.log(ttft[known]))) if known.any() else 0.0
-    tokens = np.nan_to_num(window.tokens, nan=0.0)
+    out[known] = np.log(ttft[known]) - median(np.log(ttft[known])) if known.any() else 0.0
+    tokens = or_zero(window.tokens)
     bucket = np.where(known & (tokens > 0), np.log2(np.maximum(tokens, 1.0)).astype(np.int64), -1)
     for value in np.unique(bucket[bucket >= 0]).tolist():
         rows = bucket == value
         if rows.sum() >= LEAST:
             # The lower quartile: most requests of a bucket may be the slow ones.
-            out[rows] = np.log(ttft[rows]) - float(np.quantile(np.log(ttft[rows]), 0.25))
+            out[rows] = np.log(ttft[rows]) - quantile(np.log(ttft[rows]), 0.25)
     return out
 
 

@@ -10,6 +10,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.model.finding import Evidence, Finding, Level, Proof
 from tailrace.model.stage import STAGES
+from tailrace.stats.quantiles import or_zero
 from tailrace.store.table import RecordTable
 
 __all__ = ["MOST", "impossible_records", "impossible_rows"]
@@ -26,8 +27,11 @@ def impossible_rows(table: RecordTable) -> dict[str, np.ndarray]:
     negative = np.zeros(len(table), dtype=bool)
     for stage in STAGES:
         value = table.column(f"{stage}_ns")
-        negative |= np.nan_to_num(value, nan=0.0) < 0
-        total += np.nan_to_num(value, nan=0.0)
+        if value.strides == (0,) and value.size and np.isnan(value[0]):
+            continue
+        value = or_zero(value)
+        negative |= value < 0
+        total += value
     e2e = table.column("e2e_ns").astype(np.float64)
     ttft, last = table.column("ttft_ns"), table.column("e2e_last_token_ns")
     longest = table.column("chunk_gap_max_ns")

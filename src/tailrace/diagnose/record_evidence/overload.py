@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.diagnose.window import Window
+from tailrace.stats.quantiles import median, quantile
 
 __all__ = ["Overload", "overloaded_stretch", "whole_window"]
 
@@ -65,8 +66,8 @@ def _between(window: Window, wait: Floats, rows: NDArray[np.int64]) -> Overload:
         end / 1e9,
         rows.size / span,
         float(((ends > begin) & (ends <= end)).sum()) / span,
-        float(np.median(wait[rows[:quarter]])),
-        float(np.median(wait[rows[-quarter:]])),
+        median(wait[rows[:quarter]]),
+        median(wait[rows[-quarter:]]),
     )
 
 
@@ -82,7 +83,7 @@ def overloaded_stretch(window: Window, wait: Floats) -> Overload | None:
     order = np.argsort(window.start, kind="stable")
     start = window.start[order]
     lives = window.done.column("e2e_ns").astype(np.float64)
-    filled = int(np.searchsorted(start, start[0] + float(np.quantile(lives, 0.9))))
+    filled = int(np.searchsorted(start, start[0] + quantile(lives, 0.9)))
     if start.size - filled < 2 * LEAST:
         return None
     ends = np.sort(window.start + lives)
@@ -98,6 +99,6 @@ def overloaded_stretch(window: Window, wait: Floats) -> Overload | None:
     if rows.size < max(LEAST, LEAST_SHARE * start.size):
         return None
     found = _between(window, wait, rows)
-    long_enough = found.end_s - found.begin_s >= LEAST_LIVES * float(np.median(lives)) / 1e9
+    long_enough = found.end_s - found.begin_s >= LEAST_LIVES * median(lives) / 1e9
     peak = rise >= RISE * float(np.sqrt(rows.size)) and found.offered > PEAK * found.served
     return found if found.holds and peak and long_enough and found.last_ms >= LEAST_WAIT_MS else None

@@ -11,6 +11,7 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.in_flight import account
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Evidence, Finding
+from tailrace.stats.quantiles import median, or_zero, quantile
 
 __all__ = ["pool_in_records"]
 
@@ -89,12 +90,12 @@ def pool_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
 
 
 def _own_pool(window: Window) -> _Cap | None:
-    wait = np.nan_to_num(window.done.ms("pool_wait"), nan=0.0)
+    wait = or_zero(window.done.ms("pool_wait"))
     held = wait > 1.0
     if held.sum() < 5:
         return None
     known = account(window)
-    got = known.sent + np.nan_to_num(window.every.column("pool_wait_ns"), nan=0.0)
+    got = known.sent + or_zero(window.every.column("pool_wait_ns"))
     through = np.sort(got[known.reached]), np.sort(known.end[known.reached])
     # Whoever waits for a connection gets it when another one is given back: so many are out then.
     at = (known.sent + 1.0)[window.rows][held]
@@ -104,7 +105,7 @@ def _own_pool(window: Window) -> _Cap | None:
         window.in_tail(wait),
         int(held.sum()),
         "record:pool_wait_ns",
-        f"waited for a connection, {float(np.median(wait[held])):.0f} ms (median)",
+        f"waited for a connection, {median(wait[held]):.0f} ms (median)",
     )
 
 
@@ -113,18 +114,18 @@ def _between(window: Window) -> _Cap | None:
     known = account(window)
     ours = known.upstream().at(known.sent)[window.rows] - 1.0
     running = window.done.column("running_at_admission")
-    theirs = running + np.nan_to_num(window.done.column("waiting_at_admission"), nan=0.0)
+    theirs = running + or_zero(window.done.column("waiting_at_admission"))
     seen = ~np.isnan(running)
     if seen.sum() < LEAST:
         return None
-    cap = float(np.quantile(running[seen], 0.99))
+    cap = quantile(running[seen], 0.99)
     between = seen & (ours - theirs >= BETWEEN)
     at_cap = between & (running >= 0.95 * cap - 1)
     if cap < 1 or at_cap.sum() < max(5, FLAT * seen.sum()) or at_cap.sum() < 0.6 * between.sum():
         return None
     # Below the cap everybody gets through: the two counts agree there.
     below = seen & (ours < 0.7 * cap)
-    if below.sum() >= LEAST and abs(float(np.median((ours - theirs)[below]))) >= BETWEEN:
+    if below.sum() >= LEAST and abs(median((ours - theirs)[below])) >= BETWEEN:
         return None
     waited = np.where(between, window.lost.first_token, 0.0)
     return _Cap(
@@ -132,6 +133,5 @@ def _between(window: Window) -> _Cap | None:
         window.in_tail(waited),
         int(between.sum()),
         "record:running_at_admission, record:start",
-        f"{float(np.median((ours - theirs)[between])):.0f} of our requests under way that the engine does not have "
-        "(median)",
+        f"{median((ours - theirs)[between]):.0f} of our requests under way that the engine does not have (median)",
     )

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tailrace.diagnose.window import Intervals, Window
+from tailrace.stats.quantiles import or_zero
 
 __all__ = ["Turns", "turns_of"]
 
@@ -45,8 +46,8 @@ def turns_of(window: Window) -> Turns | None:
     """`None` where prefills are not known, or leave room."""
     if not window.reported or np.isnan(window.median_gap_ms):
         return None
-    queue = np.nan_to_num(window.done.ms("queue_engine"), nan=0.0)
-    prefill = np.nan_to_num(window.done.ms("prefill"), nan=0.0)
+    queue = or_zero(window.done.ms("queue_engine"))
+    prefill = or_zero(window.done.ms("prefill"))
     waits = queue >= max(LEAST_WAIT_MS, LEAST_GAPS * window.median_gap_ms)
     if waits.sum() < max(LEAST, 0.05 * window.n):
         return None

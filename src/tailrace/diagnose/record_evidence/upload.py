@@ -10,6 +10,7 @@ from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.window import tail_of
 from tailrace.model.finding import Evidence, Finding
+from tailrace.stats.quantiles import median, or_zero
 
 __all__ = ["upload_in_records"]
 
@@ -21,17 +22,17 @@ def upload_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     window = evidence.now
     if cause.cannot_run(evidence) or window.n < 20:
         return None
-    ingress = np.nan_to_num(window.done.ms("ingress"), nan=0.0)
-    lag = np.nan_to_num(window.done.ms("loop_lag"), nan=0.0)
-    ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0)
-    usual = float(np.median(ingress))
+    ingress = or_zero(window.done.ms("ingress"))
+    lag = or_zero(window.done.ms("loop_lag"))
+    ttft = or_zero(window.done.ms("ttft"))
+    usual = median(ingress)
     late = np.maximum(ingress - usual - lag, 0.0)
     rows = np.flatnonzero(window.interactive)
     if not rows.size:
         return None
     slow = rows[tail_of(ttft[rows])]
     explains = float(late[slow].mean())
-    excess = float((ttft[slow] - float(np.median(ttft[rows]))).mean())
+    excess = float((ttft[slow] - median(ttft[rows])).mean())
     if explains < SHARE * max(excess, 1.0) or not cause.carries(evidence, explains):
         return None
     told = ~np.isnan(window.done.column("loop_lag_ns"))
@@ -42,7 +43,7 @@ def upload_in_records(cause: Cause, evidence: EvidenceSet) -> Finding | None:
     median_bytes = float(np.nanmedian(size_of[slow])) if not np.isnan(size_of[slow]).all() else float("nan")
     facts = []
     if not np.isnan(median_bytes):
-        rate = median_bytes / max(float(np.median(ingress[slow])), 1e-3)
+        rate = median_bytes / max(median(ingress[slow]), 1e-3)
         facts.append(
             Evidence(
                 f"their bodies have {median_bytes / 1e3:,.1f} kB (median): {rate:,.1f} kB/s",

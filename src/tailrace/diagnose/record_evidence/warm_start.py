@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.stats.quantiles import quantile, supported
+from tailrace.stats.quantiles import median, quantile, supported
 
 __all__ = ["WarmStart", "warm_start"]
 
@@ -47,9 +47,9 @@ def warm_start(start_s: Floats, ms: Floats) -> WarmStart | None:
     first, rest = ms[at <= until], ms[at > until]
     if first.size < FEW or rest.size < ENOUGH - FEW or until <= 0:
         return None
-    middle = (float(np.median(first)), float(np.median(rest)))
+    middle = (median(first), median(rest))
     later = ms[at > until + 0.5 * (float(at.max()) - until)]
-    if middle[0] < SLOWER * middle[1] or not later.size or float(np.median(later)) < 0.8 * middle[1]:
+    if middle[0] < SLOWER * middle[1] or not later.size or median(later) < 0.8 * middle[1]:
         return None
     p = next((one for one in (0.99, 0.95, 0.9) if supported(one, int(rest.size))), 0.5)
     tail, steady = quantile(ms, p), quantile(rest, p)

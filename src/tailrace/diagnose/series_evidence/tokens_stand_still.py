@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tailrace.diagnose.arms.asked_once import asked_once
 from tailrace.diagnose.cause import Cause
 from tailrace.diagnose.observed import Counter, Observed, Series
 from tailrace.model.finding import Action, Evidence, Finding, Level
@@ -137,7 +138,14 @@ def _still(observed: Observed, running: Series) -> _Still | None:
 
 def _of(observed: Observed, name: str, like: Series) -> list[Counter]:
     """The counters of one engine, in order of their windows."""
-    return sorted(
-        (item for item in observed.of_counter(name) if item.labels == like.labels and not item.lifetime),
-        key=lambda item: item.order,
-    )
+    return _by_labels(observed, name).get(frozenset(like.labels.items()), [])
+
+
+@asked_once
+def _by_labels(observed: Observed, name: str) -> dict[frozenset[tuple[str, str]], list[Counter]]:
+    """Counters of one name by their labels: a fleet has as many of them as it has gauges to look them up for."""
+    out: dict[frozenset[tuple[str, str]], list[Counter]] = {}
+    for item in sorted(observed.of_counter(name), key=lambda item: item.order):
+        if not item.lifetime:
+            out.setdefault(frozenset(item.labels.items()), []).append(item)
+    return out

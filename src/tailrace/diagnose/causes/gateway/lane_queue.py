@@ -12,6 +12,7 @@ from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.kv_cache import KV_ROOM
 from tailrace.diagnose.observed import Observed
 from tailrace.model.finding import Evidence, Finding
+from tailrace.stats.quantiles import median, or_zero
 
 __all__ = ["LaneQueue"]
 
@@ -42,7 +43,7 @@ class LaneQueue(Cause):
             return None
         queue = window.lost.gateway_queue
         explains = window.explain(self.code, queue)
-        share = explains / max(window.in_tail(np.nan_to_num(window.done.ms("ttft"), nan=0.0)), 1e-9)
+        share = explains / max(window.in_tail(or_zero(window.done.ms("ttft"))), 1e-9)
         if share < SHARE or not self.carries(evidence, explains):
             return None
         held = queue > 10.0
@@ -59,7 +60,7 @@ class LaneQueue(Cause):
         else:
             missing.append("waiting requests of the engine (its /metrics)")
         if kv.size:
-            high = float(np.median(kv))
+            high = median(kv)
             checked.append(f"KV usage {high:.0%} (median)")
             if high >= KV_ROOM:
                 return None
@@ -88,7 +89,7 @@ class LaneQueue(Cause):
             ],
             explains_ms=explains,
             relation=f"gateway queue / TTFT = {explains:.0f} / "
-            f"{window.in_tail(np.nan_to_num(window.done.ms('ttft'), nan=0.0)):.0f} ms = {share:.0%} in the tail",
+            f"{window.in_tail(or_zero(window.done.ms('ttft'))):.0f} ms = {share:.0%} in the tail",
             n=int(held.sum()),
             advice=f"Raise the running limit of lane {lane!r}; the engine takes more.",
             price="More requests share the engine's steps: TPOT rises a little for everybody.",

@@ -16,6 +16,7 @@ from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.model.host_state import Role
+from tailrace.stats.quantiles import median, or_zero, quantile
 
 __all__ = ["SelfBottleneck"]
 
@@ -42,8 +43,8 @@ _HELD_ADVICE: Final = {
 
 def _own_ms(window: Window) -> NDArray[np.float64]:
     """What each row of `done` lost in the gateway at the least (ms): its longest lag, or its overhead."""
-    lag = np.nan_to_num(window.done.ms("loop_lag"), nan=0.0)
-    overhead = np.nan_to_num(window.done.ms("gateway_overhead"), nan=0.0)
+    lag = or_zero(window.done.ms("loop_lag"))
+    overhead = or_zero(window.done.ms("gateway_overhead"))
     with np.errstate(invalid="ignore"):
         heavy = overhead > OVERHEAD_SHARE * window.done.ms("e2e")
     return np.maximum(lag, np.where(heavy, overhead, 0.0))
@@ -61,7 +62,7 @@ def _longest_gaps(window: Window) -> bool:
         return False
     ratio = gap[long] / lag[long]
     alike = float(((ratio >= 0.7) & (ratio <= 1.5)).mean())
-    return alike >= 0.5 and float(np.median(gap[others])) < 0.5 * float(np.median(gap[long]))
+    return alike >= 0.5 and median(gap[others]) < 0.5 * median(gap[long])
 
 
 def _held(evidence: EvidenceSet) -> Evidence | None:
@@ -114,7 +115,7 @@ class SelfBottleneck(Cause):
             return None
         others = np.ones(window.n, dtype=bool)
         others[window.tail] = False
-        slow, rest = float(np.median(own[window.tail])), float(np.median(own[others])) if others.any() else 0.0
+        slow, rest = median(own[window.tail]), median(own[others]) if others.any() else 0.0
         checked = [
             f"the gateway stood still for {slow:.0f} ms in the slow requests, {rest:.0f} ms in the others (median)"
         ]
@@ -128,11 +129,11 @@ class SelfBottleneck(Cause):
             return None  # those with the same lag lost nothing: it is not what makes the difference
         cpu = window.done.column("gateway_cpu")[window.tail]
         cpu = cpu[~np.isnan(cpu)]
-        used = float(np.median(cpu)) if cpu.size else float("nan")
+        used = median(cpu) if cpu.size else float("nan")
         missing = [] if cpu.size else ["CPU use of the gateway's process (records of this version have it)"]
         full = used >= CPU_FULL
         held = _held(evidence)
-        p99 = float(np.quantile(own, 0.99))
+        p99 = quantile(own, 0.99)
         return self.finding(
             statement=f"The gateway itself is the bottleneck: its event loop stood still for up to {p99:.0f} ms (p99), "
             f"at least {explains:.0f} of the {window.tail_lost_ms:.0f} ms that the slowest requests lost.",

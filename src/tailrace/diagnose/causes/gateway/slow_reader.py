@@ -15,6 +15,7 @@ from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.series_evidence.slow_reader_in_chunks import slow_reader_in_chunks
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
+from tailrace.stats.quantiles import median, or_zero
 
 __all__ = ["SlowReader"]
 
@@ -65,7 +66,7 @@ class SlowReader(Cause):
         theirs, others = gap[blocked & paced], gap[beside if together else paced & ~blocked]
         missing, facts, checked = [], [], []
         if theirs.size and others.size:
-            ratio = float(np.median(theirs)) / max(float(np.median(others)), 1e-9)
+            ratio = median(theirs) / max(median(others), 1e-9)
             whose = "one of those that ran beside them" if together else "one of the others'"
             checked.append(f"a token of theirs takes the engine {ratio:.2f} x as long as {whose}")
             if ratio > GAPS_EQUAL:
@@ -107,8 +108,8 @@ class SlowReader(Cause):
 def _beside(window: Window, blocked: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Rows whose tokens came while the engine made some for a row of `blocked`."""
     first = np.where(np.isnan(window.first), window.start, window.first)
-    engine_ms = window.done.ms("e2e") - np.nan_to_num(window.done.ms("response"), nan=0.0)
-    last = np.maximum(first, window.start + np.nan_to_num(engine_ms, nan=0.0) * 1e6)
+    engine_ms = window.done.ms("e2e") - or_zero(window.done.ms("response"))
+    last = np.maximum(first, window.start + or_zero(engine_ms) * 1e6)
     begun = np.searchsorted(np.sort(first[blocked]), last, side="right")
     ended = np.searchsorted(np.sort(last[blocked]), first, side="left")
     return np.asarray(begun > ended)

@@ -17,6 +17,7 @@ from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.prefill_gaps import prefill_gaps
 from tailrace.diagnose.prefill_stalls import PrefillStalls, prefill_stalls
 from tailrace.diagnose.series_evidence.chunk_long_stops import chunk_long_stops
+from tailrace.diagnose.series_evidence.gaps_in_prefills import gaps_in_prefills
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.model.finding import Evidence, Finding
 
@@ -166,7 +167,8 @@ class PrefillStealsDecode(Cause):
         """From an engine's log: lines a step, or load lines; else from requests, stated numbers, or arms."""
         logged = prefill_in_steps(self, observed) or prefill_in_load(self, observed) or prefill_runs(self, observed)
         told = prefill_beside_requests(self, observed) or prefill_stated(self, observed)
-        return surest([logged or told, chunk_long_stops(self, observed), steals_on_arms(self, observed)])
+        beside = gaps_in_prefills(self, observed)
+        return surest([logged or told or beside, chunk_long_stops(self, observed), steals_on_arms(self, observed)])
 
     @staticmethod
     def _weigh(evidence: EvidenceSet) -> tuple[list[str], list[str]]:

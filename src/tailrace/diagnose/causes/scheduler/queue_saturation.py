@@ -24,6 +24,7 @@ from tailrace.diagnose.series_evidence.saturation_in_series import saturation_in
 from tailrace.diagnose.shorter_prompts import shorter_prompts_of
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
+from tailrace.stats.quantiles import median, or_zero
 
 __all__ = ["QueueSaturation"]
 
@@ -147,7 +148,7 @@ class QueueSaturation(Cause):
             # the time: then they would wait behind short ones as well.
             wait = np.maximum(wait - waits_behind_prefill(window).behind_ms, 0.0)
         explains = window.explain(self.code, wait)
-        ttft = np.nan_to_num(window.done.ms("ttft"), nan=0.0) - lost.gateway_queue
+        ttft = or_zero(window.done.ms("ttft")) - lost.gateway_queue
         share = window.in_tail(wait) / max(window.in_tail(ttft), 1e-9)
         if share < QUEUE_SHARE or not signs.full or not self.carries(evidence, explains):
             return None
@@ -167,7 +168,7 @@ class QueueSaturation(Cause):
         tpot = window.done.ms("tpot")
         tpot = tpot[~np.isnan(tpot)]
         bound = evidence.objectives.bounds.get("tpot", {})
-        slow_decode = bool(bound) and tpot.size > 0 and float(np.median(tpot)) > 0.5 * min(bound.values()) / 1e6
+        slow_decode = bool(bound) and tpot.size > 0 and median(tpot) > 0.5 * min(bound.values()) / 1e6
         room = (
             evidence.kv_usage is not None and evidence.kv_usage < KV_ROOM and signs.cap is not None and not slow_decode
         )

@@ -1,0 +1,149 @@
+"""Evidence under names of somebody's own: objects in JSON, camel case, gauges of replicas, classes of requests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.diagnose.arms.of_requests import classes_of
+from tailrace.diagnose.causes.gateway.stage_slow import PreprocessSlow
+from tailrace.diagnose.causes.scheduler.prefill_steals_decode import PrefillStealsDecode
+from tailrace.diagnose.observed import Observed
+from tailrace.diagnose.readers.heading import heading
+from tailrace.diagnose.readers.headings import heading as column
+from tailrace.diagnose.readers.json_groups import group_in
+from tailrace.diagnose.readers.json_numbers import observed_numbers
+from tailrace.diagnose.readers.requests import read_requests
+from tailrace.diagnose.readers.series_columns import column_of_series
+from tailrace.diagnose.readers.timeseries import TIMESERIES
+from tailrace.model.finding import Level
+
+
+def test_objects_side_by_side_are_arms_and_sections_are_none() -> None:
+    sides = {"left": {"ttft_ms": 1}, "right": {"ttft_ms": 2}}
+    assert [name for name, _ in group_in({"site": "x", "now": {**sides, "note": "n"}})] == ["left", "right"]
+    assert group_in({"host": {"cpus": 4}, "engine": {"batch": 8}}) == []
+    assert group_in({"ttft": {"p50": 1, "p99": 2}, "itl": {"p50": 3, "p99": 4}}) == []
+    rows = group_in({"steps": [{"depth": 1, "itl_ms": 2}, {"depth": 9, "itl_ms": 3}]})
+    assert [name for name, _ in rows] == ["depth 1", "depth 9"]
+    assert group_in({"steps": [{"depth": 1}, 5]}) == []
+
+
+def test_numbers_of_no_known_name_stay_with_their_arm() -> None:
+    data: Any = {"sides": {"old": {"hitRate": 0.8, "odd": 3}, "new": {"hitRate": 0.1, "odd": 4}}}
+    arms = observed_numbers(data, "own.json").arms
+    assert [arm.get("prefix_hit") for arm in arms] == [0.8, 0.1]
+    assert [arm.get("odd") for arm in arms] == [3, 4]
+
+
+def test_camel_case_is_read() -> None:
+    assert (heading("ttftP95Ms").quantity, heading("ttftP95Ms").stat, heading("ttftP95Ms").unit) == (
+        "ttft",
+        "p95",
+        "ms",
+    )
+    assert heading("avgPromptTokens").quantity == "prompt_tokens"
+
+
+def test_a_rate_per_second_is_no_duration() -> None:
+    assert column("tokens_per_s").unit == ""
+    assert column("wait_s").unit == "s"
+    assert column_of_series("tokens_per_s").name == "output_tok_s"
+
+
+@pytest.mark.parametrize(("text", "name", "replica"), [
+    ("running_r0", "running", "r0"), ("waiting_2", "waiting", "2"), ("desired_replicas", "desired_replicas", None),
+    ("replicas_ready", "ready_endpoints", None), ("ttft_p99", "ttft", None),
+])  # fmt: skip
+def test_a_gauge_of_each_replica_has_its_label(text: str, name: str, replica: str | None) -> None:
+    found = column_of_series(text)
+    assert found.name == name
+    assert found.labels.get("replica") == replica
+
+
+def _requests(folder: Path, rows: list[dict[str, Any]]) -> Observed:
+    path = folder / "r.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return read_requests(path, path.name)
+
+
+def _row(number: int, kind: str, preprocess: float, **more: Any) -> dict[str, Any]:
+    send = number * 1000
+    first = send + preprocess + 200
+    stages = {"preprocess": preprocess, "queue": 3, "prefill": 190}
+    return {"id": f"q{number}", "group": kind, "t_send_ms": send, "t_first_ms": first, "t_last_ms": first + 700,
+            "prompt_tokens": 500 + number, "output_tokens": 20, "status": "ok", "stage_ms": stages, **more}  # fmt: skip
+
+
+def test_the_class_whose_stage_is_slow_is_named(tmp_path: Path) -> None:
+    slow = [_row(n, "scan" if n % 2 else "plain", 1500 if n % 2 else 5) for n in range(12)]
+    found = PreprocessSlow().observe(_requests(tmp_path, slow))
+    assert found is not None
+    assert found.level is Level.SUSPECTED
+    assert "group plain and group scan" in found.statement
+    assert "100%" in found.relation
+
+
+def test_a_stage_that_is_as_short_in_every_class_is_no_cause(tmp_path: Path) -> None:
+    even = [_row(n, "scan" if n % 2 else "plain", 6) for n in range(12)]
+    assert PreprocessSlow().observe(_requests(tmp_path, even)) is None
+
+
+def test_without_stages_nothing_is_said_of_them(tmp_path: Path) -> None:
+    rows = [_row(n, "scan" if n % 2 else "plain", 1500 if n % 2 else 5) for n in range(12)]
+    for row in rows:
+        del row["stage_ms"]
+    assert PreprocessSlow().observe(_requests(tmp_path, rows)) is None
+
+
+def test_columns_that_sort_requests_have_few_values_of_several_rows_each(tmp_path: Path) -> None:
+    rows = [_row(n, "a" if n < 6 else "b", 5, pages=n % 3, rare="x" if n else "y") for n in range(12)]
+    names = {name: sorted(masks) for name, masks in classes_of(_requests(tmp_path, rows).rows[0])}
+    assert names["group"] == ["a", "b"]
+    assert names["pages"] == ["0", "1", "2"]
+    assert "rare" not in names
+    assert "prompt_tokens" not in names
+
+
+_PROMPTS = [(3000, 4400, 12_000), (9000, 12_100, 26_500)]
+
+
+def _streams(folder: Path, stops: list[tuple[float, float]]) -> Observed:
+    lines = ["t_s,gap_ms_stream_a,gap_ms_stream_b"]
+    for n in range(32):
+        at = 0.5 * n
+        gap = next((length for when, length in stops if when == at), 14)
+        lines.append(f"{at},{gap},{gap + 1}")
+    path = folder / "s.csv"
+    path.write_text("\n".join(lines))
+    return TIMESERIES.read(path, path.name)
+
+
+def _prefills(folder: Path) -> Observed:
+    return _requests(folder, [
+        {"id": f"p{n}", "t_send_ms": send, "t_first_ms": first, "t_last_ms": first + 500, "prompt_tokens": tokens,
+         "output_tokens": 9, "status": "ok"} for n, (send, first, tokens) in enumerate(_PROMPTS)
+    ])  # fmt: skip
+
+
+def test_stops_that_fill_the_prefills_of_other_requests(tmp_path: Path) -> None:
+    both = Observed.joined([_streams(tmp_path, [(4.5, 1390), (12.5, 3080)]), _prefills(tmp_path)])
+    found = PrefillStealsDecode().observe(both)
+    assert found is not None
+    assert found.level is Level.CONSISTENT
+    assert "26500 tokens / 3.100 s" in found.relation
+
+
+@pytest.mark.parametrize("stops", [[(1.5, 1390), (7.5, 3080)], [(4.5, 300), (12.5, 310)], [(4.5, 1390), (7.0, 900), (15.5, 900)]])  # fmt: skip  # noqa: E501
+def test_stops_at_other_times_or_of_other_lengths_are_no_prefills(
+    stops: list[tuple[float, float]], tmp_path: Path
+) -> None:
+    both = Observed.joined([_streams(tmp_path, stops), _prefills(tmp_path)])
+    assert PrefillStealsDecode().observe(both) is None
+
+
+def test_without_the_requests_stops_alone_are_no_prefills(tmp_path: Path) -> None:
+    assert PrefillStealsDecode().observe(_streams(tmp_path, [(4.5, 1390), (12.5, 3080)])) is None
