@@ -81,10 +81,13 @@ def decode_line(second: int, rate: float) -> str:
     )
 
 
-def test_the_first_line_of_a_log_is_far_off(ask):
-    lines = [decode_line(n, 70.0 + n) for n in range(1, 6)]
-    assert ask(s__log=table(decode_line(0, 1.5), *lines)) == ["METRIC_IDLE_ARTIFACT"]
-    assert "METRIC_IDLE_ARTIFACT" not in ask(s__log=table(decode_line(0, 1.5), decode_line(1, 1.7), *lines[1:]))
+def test_a_line_behind_a_pause_is_far_off(ask):
+    calm = [decode_line(n, 70.0 + n) for n in range(5)]
+    later = [decode_line(n, 75.0) for n in (42, 43, 44)]
+    assert ask(s__log=table(*calm, decode_line(41, 1.5), *later)) == ["METRIC_IDLE_ARTIFACT"]
+    assert "METRIC_IDLE_ARTIFACT" not in ask(s__log=table(*calm, decode_line(5, 1.5), *later))  # no pause
+    slow = [decode_line(n, 1.6) for n in (42, 43, 44)]
+    assert "METRIC_IDLE_ARTIFACT" not in ask(s__log=table(*calm, decode_line(41, 1.5), *slow))  # and it stays so
 
 
 @pytest.mark.parametrize(("client", "changed"), [("301", True), ("590", False)])

@@ -94,30 +94,14 @@ class IdleArtifact(Cause):
 
 
 def _firsts(load: Load) -> list[_First]:
-    """Lines that the reader marked (SGLang), or that follow a line with nothing running (vLLM), far below the next."""
-    made, running = load.get("output_tok_s"), load.get("running")
-    marked = _marked(load)
-    if not marked.any():
-        return []
-    out = []
-    for index in np.flatnonzero(marked):
-        after = int(index) + 1
-        if after >= len(load) or marked[after] or np.isnan(made[after]) or running[after] < running[index]:
-            continue
-        if 0 <= made[index] < LOW * made[after]:
-            out.append(_First(load, int(index), float(made[index]), float(made[after])))
-    return out
-
-
-def _marked(load: Load) -> Marks:
-    """Lines that the reader marked, and lines far below the next one of the same load that stand first or behind a time
-    without any line that is many times the usual one.
+    """Lines that the reader marked, and those far below the next one of the same load behind a pause that is many times
+    the usual distance of two lines.
     """
     made, running = load.get("output_tok_s"), load.get("running")
     out = load.get("after_idle") == 1
     if len(load) < FEWEST_LINES:
         return out
-    begins = np.ones(len(load), dtype=bool)
+    begins = np.zeros(len(load), dtype=bool)
     usual = load.interval
     begins[1:] = np.diff(load.at) > (max(PAUSE * usual, PAUSE_S) if np.isfinite(usual) else np.inf)
     with np.errstate(invalid="ignore"):
