@@ -94,6 +94,22 @@ class IdleArtifact(Cause):
 
 
 def _firsts(load: Load) -> list[_First]:
+    """Lines that the reader marked (SGLang), or that follow a line with nothing running (vLLM), far below the next."""
+    made, running = load.get("output_tok_s"), load.get("running")
+    marked = _marked(load)
+    if not marked.any():
+        return []
+    out = []
+    for index in np.flatnonzero(marked):
+        after = int(index) + 1
+        if after >= len(load) or marked[after] or np.isnan(made[after]) or running[after] < running[index]:
+            continue
+        if 0 <= made[index] < LOW * made[after]:
+            out.append(_First(load, int(index), float(made[index]), float(made[after])))
+    return out
+
+
+def _marked(load: Load) -> Marks:
     """Lines that the reader marked, and those far below the next one of the same load behind a pause that is many times
     the usual distance of two lines.
     """
