@@ -112,6 +112,12 @@ def _columns(cause: Cause, observed: Observed) -> Finding | None:
         )
     evidence += [evidence_of_setting(item) for item in (*sizes, rate) if item is not None]
     relation = f"short {number(worst.short.value, 'ms')} / long {number(worst.long.value, 'ms')} = {worst.ratio:.2f}"
+    if freed is not None:
+        low, high = freed.short.value, worst.short.value
+        relation += (
+            f"; short {number(high, 'ms')} / {number(low, 'ms')} = {high / low:.1f} x, {1 - low / high:.1%} less once "
+            "they are apart"
+        )
     own = sizes[1]
     if own is not None and own.number and rate is not None and rate.number:
         took = own.number / rate.number

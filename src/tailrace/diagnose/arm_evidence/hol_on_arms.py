@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.diagnose.arm_evidence.steals_on_arms import BUDGET
@@ -26,6 +27,7 @@ WAIT_MS: Final = 500.0
 STEPS: Final = 20.0
 """So many steps of one prompt hold everybody behind it up."""
 ALONE: Final = 5.0
+_LABEL: Final = re.compile(r"(?<![\w.])(\d[\d,]*(?:\.\d+)?) ?(k)?[ -]?(?:tok|tokens?)\b", re.IGNORECASE)
 ADVICE: Final = (
     "Give long prompts a lane of their own with a small running limit, or serve the shortest first with a bounded "
     "wait; "
@@ -49,6 +51,7 @@ def _classes(cause: Cause, observed: Observed) -> Finding | None:
     found = []
     for arm in observed.arms:
         tokens = condition(arm, r"\bprompt tokens\b|\binput tokens\b|\bisl\b|prompt length|input length")
+        tokens = _of_label(arm) if tokens is None else tokens
         late = figure(arm, "ttft", "e2e", stats=("p99", "p95", "max", "p50", "mean", ""))
         if tokens and late is not None:
             found.append(_Class(arm, tokens, late))
@@ -62,6 +65,12 @@ def _classes(cause: Cause, observed: Observed) -> Finding | None:
             if short.arm.place.source == long.arm.place.source:
                 return _of_classes(cause, observed, short, long)
     return None
+
+
+def _of_label(arm: Arm) -> float | None:
+    """The tokens of `short (<1k tokens)`."""
+    found = _LABEL.findall(arm.label)
+    return float(found[0][0].replace(",", "")) * (1e3 if found[0][1] else 1.0) if len(found) == 1 else None
 
 
 def _of_classes(cause: Cause, observed: Observed, short: _Class, long: _Class) -> Finding:

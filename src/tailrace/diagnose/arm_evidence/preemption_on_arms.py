@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tailrace.diagnose.arms.again import again
-from tailrace.diagnose.arms.asked import CENTRAL, TAIL_FIRST, as_share, figure, number_stated, stated
+from tailrace.diagnose.arms.asked import CENTRAL, TAIL_FIRST, as_share, figure, number_stated, said, stated
 from tailrace.diagnose.arms.limits import kv_holds
 from tailrace.diagnose.arms.pairs import Pair, changed, pairs
 from tailrace.diagnose.arms.shown import compared, evidence_of, evidence_of_setting, number, quantity
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["preemption_on_arms"]
 
+_POLICY: Final = re.compile(r"polic|schedul|admission|capacity|batching", re.IGNORECASE)
 FEWER: Final = 1.5
 EFFECT: Final = 0.10
 """A latency that changed by so much was affected."""
@@ -244,6 +245,7 @@ def _policy(cause: Cause, observed: Observed) -> Finding | None:
     what = changed(observed)
     item = None if _EVICTION.search(what) else stated(observed, _EVICTION.pattern)
     words = what if _EVICTION.search(what) else "" if item is None else f"{item.name.replace('_', ' ')}: {item.value}"
+    words = words or _by_label(observed, what)
     if not words or any(figure(arm, "preemptions") is not None for arm in observed.arms):
         return None
     if item is not None and (item.number is not None or isinstance(item.value, bool)):
@@ -264,13 +266,14 @@ def _policy(cause: Cause, observed: Observed) -> Finding | None:
         evidence += [evidence_of(gain[1].first, gain[2]), evidence_of(gain[1].second, gain[3])]
     if knee is not None:
         evidence.append(evidence_of_setting(knee))
+    made = "" if gain is None else _made(gain[1], evidence)
     return cause.finding(
         statement=f"What was changed is how the engine makes room in its KV cache ({words}), and the tail followed "
         "it: the "
         "cache is too small for what was admitted.",
         evidence=evidence,
         explains_ms=None if gain is None else abs(gain[2].value - gain[3].value),
-        relation=f"x {gain[0]:.3g} between the arms"
+        relation=f"{quantity(gain[2])}: x {gain[0]:.3g} between the arms{made}"
         if gain is not None
         else f"knee at {knee.number:g}"
         if knee
@@ -282,3 +285,21 @@ def _policy(cause: Cause, observed: Observed) -> Finding | None:
         missing=["the preemption (eviction) counter of both arms, and KV usage"],
         rivals=["SCHED_QUEUE_SATURATION"],
     )
+
+
+def _by_label(observed: Observed, what: str) -> str:
+    """A change of policy of which only the labels say that it is one of eviction; empty where none does, or all do."""
+    if not _POLICY.search(what):
+        return ""
+    named = [arm.name for arm in observed.arms if _EVICTION.search(said(arm).replace("_", " "))]
+    return f"{what}: {named[0]} or not" if 0 < len(named) < len(observed.arms) else ""
+
+
+def _made(pair: Pair, evidence: list[Evidence]) -> str:
+    """How much less the slower arm makes, in words; its numbers join the evidence."""
+    one, two = (figure(arm, "output_tok_s", "req_s") for arm in pair[:2])
+    if one is None or two is None or one.key != two.key or min(one.value, two.value) <= 0:
+        return ""
+    evidence += [evidence_of(pair.first, one), evidence_of(pair.second, two)]
+    low, high = sorted((one.value, two.value))
+    return f"; {quantity(one)} {low:.4g} / {high:.4g} = {low / high:.2f} (-{1 - low / high:.1%})"

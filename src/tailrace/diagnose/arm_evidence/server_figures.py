@@ -62,7 +62,9 @@ def server_figures(observed: Observed, *, busiest: bool = False) -> ServerFigure
         gpu=_figure(observed, "gpu_util")
         or _share(observed, r"gpu util|gpu busy|device util")
         or _series(observed, "gpu_util"),
-        queue=_figure(observed, "queue") or _duration(observed, r"queue (?:time|duration|mean|us|ms|p50|p95)|^queue"),
+        queue=_figure(observed, "queue")
+        or _duration(observed, r"queue (?:time|duration|mean|us|ms|p50|p95)|^queue")
+        or _of_requests(observed, "queue_ms"),
         compute=_figure(observed, "compute") or _duration(observed, r"compute|inference time|execution time"),
         delay=_duration(
             observed,
@@ -74,6 +76,18 @@ def server_figures(observed: Observed, *, busiest: bool = False) -> ServerFigure
         or _setting(observed, r"^(?:request |max )?concurrency$"),
         rate=_figure(observed, "req_s") or _setting(observed, r"^(?:req s|rps|throughput|infer s|offered rps)$"),
     )
+
+
+def _of_requests(observed: Observed, column: str) -> Known | None:
+    """The median over a table of requests."""
+    for rows in observed.table("requests"):
+        values = rows.numbers(column)
+        values = values[np.isfinite(values)]
+        if values.size:
+            middle = float(np.median(values))
+            words = f"{column.removesuffix('_ms')} {number(middle, 'ms')} (median of {values.size} requests)"
+            return Known(middle, Evidence(words, str(rows.place), column, middle, "ms"))
+    return None
 
 
 def _figure(observed: Observed, quantity: str) -> Known | None:

@@ -49,6 +49,9 @@ _COLUMN: Final = re.compile(
     r"\b(?:(?:replica|worker|engine|pod|instance|node|gpu|backend|server|rank|shard)[ #-]?(?:\d+|[a-z])|[rw]\d+)\b",
     re.IGNORECASE,
 )
+FEWEST_ROWS: Final = 12
+MOST_ROWS: Final = 50
+SLOWER: Final = 1.5
 IDLE: Final = 0.05
 """Of the mean: a replica with less is idle."""
 
@@ -138,6 +141,7 @@ def spreads(observed: Observed) -> list[Spread]:
     of_series = _of_series(observed)
     return [
         *both, *of_arms, *_of_columns(observed.arms), *_of_settings(observed), *_together(observed),
+        *_of_requests(observed),
         *of_series,
     ]  # fmt: skip
 
@@ -286,6 +290,40 @@ def _of_series(observed: Observed) -> list[Spread]:
             if len(mine) >= 2:
                 out += _over_time(name, what, label, mine)
                 break
+    return out
+
+
+def _of_requests(observed: Observed) -> list[Spread]:
+    """Requests under way on average at each replica, of tables with too few rows for the rules on records; only where
+    those of the busiest also take longer to their first token: else it may just be given longer answers.
+    """
+    out = []
+    for rows in observed.table("requests"):
+        replicas = {name: members for name, members in rows.members("replica").items() if name}
+        if len(replicas) < FEWEST or not FEWEST_ROWS <= len(rows) < MOST_ROWS or not rows.has("t_send_ms"):
+            continue
+        took = np.nan_to_num(rows.numbers("e2e_ms"), nan=0.0)
+        span = float(np.nanmax(rows.numbers("t_send_ms") + took) - np.nanmin(rows.numbers("t_send_ms")))
+        means = {name: round(float(took[members].sum()) / max(span, 1e-9), 2) for name, members in replicas.items()}
+        busiest = max(means, key=lambda name: means[name])
+        first = rows.numbers("ttft_ms")
+        theirs = first[replicas[busiest]]
+        others = np.concatenate([first[members] for name, members in replicas.items() if name != busiest])
+        theirs, others = theirs[np.isfinite(theirs)], others[np.isfinite(others)]
+        if min(theirs.size, others.size) < FEWEST or np.median(theirs) < SLOWER * np.median(others):
+            continue
+        place = str(rows.place)
+        names = tuple(means)
+        out.append(
+            Spread(
+                "in_flight_mean",
+                "requests under way on average",
+                names,
+                tuple(means.values()),
+                (place,) * len(names),
+                len(rows),
+            )
+        )
     return out
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 
+from tailrace.diagnose.arms.asked import figure, worded
+from tailrace.diagnose.arms.of_requests import tpot_of
+from tailrace.diagnose.arms.pairs import sweep
 from tailrace.diagnose.cause import Cause
-from tailrace.diagnose.observed import Observed, Series
+from tailrace.diagnose.observed import Arm, Observed, Place, Quoted, Series
 from tailrace.diagnose.series_evidence.shared_gaps import at_times
 from tailrace.model.finding import Action, Evidence, Finding, Level
 from tailrace.stats.correlation import correlation, straight_line
@@ -16,8 +21,14 @@ __all__ = ["growth_with_position"]
 
 GROWTH: Final = 1.2
 FIT: Final = 0.8
+SURE: Final = 0.97
+"""Of three points: a line through them proves little."""
 CONSTANT: Final = 0.1
 LEAST: Final = 4
+FAR: Final = 4000.0
+"""Tokens: answers of a few hundred differ by other things than their length."""
+_LENGTH: Final = r"output tokens|output len|output position|token (?:index|position)|\bposition\b|tokens? so far"
+_CPU: Final = r"(?:cpu|host|detok\w*).*(?:step|token|\bms\b)|detok"
 
 
 def growth_with_position(cause: Cause, observed: Observed) -> Finding | None:
@@ -29,14 +40,66 @@ def growth_with_position(cause: Cause, observed: Observed) -> Finding | None:
             found = _line(series)
             if found is not None:
                 return _judged(cause, observed, series, *found)
+    for series, running in (*_of_table(observed), *_of_requests(observed)):
+        found = _line(series)
+        if found is not None and series.at[-1] >= FAR:
+            along = [] if running is None else [running]
+            return _judged(cause, msgspec.structs.replace(observed, series=along), series, *found)
     return None
+
+
+def _of_table(observed: Observed) -> list[tuple[Series, Series | None]]:
+    """Rows along the length of the answer: CPU time of a step, else the gap between tokens, and the batch."""
+    out = []
+    for name, has in (("cpu_step", _cpu), ("itl", _gap)):
+        points = sweep(observed, _LENGTH, lambda arm, has=has: has(arm) is not None)  # type: ignore[misc]
+        if len(points) >= LEAST - 1:
+            batch = [figure(point.arm, "running", "concurrency") for point in points]
+            told = [None if value is None else value.value for value in batch]
+            values = [value.value for point in points if (value := has(point.arm)) is not None]
+            at = [point.x for point in points]
+            out.append(
+                (_series(name, at, values, points[0].arm.place), _series("running", at, told, points[0].arm.place))
+            )
+    return [(series, running if np.isfinite(running.values).all() else None) for series, running in out]
+
+
+def _cpu(arm: Arm) -> Quoted | None:
+    return worded(arm, _CPU)
+
+
+def _gap(arm: Arm) -> Quoted | None:
+    return figure(arm, "itl", "tpot", "chunk_gap")
+
+
+def _of_requests(observed: Observed) -> list[tuple[Series, Series | None]]:
+    """The time per token of requests along what they wrote."""
+    out = []
+    for rows in observed.table("requests"):
+        tokens, gap = rows.numbers("output_tokens"), tpot_of(rows)
+        known = np.flatnonzero(np.isfinite(tokens) & np.isfinite(gap))
+        known = known[np.argsort(tokens[known], kind="stable")]
+        if known.size < LEAST:
+            continue
+        beside = next((rows.numbers(name) for name in ("engine_running", "in_flight") if rows.has(name)), None)
+        at = tokens[known].tolist()
+        running = None if beside is None else _series("running", at, beside[known].tolist(), rows.place)
+        out.append((_series("itl", at, gap[known].tolist(), rows.place), running))
+    return out
+
+
+def _series(name: str, at: list[float], values: Sequence[float | None], place: Place) -> Series:
+    return Series(
+        name=name, axis="output_position", at=np.array(at, dtype=np.float64),
+        values=np.array(values, dtype=np.float64), unit="ms", place=place,
+    )  # fmt: skip
 
 
 def _line(series: Series) -> tuple[float, float] | None:
     """(ms by 1,000 tokens, share of the spread that the line explains)."""
     known = np.isfinite(series.values)
     at, values = series.at[known], series.values[known]
-    if at.size < LEAST or np.ptp(at) <= 0:
+    if at.size < LEAST - 1 or (at.size < LEAST and straight_line(at / 1e3, values)[1] < SURE) or np.ptp(at) <= 0:
         return None
     slope, fit = straight_line(at / 1e3, values)
     third = max(at.size // 4, 1)

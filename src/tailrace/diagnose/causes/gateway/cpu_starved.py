@@ -16,6 +16,7 @@ from tailrace.diagnose.hardware import Shares, host_shares, of_engine
 from tailrace.diagnose.observed import Observed
 from tailrace.diagnose.series_evidence.profile_on_top import interpreter_full
 from tailrace.diagnose.series_evidence.throttled import throttled
+from tailrace.diagnose.series_evidence.throttled_share import throttled_share
 from tailrace.diagnose.window import Window
 from tailrace.model.finding import Action, Evidence, Finding
 from tailrace.model.host_state import HostState, ProcessState
@@ -65,6 +66,7 @@ class CpuStarved(Cause):
         return surest(
             [
                 throttled(self, observed),
+                throttled_share(self, observed),
                 cpus_given(self, observed),
                 threads_given(self, observed),
                 interpreter_full(self, observed),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tailrace.diagnose.arm_evidence.gc_on_arms import gc_on_arms
 from tailrace.diagnose.cause import Cause, surest
 from tailrace.diagnose.evidence import EvidenceSet
 from tailrace.diagnose.observed import Observed
@@ -39,4 +40,5 @@ class GcPause(Cause):
         """From foreign evidence."""
         stated = gc_stated(self, observed, advice=ADVICE, price=PRICE, verify=VERIFY)
         stacks = gc_in_stacks(self, observed, advice=ADVICE, price=PRICE, verify=VERIFY)
-        return surest([stacks, gc_in_series(self, observed), stated])
+        arms = gc_on_arms(self, observed, advice=ADVICE, price=PRICE)
+        return surest([stacks, gc_in_series(self, observed), stated, arms])

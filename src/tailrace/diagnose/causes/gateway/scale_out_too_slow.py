@@ -6,6 +6,7 @@ import re
 from typing import ClassVar, Final, NamedTuple
 
 from tailrace.diagnose.arm_evidence.rollout_timeline import rollout_timeline
+from tailrace.diagnose.arm_evidence.scale_out_in_series import scale_out_in_series
 from tailrace.diagnose.arms.asked import figure, number_stated, told
 from tailrace.diagnose.arms.pairs import changed
 from tailrace.diagnose.arms.shown import compared, evidence_of, evidence_of_setting, number, quantity
@@ -67,7 +68,7 @@ class ScaleOutTooSlow(Cause):
         """A replica that was added without effect; and what the latency and the volume did."""
         added = _added(observed)
         if added is None:
-            return rollout_timeline(self, observed)
+            return rollout_timeline(self, observed) or scale_out_in_series(self, observed)
         worse = _worse(observed)
         volume = _volume(worse)
         if volume is not None and abs(volume[1].value / volume[0].value - 1.0) > SAME_VOLUME:
