@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tailrace.diagnose.observed import Observed, Place, Setting, Understood
-from tailrace.diagnose.readers.format import Format
+from tailrace.diagnose.readers.format import Format, UnknownFormatError
 from tailrace.diagnose.readers.nginx_text import Directive, duration_ms, parse_nginx
 from tailrace.model.errors import InputError
 
@@ -89,7 +89,12 @@ def _read(path: Path, name: str) -> Observed:
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     settings, understood = nginx_settings(text, name)
     if not settings:
-        raise InputError(
+        # Whoever quotes the directives in question leaves the block around them out.
+        part = f"server {{ location / {{ proxy_pass http://upstream;\n{text}\n}} }}"
+        settings, understood = nginx_settings(part, name, offset=-1)
+        settings = [one for one in settings if not one.name.startswith("nginx.unset") and "proxy_pass" not in one.name]
+    if not settings:
+        raise UnknownFormatError(
             "no location of it passes requests on",
             place=str(path),
             remedy="Give the file in which proxy_pass stands (`nginx -T` prints all of them).",
