@@ -114,7 +114,7 @@ def _marked(load: Load) -> Marks:
     the usual distance of two lines.
     """
     made, running = load.get("output_tok_s"), load.get("running")
-    out = load.get("after_idle") == 1
+    out: Marks = load.get("after_idle") == 1
     if len(load) < FEWEST_LINES:
         return out
     begins = np.zeros(len(load), dtype=bool)
