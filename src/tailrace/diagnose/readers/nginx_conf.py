@@ -63,6 +63,9 @@ class _Scope(NamedTuple):
     name: str
 
 
+_BLOCKS: Final = re.compile(r"\b(?:http|server|location)\b[^;{}]*\{")
+
+
 def looks_like_nginx(text: str) -> bool:
     """Whether a text is nginx's: a block or a directive of it, and semicolons."""
     return ";" in text and _KNOWN.search(text) is not None
@@ -88,7 +91,7 @@ def _read(path: Path, name: str) -> Observed:
         )
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     settings, understood = nginx_settings(text, name)
-    if not settings:
+    if not settings and not _BLOCKS.search(text):
         # Whoever quotes the directives in question leaves the block around them out.
         part = f"server {{ location / {{ proxy_pass http://upstream;\n{text}\n}} }}"
         settings, understood = nginx_settings(part, name, offset=-1)
